@@ -27,49 +27,70 @@ __version__ = "0.1.0"
 # where the checkout keeps the package that is installed as abag.sklearn
 __path__.append(str(_Path(__file__).parent / "head" / "estimators" / "public"))
 
-_FIT, _SCORES = "head.models.config:FitConfig", "head.runs.summary:describe_briefly"
+_FIT = "head.models.config:FitConfig"
+_SCORES = "head.runs.summary:describe_briefly"
 _FUNCTIONS = {
     "adapt_encoders": ("adapt.train", "describe_adapter", "adapt.config:AdaptConfig"),
     "dataset": ("head.estimators.dataset", "", "head.estimators.dataset:DatasetOptions"),
     "embed_table": ("embed.embed", "describe_embedding", "embed.options:EmbedOptions"),
     "evaluate": ("head.runs.evaluate", _SCORES, "head.runs.options:EvaluateOptions"),
     "export_vectors": (
-        "embed.store.export", "describe_export", "embed.store.options:ExportOptions"
+        "embed.store.export",
+        "describe_export",
+        "embed.store.options:ExportOptions",
     ),
     "export_residues": (
-        "embed.residue_files", "describe_residues",
-        "core.options:EncoderOptions", "embed.options:ResidueFileOptions",
+        "embed.residue_files",
+        "describe_residues",
+        "core.options:EncoderOptions",
+        "embed.options:ResidueFileOptions",
     ),
     "fit": ("head.fit", _SCORES, _FIT),
     "plan": ("head.plan", "describe_plan", "head.runs.options:PlanOptions"),
     "predict": (
-        "head.prediction.predict", "describe_prediction", "head.prediction.options:PredictOptions"
+        "head.prediction.predict",
+        "describe_prediction",
+        "head.prediction.options:PredictOptions",
     ),
     "rank": ("head.design.rank", "describe_rank", "head.design.options:RankOptions"),
     "report": ("head.runs.report", "describe_report"),
     "residues": (
-        "embed.residues", "", "core.options:EncoderOptions", "embed.options:ResidueOptions"
+        "embed.residues",
+        "",
+        "core.options:EncoderOptions",
+        "embed.options:ResidueOptions",
     ),
     "runs": ("head.runs.compare", "describe_runs"),
     "scan": ("head.design.scan", "describe_scan", "head.design.options:ScanOptions"),
     "share": ("head.share", "describe_share", "head.share:ShareOptions"),
     "sweep": (
-        "head.search.sweep", "describe_trials",
-        "head.search.options:SweepOptions", _FIT,
+        "head.search.sweep",
+        "describe_trials",
+        "head.search.options:SweepOptions",
+        _FIT,
     ),
-}  # fmt: skip
-"""Of each public function: its module, what describes its result, and its option classes."""
+}
+"""By public function: its module, the function that describes its result, its option classes."""
+
+
+def _option_classes() -> dict[str, str]:
+    """Return the module of each option class, by its name."""
+    modules: dict[str, str] = {}
+    for _, _, *places in _FUNCTIONS.values():
+        for place in places:
+            module, name = place.split(":")
+            modules[name] = module
+    return modules
+
+
 _OTHERS = {
     "PairDataset": "head.estimators.dataset",
     "Predictor": "head.prediction.predictor",
-    "Store": "embed.store.store",
-    "open_store": "embed.store.store",
-    **{
-        name: place
-        for _, _, *classes in _FUNCTIONS.values()
-        for place, name in (one.split(":") for one in classes)
-    },
+    "Store": "head.estimators.store",
+    "open_store": "head.estimators.store",
+    **_option_classes(),
 }
+"""Modules of the other public names."""
 _ERRORS = (
     "AbagError",
     "ColumnError",
@@ -105,18 +126,18 @@ def __getattr__(name: str) -> object:
     if name in _FUNCTIONS:
         from abag.core.python_surface import PublicFunction
 
-        found: object = PublicFunction(name, *_FUNCTIONS[name]).load()
+        value: object = PublicFunction(name, *_FUNCTIONS[name]).load()
     elif name in _OTHERS:
-        found = resolve_name(f"abag.{_OTHERS[name]}:{name}")
+        value = resolve_name(f"abag.{_OTHERS[name]}:{name}")
     else:
         msg = f"module 'abag' has no attribute {name!r}"
         raise AttributeError(msg)
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    """List the public names, those included that are not imported yet."""
+    """List the public names, also those that are not imported yet."""
     return [*__all__, "sklearn"]
 
 
@@ -126,7 +147,7 @@ def __dir__() -> list[str]:
 def encode_like_store(
     store: _Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]
 ) -> None:
-    """Encode what a store lacks of a table, with the encoders of folders in it."""
+    """Encode the sequences of a table that a store lacks, with the encoders of these folders."""
     from abag.embed.embed import embed_like_folders
 
     embed_like_folders(table, store, folders)

@@ -40,14 +40,14 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.export import ExportSummary
     from abag.embed.store.options import ExportOptions as ExportOptions
-    from abag.embed.store.store import Store as Store
-    from abag.embed.store.store import open_store as open_store
     from abag.head.design.options import RankOptions as RankOptions
     from abag.head.design.options import ScanOptions as ScanOptions
     from abag.head.design.rank import RankSummary
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
     from abag.head.estimators.dataset import PairDataset as PairDataset
+    from abag.head.estimators.store import Store as Store
+    from abag.head.estimators.store import open_store as open_store
     from abag.head.models.config import FitConfig as FitConfig
     from abag.head.plan import Plan
     from abag.head.prediction.options import PredictOptions as PredictOptions

@@ -28,13 +28,15 @@ T = TypeVar("T")
 Tables: TypeAlias = Path | list[Path]
 """One table, or several that are read as one."""
 
+# Arguments and options that several commands share.
 _PATH = UserPath()
 _TABLE = click.argument("table", type=_PATH)
 _TABLES = click.argument(
     "tables", type=_PATH, nargs=-1, required=True, metavar="TABLE...", callback=one_or_all
 )
-_STORE = click.option("--store", cls=GroupedOption, group="Data", type=_PATH, required=True,
-                      help="Folder of vectors.")  # fmt: skip
+_STORE = click.option(
+    "--store", cls=GroupedOption, group="Data", type=_PATH, required=True, help="Folder of vectors."
+)
 _RUN = click.option("--run", type=_PATH, required=True, help="Folder of the run.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
@@ -68,8 +70,8 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
     if as_json:
         click.echo(json_text(result))
         return
-    found = describe(result)
-    text = found if isinstance(found, str) else "\n".join(found)
+    described = describe(result)
+    text = described if isinstance(described, str) else "\n".join(described)
     click.echo(printable(text))
 
 
@@ -80,10 +82,14 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
 @_TABLES
 @_STORE
 @click.option(
-    "--prepare-fit/--no-prepare-fit", cls=GroupedOption, group="Hardware", rare=True, default=True,
+    "--prepare-fit/--no-prepare-fit",
+    cls=GroupedOption,
+    group="Hardware",
+    rare=True,
+    default=True,
     help="While a GPU encodes, compute clusters and numbering for abag fit on 4 or more idle cores."
     "  [default: on]",
-)  # fmt: skip
+)
 @_JSON
 def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:
     """Encode the sequences of a table into a store.
@@ -113,11 +119,20 @@ def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **optio
 
 @_command("fit")
 @_TABLES
-@click.option("--store", cls=GroupedOption, group="Data", type=_PATH,
-              help="Folder of vectors; with --add, by default that of that run.")  # fmt: skip
+@click.option(
+    "--store",
+    cls=GroupedOption,
+    group="Data",
+    type=_PATH,
+    help="Folder of vectors; with --add, by default that of that run.",
+)
 @_RUN
-@click.option("-v", "--verbose", is_flag=True,
-              help="Print every message, all scores and those of every validation.")  # fmt: skip
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Print every message, all scores and those of every validation.",
+)
 @_JSON
 def fit(
     tables: Tables,
@@ -147,16 +162,25 @@ def fit(
 
 @_command("predict")
 @click.argument("tables", type=_PATH, nargs=-1, metavar="[TABLE...]", callback=one_or_all)
-@click.option("--run", type=_PATH, required=True,
-              help="Folder of a run or of its predictor, or hf://user/name.")  # fmt: skip
+@click.option(
+    "--run",
+    type=_PATH,
+    required=True,
+    help="Folder of a run or of its predictor, or hf://user/name.",
+)
 @click.option("--out", type=_PATH, help="Table to write: .csv, .tsv or .parquet.")
 @click.option("--heavy", metavar="SEQUENCE", help="Heavy chain of one antibody, instead of TABLE.")
 @click.option("--light", metavar="SEQUENCE", help="Light chain of one antibody, instead of TABLE.")
 @_JSON
 def predict(
-    run: Path, as_json: bool, tables: Tables | None = None, out: Path | None = None,
-    heavy: str = "", light: str = "", **options: Any,
-) -> None:  # fmt: skip
+    run: Path,
+    as_json: bool,
+    tables: Tables | None = None,
+    out: Path | None = None,
+    heavy: str = "",
+    light: str = "",
+    **options: Any,
+) -> None:
     """Write a table's rows with predicted pKd and its sigma.
 
     Unfamiliar sequences are flagged. Sequences that the store lacks are encoded first, with the
@@ -189,8 +213,7 @@ def predict(
 
 @_command("plan")
 @_TABLES
-@click.option("-v", "--verbose", is_flag=True,
-              help="Print where each time comes from, too.")  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="Print where each time comes from, too.")
 @_JSON
 def plan(tables: Tables, as_json: bool, verbose: bool, **options: Any) -> None:
     """Describe a table, its problems and the cost of encoding.
@@ -202,9 +225,9 @@ def plan(tables: Tables, as_json: bool, verbose: bool, **options: Any) -> None:
     from abag.head.plan import describe_plan
     from abag.head.plan import plan as make_plan
 
-    found = make_plan(tables, **options)
-    _print(found, as_json, lambda found: describe_plan(found, verbose=verbose))
-    sys.exit(1 if found["refused"] else 0)
+    costs = make_plan(tables, **options)
+    _print(costs, as_json, partial(describe_plan, verbose=verbose))
+    sys.exit(1 if costs["refused"] else 0)
 
 
 @main.command()
@@ -286,8 +309,12 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
 
 @_command("scan")
 @click.argument("run", type=_PATH)
-@click.option("--out", type=_PATH, required=True,
-              help="Table to write: .csv, .tsv or .parquet; and the map, .html.")  # fmt: skip
+@click.option(
+    "--out",
+    type=_PATH,
+    required=True,
+    help="Table to write: .csv, .tsv or .parquet; and the map, .html.",
+)
 @_JSON
 def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:
     """Score the mutants of an antibody and draw a heat map.
@@ -362,8 +389,9 @@ def share(run: Path, to: Path, as_json: bool, **options: Any) -> None:
 
 @_command("export_residues", name="residues")
 @_TABLE
-@click.option("--out", type=_PATH, required=True,
-              help="New folder, or one that the same command began.")  # fmt: skip
+@click.option(
+    "--out", type=_PATH, required=True, help="New folder, or one that the same command began."
+)
 @_JSON
 def residues(table: Path, out: Path, as_json: bool, **options: Any) -> None:
     """Write a vector per residue, for models of your own.
@@ -416,10 +444,9 @@ def store_verify(store: Path, as_json: bool) -> None:
     from abag.embed.store.maintenance import verify
     from abag.embed.store.store import open_store
 
-    problems = [{"path": str(path), "what": what} for path, what in verify(open_store(store))]
-    lines = [problem["what"] for problem in problems] + [
-        f"{store}: {counted(len(problems), 'problem')} found"
-    ]
+    problems = [{"path": str(path), "what": text} for path, text in verify(open_store(store))]
+    lines = [problem["what"] for problem in problems]
+    lines.append(f"{store}: {counted(len(problems), 'problem')} found")
     _print({"problems": problems}, as_json, lambda _: "\n".join(lines))
     sys.exit(1 if problems else 0)
 
@@ -443,8 +470,9 @@ def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @store_group.command("push")
 @_STORE_ARGUMENT
 @click.argument("address")
-@click.option("--private", is_flag=True,
-              help="Create the repository for you and your organization only.")  # fmt: skip
+@click.option(
+    "--private", is_flag=True, help="Create the repository for you and your organization only."
+)
 @_JSON
 def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
     """Send the shards of a store to the hub.
@@ -484,8 +512,9 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
 
 @_command("export_vectors", group=store_group, name="export")
 @_STORE_ARGUMENT
-@click.option("--to", type=UserPath(), required=True,
-              help="File to write: .npz, .parquet, .h5ad or .csv.")  # fmt: skip
+@click.option(
+    "--to", type=UserPath(), required=True, help="File to write: .npz, .parquet, .h5ad or .csv."
+)
 @_JSON
 def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None:
     """Write vectors to a file that NumPy, pandas, pyarrow or AnnData read.
@@ -515,7 +544,9 @@ def demo(folder: Path, force: bool) -> None:
     from abag.head.fit import fit as fit_head
     from abag.head.runs.summary import describe_fit
 
-    pairs, store, run = folder / "pairs.csv", folder / "store", folder / "run"
+    pairs = folder / "pairs.csv"
+    store = folder / "store"
+    run = folder / "run"
     folder.mkdir(parents=True, exist_ok=True)
     table = write_demo_table(pairs, force=force)
     click.echo(printable(f"A synthetic table of {len(table):,} antibody-antigen pairs: {pairs}"))
@@ -539,8 +570,13 @@ def demo(folder: Path, force: bool) -> None:
 
 
 @_command("", "core.options:DeviceOptions", "core.options:EncoderOptions")
-@click.option("--store", cls=GroupedOption, group="Data", type=_PATH,
-              help="Store to check; it need not exist.")  # fmt: skip
+@click.option(
+    "--store",
+    cls=GroupedOption,
+    group="Data",
+    type=_PATH,
+    help="Store to check; it need not exist.",
+)
 @_JSON
 def doctor(as_json: bool, **options: Any) -> None:
     """Check this machine, the weights and the store's disk.

@@ -1,4 +1,4 @@
-"""Every option of ``abag adapt``."""
+"""Every option of ``abag adapt``, declared once; imports no torch, so that help is instant."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ class AdaptConfig(
     """All options of ``adapt``."""
 
     split_from: Path | str = option(
-        metavar="RUN|FILE", may_change=True, group="Split",
+        metavar="RUN|FILE",
+        may_change=True,
+        group="Split",
         help="Run folder, or a file like its splits.parquet, that names the training pairs.",
-    )  # fmt: skip
+    )
     fold: int | None = option(
         None, group="Split", help="Fold of the split, counted from 0.", default_text="the only one"
     )
@@ -37,9 +39,12 @@ class AdaptConfig(
     )
     proposes_no_antigen = False
     head_share: float = option(
-        0.5, low=0, high=0.95, group="Split",
+        0.5,
+        low=0,
+        high=0.95,
+        group="Split",
         help="Share of the training pairs that is left to abag fit.",
-    )  # fmt: skip
+    )
     epochs: int = option(10, low=1, help="Most passes over the adapter's training pairs.")
     batch_size: int = option(16, low=1, help="Pairs per batch.")
     lr: float = option(3e-4, above=0, high=10, help="Peak learning rate of the adapter.")
@@ -47,27 +52,38 @@ class AdaptConfig(
         1e-3, above=0, high=10, help="Peak learning rate of the regression head."
     )
     patience: int = option(
-        3, low=0, metavar="N",
+        3,
+        low=0,
+        metavar="N",
         help="Epochs without a better validation loss before training stops; 0: never stop early.",
-    )  # fmt: skip
+    )
     gradient_checkpointing: bool = option(
         False, rare=True, group="Hardware", help="Compute activations twice to save memory."
     )
     seed: int = option(0, low=0, help="Seed of the shares, initial weights and order.")
     save_every: int = option(
-        100, low=1, metavar="N", may_change=True, rare=True, group="Hardware",
+        100,
+        low=1,
+        metavar="N",
+        may_change=True,
+        rare=True,
+        group="Hardware",
         help="Steps between checkpoints.",
-    )  # fmt: skip
+    )
     precision: Precision = option(
-        "auto", group="Hardware",
+        "auto",
+        group="Hardware",
         help="Precision of the encoders; auto: bf16 on a GPU that supports it, else fp32.",
-    )  # fmt: skip
+    )
 
     def kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds of sequence whose encoders are adapted."""
         return ("antibody", "antigen") if self.sides == "both" else (self.sides,)
 
     def encoder(self, kind: Kind) -> str:
+        """Return the name of the encoder of a kind, as the user gave it."""
         return self.antibody_encoder if kind == "antibody" else self.antigen_encoder
 
     def to_json(self) -> dict[str, Any]:
+        """Return the options as config.json holds them, paths as text."""
         return super().to_json() | {"split_from": str(self.split_from)}

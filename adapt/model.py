@@ -32,17 +32,29 @@ if TYPE_CHECKING:
 
 STATISTICS_SAMPLE = 2048
 """Sequences from which the statistics of an adapted encoder's vectors are measured."""
-HEAD_WIDTH, HEAD_DROPOUT = 128, 0.1
-"""Of the regression head, which is discarded after the training."""
+HEAD_WIDTH = 128
+"""Hidden units of the regression head, which is discarded after the training."""
+HEAD_DROPOUT = 0.1
 
 
 class FrozenVectors(nn.Module):
-    """Standardized vectors of an encoder that is not adapted; each of `chains` is encoded once."""
+    """Standardized vectors of an encoder that is not adapted; each of `chains` is encoded once.
+
+    Parameters
+    ----------
+    chains : sequence
+        The N sequences of the table.
+    training : ndarray, dtype=int64
+        Indices of the sequences from which mean and scale are measured.
+    """
 
     def __init__(
-        self, identity: Identity, chains: Sequence[Chains], training: NDArray[np.int64],
+        self,
+        identity: Identity,
+        chains: Sequence[Chains],
+        training: NDArray[np.int64],
         plan: DevicePlan,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         x_ND = encode_frozen(identity, chains, plan)
         z_ND = Standardizer.of(x_ND[training]).apply(x_ND)
@@ -50,29 +62,49 @@ class FrozenVectors(nn.Module):
         self.width = x_ND.shape[1]
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
+        """Return the vectors of sequences, (U, D) float32, by their indices."""
         return self._z_ND[to_device(index_U, self._z_ND.device)]
 
 
 class AdaptedEncoder(nn.Module):
-    """Vectors of an encoder that is adapted, standardized as before its adaptation."""
+    """Vectors of an encoder that is adapted, standardized as before its adaptation.
+
+    Parameters
+    ----------
+    chains : sequence
+        The N sequences of the table.
+    training : ndarray, dtype=int64
+        Indices of the sequences from a sample of which mean and scale are measured.
+    """
 
     def __init__(
-        self, identity: Identity, chains: Sequence[Chains], training: NDArray[np.int64],
-        plan: DevicePlan, config: AdaptConfig,
-    ) -> None:  # fmt: skip
+        self,
+        identity: Identity,
+        chains: Sequence[Chains],
+        training: NDArray[np.int64],
+        plan: DevicePlan,
+        config: AdaptConfig,
+    ) -> None:
         super().__init__()
         sample = np.random.default_rng(config.seed).permutation(training)[:STATISTICS_SAMPLE]
         x_ND = encode_frozen(identity, [chains[i] for i in sample], plan)
         statistics = Standardizer.of(x_ND)
         self._mean_D = torch.from_numpy(statistics.mean).to(plan.device)
         self._scale_D = torch.from_numpy(statistics.scale).to(plan.device)
-        self._layout, self._chains, self._plan = identity.layout, chains, plan
+        self._layout = identity.layout
+        self._chains = chains
+        self._plan = plan
         self.width = x_ND.shape[1]
         lora = fit_lora(config, identity.checkpoint)
-        saving = config.gradient_checkpointing
-        self.encoder = LoraEncoder(identity.checkpoint, plan, lora, gradient_checkpointing=saving)
+        self.encoder = LoraEncoder(
+            identity.checkpoint,
+            plan,
+            lora,
+            gradient_checkpointing=config.gradient_checkpointing,
+        )
 
     def forward(self, index_U: NDArray[np.int64]) -> Tensor:
+        """Encode sequences by their indices, (U, D) float32, with gradients of the adapter."""
         spans = self._layout.numbered_spans(self._chains[i] for i in index_U)
         batch = pack_spans(list(spans))
         device = self._plan.device
@@ -82,6 +114,7 @@ class AdaptedEncoder(nn.Module):
         return (x_UD - self._mean_D) * self._scale_D
 
     def lengths(self) -> NDArray[np.int64]:
+        """Count the tokens of every sequence, shape (N,), int64."""
         return self._layout.count_tokens(self._chains)
 
 
@@ -98,17 +131,22 @@ class AdaptationModel(nn.Module):
     ) -> None:
         super().__init__()
         self._index: dict[Kind, NDArray[np.int64]]
-        self._index = {"antibody": pairs.antibody, "antigen": pairs.antigen}
+        self._index = {"antibody": pairs.antibody, "antigen": pairs.antigen}  # (P,) each
         unique = {"antibody": pairs.table.antibodies, "antigen": pairs.table.antigens}
         self.encoders: dict[Kind, FrozenVectors | AdaptedEncoder] = {}
         for kind, index_P in self._index.items():
-            inputs = identities[kind], unique[kind].chains, distinct(index_P[training]), plan
-            adapted = kind in config.kinds()
-            encoder = AdaptedEncoder(*inputs, config) if adapted else FrozenVectors(*inputs)
+            chains = unique[kind].chains
+            training_sequences = distinct(index_P[training])
+            encoder: FrozenVectors | AdaptedEncoder
+            if kind in config.kinds():
+                encoder = AdaptedEncoder(identities[kind], chains, training_sequences, plan, config)
+            else:
+                encoder = FrozenVectors(identities[kind], chains, training_sequences, plan)
             self.encoders[kind] = encoder
             self.add_module(kind, encoder)
+        input_width = sum(encoder.width for encoder in self.encoders.values())
         self.head = nn.Sequential(
-            nn.Linear(sum(encoder.width for encoder in self.encoders.values()), HEAD_WIDTH),
+            nn.Linear(input_width, HEAD_WIDTH),
             nn.LayerNorm(HEAD_WIDTH),
             nn.GELU(),
             nn.Dropout(HEAD_DROPOUT),
@@ -119,17 +157,27 @@ class AdaptationModel(nn.Module):
         """Predict pairs, (B,) in standard deviations of the training labels, float32."""
         vectors = []
         for kind, index_P in self._index.items():
-            unique_U, of_row = np.unique(index_P[rows_B], return_inverse=True)
+            unique_U, inverse_B = np.unique(index_P[rows_B], return_inverse=True)
             vectors_UD = self.encoders[kind](unique_U)
-            vectors.append(vectors_UD[to_device(of_row.reshape(-1), vectors_UD.device)])
+            vectors.append(vectors_UD[to_device(inverse_B.reshape(-1), vectors_UD.device)])
         scores_B1: Tensor = self.head(torch.cat(vectors, dim=1))
         return scores_B1.squeeze(1)
 
     def adapted(self) -> dict[Kind, LoraEncoder]:
-        return {k: e.encoder for k, e in self.encoders.items() if isinstance(e, AdaptedEncoder)}
+        """Return the adapted encoders by kind."""
+        return {
+            kind: encoder.encoder
+            for kind, encoder in self.encoders.items()
+            if isinstance(encoder, AdaptedEncoder)
+        }
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        return {n: p for n, p in self.named_parameters() if p.requires_grad}
+        """Return the parameters of the adapters and the head, by name."""
+        return {
+            name: parameter
+            for name, parameter in self.named_parameters()
+            if parameter.requires_grad
+        }
 
     def lengths(self) -> NDArray[np.int64]:
         """Count the tokens of the adapted encoders for every pair, shape (P,), int64."""
@@ -149,6 +197,6 @@ def encode_frozen(
     budget = default_batch_tokens(plan)
     out_ND = np.zeros((len(chains), encoder.width), np.float32)
     ordered = (chains[i] for i in order)
-    for done in encode_stream(encoder, identity.layout, ordered, plan, budget, torch.float32):
-        out_ND[order[done.positions]] = done.stored_SPD[:, 0]
+    for batch in encode_stream(encoder, identity.layout, ordered, plan, budget, torch.float32):
+        out_ND[order[batch.positions]] = batch.stored_SPD[:, 0]
     return out_ND

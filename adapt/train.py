@@ -1,4 +1,8 @@
-"""``adapt_encoders``: a table and a split in, an adapter's folder out."""
+"""``adapt_encoders``: a table and a split in, an adapter's folder out.
+
+Every step that was saved survives an interruption; on a CPU, a resumed adaptation equals an
+uninterrupted one bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -56,39 +60,54 @@ if TYPE_CHECKING:
 
 CLIP = 1.0
 WEIGHT_DECAY = 0.01
-INITIAL, STEP = 2, 3  # streams of the seed, beside those of pairs.py
+INITIAL = 2
+"""Stream of the seed for the initial weights, beside the streams of pairs.py."""
+STEP = 3
+"""Stream of the seed for the dropout of a step."""
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""Names of AdamW's state of a parameter."""
 
 
 class AdaptSummary(TypedDict):
     """The keys of ``abag adapt --json``."""
 
-    adapter: str  # the folder
-    # by kind: the ``encoder``, its ``fingerprint`` and the digest of its ``weights`` before, the
-    # ``digest`` of the adapter, and the number of ``trainable_parameters``
+    adapter: str
+    """Folder of the adapter."""
     sides: dict[str, dict[str, Any]]
-    pairs: dict[str, int]  # that trained the ``adapter``, are left to the ``head``, ``validation``
+    """By kind: the ``encoder``, its ``fingerprint`` and the digest of its ``weights`` before, the
+    ``digest`` of the adapter, and the number of ``trainable_parameters``."""
+    pairs: dict[str, int]
+    """Number of pairs: those of the ``adapter``, the ``head`` and the ``validation`` part."""
     steps: int
     epochs: int
     best_epoch: int
+    """Epoch whose weights were kept, counted from 1."""
     first_loss: float
     last_loss: float
     best_validation_loss: float | None
     seconds: float
     resumed_from_step: int | None
+    """None if the adaptation was not interrupted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AdapterProgress(TrainingProgress):
+    """State of an adaptation that a checkpoint holds beside its tensors."""
+
     best_loss: float | None = None
     best_epoch: int = 0
-    stale: int = 0  # epochs since the best one
-    loss_sum: float = 0.0  # over the `loss_pairs` pairs of the current epoch so far
+    stale: int = 0
+    """Epochs since the best one."""
+    loss_sum: float = 0.0
+    """Sum over the `loss_pairs` pairs of the current epoch so far."""
     loss_pairs: int = 0
-    epochs: list[dict[str, Any]] = field(default_factory=list)  # the lines of metrics.jsonl
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    """The lines of metrics.jsonl."""
 
 
 class AdapterTraining(ResumableTraining):
+    """Trains adapters and a regression head together, and keeps the best epoch's parameters."""
+
     progress: AdapterProgress
 
     def __init__(
@@ -100,10 +119,15 @@ class AdapterTraining(ResumableTraining):
         plan: DevicePlan,
         config: AdaptConfig,
     ) -> None:
-        self.out, self.pairs, self.assignment = out, pairs, assignment
-        self.identities, self.plan, self.config = identities, plan, config
+        self.out = out
+        self.pairs = pairs
+        self.assignment = assignment
+        self.identities = identities
+        self.plan = plan
+        self.config = config
         labels = training_labels(pairs, assignment.adapter)
-        self.mean, self.scale = float(labels.mean()), float(labels.std())
+        self.mean = float(labels.mean())
+        self.scale = float(labels.std())
         target = torch.from_numpy(((pairs.pkd - self.mean) / self.scale).astype(np.float32))
         self.target_P = target.to(plan.device)
         self.censored_P = torch.from_numpy(pairs.censored).to(plan.device)
@@ -111,16 +135,16 @@ class AdapterTraining(ResumableTraining):
         self.model = AdaptationModel(identities, pairs, assignment.adapter, plan, config)
         self.trainable = self.model.trainable()
         self.lengths = self.model.lengths()
+        factor_names = [name for name in self.trainable if not name.startswith("head.")]
+        head_names = [name for name in self.trainable if name.startswith("head.")]
         # The encoders' factors first, then the head: AdamW numbers its state in this order.
-        groups = [
-            {n: p for n, p in self.trainable.items() if n.startswith("head.") == is_head}
-            for is_head in (False, True)
-        ]
-        self._names = [name for group in groups for name in group]
+        self._names = factor_names + head_names
+        factors = [self.trainable[name] for name in factor_names]
+        head = [self.trainable[name] for name in head_names]
         self.optimizer = torch.optim.AdamW(
-            [{"params": list(group.values())} for group in groups], weight_decay=WEIGHT_DECAY
+            [{"params": factors}, {"params": head}], weight_decay=WEIGHT_DECAY
         )
-        self.best = {n: p.detach().clone() for n, p in self.trainable.items()}
+        self.best = self._copy_parameters()
         trained: list[NDArray[Any]]
         trained = [pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored, assignment.adapter]
         super().__init__(
@@ -133,13 +157,18 @@ class AdapterTraining(ResumableTraining):
         )
 
     def parameter_counts(self) -> dict[Kind, int]:
-        return {
-            kind: sum(p.numel() for p in encoder.factors().values())
-            for kind, encoder in self.model.adapted().items()
-        }
+        """Count the trainable parameters of each adapter."""
+        counts: dict[Kind, int] = {}
+        for kind, encoder in self.model.adapted().items():
+            counts[kind] = sum(factor.numel() for factor in encoder.factors().values())
+        return counts
+
+    def _copy_parameters(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.trainable.items()}
 
     def _announce(self) -> None:
-        assignment, config = self.assignment, self.config
+        assignment = self.assignment
+        config = self.config
         for kind, count in self.parameter_counts().items():
             name = self.identities[kind].checkpoint.name
             say(f"{kind}: {name} with {count:,} trainable parameters")
@@ -155,10 +184,12 @@ class AdapterTraining(ResumableTraining):
         self._batches = make_epoch_batches(rows, self.lengths, self.config, epoch)
 
     def _take_step(self, step_in_epoch: int) -> None:
-        progress, config, rows = self.progress, self.config, self._batches[step_in_epoch]
+        progress = self.progress
+        rows = self._batches[step_in_epoch]
         total = self.epochs * self.steps_per_epoch
-        for group, lr in zip(self.optimizer.param_groups, (config.lr, config.head_lr), strict=True):
-            group["lr"] = float(cosine_rates(progress.step, 1, total, lr)[0])
+        peak_rates = (self.config.lr, self.config.head_lr)
+        for group, peak_rate in zip(self.optimizer.param_groups, peak_rates, strict=True):
+            group["lr"] = float(cosine_rates(progress.step, 1, total, peak_rate)[0])
         self._seed(STEP, progress.step)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -166,7 +197,8 @@ class AdapterTraining(ResumableTraining):
         (loss / len(rows)).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(list(self.trainable.values()), CLIP)
         self.optimizer.step()
-        progress.loss_sum += (value := float(loss.detach()))  # GPU sync
+        value = float(loss.detach())  # GPU sync
+        progress.loss_sum += value
         progress.loss_pairs += len(rows)
         if not np.isfinite(value):
             msg = (
@@ -189,11 +221,13 @@ class AdapterTraining(ResumableTraining):
             "seconds": round(self.elapsed_s(), 3),
         }
         progress.epochs.append(record)
-        progress.loss_sum, progress.loss_pairs = 0.0, 0
+        progress.loss_sum = 0.0
+        progress.loss_pairs = 0
         if progress.best_loss is None or validation_loss < progress.best_loss:
-            progress.best_loss, progress.best_epoch = validation_loss, epochs_done
+            progress.best_loss = validation_loss
+            progress.best_epoch = epochs_done
             progress.stale = 0
-            self.best = {n: p.detach().clone() for n, p in self.trainable.items()}
+            self.best = self._copy_parameters()
         else:
             progress.stale += 1
         spearman = scores["spearman"]
@@ -205,10 +239,11 @@ class AdapterTraining(ResumableTraining):
         return 0 < self.config.patience <= self.progress.stale
 
     def _tensors(self) -> dict[str, Tensor]:
-        tensors = {f"model.{n}": p.detach() for n, p in self.trainable.items()}
-        tensors |= {f"best.{n}": p for n, p in self.best.items()}
+        tensors = {f"model.{name}": tensor.detach() for name, tensor in self.trainable.items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         for i, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam.{self._names[i]}.{key}": tensor for key, tensor in state.items()}
+            name = self._names[i]
+            tensors |= {f"adam.{name}.{key}": tensor for key, tensor in state.items()}
         return tensors
 
     def _write_checkpoint(self) -> None:
@@ -224,32 +259,33 @@ class AdapterTraining(ResumableTraining):
             for name, parameter in self.trainable.items():
                 parameter.copy_(tensors[f"model.{name}"])
                 self.best[name].copy_(tensors[f"best.{name}"])
-        moments = {
-            i: {key: tensors[f"adam.{name}.{key}"] for key in MOMENTS}
-            for i, name in enumerate(self._names)
-        }
+        moments: dict[int, dict[str, Tensor]] = {}
+        for i, name in enumerate(self._names):
+            moments[i] = {key: tensors[f"adam.{name}.{key}"] for key in MOMENTS}
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
 
     def _losses(self, rows: NDArray[np.int64], predicted_B: Tensor) -> Tensor:
         rows_B = torch.from_numpy(rows).to(self.plan.device)
-        target_B, censored_B = self.target_P[rows_B], self.censored_P[rows_B]
-        return one_sided_errors(predicted_B, target_B, censored_B).square()
+        errors_B = one_sided_errors(predicted_B, self.target_P[rows_B], self.censored_P[rows_B])
+        return errors_B.square()
 
     @torch.no_grad()
     def _validate(self) -> tuple[float, metrics.Scores]:
         self.model.eval()
-        rows, size = self.assignment.validation, self.config.batch_size
+        rows = self.assignment.validation
         order = rows[np.argsort(self.lengths[rows], kind="stable")]
-        batches = [order[at : at + size] for at in range(0, len(order), size)]
+        size = self.config.batch_size
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
         predicted_V = torch.cat([self.model(batch) for batch in batches])
-        loss = float(self._losses(order, predicted_V).mean())
-        pairs, pkd = self.pairs, predicted_V.double().cpu().numpy() * self.scale + self.mean
+        loss = float(self._losses(order, predicted_V).mean())  # GPU sync
+        pkd = predicted_V.double().cpu().numpy() * self.scale + self.mean
+        pairs = self.pairs
         quantity = pairs.quantity
         measured = metrics.MeasuredRows.of(
             pairs.pkd[order], pairs.antigen[order], pairs.censored[order], quantity.sign
         )
-        scores = measured.score(pkd, metrics.STRONG_PKD if quantity.affinity else None)
-        return loss, scores
+        strong_pkd = metrics.STRONG_PKD if quantity.affinity else None
+        return loss, measured.score(pkd, strong_pkd)
 
     def _seed(self, stream: int, number: int) -> None:
         state = np.random.SeedSequence([self.config.seed, stream, number]).generate_state(1)
@@ -313,7 +349,8 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
     _refuse_unused_names(config, identities)
     record = _describe_inputs(config, pairs, assignment, identities)
-    if (summary := _finished_summary(out, record)) is not None:
+    summary = _finished_summary(out, record)
+    if summary is not None:
         say(f"{out}: nothing to do, this adapter is finished")
         return summary
     devices = range(torch.cuda.device_count())
@@ -334,25 +371,27 @@ def _describe_inputs(
 ) -> dict[str, Any]:
     labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
     text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
-    return config.to_json() | {
+    record = config.to_json() | {
         "pairs": len(pairs),
         "label_column": pairs.reading.column,
         "label_unit": pairs.reading.unit,
         "pairs_digest": digest({}, text),
-        **{f"{kind}_fingerprint": one.fingerprint for kind, one in identities.items()},
     }
+    for kind, identity in identities.items():
+        record[f"{kind}_fingerprint"] = identity.fingerprint
+    return record
 
 
 def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     names = [path.name for path in out.iterdir()] if out.exists() else []
-    # What a process leaves that is killed before it writes config.json.
+    # a process that is killed before it writes config.json leaves these
     if all(name == "checkpoints" or is_partial(out / name) for name in names):
         return None
     if "config.json" not in names:
         msg = f"{out}: is not empty and contains no adapter. Use another --out folder."
         raise RunError(msg)
-    before, may_change = read_json(out / "config.json"), AdaptConfig.changeable()
-    check_same(out, before, record, may_change=may_change, option="--out")
+    before = read_json(out / "config.json")
+    check_same(out, before, record, may_change=AdaptConfig.changeable(), option="--out")
     if ADAPTER_FILE not in names:
         return None
     written = read_json(out / ADAPTER_FILE)
@@ -367,7 +406,8 @@ def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity
     fitting = [fit_lora(config, identities[kind].checkpoint) for kind in config.kinds()]
     for option in ("targets", "layers"):
         used = [getattr(lora, option) for lora in fitting]
-        if unused := set(getattr(config, option)).difference(*used):
+        unused = set(getattr(config, option)).difference(*used)
+        if unused:
             msg = (
                 f"--{option}: no adapted encoder has {min(unused)}; expected each to exist in at "
                 "least one of them. Remove it."
@@ -387,14 +427,16 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
     encoders: dict[str, dict[str, Any]] = {
         kind: _write_encoder(out, kind, training) for kind in training.config.kinds()
     }
-    assignment, progress = training.assignment, training.progress
-    uses = {
-        "adapter": assignment.adapter, "head": assignment.head, "validation": assignment.validation,
-    }  # fmt: skip
+    assignment = training.assignment
+    progress = training.progress
     summary = AdaptSummary(
         adapter=str(out),
         sides=encoders,
-        pairs={use: len(rows) for use, rows in uses.items()},
+        pairs={
+            "adapter": len(assignment.adapter),
+            "head": len(assignment.head),
+            "validation": len(assignment.validation),
+        },
         steps=progress.step,
         epochs=len(progress.epochs),
         best_epoch=progress.best_epoch,
@@ -404,10 +446,24 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
         seconds=round(progress.seconds, 3),
         resumed_from_step=training.resumed_from_step,
     )
-    name = "-".join("".join(c if c.isalnum() else " " for c in out.resolve().name.lower()).split())
-    content = {**ADAPTER_FORMAT, "name": name or "adapter", "sides": encoders, "options": record}
-    write_json(out / ADAPTER_FILE, content | {"summary": summary})
+    content = {
+        **ADAPTER_FORMAT,
+        "name": _adapter_name(out),
+        "sides": encoders,
+        "options": record,
+        "summary": summary,
+    }
+    write_json(out / ADAPTER_FILE, content)
     return summary
+
+
+def _adapter_name(out: Path) -> str:
+    """Derive an adapter's name from its folder: letters and digits, joined by hyphens."""
+    name = out.resolve().name.lower()
+    separators = {character for character in name if not character.isalnum()}
+    for separator in separators:
+        name = name.replace(separator, " ")
+    return "-".join(name.split()) or "adapter"
 
 
 def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:
@@ -429,15 +485,16 @@ def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str
 
 
 def describe_adapter(summary: AdaptSummary) -> str:
+    """Describe an adapter in a few lines, as ``abag adapt`` prints it."""
     lines = [
         f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "
         f"adapter {side['digest'][:8]}"
         for kind, side in summary["sides"].items()
     ]
-    best, pairs = summary["best_validation_loss"], summary["pairs"]
+    pairs = summary["pairs"]
     lines.append(
         f"best of {counted(summary['epochs'], 'epoch')}: {summary['best_epoch']}, validation loss "
-        f"{best:.4f}; trained on {counted(pairs['adapter'], 'pair')}, {pairs['head']} left for the "
-        "head"
+        f"{summary['best_validation_loss']:.4f}; trained on {counted(pairs['adapter'], 'pair')}, "
+        f"{pairs['head']} left for the head"
     )
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 Vectors are residue compositions, which need no download. Each line of the output is one fit.
 
     python benchmarks/bench_patience.py TABLE ... --label pKd --rows 2000 --out scores.jsonl
+        [--head stack] [--setting 0 1]
     python benchmarks/bench_patience.py --tiny --out scores.jsonl
 
 Early stopping pays if the errors of no regime rise by more than half a percent. Errors of networks
@@ -30,14 +31,14 @@ SETTINGS = ((50, 0), (50, 10), (30, 0), (30, 10), (20, 0), (20, 10))
 """Epochs and patience; the first are compared with."""
 
 
-def measure(name, frame, label, settings, seeds):
+def measure(name, frame, label, settings, given):
     """Yield a line for each head, number of epochs, patience and seed."""
     with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         abag.embed_table(frame, f"{folder}/store", bad_rows="skip", **COMPOSITION)
         number = 0
-        for head in HEADS:
-            for seed in range(seeds):
+        for head in given.head:
+            for seed in range(given.seeds):
                 for epochs, patience in settings:
                     number += 1
                     started = time.perf_counter()
@@ -73,17 +74,20 @@ def main():
     parser.add_argument("--drop", nargs="*", default=[], help="columns that are not read")
     parser.add_argument("--rows", type=int, default=2_000, help="random rows of each table")
     parser.add_argument("--seeds", type=int, default=1, help="networks with other seeds")
+    parser.add_argument("--head", nargs="+", choices=HEADS, default=HEADS)
+    parser.add_argument("--setting", type=int, nargs="+", choices=range(len(SETTINGS)),
+                        default=range(len(SETTINGS)), help="numbers in SETTINGS")  # fmt: skip
     parser.add_argument("--tiny", action="store_true", help="60 rows of the demo table, 2 epochs")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     tables = [(path.name, pd.read_csv(path).drop(columns=given.drop), given.label)
               for path in given.tables]  # fmt: skip
-    settings, rows = SETTINGS, given.rows
+    settings, rows = [SETTINGS[at] for at in given.setting], given.rows
     if given.tiny:
         tables, settings, rows = [("demo", demo_table(), "pKd")], ((2, 0), (2, 1)), 60
     for name, frame, label in tables:
         sample = frame.sample(min(rows, len(frame)), random_state=0).reset_index(drop=True)
-        for found in measure(name, sample, label, settings, given.seeds):
+        for found in measure(name, sample, label, settings, given):
             line = json.dumps(found)
             print(line, flush=True)
             with given.out.open("a", encoding="utf-8") as file:

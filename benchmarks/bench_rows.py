@@ -24,22 +24,43 @@ import abag
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 
-RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+RESIDUES = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", dtype=np.uint8)
 WIDTHS = {"antibody": 1024, "antigen": 1280}
+SHORTEST, MEDIAN, LONGEST = 30, 300, 1022
+"""Residues of antigens, whose lengths are lognormal."""
+SPREAD = 0.6
+"""Standard deviation of the logarithm of these lengths."""
+
+
+def draw_lengths(n, rng):
+    """Lengths of n antigens, as in a table of many: few are of one length."""
+    lengths = rng.lognormal(np.log(MEDIAN), SPREAD, n)
+    return np.clip(lengths, SHORTEST, LONGEST).astype(int)
+
+
+def draw_numbers(n, rows, rng):
+    """Numbers below n for so many rows, in random order; each occurs if there are as many rows."""
+    further = rng.integers(n, size=max(0, rows - n))
+    return rng.permutation(np.concatenate([np.arange(n), further]))[:rows]
 
 
 def make_table(rows, antibodies, antigens):
-    """Random pairs of made chains: heavy 120, light 108, antigen 300 residues."""
+    """Random pairs of made chains: heavy 120, light 108 residues, antigens of lognormal lengths.
+
+    Every chain occurs if there are as many rows.
+    """
     rng = np.random.default_rng(0)
-    chains = {
-        name: ["".join(row) for row in RESIDUES[rng.integers(20, size=(n, length))]]
-        for name, n, length in (
-            ("heavy", antibodies, 120),
-            ("light", antibodies, 108),
-            ("antigen", antigens, 300),
-        )
+    lengths = {
+        "heavy": [120] * antibodies,
+        "light": [108] * antibodies,
+        "antigen": draw_lengths(antigens, rng),
     }
-    body, target = rng.integers(antibodies, size=rows), rng.integers(antigens, size=rows)
+    chains = {}
+    for name, of_chains in lengths.items():
+        letters = RESIDUES[rng.integers(20, size=sum(of_chains))].tobytes().decode()
+        ends = np.cumsum(of_chains)
+        chains[name] = [letters[a - n : a] for a, n in zip(ends, of_chains, strict=True)]
+    body, target = (draw_numbers(n, rows, rng) for n in (antibodies, antigens))
     return pd.DataFrame(
         {
             "heavy": pd.Series(chains["heavy"])[body].to_numpy(),

@@ -3,9 +3,9 @@
     python benchmarks/bench_scale.py --out DIR [--gpus 1,2,4] [--antibodies N] [--antigens N] [--tiny]
 
 The models have their real sizes and seeded random weights. Each GPU gets --antibodies and --antigens
-sequences, so that all runs take about the same time. The script runs the command and reads the seconds
-of each rank from its messages. The throughput is all tokens divided by the seconds of the slowest rank
-after loading.
+sequences, so that all runs take about the same time. The script runs the command, reads the seconds
+of each rank from its messages, and checks their tokens against those of --json. The throughput is all
+tokens divided by the seconds of the slowest rank after loading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench_encoders import config_of, draw_chains
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 
 RANK_LINE = re.compile(
-    r"([\d,]+) (antibodies|antigens), ([\d,]+) tokens; loaded in ([\d.]+) s, encoded in ([\d.]+) s"
+    r"(antibodies|antigens): ([\d,]+) tokens; loaded in ([\d.]+) s, encoded in ([\d.]+) s"
 )
 
 
@@ -44,10 +44,24 @@ def embed(table, store, encoders, gpus, device):
     wall_s = time.perf_counter() - start
     if done.returncode:
         raise SystemExit(done.stderr)
+    summary = json.loads(done.stdout)
+    return summary, wall_s, seconds_of_ranks(done.stderr, summary)
+
+
+def seconds_of_ranks(messages, summary):
+    """Return tokens, seconds of loading and of encoding of each rank, by kind; or exit."""
     ranks = {"antibodies": [], "antigens": []}
-    for _, plural, tokens, load_s, seconds in RANK_LINE.findall(done.stderr):
+    for plural, tokens, load_s, seconds in RANK_LINE.findall(messages):
         ranks[plural].append((int(tokens.replace(",", "")), float(load_s), float(seconds)))
-    return json.loads(done.stdout), wall_s, ranks
+    for plural, of_ranks in ranks.items():
+        told = sum(tokens for tokens, _, _ in of_ranks)
+        if told != summary[plural]["tokens"]:
+            text = (
+                f"messages tell of {told} tokens of {plural}, --json of {summary[plural]['tokens']}"
+            )
+            msg = f"bench_scale: {text}; expected the same. Has RANK_LINE changed?"
+            raise SystemExit(msg)
+    return ranks
 
 
 def main(argv=None):
@@ -85,7 +99,6 @@ def main(argv=None):
             result["files"] = len(files)
             for plural, of_ranks in ranks.items():
                 tokens, loads, seconds = zip(*of_ranks, strict=True)
-                assert sum(tokens) == summary[plural]["tokens"]
                 assert len(of_ranks) == gpus or args.tiny
                 result[plural] = sum(tokens) / max(seconds)
                 rows.append(

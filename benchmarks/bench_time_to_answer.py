@@ -84,7 +84,7 @@ CASES = {
     "fit, default split": ("drawn", [_FIT], 45),
     "embed, first": ("drawn", [[*_EMBED, "--store", "{out}"]], None),
     "embed, nothing missing": ("drawn", [[*_EMBED, "--store", "{embedded}"]], 4),
-    "whole job": ("drawn", [_FIRST, _THEN], 150),
+    "whole job": ("drawn", [_FIRST, _THEN], 120),
     "whole job, unprepared": ("drawn", [[*_FIRST, "--no-prepare-fit"], _THEN], None),
 }
 """By name: the table, the commands, and the seconds aimed at with cold caches."""

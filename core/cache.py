@@ -28,7 +28,8 @@ def ensure_private(folder: Path) -> bool:
     """Create a folder for this user alone; tell whether nobody else can have written to it."""
     # if it exists, others lose access; one that others could write to must not be read
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state, user = folder.stat(), os.getuid()
+    state = folder.stat()
+    user = os.getuid()
     if state.st_uid != user or folder.lstat().st_uid != user:  # lstat: a link of another user
         _report(f"{folder}: belongs to another user")
         return False
@@ -56,8 +57,8 @@ def _new_folder() -> Path:
 
 
 @functools.cache
-def _report(what: str) -> None:
-    say(f"{what}, so nothing in it is used or kept. Delete it; abag makes it again.")
+def _report(reason: str) -> None:
+    say(f"{reason}, so nothing in it is used or kept. Delete it; abag makes it again.")
 
 
 def load_cached(folder: Path | None, inputs: bytes) -> bytes | None:
@@ -67,7 +68,8 @@ def load_cached(folder: Path | None, inputs: bytes) -> bytes | None:
     path = _path(folder, inputs)
     with suppress(OSError):
         entry = path.read_bytes()
-        digest, content = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
+        digest = entry[:_DIGEST_BYTES]
+        content = entry[_DIGEST_BYTES:]
         if digest == _digest(path, content):
             os.utime(path)  # used just now
             return content
@@ -93,19 +95,19 @@ def _path(folder: Path, inputs: bytes) -> Path:
 
 
 def _digest(path: Path, content: bytes) -> bytes:
-    """Hash an entry with its name: that of other inputs does not count under this one."""
+    """Hash an entry with its name, so that an entry of other inputs is not accepted."""
     return hashlib.blake2b(path.name.encode() + content, digest_size=_DIGEST_BYTES).digest()
 
 
 def _forget_oldest(folder: Path) -> None:
     """Delete the entries used least recently, beyond what a folder may hold."""
-    found = []
+    entries = []
     for path in folder.iterdir():
         with suppress(FileNotFoundError):  # another process deletes, too
             state = path.lstat()
-            found.append((state.st_mtime_ns, state.st_size, path))
+            entries.append((state.st_mtime_ns, state.st_size, path))
     held_bytes = 0
-    for number, (_, size, path) in enumerate(sorted(found, reverse=True)):
+    for number, (_, size, path) in enumerate(sorted(entries, reverse=True)):
         held_bytes += size
         if number and (number >= MOST_ENTRIES or held_bytes > MOST_BYTES):
             remove_quietly(path)

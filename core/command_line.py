@@ -1,4 +1,8 @@
-"""Build commands: error handling, signals, and options from option classes."""
+"""Build commands: error handling, signals, and options from option classes.
+
+A command ends with exit code 0, with 1 and one line on stderr, with 2 after wrong usage, or with
+128 + the number of the signal that stopped it.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +40,11 @@ class CommandGroup(click.Group):
     """Commands that report errors in one line and exit 1, or 128 + the number of a signal."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands in the order in which they are declared, not in that of their names."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> object:
+        """Run a command; its errors and signals end the process here."""
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         _open_standard_streams()
@@ -142,15 +148,18 @@ class UserPath(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Path:
+        """Check a path as click does, after a leading ``~`` is expanded."""
         name = param.get_error_hint(ctx) if param else "path"
         return Path(str(super().convert(user_path(value, name.strip("'")), param, ctx)))
 
 
 def one_or_all(
-    _ctx: click.Context, _param: click.Parameter, given: tuple[Path, ...]
+    _ctx: click.Context, _param: click.Parameter, paths: tuple[Path, ...]
 ) -> Path | list[Path] | None:
     """Return the only path, several as a list, and none as None."""
-    return given[0] if len(given) == 1 else [*given] or None
+    if len(paths) == 1:
+        return paths[0]
+    return list(paths) or None
 
 
 class GroupedOption(click.Option):
@@ -165,7 +174,9 @@ class GroupedOption(click.Option):
         **settings: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **settings)
-        self.group, self.rare, self.schema = group, rare, schema
+        self.group = group
+        self.rare = rare
+        self.schema = schema
 
 
 LONGEST_CHOICES = 60
@@ -181,13 +192,26 @@ def _print_all_help(ctx: click.Context, _option: click.Parameter, asked: bool) -
 
 
 HELP_ALL = GroupedOption(
-    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_print_all_help,
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_all_help,
     help="Show all options and exit.",
-)  # fmt: skip
+)
 HEADINGS = (
-    "Data", "Choice", "Encoders", "Adapter", "Split", "Search", "Scan", "Head", "Training",
-    "Hardware", "Output",
-)  # fmt: skip
+    "Data",
+    "Choice",
+    "Encoders",
+    "Adapter",
+    "Split",
+    "Search",
+    "Scan",
+    "Head",
+    "Training",
+    "Hardware",
+    "Output",
+)
 """Headings of options in help, in their order."""
 
 
@@ -204,27 +228,31 @@ class OptionsCommand(click.Command):
         self._classes = classes
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """List arguments and options, those of the option classes included."""
         classes = [resolve_name(place) for place in self._classes]
         self._classes = ()
         self.params += [
-            _click_option(one)
-            for one in joint_schema(classes)
-            if not one.declaration.get("python_only")
+            _click_option(option)
+            for option in joint_schema(classes)
+            if not option.declaration.get("python_only")
         ]
-        rare = [HELP_ALL] if any(getattr(one, "rare", False) for one in self.params) else []
-        return [*super().get_params(ctx), *rare]
+        params = super().get_params(ctx)
+        has_rare = any(getattr(param, "rare", False) for param in self.params)
+        return [*params, HELP_ALL] if has_rare else params
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their headings, the rare ones only for ``--help-all``."""
         headings: dict[str, list[tuple[str, str]]] = {name: [] for name in HEADINGS}
         left_out = 0
-        for one in self.get_params(ctx):
-            if not isinstance(one, click.Option):
+        for option in self.get_params(ctx):
+            if not isinstance(option, click.Option):
                 continue
-            if getattr(one, "rare", False) and _ASKED_FOR_ALL not in ctx.meta:
+            if getattr(option, "rare", False) and _ASKED_FOR_ALL not in ctx.meta:
                 left_out += 1
-            elif (record := one.get_help_record(ctx)) is not None:
-                headings.setdefault(getattr(one, "group", "Output"), []).append(record)
+                continue
+            record = option.get_help_record(ctx)
+            if record is not None:
+                headings.setdefault(getattr(option, "group", "Output"), []).append(record)
         for name, records in headings.items():
             if records:
                 with formatter.section(name):
@@ -236,44 +264,58 @@ class OptionsCommand(click.Command):
             )
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
+        """Call the command with the options that were given; all others have their defaults."""
         # an option that may be repeated is () if it was not given
         ctx.params = {name: value for name, value in ctx.params.items() if value not in (None, ())}
         return super().invoke(ctx)
 
 
-def _click_option(one: OptionSchema) -> click.Option:
-    text = one.declaration["help"] + ("" if _fits(one) else f" One of {', '.join(one.choices)}.")
-    notes = [f"default: {one.default_text}"] if one.default_text else []
-    notes += [one.bounds] if one.bounds else []
-    settings: dict[str, Any] = {"help": text + (f"  [{'; '.join(notes)}]" if notes else "")}
-    # click takes an option with a default, also None, for given
-    settings |= {"required": True} if one.default is MISSING else {"default": None}
-    settings |= {"is_flag": True} if one.type is bool else _reading(one)
-    settings |= {"group": one.group, "rare": one.declaration.get("rare", False), "schema": one}
-    return GroupedOption([one.flag, one.name], **settings | dict(one.declaration.get("click", {})))
-
-
-def _fits(one: OptionSchema) -> bool:
-    """Tell whether help has room for the choices in place of the value; else they follow below."""
-    return len("|".join(one.choices)) <= LONGEST_CHOICES
-
-
-def _reading(one: OptionSchema) -> dict[str, Any]:
-    """Choose how a value is read; its range and choices are for `Options` to check."""
-    types = one.type if isinstance(one.type, tuple) else (one.type,)
-    metavar = one.declaration.get("metavar")
-    if metavar is None and one.choices:
-        metavar = f"[{'|'.join(one.choices)}]" if _fits(one) else "NAME"
+def _click_option(option: OptionSchema) -> click.Option:
     settings: dict[str, Any] = {
-        "metavar": metavar,
-        "shell_complete": lambda _, __, begun: [c for c in one.choices if c.startswith(begun)],
+        "help": _help_text(option),
+        "group": option.group,
+        "rare": option.declaration.get("rare", False),
+        "schema": option,
     }
-    if isinstance(one.default, dict):
+    # click takes an option with a default, also None, for given
+    settings |= {"required": True} if option.default is MISSING else {"default": None}
+    settings |= {"is_flag": True} if option.type is bool else _reading(option)
+    settings |= option.declaration.get("click", {})
+    return GroupedOption([option.flag, option.name], **settings)
+
+
+def _help_text(option: OptionSchema) -> str:
+    text = option.declaration["help"]
+    if not _fits(option):
+        text += f" One of {', '.join(option.choices)}."
+    notes = [f"default: {option.default_text}"] if option.default_text else []
+    notes += [option.bounds] if option.bounds else []
+    return f"{text}  [{'; '.join(notes)}]" if notes else text
+
+
+def _fits(option: OptionSchema) -> bool:
+    """Tell whether help has room for the choices in place of the value; else they follow below."""
+    return len("|".join(option.choices)) <= LONGEST_CHOICES
+
+
+def _reading(option: OptionSchema) -> dict[str, Any]:
+    """Choose how a value is read; its range and choices are for `Options` to check."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+        return [choice for choice in option.choices if choice.startswith(begun)]
+
+    types = option.type if isinstance(option.type, tuple) else (option.type,)
+    metavar = option.declaration.get("metavar")
+    if metavar is None and option.choices:
+        metavar = f"[{'|'.join(option.choices)}]" if _fits(option) else "NAME"
+    settings: dict[str, Any] = {"metavar": metavar, "shell_complete": complete}
+    if isinstance(option.default, dict):
         return settings | {"multiple": True, "callback": _read_roles}
     if Path in types:
         return settings | {"type": UserPath()}
-    if get_origin(one.type) is tuple:
-        return settings | {"type": _read_numbers if int in get_args(one.type) else _read_names}
+    if get_origin(option.type) is tuple:
+        is_of_numbers = int in get_args(option.type)
+        return settings | {"type": _read_numbers if is_of_numbers else _read_names}
     if len(types) > 1:
         return settings | {"type": _read_number_or_all}
     return settings | {"type": types[0] if types[0] in (int, float) else str}
@@ -299,14 +341,14 @@ def _read_number_or_all(text: str) -> int | str:
 
 
 def _read_roles(
-    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
+    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, str] | None:
-    for text in given:
+    for text in texts:
         if "=" not in text:
             msg = f"{text!r} is not ROLE=NAME, such as heavy=VH"
             raise click.BadParameter(msg)
     roles: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         role, name = text.split("=", 1)
         if roles.get(role, name) != name:
             msg = f"{role} is given twice, {roles[role]!r} and {name!r}; expected one"
@@ -322,12 +364,12 @@ def outline(record: Mapping[str, Any], indent: str = "") -> str:
         if isinstance(value, dict) and value:
             lines += [f"{indent}{name}:", outline(value, indent + "  ")]
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for one in value:
-                lines += [f"{indent}{name.rstrip('s')}:", outline(one, indent + "  ")]
+            for item in value:
+                lines += [f"{indent}{name.rstrip('s')}:", outline(item, indent + "  ")]
         elif isinstance(value, list):
             lines.append(f"{indent}{name}: {', '.join(map(str, value)) or 'none'}")
+        elif isinstance(value, int):
+            lines.append(f"{indent}{name}: {value:,}")
         else:
-            lines.append(
-                f"{indent}{name}: {format(value, ',') if isinstance(value, int) else value}"
-            )
+            lines.append(f"{indent}{name}: {value}")
     return "\n".join(lines)

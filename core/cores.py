@@ -1,4 +1,4 @@
-"""How many cores this process may use, and how the folds of a fit share them."""
+"""Count the cores that this process may use, and share them among the folds of a fit."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ WITH_BLAS = ("numpy", "scipy.linalg", "torch")
 
 
 def count_cores() -> int:
+    """Return how many cores this process may use, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -20,7 +20,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """Where and in which precision an encoder runs; `reason` says why, for messages."""
+    """Device and precision that an encoder runs with; `reason` explains the choice in messages."""
 
     device: torch.device
     precision: Literal["bf16", "fp16", "fp32"]
@@ -28,11 +28,18 @@ class DevicePlan:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The torch dtype of the precision."""
         return _DTYPES[self.precision]
 
 
 def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
-    """Choose device and precision: fp32 on a CPU, bf16 on a GPU since Ampere, else fp16."""
+    """Choose device and precision: fp32 on a CPU, bf16 on a GPU since Ampere, else fp16.
+
+    Raises
+    ------
+    DeviceError
+        If the device does not exist, or does not support the precision.
+    """
     chosen = resolve_device(device)
     if chosen.type == "cpu":
         if precision == "fp16":
@@ -55,7 +62,13 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """Return a device by name; ``"auto"`` is the first GPU, or the CPU if there is none."""
+    """Return a device by name; ``"auto"`` is the first GPU, or the CPU if there is none.
+
+    Raises
+    ------
+    DeviceError
+        If this machine has no such device.
+    """
     count = torch.cuda.device_count()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -99,7 +112,9 @@ def device_name(device: torch.device) -> str:
 
 def measure_matmul_flops(plan: DevicePlan) -> float:
     """Measure the floating-point operations per second of a large matrix product, best of three."""
-    n, repeats = (8192, 4) if plan.device.type == "cuda" else (1024, 1)
+    on_gpu = plan.device.type == "cuda"
+    n = 8192 if on_gpu else 1024
+    repeats = 4 if on_gpu else 1
     x = torch.randn(n, n, device=plan.device, dtype=plan.dtype)
     best_s = math.inf
     for _ in range(3):

@@ -60,10 +60,10 @@ def sync_folder(folder: Path) -> None:
 def make_folder(folder: Path) -> None:
     """Create a folder and those above it, if they are new, so that they survive a power cut."""
     folder = folder.resolve()
-    new = [one for one in folder.parents if not one.exists()]
+    new_parents = [parent for parent in folder.parents if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for one in (folder, *new):
-        sync_folder(one.parent)
+    for new in (folder, *new_parents):
+        sync_folder(new.parent)
 
 
 @contextmanager
@@ -101,14 +101,17 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text atomically, as UTF-8."""
     write_bytes(path, text.encode(errors="backslashreplace"))  # names of files may be any bytes
 
 
 def write_json(path: Path, value: object, *, sort_keys: bool = False) -> None:
+    """Write a value atomically as the JSON of `json_bytes`."""
     write_bytes(path, json_bytes(value, sort_keys=sort_keys))
 
 
 def json_bytes(value: object, *, sort_keys: bool = False) -> bytes:
+    """Encode a value as indented JSON in UTF-8, with a newline at the end."""
     return (json_text(value, indent=2, sort_keys=sort_keys) + "\n").encode()
 
 
@@ -122,13 +125,14 @@ def json_text(value: object, **layout: Any) -> str:  # noqa: ANN401 - of json.du
 
 def _finite(value: Any) -> Any:  # noqa: ANN401 - a value of JSON
     if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: _finite(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def remove_quietly(path: Path) -> None:
+    """Remove a file, if it exists and the file system allows it."""
     with suppress(OSError):
         path.unlink()
 
@@ -143,7 +147,13 @@ def _sync(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object that :func:`write_json` wrote; anything else is `DamagedFile`."""
+    """Read a JSON object that :func:`write_json` wrote.
+
+    Raises
+    ------
+    DamagedFile
+        If the file holds anything else.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -159,32 +169,43 @@ def why_mistyped(value: object, kind: Any, where: str = "it") -> str:  # noqa: A
 
     Numbers have to be finite, as float64. An object may have more names than its `TypedDict`.
     """
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if kind is Any:
         return ""
     if origin in (Union, UnionType):
-        reasons = [why_mistyped(value, one, where) for one in arguments]
+        reasons = [why_mistyped(value, alternative, where) for alternative in arguments]
         return "" if "" in reasons else reasons[0]
     parts: Iterable[tuple[object, Any, str]]  # the values inside, their types, and where they are
     if is_typeddict(kind) and isinstance(value, dict):
         hints = get_type_hints(kind, include_extras=True)
         optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
-        if missing := sorted(hints.keys() - optional - value.keys()):
+        missing = sorted(hints.keys() - optional - value.keys())
+        if missing:
             return f"{missing[0]} is missing"
         hints |= {name: get_args(hints[name])[0] for name in optional}
         parts = ((value[name], hint, name) for name, hint in hints.items() if name in value)
     elif origin is list and isinstance(value, list):
-        parts = ((one, arguments[0], where) for one in value)
+        parts = ((item, arguments[0], where) for item in value)
     elif origin in (dict, Mapping) and isinstance(value, dict):
-        parts = ((one, arguments[1], f"{where}, {name}") for name, one in value.items())
+        parts = ((member, arguments[1], f"{where}, {name}") for name, member in value.items())
     else:
-        is_number = isinstance(value, int | float) and type(value) is not bool
-        if is_number and not abs(cast("float", value)) <= sys.float_info.max:  # or NaN
-            return f"{where} is not a finite number"
-        if type(value) is kind or (is_number and kind is float):
-            return ""
-        return f"{where} is {reprlib.repr(value)}; expected {getattr(kind, '__name__', kind)}"
-    return next(filter(None, (why_mistyped(*part) for part in parts)), "")
+        return _why_not_of(value, kind, where)
+    for part in parts:
+        reason = why_mistyped(*part)
+        if reason:
+            return reason
+    return ""
+
+
+def _why_not_of(value: object, kind: Any, where: str) -> str:  # noqa: ANN401 - a type
+    """Say why a value without parts is not of a type; empty if it is."""
+    is_number = isinstance(value, int | float) and type(value) is not bool
+    if is_number and not abs(cast("float", value)) <= sys.float_info.max:  # or NaN
+        return f"{where} is not a finite number"
+    if type(value) is kind or (is_number and kind is float):
+        return ""
+    return f"{where} is {reprlib.repr(value)}; expected {getattr(kind, '__name__', kind)}"
 
 
 def why_unreadable(folder: Path, error: Exception) -> str:
@@ -238,6 +259,7 @@ def partial_path(path: Path) -> Path:
 
 
 def is_partial(path: Path) -> bool:
+    """Tell whether a file is one that was not renamed to its own name yet."""
     return path.suffix == ".partial"
 
 
@@ -271,7 +293,13 @@ def _is_process_alive(pid: int) -> bool:
 
 
 def check_names(where: Path, names: Iterable[str], allowed: Container[str]) -> None:
-    """Check names that were read from a file, before any is joined to a path."""
+    """Check names that were read from a file, before any is joined to a path.
+
+    Raises
+    ------
+    UnsafeFile
+        If a name is not among the `allowed`.
+    """
     for name in names:
         if name not in allowed:
             msg = (

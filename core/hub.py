@@ -41,21 +41,29 @@ class HubAddress(NamedTuple):
         return self.at(self.revision)
 
     def at(self, revision: str | None) -> str:
+        """Spell the address of another revision; None: without one."""
         datasets = "datasets/" * (self.kind == "dataset")
         return f"hf://{datasets}{self.name}" + (f"@{revision}" if revision else "")
 
     @property
     def commit(self) -> str | None:
+        """The revision, if it is the id of a commit."""
         return self.revision if COMMIT.fullmatch(self.revision or "") else None
 
 
 def is_hub_address(text: Path | str) -> bool:
-    """Whether a path given by the user is an address on the hub."""
+    """Tell whether a path that the user gave is an address on the hub."""
     return bool(re.match("hf:/", str(text)))
 
 
 def parse_address(text: Path | str, kind: RepositoryKind) -> HubAddress:
-    """Read an address: ``hf://user/name``, for a dataset ``hf://datasets/user/name``."""
+    """Read an address: ``hf://user/name``, for a dataset ``hf://datasets/user/name``.
+
+    Raises
+    ------
+    HubError
+        If it is not the address of a repository of this kind.
+    """
     match = _ADDRESS.fullmatch(str(text))
     if match is None or bool(match["datasets"]) != (kind == "dataset"):
         form = HubAddress(kind, "user/name")
@@ -70,19 +78,22 @@ class Repository:
     def __init__(self, address: HubAddress) -> None:
         from huggingface_hub import HfApi
 
-        self.address, self._api = address, HfApi()
+        self.address = address
+        self._api = HfApi()
         self._repo: dict[str, Any] = {"repo_id": address.name, "repo_type": address.kind}
 
     @property
     def page(self) -> str:
+        """The address of the repository's page."""
         return f"{self._api.endpoint}/{self.address.at(None).removeprefix('hf://')}"
 
     def head(self) -> str:
+        """Return the id of the commit at the revision of the address, or of the newest one."""
         with self._asking():
-            found = self._api.repo_info(**self._repo, revision=self.address.revision)
-        if COMMIT.fullmatch(found.sha or ""):
-            return str(found.sha)
-        msg = f"{self.address}: lists the commit {found.sha!r}; expected an id. Try again."
+            info = self._api.repo_info(**self._repo, revision=self.address.revision)
+        if COMMIT.fullmatch(info.sha or ""):
+            return str(info.sha)
+        msg = f"{self.address}: lists the commit {info.sha!r}; expected an id. Try again."
         raise HubError(msg)
 
     def files(self, commit: str) -> dict[str, int]:
@@ -91,11 +102,13 @@ class Repository:
 
         with self._asking():
             entries = self._api.list_repo_tree(**self._repo, recursive=True, revision=commit)
-            return {str(one.path): int(one.size) for one in entries if isinstance(one, RepoFile)}
+            files = (entry for entry in entries if isinstance(entry, RepoFile))
+            return {str(file.path): int(file.size) for file in files}
 
     def check_room(self, files: Mapping[str, int], folder: Path) -> None:
         """Raise HubError if files, with their bytes, do not fit on the disk of a folder."""
-        needed, free = sum(files.values()), shutil.disk_usage(folder).free
+        needed = sum(files.values())
+        free = shutil.disk_usage(folder).free
         if needed > free:
             msg = f"{self.address}: lists {needed:,} bytes; {folder} has {free:,} free. Make room."
             raise HubError(msg)
@@ -164,9 +177,9 @@ class Repository:
             cause: BaseException = error
             if isinstance(error, RuntimeError | errors.LocalEntryNotFoundError):
                 cause = error.__cause__ or error  # of a failed upload, or download of many files
-            of_this_disk = isinstance(cause, OSError) and cause.errno is not None
-            of_this_disk = of_this_disk and not isinstance(cause, ConnectionError)
-            if of_this_disk or isinstance(cause, RuntimeError):
+            is_os_error = isinstance(cause, OSError) and cause.errno is not None
+            is_disk_error = is_os_error and not isinstance(cause, ConnectionError)
+            if is_disk_error or isinstance(cause, RuntimeError):
                 raise cause from None
             msg = f"{self.address}: {explain_refusal(cause, self.address) or _explain(cause)}"
             raise HubError(msg) from error
@@ -178,23 +191,24 @@ def explain_refusal(error: BaseException, address: HubAddress) -> str:
     """Say what a repository lacks or does not allow; empty for other errors."""
     from huggingface_hub import errors
 
-    name, login, text = address.name, "log in: hf auth login.", ""
+    name = address.name
+    login = "log in: hf auth login."
     if isinstance(error, errors.GatedRepoError):
-        text = (
+        return (
             f"the owner of {name} has to grant access to it. Ask for access on its page on the "
             f"hub, then {login}"
         )
-    elif isinstance(error, errors.RepositoryNotFoundError):
-        text = (
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
             f"{name} does not exist on the hub, or you may not see it; expected a {address.kind}. "
             f"Check the name, or {login}"
         )
-    elif isinstance(error, errors.RevisionNotFoundError):
-        text = (
+    if isinstance(error, errors.RevisionNotFoundError):
+        return (
             f"{name} has no revision {address.revision}; expected a branch, a tag or a whole "
             "commit id. Check what follows the @."
         )
-    return text
+    return ""
 
 
 def _explain(error: BaseException) -> str:

@@ -86,9 +86,13 @@ def printable(text: str) -> str:
     """Escape what a terminal would obey or cannot show: names in files may be chosen by others."""
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
+    return "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable() or character == "\n":
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def first_line(error: BaseException) -> str:
@@ -98,6 +102,7 @@ def first_line(error: BaseException) -> str:
 
 
 def size_text(size: float) -> str:
+    """Write a number of bytes in GB, or in MB if it is small."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 
@@ -106,10 +111,10 @@ def align(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = [
-            cell.rjust(width) if numbers and at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            is_number = numbers and column > 0
+            cells.append(cell.rjust(width) if is_number else cell.ljust(width))
         lines.append("  ".join(cells).rstrip())
     return lines
 
@@ -118,17 +123,21 @@ def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that
     """Make a tqdm bar on stderr, or lines where it is no terminal; it draws only where wanted."""
     options = {"disable": not _channel.get().bars} | options
     options["desc"] = printable(options.get("desc") or "") or None
-    known = options.get("total") is not None or options.get("iterable") is not None
+    has_length = options.get("total") is not None or options.get("iterable") is not None
     # a notebook's stderr is no terminal, but can draw over a line
     if sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel"):
         drawn: dict[str, Any] = {"dynamic_ncols": True, "mininterval": BAR_INTERVAL_S}
-        drawn |= {"bar_format": AS_BAR} if known else {}
+        drawn |= {"bar_format": AS_BAR} if has_length else {}
     else:
         # position: a bar inside another would move the cursor, which a log shows as an escape code
-        drawn = {"file": _Lines(), "position": 0, "delay": LINE_DELAY_S}
-        drawn |= {"mininterval": LINE_INTERVAL_S}
+        drawn = {
+            "file": _Lines(),
+            "position": 0,
+            "delay": LINE_DELAY_S,
+            "mininterval": LINE_INTERVAL_S,
+        }
         # a line's own interval and form win over those of the caller's bar
-        options |= {**drawn, "bar_format": AS_LINE if known else AS_LINE_OF_UNKNOWN_LENGTH}
+        options |= {**drawn, "bar_format": AS_LINE if has_length else AS_LINE_OF_UNKNOWN_LENGTH}
     return tqdm(**(drawn | {"leave": False} | options))
 
 
@@ -136,11 +145,12 @@ class _Lines:
     """A file to which tqdm draws bars, and which makes them lines of stderr."""
 
     def write(self, drawn: str) -> None:
+        """Send what tqdm draws as a line, without its control characters."""
         if text := drawn.strip("\r\n "):
             _to_stderr(text)
 
     def flush(self) -> None:
-        pass
+        """Do nothing: each line is sent at once."""
 
 
 @contextmanager
@@ -159,8 +169,8 @@ def reporting(
     """
     if to is not None and silent is None:
         silent = False  # a channel of its own is heard inside a silent block
-    given = {"send": to, "bars": bars, "silent": silent, "details": details, "spelled": spelled}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    settings = {"send": to, "bars": bars, "silent": silent, "details": details, "spelled": spelled}
+    changes: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     token = _channel.set(replace(_channel.get(), **changes))
     try:
         yield

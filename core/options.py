@@ -12,7 +12,7 @@ import os
 import re
 import typing
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
 from os import PathLike
@@ -24,12 +24,18 @@ from abag.core.errors import OptionError
 
 T = TypeVar("T")
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
-"""Of an encoder."""
+"""Precision that the user asks for; ``"auto"`` is resolved by the device."""
 
 
-def user_path(given: str | PathLike[str], name: str = "path") -> Path:
-    """Return a path that the user gave for `name`, with a leading ``~`` expanded."""
-    text = os.fspath(given)
+def user_path(path_given: str | PathLike[str], name: str = "path") -> Path:
+    """Return a path that the user gave for `name`, with a leading ``~`` expanded.
+
+    Raises
+    ------
+    OptionError
+        If it is empty.
+    """
+    text = os.fspath(path_given)
     if not text:
         msg = f"{name}: is empty; expected a path. Give one; the current folder is a dot (.)."
         raise OptionError(msg)
@@ -74,13 +80,17 @@ class OptionSchema:
     """One option of an `Options` class, with its annotation resolved."""
 
     name: str
-    type: Any  # its annotation without ``| None``
-    default: Any  # `dataclasses.MISSING` if the option is required
+    type: Any
+    """The annotation without ``| None``; a tuple if several types remain."""
+    default: Any
+    """`dataclasses.MISSING` if the option is required."""
     declaration: Declaration
-    group: str = ""  # heading in help
+    group: str = ""
+    """Heading in help."""
 
     @property
     def flag(self) -> str:
+        """The flag on the command line, with its two hyphens."""
         return self.declaration.get("flag") or flag(self.name)
 
     @property
@@ -89,13 +99,19 @@ class OptionSchema:
         low, above, high = map(self.declaration.get, ("low", "above", "high"))
         if low is not None and high is not None:
             return f"{low:g} to {high:g}"
-        words = {"at least": low, "more than": above, "at most": high}
-        return ", ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
+        limits = {"at least": low, "more than": above, "at most": high}
+        return ", ".join(
+            f"{words} {limit:g}" for words, limit in limits.items() if limit is not None
+        )
 
     def _is_in_range(self, number: object) -> bool:
-        declared, value = self.declaration, float(number) if isinstance(number, Real) else math.nan
-        at_least = declared.get("low", -math.inf) <= value <= declared.get("high", math.inf)
-        return at_least and value > declared.get("above", -math.inf) and math.isfinite(value)
+        if not isinstance(number, Real):
+            return False
+        value = float(number)
+        low = self.declaration.get("low", -math.inf)
+        above = self.declaration.get("above", -math.inf)
+        high = self.declaration.get("high", math.inf)
+        return low <= value <= high and value > above and math.isfinite(value)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -121,7 +137,7 @@ class OptionSchema:
         return typing.get_origin(self.type) is tuple
 
     def plain(self, value: Any) -> Any:  # noqa: ANN401 - anything that Python users pass
-        """Return a value of NumPy as Python's, and a list as a tuple: config.json is made of it."""
+        """Convert NumPy's values to Python's and a list to a tuple, as config.json needs them."""
         if self.type in _NUMBERS or self._is_tuple:
             value = _without_numpy(value)
         if self.type is str and isinstance(value, PathLike):
@@ -131,6 +147,7 @@ class OptionSchema:
         return value
 
     def check(self, value: object) -> None:
+        """Raise `OptionError` if a value is not of the type, or outside the choices or bounds."""
         if value is None and self.default is None:
             return
         pattern = self.declaration.get("pattern", "$^")
@@ -159,14 +176,15 @@ class Options:
         cls._group = group
 
     _group: ClassVar[str] = ""
-    leaves_out: ClassVar[Container[str]] = ()  # of other classes of the same command
+    leaves_out: ClassVar[Container[str]] = ()
+    """Options of other classes of the same command that the command does not have."""
 
     def __post_init__(self) -> None:
         """Validate each field, then the combinations that each class knows, base classes first."""
-        for one in schema(type(self)):
-            value = one.plain(getattr(self, one.name))
-            one.check(value)
-            object.__setattr__(self, one.name, value)
+        for declared in schema(type(self)):
+            value = declared.plain(getattr(self, declared.name))
+            declared.check(value)
+            object.__setattr__(self, declared.name, value)
         for cls in reversed(type(self).__mro__):
             if "check_combination" in vars(cls):
                 cls.check_combination(self)  # type: ignore[attr-defined]
@@ -181,38 +199,44 @@ class Options:
 
     @classmethod
     def take(cls, options: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Make the options from the keyword arguments that they know; return the others too."""
-        known = {one.name for one in schema(cls)}
-        others = {name: value for name, value in options.items() if name not in known}
-        return cls(**{n: value for n, value in options.items() if n in known}), others
+        """Make the options from those keyword arguments that name them; return the others too."""
+        names = {declared.name for declared in schema(cls)}
+        taken = {name: value for name, value in options.items() if name in names}
+        others = {name: value for name, value in options.items() if name not in names}
+        return cls(**taken), others
 
     @classmethod
     def changeable(cls) -> frozenset[str]:
         """Return the names of the options that may differ when a run is resumed."""
-        return frozenset(one.name for one in schema(cls) if one.declaration.get("may_change"))
+        return frozenset(
+            declared.name for declared in schema(cls) if declared.declaration.get("may_change")
+        )
 
     def filled_in(self) -> dict[str, Any]:
-        """Return values of the JSON in place of those that were left out."""
+        """Return the values that `to_json` has in place of options that were left out."""
         return {}
 
     def to_json(self) -> dict[str, Any]:
+        """Return the options by name as config.json holds them, tuples as lists."""
         values = asdict(self) | self.filled_in()
-        return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+        for name, value in values.items():
+            if isinstance(value, tuple):
+                values[name] = list(value)
+        return values
 
 
 def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
     """Return the options of a class in the order of its fields."""
     types = _types_of(cls)
-    return tuple(
-        OptionSchema(
-            one.name,
-            types[one.name],
-            one.default if one.default_factory is MISSING else one.default_factory(),
-            one.metadata["option"],
-            one.metadata["option"].get("group") or _declared_by(cls, one.name)._group,
-        )
-        for one in fields(cls)
-    )
+    return tuple(_option_schema(cls, declared, types[declared.name]) for declared in fields(cls))
+
+
+def _option_schema(cls: type[Options], declared: Field[Any], kind: Any) -> OptionSchema:  # noqa: ANN401 - any type
+    factory = declared.default_factory
+    default = declared.default if factory is MISSING else factory()
+    declaration = declared.metadata["option"]
+    group = declaration.get("group") or _declared_by(cls, declared.name)._group
+    return OptionSchema(declared.name, kind, default, declaration, group)
 
 
 _TYPES: dict[type, Mapping[str, Any]] = {}
@@ -223,35 +247,35 @@ def _types_of(cls: type[Options]) -> Mapping[str, Any]:
     """Return the type of each option."""
     if cls not in _TYPES:
         hints = typing.get_type_hints(cls)
-        _TYPES[cls] = {name: _without_none(of_one) for name, of_one in hints.items()}
+        _TYPES[cls] = {name: _without_none(hint) for name, hint in hints.items()}
     return _TYPES[cls]
 
 
 def joint_schema(classes: Sequence[type[Options]]) -> tuple[OptionSchema, ...]:
     """Return the options of a command with several classes; the first that has a name counts."""
-    found: dict[str, OptionSchema] = {}
+    options: dict[str, OptionSchema] = {}
     left_out: Container[str] = ()
     for cls in classes:
-        for one in schema(cls):
-            if one.name not in left_out:
-                found.setdefault(one.name, one)
+        for declared in schema(cls):
+            if declared.name not in left_out:
+                options.setdefault(declared.name, declared)
         left_out = left_out or cls.leaves_out
-    return tuple(found.values())
+    return tuple(options.values())
 
 
 def _declared_by(cls: type[Options], name: str) -> type[Options]:
     return next(c for c in cls.__mro__ if name in vars(c).get("__annotations__", {}))
 
 
-def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> OptionError:
+def unknown_option(name: str, options: Sequence[OptionSchema], command: str) -> OptionError:
     """Make the error of a keyword argument that does not exist; it suggests what was meant."""
-    names = sorted(one.name for one in known)
+    names = sorted(option.name for option in options)
     words = name.replace("_", " ").lower()
-    meant = [one.name for one in known if words in one.declaration["help"].lower()]
-    close = get_close_matches(name, names, n=2)
-    meant = (meant[:2] or close) if " " in words else (close or meant[:2])
-    if meant:
-        hint = f"Did you mean {' or '.join(map(repr, meant))}?"
+    by_help = [option.name for option in options if words in option.declaration["help"].lower()][:2]
+    by_name = get_close_matches(name, names, n=2)
+    suggested = (by_help or by_name) if " " in words else (by_name or by_help)
+    if suggested:
+        hint = f"Did you mean {' or '.join(map(repr, suggested))}?"
     else:
         hint = f"The options are {', '.join(names)}."
     return OptionError(f"{command}: unknown option {name!r}. {hint}")
@@ -260,16 +284,16 @@ def unknown_option(name: str, known: Sequence[OptionSchema], command: str) -> Op
 def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type
     if typing.get_origin(annotation) not in (typing.Union, UnionType):
         return annotation
-    kept = tuple(one for one in typing.get_args(annotation) if one is not NoneType)
-    return kept[0] if len(kept) == 1 else kept
+    types = tuple(kind for kind in typing.get_args(annotation) if kind is not NoneType)
+    return types[0] if len(types) == 1 else types
 
 
-# types of numbers, what is accepted for them, and what they are called
 _NUMBERS: Mapping[object, tuple[type, str]] = {
     bool: (bool, "True or False"),
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
 }
+"""By the type of a number: the type that is accepted for it, and the words of messages."""
 
 
 def _without_numpy(value: Any) -> Any:  # noqa: ANN401 - any type
@@ -280,14 +304,17 @@ def _without_numpy(value: Any) -> Any:  # noqa: ANN401 - any type
 def _is_of(value: object, kind: Any) -> bool:  # noqa: ANN401 - any type
     """Tell whether an option of this type takes a value; a tuple of types allows each."""
     if isinstance(kind, tuple):
-        return any(_is_of(value, one) for one in kind)
-    if kind in _NUMBERS:  # a truth value is an integer in Python
-        return isinstance(value, _NUMBERS[kind][0]) and (kind is bool) == isinstance(value, bool)
-    inner, origin = typing.get_args(kind), typing.get_origin(kind)
+        return any(_is_of(value, alternative) for alternative in kind)
+    if kind in _NUMBERS:
+        accepted, _ = _NUMBERS[kind]
+        is_bool = isinstance(value, bool)  # a truth value is an integer in Python
+        return isinstance(value, accepted) and is_bool == (kind is bool)
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin is tuple:
-        return isinstance(value, tuple) and all(_is_of(one, inner[0]) for one in value)
+        return isinstance(value, tuple) and all(_is_of(item, arguments[0]) for item in value)
     if origin is Literal:
-        return value in inner
+        return value in arguments
     if kind in (str, Path):
         return isinstance(value, str | PathLike)
     return kind is Any or isinstance(value, origin or kind)
@@ -298,11 +325,12 @@ def _in_words(kind: Any) -> str:  # noqa: ANN401 - any type
         return " or ".join(dict.fromkeys(map(_in_words, kind)))
     if kind in _NUMBERS:
         return _NUMBERS[kind][1]
-    inner, origin = typing.get_args(kind), typing.get_origin(kind)
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin is tuple:
-        return "a list of whole numbers" if inner[0] is int else "a list of names"
+        return "a list of whole numbers" if arguments[0] is int else "a list of names"
     if origin is Literal:
-        return ", ".join(map(repr, inner))
+        return ", ".join(map(repr, arguments))
     return {str: "a string", Path: "a path"}.get(kind, "a mapping of names")
 
 
@@ -313,7 +341,7 @@ def flag(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(Options, group="Hardware"):
-    """Where torch computes."""
+    """Options for the device."""
 
     device: str = option(
         "auto", metavar="NAME", may_change=True, help="Device: auto, cpu, cuda or cuda:N."
@@ -322,7 +350,7 @@ class DeviceOptions(Options, group="Hardware"):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderOptions(Options, group="Encoders"):
-    """Which encoders turn sequences into vectors."""
+    """Options for the encoders of sequences."""
 
     antibody_encoder: str = option(
         "igt5", metavar="NAME", help="Antibody encoder: alias, hub name or checkpoint folder."

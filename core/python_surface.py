@@ -27,7 +27,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Keywords: TypeAlias = Mapping[str, OptionSchema | str]
 """Options, or names of other arguments, by their flags."""
-SHOWN_LINES, SHOWN_WIDTH = 5, 160
+SHOWN_LINES = 5
+"""Most lines of a result in a notebook or interpreter."""
+SHOWN_WIDTH = 160
+"""Most characters of such a line."""
 _FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*[a-z])(?: ([\w=-]*\w))?")
 _PATH = re.compile(r"\b(Path|TableLike)\b")
 """In the annotation of an argument that may be a path."""
@@ -35,16 +38,34 @@ _COMMAND = re.compile(r"\babag [a-z]+ ")
 
 
 class PublicFunction:
-    """A function, what describes its result, and its option classes, all imported when needed."""
+    """A public function, the one that describes its result, and its option classes.
+
+    They are imported when they are needed, so that others need not wait for them.
+
+    Parameters
+    ----------
+    module : str
+        Module of the function, below the root package.
+    shown_by : str
+        Name of the function that describes the result, in `module` or as ``module:name``; empty if
+        the result describes itself.
+    *classes : str
+        Its option classes, as ``module:name``.
+    """
 
     def __init__(self, name: str, module: str, shown_by: str, *classes: str) -> None:
-        self.name, self.module, self.shown_by, self.classes = name, module, shown_by, classes
+        self.name = name
+        self.module = module
+        self.shown_by = shown_by
+        self.classes = classes
 
     def function(self) -> Callable[..., Any]:
+        """Import the function as it is written."""
         function: Callable[..., Any] = self._import(self.name)
         return function
 
     def describe(self) -> Callable[[Any], Iterable[str]] | None:
+        """Import what describes the result; None if the result describes itself."""
         return self._import(self.shown_by) if self.shown_by else None
 
     def _import(self, name: str) -> Any:  # noqa: ANN401 - a function or a class
@@ -56,28 +77,33 @@ class PublicFunction:
     def signature(self) -> inspect.Signature:
         """Return the signature with every option in place of ``**options``."""
         original = inspect.signature(self.function())
-        own = [
-            one.replace(annotation=_Source(one.annotation))
-            for one in original.parameters.values()
-            if one.kind is not inspect.Parameter.VAR_KEYWORD
+        parameters = [
+            parameter.replace(annotation=_Source(parameter.annotation))
+            for parameter in original.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        given = [
+        parameters += [
             inspect.Parameter(
-                one.name, keyword, default=one.default, annotation=_Source(annotation_text(one))
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=_Source(annotation_text(option)),
             )
-            for one in self._options()
-            if one.name not in original.parameters
+            for option in self._options()
+            if option.name not in original.parameters
         ]
         returned = _Source(original.return_annotation)
-        return original.replace(parameters=own + given, return_annotation=returned)
+        return original.replace(parameters=parameters, return_annotation=returned)
 
     def load(self) -> Callable[..., Any]:
-        function, describe, signature = self.function(), self.describe(), self.signature()
+        """Make the function that users call, with the signature of `signature`."""
+        function = self.function()
+        describe = self.describe()
+        signature = self.signature()
         names = [*signature.parameters]
         keywords_of: dict[str, OptionSchema | str] = {flag(name): name for name in names}
-        keywords_of |= {one.flag: one for one in self._options()}
-        paths = {n for n in names if _PATH.search(signature.parameters[n].annotation)}
+        keywords_of |= {option.flag: option for option in self._options()}
+        paths = {name for name in names if _PATH.search(signature.parameters[name].annotation)}
 
         def read(keyword: str, value: Any) -> Any:  # noqa: ANN401 - any argument
             is_path = keyword in paths and isinstance(value, str | PathLike)
@@ -98,7 +124,10 @@ class PublicFunction:
 
 @contextmanager
 def naming_keywords(keywords: Keywords) -> Iterator[Callable[[str], str]]:
-    """Let errors and messages name keyword arguments instead of flags; yield how."""
+    """Let errors and messages in the block name keyword arguments instead of flags.
+
+    Yields the function that rewrites a text.
+    """
     spelled = functools.partial(in_python, keywords=keywords)
     try:
         with reporting(spelled=spelled):
@@ -127,27 +156,35 @@ class _Source(str):
     __repr__ = str.__str__
 
 
-def annotation_text(one: OptionSchema) -> str:
-    types = one.type if isinstance(one.type, tuple) else (one.type,)
-    texts = [_spell(each) for each in types] + ["None"] * (one.default is None)
+def annotation_text(option: OptionSchema) -> str:
+    """Spell the type of an option, with ``None`` if that is its default."""
+    types = option.type if isinstance(option.type, tuple) else (option.type,)
+    texts = [_spell(kind) for kind in types]
+    if option.default is None:
+        texts.append("None")
     return " | ".join(texts)
 
 
 def _spell(annotation: Any) -> str:  # noqa: ANN401 - any type
-    if typing.get_origin(annotation) is typing.Literal:
-        return f"Literal[{', '.join(map(repr, typing.get_args(annotation)))}]"
-    if typing.get_args(annotation):
-        inner = ", ".join("..." if a is ... else _spell(a) for a in typing.get_args(annotation))
-        return f"{typing.get_origin(annotation).__name__}[{inner}]"
+    if annotation is ...:  # in tuple[int, ...]
+        return "..."
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
+    if origin is typing.Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if arguments:
+        return f"{origin.__name__}[{', '.join(map(_spell, arguments))}]"
     return str(annotation.__name__)
 
 
 def in_python(text: str, keywords: Keywords) -> str:
     """Replace the flags in a message by keyword arguments, except in commands to be run."""
 
-    def keyword(found: re.Match[str]) -> str:
-        one, value = keywords.get(found[1], found[1]), found[2] or ""
-        name, choices = (one, ()) if isinstance(one, str) else (one.name, one.choices)
+    def keyword(match: re.Match[str]) -> str:
+        named = keywords.get(match[1], match[1])
+        value = match[2] or ""
+        name = named if isinstance(named, str) else named.name
+        choices = () if isinstance(named, str) else named.choices
         key, _, item = value.partition("=")
         if item and name == "columns":
             return f'{name}={{"{key}": "{item}"}}'
@@ -158,7 +195,10 @@ def in_python(text: str, keywords: Keywords) -> str:
         return f"{name} {value}" if value else name
 
     sentences = re.split(r"(?<=[.;]) ", text)
-    return " ".join(s if _COMMAND.search(s) else _FLAG.sub(keyword, s) for s in sentences)
+    for i, sentence in enumerate(sentences):
+        if not _COMMAND.search(sentence):
+            sentences[i] = _FLAG.sub(keyword, sentence)
+    return " ".join(sentences)
 
 
 class Summary(dict[str, Any]):
@@ -171,11 +211,12 @@ class Summary(dict[str, Any]):
         spelled: Callable[[str], str] = str,
     ) -> None:
         super().__init__(values)
-        self._describe, self._spelled = describe, spelled
+        self._describe = describe
+        self._spelled = spelled
 
     def _lines(self) -> list[str]:
-        found: Any = self._describe(dict(self))
-        lines = found.splitlines() if isinstance(found, str) else list(found)
+        described: Any = self._describe(dict(self))
+        lines = described.splitlines() if isinstance(described, str) else list(described)
         return [self._spelled(line) for line in lines if line]
 
     def __repr__(self) -> str:
@@ -191,13 +232,19 @@ class Summary(dict[str, Any]):
 
 def shorten(lines: Sequence[str], last: str | None = None) -> str:
     """Join the first lines and `last`, `SHOWN_LINES` in all, none longer than `SHOWN_WIDTH`."""
-    room = SHOWN_LINES - (last is not None)
-    kept = [*lines]
+    room = SHOWN_LINES if last is None else SHOWN_LINES - 1
+    shown = [*lines]
     if len(lines) > room:
-        kept[room - 1 :] = [f"... {len(lines) - room + 1} more lines"]
-    kept += [] if last is None else [last]
-    return "\n".join(k if len(k) <= SHOWN_WIDTH else k[: SHOWN_WIDTH - 4] + " ..." for k in kept)
+        shown[room - 1 :] = [f"... {len(lines) - room + 1} more lines"]
+    if last is not None:
+        shown.append(last)
+    return "\n".join(map(_shorten_line, shown))
+
+
+def _shorten_line(line: str) -> str:
+    return line if len(line) <= SHOWN_WIDTH else line[: SHOWN_WIDTH - 4] + " ..."
 
 
 def as_html(text: str) -> str:
+    """Show a text in a notebook as it is, in a monospaced font."""
     return f"<pre>{html.escape(text)}</pre>"

@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -50,9 +51,9 @@ from abag.head.prediction.fitted import (
     fit_closed_forms,
     weigh_run,
 )
-from abag.head.prediction.predictor import RECORD
 from abag.head.prediction.reading import ReadAs
 from abag.head.prediction.self_check import PredictorDiffers, check_predictor
+from abag.head.prediction.specs import RECORD
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.rounds import read_round
@@ -169,9 +170,16 @@ def _fit(
         save_checked(run / "predictor", trainings, regimes, weighed, parts)
         join_logs(run)
         summary = write_results(
-            run, inputs.pairs, regimes, weighed.regimes, fitted, parts, curve,
-            report=report, history=inputs.history,
-        )  # fmt: skip
+            run,
+            inputs.pairs,
+            regimes,
+            weighed.regimes,
+            fitted,
+            parts,
+            curve,
+            report=report,
+            history=inputs.history,
+        )
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
         for text in summary["warnings"]:
             say(text)
@@ -186,17 +194,17 @@ def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | 
     if earlier is not None and earlier.resolve() == run.resolve():
         msg = f"--run: {run} is the run of --add; expected a new folder. Give another."
         raise OptionError(msg)
-    found = store if store is not None or earlier is None else store_of_run(earlier)
-    if found is None and earlier is not None:
+    known_store = store if store is not None or earlier is None else store_of_run(earlier)
+    if known_store is None and earlier is not None:
         msg = (
             f"--add: {earlier} is not a run of abag fit whose store still exists; expected one. "
             "Check the path, or give --store DIR."
         )
         raise OptionError(msg)
-    if found is None:
+    if known_store is None:
         msg = "--store: not given; expected the folder of vectors. Give --store DIR."
         raise OptionError(msg)
-    return found
+    return known_store
 
 
 def fit_predictor(
@@ -210,7 +218,7 @@ def fit_predictor(
     with torch_settings(trainings.device, config):
         _, weighed, parts = fit_regimes(trainings, regimes)
     save_checked(predictor, trainings, regimes, weighed, parts)
-    return [one.score for one in weighed.regimes]
+    return [regime.score for regime in weighed.regimes]
 
 
 def save_checked(
@@ -221,7 +229,8 @@ def save_checked(
     parts: FittedParts,
 ) -> None:
     """Save the predictor, and check that it predicts what was measured; else it is unusable."""
-    inputs, config = trainings.inputs, trainings.config
+    inputs = trainings.inputs
+    config = trainings.config
     reading = ReadAs.of(options_of_run(config))
     save_predictor(folder, inputs, parts, weighed, config.antibody_region, reading)
     trained = all_pairs(regimes).rows(TRAIN)
@@ -233,6 +242,13 @@ def save_checked(
 
 
 def choose_device(config: FitConfig) -> torch.device:
+    """Return the device to train on.
+
+    Raises
+    ------
+    OptionError
+        If networks are to be compiled with CUDA graphs, and the device is a CPU.
+    """
     from abag.core.device import resolve_device
 
     device = resolve_device(config.device)
@@ -246,7 +262,8 @@ def choose_device(config: FitConfig) -> torch.device:
 
 
 def splits_of(regimes: Sequence[MeasuredRegime]) -> list[Split]:
-    return [split for one in regimes for split in one.splits]
+    """Return the splits of all measured regimes, those of a regime one after another."""
+    return [split for regime in regimes for split in regime.splits]
 
 
 class Trainings(NamedTuple):
@@ -269,12 +286,19 @@ class Trainings(NamedTuple):
         regimes: Sequence[MeasuredRegime],
         verbose: bool = False,
     ) -> Self:
-        pairs, (antibody, antigen) = inputs.pairs, inputs.vectors.values()
+        """Decide the parts and the device of a run, and gather what all its fits share."""
+        pairs = inputs.pairs
+        antibody, antigen = inputs.vectors.values()
         vectors = PairVectors(
-            antibody.x_ND, antigen.x_ND, pairs.antibody, pairs.antigen,
-            pairs.table.antibodies.chains, pairs.table.antigens.chains,
-            (antibody.widths, antigen.widths), encoded_features(pairs),
-        )  # fmt: skip
+            antibody.x_ND,
+            antigen.x_ND,
+            pairs.antibody,
+            pairs.antigen,
+            pairs.table.antibodies.chains,
+            pairs.table.antigens.chains,
+            (antibody.widths, antigen.widths),
+            encoded_features(pairs),
+        )
         parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
         config = parts.training_config(config)
         device = choose_device(config)
@@ -301,10 +325,11 @@ def fit_folds(
     from abag.head.training.loop import training_digest
     from abag.head.training.torch_settings import matrix_threads
 
-    pairs, device = trainings.inputs.pairs, trainings.device
+    pairs = trainings.inputs.pairs
+    device = trainings.device
     if rows is None:
         rows = [training_rows(trainings, split) for split in splits]
-    n_training = max(len(one.rows) for one in rows)
+    n_training = max(len(fold_rows.rows) for fold_rows in rows)
     trained: dict[int, TrainedHeads] = {}
     fitted: dict[int, FittedParts] = {}
     mutations = count_mutations(pairs) if with_baselines else None
@@ -328,7 +353,8 @@ def fit_folds(
 
     networks = _network_tasks(trainings, splits, rows, trained)
     closed_forms = [partial(fit_and_predict, i) for i in range(len(splits))]
-    cores, n_tasks = count_cores(), len(networks) + len(closed_forms)
+    cores = count_cores()
+    n_tasks = len(networks) + len(closed_forms)
     if device.type == "cpu" and (n_training <= SMALL_FOLD_PAIRS or len(networks) < 2):
         threads = count_threads(n_tasks, n_training, cores)
         run_tasks([*networks, *closed_forms], threads, title)
@@ -339,7 +365,7 @@ def fit_folds(
         threads = 1 if on_gpu else count_threads(len(networks), 0, cores)
         if networks:
             run_tasks(networks, threads, f"{title}, networks")
-        use_gpu = any(one.device is not None for one in rows)
+        use_gpu = any(fold_rows.device is not None for fold_rows in rows)
         threads = 1 if use_gpu else count_threads(len(closed_forms), n_training, cores)
         run_tasks(closed_forms, threads, title)
     for i, heads in trained.items():
@@ -352,13 +378,20 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
 
     That is the validation part, too, which only networks need.
     """
-    pairs, vectors, device = trainings.inputs.pairs, trainings.vectors, trainings.device
+    pairs = trainings.inputs.pairs
+    vectors = trainings.vectors
+    device = trainings.device
     rows = learned_rows(split)
     use_gpu = device.type == "cuda" and trainings.parts.pairs > SMALL_FOLD_PAIRS
     training = TrainingRows(
-        pairs, vectors, rows, inner_folds(split.group[rows]), device if use_gpu else None,
-        run_pairs=trainings.parts.pairs, residue_sides=trainings.parts.residue_sides,
-    )  # fmt: skip
+        pairs,
+        vectors,
+        rows,
+        inner_folds(split.group[rows]),
+        device if use_gpu else None,
+        run_pairs=trainings.parts.pairs,
+        residue_sides=trainings.parts.residue_sides,
+    )
     return impute_censored(training)
 
 
@@ -374,19 +407,24 @@ def _network_tasks(
     from abag.head.training.heads import TrainingInputs, train
     from abag.head.training.stack import folds_per_stack, group_folds
 
-    config, on_cpu = trainings.config, trainings.device.type == "cpu"
+    config = trainings.config
+    on_cpu = trainings.device.type == "cpu"
     antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
     groups = group_folds(splits, config, folds_per_stack(config, (antibody_ND, antigen_ME), on_cpu))
 
     def train_group(group: Sequence[int]) -> None:
         # On another device stacks have other sizes, and begin again in other folders.
-        own = f"stack-{group[0]:02d}-of-{len(group)}" if len(splits) > 1 else ""
+        name = f"stack-{group[0]:02d}-of-{len(group)}" if len(splits) > 1 else ""
         inputs = TrainingInputs(
-            pairs=trainings.inputs.pairs, vectors=trainings.vectors,
-            splits=[splits[i] for i in group], labelled=[rows[i].pairs for i in group],
-            config=config, device=trainings.device, folder=trainings.folder / own,
+            pairs=trainings.inputs.pairs,
+            vectors=trainings.vectors,
+            splits=[splits[i] for i in group],
+            labelled=[rows[i].pairs for i in group],
+            config=config,
+            device=trainings.device,
+            folder=trainings.folder / name,
             verbose=trainings.verbose,
-        )  # fmt: skip
+        )
         trained.update(zip(group, train(inputs), strict=True))
 
     return [partial(train_group, group) for group in sorted(groups, key=len, reverse=True)]
@@ -396,23 +434,27 @@ def fit_regimes(
     trainings: Trainings, regimes: Sequence[MeasuredRegime]
 ) -> tuple[list[FittedParts], WeighedRun, FittedParts]:
     """Fit the parts to every fold, weigh them by regime, and fit them to all pairs."""
-    splits, of_split = distinct_folds(splits_of(regimes))
+    splits, fold_of_split = distinct_folds(splits_of(regimes))
     last = all_pairs(regimes)
     rows = searched_rows(trainings, [*splits, last])
-    of_distinct = fit_folds(trainings, splits, rows[:-1])
-    fitted = [of_distinct[at] for at in of_split]
-    remaining, pairs = iter(fitted), trainings.inputs.pairs
-    measured = [one for one in regimes if one.splits]
-    weighed = weigh_run(pairs, [(one, [next(remaining) for _ in one.splits]) for one in measured])
+    fitted_folds = fit_folds(trainings, splits, rows[:-1])
+    fitted = [fitted_folds[fold] for fold in fold_of_split]
+    remaining = iter(fitted)
+    pairs = trainings.inputs.pairs
+    measured = [regime for regime in regimes if regime.splits]
+    folds_of_regimes = []
+    for regime in measured:
+        folds_of_regimes.append((regime, list(islice(remaining, len(regime.splits)))))
+    weighed = weigh_run(pairs, folds_of_regimes)
     # the networks of all pairs take as many epochs as the best of the folds did
-    trained = [one.trained for one in fitted if one.trained is not None]
+    trained = [fold.trained for fold in fitted if fold.trained is not None]
     epochs = [-(-t.best_step[0] * t.epochs // t.steps) for t in trained]
     config = trainings.config
     if epochs:
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
     folder = trainings.folder / "all-pairs"
-    own = trainings._replace(folder=folder, config=config, verbose=False)
-    (parts,) = fit_folds(own, [last], rows[-1:], with_baselines=False, title="fit: all pairs")
+    settings = trainings._replace(folder=folder, config=config, verbose=False)
+    (parts,) = fit_folds(settings, [last], rows[-1:], with_baselines=False, title="fit: all pairs")
     return fitted, weighed, parts
 
 
@@ -435,9 +477,9 @@ def _choose_kernels(search: SearchTask, checkpoints: Path) -> None:
     """Choose the kernels of all folds, or take the costs that a stopped run has kept."""
     folder = checkpoints / f"kernels-{search.columns}"
     digest = search.shared.digest()
-    kept = read_kept(folder, digest)
-    if kept is not None:
-        search.shared.use_costs(kept)
+    saved = read_kept(folder, digest)
+    if saved is not None:
+        search.shared.use_costs(saved)
     start_s = time.monotonic()
     search.run()
     write_kept(folder, digest, search.shared.costs(), time.monotonic() - start_s)
@@ -445,10 +487,10 @@ def _choose_kernels(search: SearchTask, checkpoints: Path) -> None:
 
 def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[TrainingRows]:
     """Return what closed forms learn from in each split; bounds are replaced side by side."""
-    found: dict[int, TrainingRows] = {}
+    collected: dict[int, TrainingRows] = {}
 
     def learn(i: int) -> None:
-        found[i] = training_rows(trainings, splits[i])
+        collected[i] = training_rows(trainings, splits[i])
 
     tasks = [partial(learn, i) for i in range(len(splits))]
     largest = max(len(learned_rows(split)) for split in splits)
@@ -459,7 +501,7 @@ def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[Train
             task()
     else:
         run_tasks(tasks, threads, "fit: bounds of labels")
-    return [found[i] for i in range(len(splits))]
+    return [collected[i] for i in range(len(splits))]
 
 
 def distinct_folds(splits: Sequence[Split]) -> tuple[list[Split], list[int]]:
@@ -479,11 +521,13 @@ def distinct_folds(splits: Sequence[Split]) -> tuple[list[Split], list[int]]:
 def _learning_curve(
     trainings: Trainings, regimes: Sequence[MeasuredRegime]
 ) -> list[dict[str, Any]]:
-    points, config, pairs = [], trainings.config, trainings.inputs.pairs
-    first = next(one for one in regimes if one.splits)
+    points = []
+    config = trainings.config
+    pairs = trainings.inputs.pairs
+    first = next(regime for regime in regimes if regime.splits)
     for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
         name = f"{share:.1%} of the training groups"
-        splits = [thinned(one, share, config.effective_split_seed) for one in first.splits]
+        splits = [thinned(split, share, config.effective_split_seed) for split in first.splits]
         try:
             for split in splits:
                 training_labels(pairs, split.rows(TRAIN))
@@ -493,8 +537,8 @@ def _learning_curve(
             say(f"learning curve: {name} left out: {error}")
             continue
         folder = trainings.folder / f"share-{share}"
-        own = trainings._replace(folder=folder, parts=parts, verbose=False)
-        fitted = fit_folds(own, splits, title=f"fit: learning curve, {share}")
+        settings = trainings._replace(folder=folder, parts=parts, verbose=False)
+        fitted = fit_folds(settings, splits, title=f"fit: learning curve, {share}")
         thinned_regime = replace(first, splits=tuple(splits))
         (regime,) = weigh_run(pairs, [(thinned_regime, fitted)]).regimes
         points.append(curve_point(splits, regime.score, share))

@@ -77,7 +77,8 @@ def read_inputs(
         cut = read_pairs(table, replace(reading, antibody_region="fv"))
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
-            read, region = cut, "fv"
+            read = cut
+            region = "fv"
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
     named: PairColumnOptions = config
@@ -132,10 +133,10 @@ def _views(
     `before` is the content of its config.json.
     """
     views = config.views_of(kind)
-    known = before.get(f"{kind}_fingerprint")
-    if known in {folder.fingerprint for folder in store.folders(kind)}:
+    fingerprint = before.get(f"{kind}_fingerprint")
+    if fingerprint in {folder.fingerprint for folder in store.folders(kind)}:
         for view in views:
-            view["encoder"] = view["encoder"] or known
+            view["encoder"] = view["encoder"] or fingerprint
     return views
 
 
@@ -185,28 +186,33 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     pairs = with_clusters(groups)
     folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
     sides = sides_of(groups)
-    measured, n_folds = list[MeasuredRegime](), 0
-    for one in measure_regimes(groups, sides):
+    measured = list[MeasuredRegime]()
+    n_folds = 0
+    for regime in measure_regimes(groups, sides):
         if pairs.no_antigen:
-            if one.regime.antigen != KNOWN and not one.splits:
+            if regime.regime.antigen != KNOWN and not regime.splits:
                 continue  # there are no new antigens
-            words = without_antigens(one.regime.words)
-            one = replace(one, regime=replace(one.regime, words=words))
-        if not one.splits:
-            say(f"{one.regime.words}: {one.why_not}")
-            measured.append(one)
+            words = without_antigens(regime.regime.words)
+            regime = replace(regime, regime=replace(regime.regime, words=words))
+        if not regime.splits:
+            say(f"{regime.regime.words}: {regime.why_not}")
+            measured.append(regime)
             continue
         splits = apply_adapter_policy(
-            one.splits, groups, folders,
-            adapter_rows=config.adapter_rows, allow_leak=config.allow_adapter_leak,
-        )  # fmt: skip
+            regime.splits,
+            groups,
+            folders,
+            adapter_rows=config.adapter_rows,
+            allow_leak=config.allow_adapter_leak,
+        )
         for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
-        detail(f"{one.regime.words}: {describe_parts(splits)}")
+        detail(f"{regime.regime.words}: {describe_parts(splits)}")
         numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
-        measured.append(replace(one, splits=tuple(numbered)))
+        measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
-    antibody, antigen = config.antibody_identity, config.antigen_identity
+    antibody = config.antibody_identity
+    antigen = config.antigen_identity
     identities = ((antibody, antibody), (max(antigen, KNOWN_ANTIGEN), antigen))
     inputs = replace(inputs, pairs=pairs, sides=sides, identities=identities)
     return inputs, measured

@@ -27,8 +27,8 @@ from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import quote_names
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
-from abag.head.data.affinities import UnclearLabel, has_numbers
 from abag.head.data.feature_checks import with_feature_columns
+from abag.head.data.label_column import UnclearLabel, has_numbers
 from abag.head.data.labels import (
     LabelledPairs,
     describe_columns,

@@ -34,6 +34,7 @@ MOST_ROWS = 1_000_000
 
 
 def prepare_fit(table: TableLike, config: FitConfig) -> None:
+    """Compute the clusters and the numbering of a table, and leave them in the caches."""
     from abag.embed.sequences.numbering import number_antibodies
     from abag.head.data.labels import read_labelled_pairs
     from abag.head.regimes.clusters import PairGroups
@@ -55,7 +56,7 @@ def preparing(
 @contextmanager
 def _in_a_process(table: Path | list[Path], options: TableOptions) -> Iterator[None]:
     tables = [table] if isinstance(table, Path) else table
-    paths = [str(one.absolute()) for one in tables]
+    paths = [str(table.absolute()) for table in tables]
     request = json.dumps({"table": paths, **options.to_json()})
     command = [sys.executable, "-P", "-m", __name__, request]
     try:

@@ -20,16 +20,11 @@ from abag.core.options import flag, schema, user_path
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.encoder_folder import LOGLIK
 from abag.embed.store.store import open_store
-from abag.head.data.affinities import (
-    AS_IN_THE_RUN,
-    USUAL_PKD,
-    holds_numbers,
-    outside,
-    read_numbers,
-    written_by,
-)
+from abag.head.data.cells import read_numbers
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.features import LOGLIKS, refuse_absent
+from abag.head.data.label_column import holds_numbers
+from abag.head.data.label_unit import AS_IN_THE_RUN
 from abag.head.data.labels import (
     CONFLICT_PKD,
     LabelledPairs,
@@ -41,6 +36,8 @@ from abag.head.data.labels import (
 )
 from abag.head.data.likelihoods import with_logliks
 from abag.head.data.options import LabelOptions, PairColumnOptions
+from abag.head.data.usual_values import USUAL_PKD, outside
+from abag.head.data.written_columns import written_by
 from abag.head.design.batches import expect
 from abag.head.inputs import RunInputs, first_folders, vectors_of_pairs
 from abag.head.models.config import PRESETS, FitConfig, Preset

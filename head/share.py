@@ -37,9 +37,12 @@ from abag.core.options import Options, option, user_path
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS, PLURAL
 from abag.embed.store.store_files import ADAPTER_PATHS, public_adapter_files, public_origin
-from abag.head.prediction.predictor import RECORD, WEIGHTS, Predictor
+from abag.head.prediction.predictor import Predictor
+from abag.head.prediction.specs import RECORD, WEIGHTS
 
-MANIFEST, CARD, LICENCE = "manifest.json", "README.md", "LICENSE"
+MANIFEST = "manifest.json"
+CARD = "README.md"
+LICENCE = "LICENSE"
 # adapter/... of a store, by kind
 ADAPTER_FILES = tuple(f"{kind}-{path}" for kind in KINDS for path in ADAPTER_PATHS)
 READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
@@ -147,7 +150,7 @@ def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
     held = ["keys of the training sequences, with which guesses can be tested"]
     if with_sequences:
         held = ["the training sequences"]
-    if any(one.has_posterior for one in entries):
+    if any(entry.has_posterior for entry in entries):
         antibodies, antigens = (predictor.spec(kind).training_sequences for kind in KINDS)
         held.append(
             f"vectors of up to {antibodies:,} training antibodies and {antigens:,} antigens"
@@ -158,11 +161,11 @@ def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
     if predictor.category_noise:
         held.append(f"how large errors are by {', '.join(predictor.category_noise)}")
     settings = [model.settings for part in predictor.parts for model in part.models]
-    residues = [one.sides for one in settings if isinstance(one, ResidueSettings)]
+    residues = [setting.sides for setting in settings if isinstance(setting, ResidueSettings)]
     kinds = {side.kind for sides in residues for side in sides}
     if kinds and not with_sequences:
-        both = " and ".join(PLURAL[kind] for kind in KINDS if kind in kinds)
-        held.append(f"sequences of training {both}")
+        both_kinds = " and ".join(PLURAL[kind] for kind in KINDS if kind in kinds)
+        held.append(f"sequences of training {both_kinds}")
     if predictor.features is not None:
         held.append(f"ranges and values of categories of the columns {predictor.features.words}")
     if predictor.adapters:
@@ -230,9 +233,11 @@ def _public_record(folder: Path, weights: bytes, *, with_sequences: bool) -> byt
 
 
 def _licence_note(predictor: Predictor, licence: str | None) -> bytes:
-    own = f"of the licence {licence}" if licence else "that its owner states; ask if there are none"
+    own_terms = (
+        f"of the licence {licence}" if licence else "that its owner states; ask if there are none"
+    )
     lines = [
-        f"This predictor may be used under the terms {own}.",
+        f"This predictor may be used under the terms {own_terms}.",
         "The terms of the data that it was trained on apply too, and those of the encoders,",
         "whose weights are not part of it:",
         "",
@@ -249,17 +254,18 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
     try:
         text = read_inside(folder, CARD).decode(errors="replace")
     except FileNotFoundError:
-        what = "Antibody-antigen affinity predictor"
+        title = "Antibody-antigen affinity predictor"
         if not predictor.quantity.affinity:
-            what = f"Predictor of {predictor.quantity}"
-        text = f"# {what}\n\nMade with abag.\n"
+            title = f"Predictor of {predictor.quantity}"
+        text = f"# {title}\n\nMade with abag.\n"
     comment = "" if is_hub_address(where) else "  # this folder"
-    python, shell = f"load_predictor({json.dumps(where)}){comment}", f"--run {shlex.quote(where)} "
+    python = f"load_predictor({json.dumps(where)}){comment}"
+    shell = f"--run {shlex.quote(where)} "
     text = re.sub(r'load_predictor\("[^"\n]*"\)(  # this folder)?', lambda _: python, text)
     text = re.sub(r"--run [^`\n]*?(?=--store store)", lambda _: shell, text)
     if text.startswith("---\n"):  # shared before
         return text.encode()
-    used = [one.origin for kind in KINDS for one in predictor.spec(kind).encoders]
+    used = [encoder.origin for kind in KINDS for encoder in predictor.spec(kind).encoders]
     base = [hub_source(origin).name for origin in used if public_origin(origin) == origin]
     about: dict[str, object] = {"license": licence or "other"}
     if licence is None:
@@ -287,8 +293,8 @@ def _announce(where: object, files: Mapping[str, bytes], verb: str, held: str) -
 
 
 def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
-    found = [path for path in folder.rglob("*") if path.is_file() and not is_partial(path)]
-    for path in [folder] if folder.is_file() else found:
+    present = [path for path in folder.rglob("*") if path.is_file() and not is_partial(path)]
+    for path in [folder] if folder.is_file() else present:
         name = path.relative_to(folder).as_posix()
         if files.get(name) != path.read_bytes():
             msg = f"{path}: already exists and differs; expected a new folder. Give another --to."
@@ -340,15 +346,15 @@ def check_manifest(folder: Path) -> None:
     try:
         written = json.loads(read_inside(folder, MANIFEST))
         files = dict(written["files"])
-        found = {name: written[name] for name in FORMAT}
+        format_fields = {name: written[name] for name in FORMAT}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         msg = f"{path}: is not the manifest of a predictor ({error}). Get the predictor again."
         raise DamagedFile(msg) from error
     check_names(path, files, READ)
-    if found != FORMAT:
+    if format_fields != FORMAT:
         msg = (
-            f"{path}: {found} is not supported; this abag reads {FORMAT}. Have the predictor "
-            "shared again, or use the version of abag that wrote it."
+            f"{path}: {format_fields} is not supported; this abag reads {FORMAT}. Have the "
+            "predictor shared again, or use the version of abag that wrote it."
         )
         raise DamagedFile(msg)
     unlisted = {name for name in READ if name in (RECORD, WEIGHTS) or (folder / name).exists()}

@@ -10,7 +10,7 @@ import pandas as pd
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.labels import LabelledPairs
-from abag.head.prediction.predictor import Part
+from abag.head.prediction.specs import Part
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}

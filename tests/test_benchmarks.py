@@ -6,7 +6,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 from run_scripts import script_runner
 
@@ -19,8 +22,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     ("bench_encoders.py", ["--encoder", "esmc-300m", "--agreement", "16", "--loglik"],
      "encoders.md"),
     ("bench_embed.py", [], "embed.md"),
-    ("bench_predict.py", [], "predict.md"),
-    pytest.param("bench_scale.py", [], "scale.md", marks=pytest.mark.slow),
+    ("bench_predict.py", [], "predict.md"), ("bench_scale.py", [], "scale.md"),
     ("bench_tables.py", [], "tables.md"), ("bench_adapt.py", [], "adapt.md"),
     ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
     ("bench_design.py", [], "design.md"), ("bench_gelu.py", [], "gelu.md"),
@@ -131,9 +133,10 @@ def test_the_benchmark_of_the_hub_runs_where_nothing_has_read_the_address_of_the
 def tiny_lines(run_script, folder, script, *options):
     """Run a benchmark at tiny size, and return its lines of JSON."""
     out = folder / "lines.jsonl"
+    out.unlink(missing_ok=True)
     status = run_script(folder / "log", BENCHMARKS / script, "--tiny", "--out", out, *options)
     assert status == 0, (folder / "log").read_text()
-    return [json.loads(line) for line in out.read_text().splitlines()]
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
 def test_early_stopping_is_scored_and_timed(run_script, tmp_path):
@@ -193,6 +196,65 @@ def test_columns_of_a_table_are_measured_on_rows_that_abag_never_saw(run_script,
     assert [*changed] == ["features", "categories", "error", "all"]
     assert changed["features"]["rmse"] < 0
     assert all(one["rmse_se"] >= 0 for one in changed.values())
+
+
+def test_likelihoods_are_stored_and_timed_before_they_are_features(run_script, tmp_path):
+    encoder = ["--antigen-encoder", "tiny-esm2", "--loglik", "--features", "antigen_loglik"]
+    store = ["--store", tmp_path / "store"]
+    lines = tiny_lines(run_script, tmp_path, "bench_columns.py", *encoder, *store)
+    embedded = [one for one in lines if "round" in one]
+    assert [one["loglik"] for one in embedded] == [False, True, False, True]
+    without, with_loglik = (one["antigen"]["store_bytes"] for one in embedded[:2])
+    assert 0 < without < with_loglik
+    assert embedded[0]["antibody"] | {"seconds": 0} == embedded[1]["antibody"] | {"seconds": 0}
+    fits = [one for one in lines if one.get("case") == "features"]
+    (tmp_path / "lines.jsonl").rename(tmp_path / "fits.jsonl")
+    again = tiny_lines(run_script, tmp_path, "bench_columns.py", *encoder, *store)
+    assert not [one for one in again if "round" in one]
+    joined = tiny_lines(run_script, tmp_path, "bench_columns.py", "--join", tmp_path / "fits.jsonl")
+    assert joined == [one for one in lines if "difference" in one]
+    assert len(fits) == joined[0]["seeds"] == 2
+
+
+def test_planted_errors_of_labels_are_noise_of_that_size(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import bench_columns
+
+    exact = pd.DataFrame({"pKd": np.full(20_000, 7.0)})
+    noisy = bench_columns.plant_errors(exact, SimpleNamespace(column="pKd"), 0.2)
+    sd = noisy[bench_columns.PLANTED]
+    assert np.median(sd) == pytest.approx(0.2, rel=0.05)
+    assert ((noisy["pKd"] - 7) / sd).std() == pytest.approx(1, rel=0.05)
+
+
+def test_drawn_tables_have_every_chain_and_antigens_of_lognormal_lengths(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import bench_rows
+
+    table = bench_rows.make_table(6_000, 4_000, 3_000)
+    assert list(table.drop(columns="pkd").nunique()) == [4_000, 4_000, 3_000]
+    lengths = table["antigen"].drop_duplicates().str.len()
+    assert (lengths.min(), lengths.max()) == (30, 1_022)
+    assert lengths.median() == pytest.approx(300, rel=0.05)
+    assert np.log(lengths[lengths.between(31, 1_021)]).std() == pytest.approx(0.6, rel=0.1)
+    assert set(table["heavy"].str.len()) == {120}
+
+
+def test_a_benchmark_refuses_messages_that_do_not_tell_of_all_tokens(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import bench_scale
+
+    summary = {"antibodies": {"tokens": 7_000}, "antigens": {"tokens": 5}}
+    told = (
+        "rank 0 of 2: 3 antibodies: 4,000 tokens; loaded in 0.5 s, encoded in 1.25 s = 3,200/s\n"
+        "rank 1 of 2: 2 antibodies: 3,000 tokens; loaded in 0.6 s, encoded in 1.00 s = 3,000/s\n"
+        "antigens: 5 tokens; loaded in 0.1 s, encoded in 0.20 s = 25/s\n"
+    )
+    ranks = bench_scale.seconds_of_ranks(told, summary)
+    assert ranks["antibodies"] == [(4_000, 0.5, 1.25), (3_000, 0.6, 1.0)]
+    assert ranks["antigens"] == [(5, 0.1, 0.2)]
+    with pytest.raises(SystemExit, match="7000 tokens of antibodies, --json of 7001"):
+        bench_scale.seconds_of_ranks(told, summary | {"antibodies": {"tokens": 7_001}})
 
 
 def test_what_fails_for_one_encoder_does_not_lose_the_rest(tmp_path, monkeypatch):

@@ -209,7 +209,7 @@ def vectors_of(predictor, frame):
     """Return the vectors and features of the rows of a table."""
     from abag.embed.store.store import open_store
     from abag.head.data.features import read_features
-    from abag.head.prediction.predictor import Sequences
+    from abag.head.prediction.sequences import Sequences
 
     store = open_store(predictor.store)
     sides = [

@@ -14,7 +14,6 @@ import abag
 from abag.core.arrays import hex_keys
 from abag.core.errors import MissingVectors, OptionError
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
@@ -58,7 +57,7 @@ def test_the_labels_are_those_that_fit_reads(data, table):
 
 
 def test_x_holds_both_vectors_of_each_pair(data, store):
-    frame, opened = data.frame, open_store(store)
+    frame, opened = data.frame, abag.open_store(store)
     antibodies = list(zip(frame["heavy"], frame["light"], strict=True))
     expected = [opened.vectors("antibody", antibodies), opened.vectors("antigen", frame["antigen"])]
     assert np.array_equal(data.X, np.hstack(expected))
@@ -118,7 +117,7 @@ def test_invalid_input_is_refused_in_one_line(store, table):
 
 
 def test_a_store_makes_the_dataset_too(store, table, data):
-    found = open_store(store).dataset(table)
+    found = abag.open_store(store).dataset(table)
     assert np.array_equal(found.y, data.y)
     assert repr(found).splitlines()[0] == "PairDataset: 120 pairs of table"
     shown = found._repr_html_()

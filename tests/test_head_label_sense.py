@@ -11,7 +11,7 @@ import abag
 from abag.core.errors import ColumnError, LabelError
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.affinities import name_affinity
+from abag.head.data.label_unit import name_affinity
 from abag.head.data.labels import label_pairs, label_sense
 from abag.head.data.options import LabelOptions
 from abag.head.data.units import TO_PKD

@@ -36,7 +36,8 @@ from abag.embed.store.store import open_store
 from abag.head.prediction import predict as predict_module
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predict import by_antibody, describe_pair, predict, predict_pair
-from abag.head.prediction.predictor import SCORE_COLUMNS, SequenceCollector, Sequences
+from abag.head.prediction.predictor import SCORE_COLUMNS
+from abag.head.prediction.sequences import SequenceCollector, Sequences
 
 OURS = [*SCORE_COLUMNS]
 

@@ -22,7 +22,8 @@ from abag.head.data.vectors import Standardizer
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import WEIGHTS, load_predictor, record_digest
-from abag.head.prediction.predictor import SCORE_COLUMNS, existing_store
+from abag.head.prediction.encoding import existing_store
+from abag.head.prediction.predictor import SCORE_COLUMNS
 from abag.head.regimes.regimes import NewSequences
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}

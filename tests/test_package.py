@@ -190,7 +190,7 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
         cwd=tmp_path, capture_output=True, text=True, env=without_pythonpath(),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-    assert "-> abag.embed.store.store.Store" in done.stdout
+    assert "-> abag.head.estimators.store.Store" in done.stdout
     assert done.stdout.count('"abag.head.estimators.scikit.AntibodySplit"') == 2, done.stdout
 
 

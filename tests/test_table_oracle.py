@@ -131,9 +131,10 @@ def check_file(seed, number):
 def test_every_command_finds_what_other_software_finds(numbers):
     counts, failures = many.run(partial(check_file, 1), numbers)
     assert not failures, min(failures.items())[1]
-    assert min(
-        counts[f"{kind}, {how}"] for kind in oracle_files.KINDS for how in ("read", "refused")
-    )
+    if 0 in numbers:  # the others are fewer, and no kind of file has to be among them
+        assert min(
+            counts[f"{kind}, {how}"] for kind in oracle_files.KINDS for how in ("read", "refused")
+        )
     assert counts["fit and evaluate, done"]
 
 

@@ -22,9 +22,16 @@ from abag.embed.sequences.chains import MISSING_TEXT
 from abag.embed.sequences.options import ChainPlaces
 
 AIRR_TEXTS = (
-    "sequence_id", "locus", "cell_id", "sequence_alignment_aa", "sequence_aa", "v_call", "c_call",
-    "j_call", "productive",
-)  # fmt: skip
+    "sequence_id",
+    "locus",
+    "cell_id",
+    "sequence_alignment_aa",
+    "sequence_aa",
+    "v_call",
+    "c_call",
+    "j_call",
+    "productive",
+)
 """Columns that are read as text."""
 _CALLS = ("v_call", "c_call", "j_call")
 """Columns of genes, whose names begin with the locus."""
@@ -49,7 +56,7 @@ NOT_PRODUCTIVE = "not productive"
 
 
 class RowProblem(NamedTuple):
-    """Why a row that a reader made cannot be used."""
+    """Problem for which a row that a reader made cannot be used."""
 
     reason: str
     text: str
@@ -57,7 +64,7 @@ class RowProblem(NamedTuple):
 
 
 class ReaderNotes(NamedTuple):
-    """What a reader found that the cells of its rows do not say."""
+    """Notes of a reader on its rows, beside their cells."""
 
     problems: Mapping[int, RowProblem] = {}  # by the number of the row, from 0
     remarks: tuple[str, ...] = ()
@@ -91,21 +98,19 @@ def join_cells(
         msg = f"sequence {first} has no amino acids; expected a column {' or '.join(_RESIDUES)}"
         raise ValueError(msg)
     # cells that were read as written may hold the texts of missing values
-    known = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
-    sources = [name for name in map(str, known) if _SOURCES.fullmatch(_letters(name))]
-    records = _read_records(known, sources)
-    counts = known[[name for name in _COUNTS if name in known]].apply(
-        pd.to_numeric, errors="coerce"
-    )
+    values = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
+    sources = [name for name in map(str, values) if _SOURCES.fullmatch(_letters(name))]
+    records = _read_records(values, sources)
+    count_columns = [name for name in _COUNTS if name in values]
+    counts = values[count_columns].apply(pd.to_numeric, errors="coerce")
 
     # a cell expresses its productive chains: the others are no choice
     expressed = records["productive"] & records["filled"]
     records["expressed"] = expressed.groupby(records["cell"]).transform("any")
     beside = records["filled"] & records["expressed"] & ~records["productive"]
     chosen = records[~beside]
-    repeated = chosen.index[
-        chosen["filled"] & chosen.duplicated(["cell", "role", "residues", "problem"])
-    ]
+    is_repeated = chosen.duplicated(["cell", "role", "residues", "problem"])
+    repeated = chosen.index[chosen["filled"] & is_repeated]
     chosen = chosen.drop(index=repeated)
     fewer, conflicts = _compare_chains(chosen[chosen["filled"]], counts, chains)
     chosen = chosen.drop(index=fewer)
@@ -117,20 +122,25 @@ def join_cells(
         "repeating a chain of the cell: left out": len(repeated),
         f"of less {' or '.join(counts)} than another of the cell: left out": len(fewer),
     }
-    remarks = [f"{counted(int(n), 'rearrangement')} {how}" for how, n in left_out.items() if n]
+    remarks = [
+        f"{counted(int(number), 'rearrangement')} {reason}"
+        for reason, number in left_out.items()
+        if number
+    ]
     if read_anyway:
         remarks.append(
             f"{counted(read_anyway, 'antibody')} only of rearrangements that are not productive, "
             "read as written; --chains most skips them"
         )
-    if shared := _count_shared(chosen, sources):
+    shared = _count_shared(chosen, sources)
+    if shared:
         remarks.append(
             f"{counted(shared, 'cell_id')} of several samples, whose chains are not joined: cells "
             f"are told apart by {', '.join(sources)} too"
         )
     if cut:
         remarks.append("chains of sequence_aa are cut to the variable domain")
-    frame = _join(rearrangements.loc[chosen.index], known.loc[chosen.index], chosen)
+    frame = _join(rearrangements.loc[chosen.index], values.loc[chosen.index], chosen)
     return frame, ReaderNotes(problems, tuple(remarks), cut)
 
 
@@ -138,9 +148,9 @@ def _letters(name: str) -> str:
     return re.sub("[^a-z]", "", name.lower())
 
 
-def _read_records(known: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
-    """Read of each rearrangement its cell, chain and what is wrong with it."""
-    text = known.reindex(columns=AIRR_TEXTS).astype(object).fillna("").astype(str)
+def _read_records(values: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
+    """Read the cell of each rearrangement, its chain and what is wrong with it."""
+    text = values.reindex(columns=AIRR_TEXTS).astype(object).fillna("").astype(str)
     aligned, whole = (text[name].str.replace(r"[.-]", "", regex=True) for name in _RESIDUES)
     locus = text["locus"].str.upper().str.strip()
     for name in _CALLS:
@@ -152,60 +162,69 @@ def _read_records(known: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
     cell = text["cell_id"]
     title = names.map(lambda name: f"cell {name!r}")
     for name in sources:
-        values = known[name].astype(object).fillna("").astype(str)
-        cell = cell + "\0" + values
-        title = title + (f" of {name} " + values).mask(values == "", "")
-    records = pd.DataFrame({
-        "id": names,
-        "cell": cell.mask(text["cell_id"] == "", alone),
-        "title": title.mask(text["cell_id"] == "", "sequence " + text["sequence_id"].map(repr)),
-        "sequence": text["sequence_id"],
-        "cell_id": text["cell_id"],
-        "role": locus.map(_LOCI).fillna(""),
-        "residues": aligned.mask(aligned == "", whole),
-        "is_whole": (aligned == "") & (whole != ""),
-        "filled": known.notna().any(axis=1),  # empty rows stay: the caller reports them
-    })  # fmt: skip
+        source = values[name].astype(object).fillna("").astype(str)
+        cell = cell + "\0" + source
+        title = title + (f" of {name} " + source).mask(source == "", "")
+    records = pd.DataFrame(
+        {
+            "id": names,
+            "cell": cell.mask(text["cell_id"] == "", alone),
+            "title": title.mask(text["cell_id"] == "", "sequence " + text["sequence_id"].map(repr)),
+            "sequence": text["sequence_id"],
+            "cell_id": text["cell_id"],
+            "role": locus.map(_LOCI).fillna(""),
+            "residues": aligned.mask(aligned == "", whole),
+            "is_whole": (aligned == "") & (whole != ""),
+            "filled": values.notna().any(axis=1),  # empty rows stay: the caller reports them
+        }
+    )
     productive = text["productive"].str.lower().str.strip()
     records["productive"] = ~productive.isin(_NOT_PRODUCTIVE)
     unknown = ~productive.isin(_PRODUCTIVE | _NOT_PRODUCTIVE)
     title = "sequence " + text["sequence_id"].map(repr)
+    locus_columns = ", ".join(("locus", *_CALLS))
+    no_locus = title + f" names no locus; expected IGH, IGK or IGL in {locus_columns}"
+    other_locus = (
+        title + " is of locus " + locus.map(repr) + ", not of an antibody; expected IGH, IGK, IGL"
+    )
+    no_residues = title + f" has no amino acids; expected them in {' or '.join(_RESIDUES)}"
+    strange_flag = title + " has productive " + text["productive"].map(repr) + "; expected T or F"
+    has_no_role = records["role"].eq("")
     records["problem"] = np.select(
-        [records["role"].eq("") & locus.eq(""), records["role"].eq(""), records["residues"].eq(""),
-         unknown],
-        [title + f" names no locus; expected IGH, IGK or IGL in {', '.join(('locus', *_CALLS))}",
-         title + " is of locus " + locus.map(repr) + ", not of an antibody; expected IGH, IGK, IGL",
-         title + f" has no amino acids; expected them in {' or '.join(_RESIDUES)}",
-         title + " has productive " + text["productive"].map(repr) + "; expected T or F"],
+        [has_no_role & locus.eq(""), has_no_role, records["residues"].eq(""), unknown],
+        [no_locus, other_locus, no_residues, strange_flag],
         "",
-    )  # fmt: skip
+    )
     return records
 
 
 def _compare_chains(
     chosen: pd.DataFrame, counts: pd.DataFrame, chains: ChainPlaces
 ) -> tuple[list[int], dict[int, str]]:
-    """Of several chains of one type in a cell, list those to leave out, or say what is wrong."""
+    """List the chains to leave out where a cell has several of a type, or say what is wrong."""
     fewer: list[int] = []
     conflicts: dict[int, str] = {}
     several = chosen[chosen.duplicated(["cell", "role"], keep=False) & chosen["problem"].eq("")]
     for (_, role), group in several.groupby(["cell", "role"], sort=False):
         seen = counts.loc[group.index].fillna(0.0)
-        ranked = seen.sort_values([*seen], ascending=False, kind="stable") if len(seen.T) else seen
-        is_clear = len(seen.T) > 0 and len(ranked) > 1 and not ranked.iloc[0].equals(ranked.iloc[1])
+        has_counts = len(seen.columns) > 0
+        ranked = seen.sort_values([*seen], ascending=False, kind="stable") if has_counts else seen
+        is_clear = has_counts and len(ranked) > 1 and not ranked.iloc[0].equals(ranked.iloc[1])
         if chains == "most" and is_clear:
             fewer += ranked.index[1:].tolist()
             continue
         number = "two" if len(group) == 2 else str(len(group))
         listed = ", ".join(map(repr, group["sequence"]))
-        how = f"equal {' and '.join(map(str, seen))}" if chains == "most" else ""
-        how = "no " + ", ".join(_COUNTS) if chains == "most" and not len(seen.T) else how
+        why = ""
+        if chains == "most" and has_counts:
+            why = f" of equal {' and '.join(map(str, seen))}"
+        elif chains == "most":
+            why = f" of no {', '.join(_COUNTS)}"
         advice = "Remove the others."
         if chains != "most" and is_clear:
             advice = f"Remove the others, or take those of most {seen.columns[0]} by --chains most."
         conflicts[int(group.index[0])] = (
-            f"has {number} {role} chains ({listed}){how and f' of {how}'}; expected one of each. "
-            f"{advice}"
+            f"has {number} {role} chains ({listed}){why}; expected one of each. {advice}"
         )
     return fewer, conflicts
 
@@ -219,7 +238,8 @@ def _find_problems(
     problems: dict[int, RowProblem] = {}
     read_anyway: set[int] = set()
     for at in chosen.index[chosen["filled"] & (has_problem | ~chosen["expressed"])]:
-        place, record = int(row[at]), chosen.loc[at]
+        place = int(row[at])
+        record = chosen.loc[at]
         title = str(record["title"])
         conflict = conflicts.get(at)
         if not record["expressed"]:
@@ -245,13 +265,15 @@ def _count_shared(records: pd.DataFrame, sources: list[str]) -> int:
     return int((named.groupby("cell_id")["cell"].nunique() > 1).sum())
 
 
-def _join(rearrangements: pd.DataFrame, known: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
+def _join(
+    rearrangements: pd.DataFrame, values: pd.DataFrame, records: pd.DataFrame
+) -> pd.DataFrame:
     # of several chains of a cell, which is a problem, the first
     residues = records["residues"].mask(records.duplicated(["cell", "role"]), "")
     chains = {role: residues.where(records["role"] == role, "") for role in ROLES}
     joined = pd.DataFrame({"id": records["id"]} | chains).groupby(records["cell"], sort=False)
-    made = joined.agg({"id": "first", **dict.fromkeys(ROLES, "".join)})
-    others = known.drop(columns=[*_REPLACED], errors="ignore")
+    antibodies = joined.agg({"id": "first", **dict.fromkeys(ROLES, "".join)})
+    others = values.drop(columns=[*_REPLACED], errors="ignore")
     agree = others.groupby(records["cell"], sort=False).nunique(dropna=False).eq(1).all()
     kept = rearrangements[[*others.columns[agree]]].groupby(records["cell"], sort=False).first()
-    return made.join(kept.rename(columns={name: f"{name}.1" for name in made}))
+    return antibodies.join(kept.rename(columns={name: f"{name}.1" for name in antibodies}))

@@ -37,7 +37,9 @@ MISSING_TEXT = frozenset(
 )
 """Cells of a text file that pandas reads as missing."""
 _WORDS = "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|heavy|light|kappa|lambda".split("|")
-NO_SEQUENCE = frozenset(form for word in _WORDS for form in (word, word.upper(), word.title()))
+NO_SEQUENCE = frozenset(
+    [*_WORDS, *(word.upper() for word in _WORDS), *(word.title() for word in _WORDS)]
+)
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
@@ -65,7 +67,8 @@ class ParsedSequence(NamedTuple):
     """One antibody or antigen as read from text."""
 
     chains: Chains
-    replaced: int = 0  # residues read as X
+    replaced: int = 0
+    """Residues read as X."""
     form: str = ""
     """`StringForm` of an antibody given as one string without separator, and what was found in its
     chains (`changes.count_changes`), joined by ``+``; empty for most."""
@@ -73,9 +76,10 @@ class ParsedSequence(NamedTuple):
 
 def are_nucleotides(text: str) -> bool:
     """Tell whether a text is DNA or RNA; repeats of a few of its letters may be proteins."""
-    return _NUCLEOTIDES.fullmatch(text) is not None and (
-        {"A", "C", "G", "T"} <= (letters := set(text.upper())) or {"A", "C", "G", "U"} <= letters
-    )
+    if _NUCLEOTIDES.fullmatch(text) is None:
+        return False
+    letters = set(text.upper())
+    return letters >= set("ACGT") or letters >= set("ACGU")
 
 
 def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
@@ -88,7 +92,13 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
 
 
 def sequence_text(cell: object) -> str:
-    """Return a cell as text, empty if it is missing; `UnknownResidue` for what is no sequence."""
+    """Return a cell as text, empty if it is missing.
+
+    Raises
+    ------
+    UnknownResidue
+        If the cell is a number, a word such as ``none``, or nucleotides.
+    """
     if not isinstance(cell, str):  # True would be read as the residues TRXE
         if str(cell) in MISSING_TEXT:  # None, nan or pandas.NA
             return ""
@@ -107,7 +117,15 @@ def sequence_text(cell: object) -> str:
 
 
 def antibody(heavy: object = "", light: object = "") -> Chains:
-    """Normalize and check one antibody: (heavy, light), of which one may be empty or missing."""
+    """Normalize and check one antibody: (heavy, light), of which one may be empty or missing.
+
+    Raises
+    ------
+    EmptySequence
+        If both are.
+    UnknownResidue
+        If a character is not a residue.
+    """
     with _located("heavy"):
         heavy = _normalized(sequence_text(heavy))
     with _located("light"):
@@ -125,11 +143,22 @@ def antigen(text: object) -> Chains:
 
 
 def parse_chain(text: str) -> ParsedSequence:
+    """Read one chain, which may be empty."""
     return ParsedSequence((_normalized(text),), _count_replaced(text))
 
 
 def parse_antibody(text: str) -> ParsedSequence:
-    """Read an antibody from one string: ``heavy|light``, or split by its variable domains."""
+    """Read an antibody from one string: ``heavy|light``, or split by its variable domains.
+
+    Raises
+    ------
+    EmptySequence
+        If there is no chain.
+    UnknownResidue
+        If a character is not a residue.
+    UnsureDomains
+        If there are more than two chains, or where one ends is uncertain.
+    """
     chains = tuple(_normalized(part) for part in _SEPARATOR.split(text))
     if not any(chains):
         msg = f"{_shortened(text)} has no heavy and no light chain; expected at least one."
@@ -145,7 +174,15 @@ def parse_antibody(text: str) -> ParsedSequence:
 
 
 def parse_antigen(text: str) -> ParsedSequence:
-    """Read an antigen, its chains joined by ``|`` or ``:``; sorted, since order has no meaning."""
+    """Read an antigen, its chains joined by ``|`` or ``:``; sorted, since order has no meaning.
+
+    Raises
+    ------
+    EmptySequence
+        If a chain is empty.
+    UnknownResidue
+        If a character is not a residue.
+    """
     chains = sorted(_normalized(part) for part in _SEPARATOR.split(text))
     if "" in chains:
         msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."

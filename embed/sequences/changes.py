@@ -1,4 +1,7 @@
-"""What reading a table changed and skipped: counts, their descriptions, and the skipped rows."""
+"""Changes and skipped rows of reading a table: counts, descriptions and lists.
+
+Whatever is changed or skipped has a count, and each count that is not 0 a line.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ _FOUND = {
     ),
     "exchanged": ("exchanged_antibodies", "with heavy and light exchanged: put right"),
     "misplaced": (
-        "misplaced_antibodies", f"with heavy and light exchanged, {_LEFT}; see --chains auto",
+        "misplaced_antibodies",
+        f"with heavy and light exchanged, {_LEFT}; see --chains auto",
     ),
     "same type": ("same_type_antibodies", f"with two heavy or two light chains, {_LEFT}"),
     "two domains": (
@@ -57,7 +61,8 @@ _FOUND = {
         "--antibody-region fv",
     ),
     "unknown chain": (
-        "unknown_antibodies", "with a chain in which no variable domain is found",
+        "unknown_antibodies",
+        "with a chain in which no variable domain is found",
     ),
     "cut": ("cut_antibodies", "cut to variable domains"),
     "not cut": ("uncut_antibodies", "with a chain without one certain variable domain, left whole"),
@@ -79,26 +84,30 @@ _FOUND = {
         "tagged_antigens",
         "with six histidines at an end, a tag: without it, it would be another antigen",
     ),
-}  # fmt: skip
+}
 """Words in `ParsedSequence.form`: the name of a count of unique sequences, and a note."""
 
 
 class BadCell(NamedTuple):
-    """Why a row cannot be used."""
+    """Problem for which a row cannot be used."""
 
     kind: Kind | Literal["label", ""]
     reason: str
-    text: str  # of the cell
+    text: str
+    """Text of the cell."""
     error: str
-    refusal: type[AbagError] = TableError  # what a table with such a row is refused with
-    file: str = ""  # of several that are read as one table
+    refusal: type[AbagError] = TableError
+    """Class of the error with which a table with such a row is refused."""
+    file: str = ""
+    """Name of the file, of several that are read as one table."""
 
 
 EMPTY_ROW = BadCell("", "empty row", "", "every cell is empty")
 """Skipped whatever ``--bad-rows`` is: it holds nothing, and spreadsheets do not show it."""
 _ALWAYS_SKIPPED = {
-    EMPTY_ROW.reason: "with only empty cells", NOT_PRODUCTIVE: "without a productive chain",
-}  # fmt: skip
+    EMPTY_ROW.reason: "with only empty cells",
+    NOT_PRODUCTIVE: "without a productive chain",
+}
 
 
 @dataclass(slots=True)
@@ -117,9 +126,15 @@ class SkippedRows:
 
     def _ordered(self) -> list[tuple[int, BadCell]]:
         files = [*dict.fromkeys(cell.file for _, cell in self.rows)]
-        return sorted(self.rows, key=lambda one: (files.index(one[1].file), one[0]))
+
+        def place(skipped: tuple[int, BadCell]) -> tuple[int, int]:
+            row, cell = skipped
+            return files.index(cell.file), row
+
+        return sorted(self.rows, key=place)
 
     def update(self, other: SkippedRows) -> None:
+        """Add the rows of another part of the table."""
         self.rows += other.rows
 
     def of_file(self, file: str) -> SkippedRows:
@@ -129,40 +144,45 @@ class SkippedRows:
     def notes(self) -> list[str]:
         """Say how many rows each reason costs, and of how many distinct cells."""
         bad = self.bad
-        of_reason: dict[tuple[str, str], list[str]] = {}
+        texts_by_reason: dict[tuple[str, str], list[str]] = {}
         for _, cell in bad:
-            of_reason.setdefault((cell.kind, cell.reason), []).append(cell.text)
+            texts_by_reason.setdefault((cell.kind, cell.reason), []).append(cell.text)
         parts = [
             f"{reason}: {counted(len(texts), 'row')}, {counted(len(set(texts)), kind)}"
-            for (kind, reason), texts in of_reason.items()
+            for (kind, reason), texts in texts_by_reason.items()
         ]
         lines = [f"{counted(len(bad), 'bad row')} skipped ({'; '.join(parts)})"] if bad else []
+        ordered = self._ordered()
         for reason, words in _ALWAYS_SKIPPED.items():
-            of_these = [_place(*one) for one in self._ordered() if one[1].reason == reason]
-            if of_these:
-                count = counted(len(of_these), "row")
-                first = of_these[0]
-                lines.append(f"{count} {words} skipped; the first is row {first}")
+            places = [_place(row, cell) for row, cell in ordered if cell.reason == reason]
+            if places:
+                count = counted(len(places), "row")
+                lines.append(f"{count} {words} skipped; the first is row {places[0]}")
         return lines
 
     def refusal(self, source: str, *, kept: int) -> AbagError:
         """Make the error that lists the bad rows of a table; `kept` is how many rows are good."""
         bad = self.bad
         if not bad:
-            what = " or ".join(dict.fromkeys(_ALWAYS_SKIPPED[cell.reason] for _, cell in self.rows))
-            what = "empty" if what == _ALWAYS_SKIPPED[EMPTY_ROW.reason] else what
+            reasons = dict.fromkeys(_ALWAYS_SKIPPED[cell.reason] for _, cell in self.rows)
+            words = " or ".join(reasons)
+            if words == _ALWAYS_SKIPPED[EMPTY_ROW.reason]:
+                words = "empty"
             msg = (
-                f"{source}: all {len(self)} rows are {what}; expected at least one with sequences."
+                f"{source}: all {len(self)} rows are {words}; expected at least one with sequences."
             )
             return TableError(msg)
         (row, first), *_ = bad
         if len(bad) == 1:
             advice = " Or skip it with --bad-rows skip." if kept else ""
             return first.refusal(f"{source}: row {_place(row, first)}, {first.error}{advice}")
-        rows_of: dict[str, list[str]] = {}
+        places_by_error: dict[str, list[str]] = {}
         for row, cell in bad[:LISTED_ROWS]:
-            rows_of.setdefault(cell.error, []).append(_place(row, cell))
-        listed = [f"row{'s' * (len(n) > 1)} {', '.join(n)}, {e}" for e, n in rows_of.items()]
+            places_by_error.setdefault(cell.error, []).append(_place(row, cell))
+        listed = []
+        for error, places in places_by_error.items():
+            rows = "row" if len(places) == 1 else "rows"
+            listed.append(f"{rows} {', '.join(places)}, {error}")
         if len(bad) > LISTED_ROWS:
             listed.append(f"and {len(bad) - LISTED_ROWS:,} more")
         count = f"{len(bad):,} rows" if kept else f"all {len(bad):,} rows"
@@ -193,19 +213,22 @@ def _place(row: int, cell: BadCell) -> str:
 def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     """Name the counts of what was changed or found; arguments as in `SequencePart`."""
     words: Counter[str] = Counter()
-    for form, n in forms.items():
-        words.update(dict.fromkeys(form.split("+"), n))
-    return {
+    for form, number in forms.items():
+        words.update(dict.fromkeys(form.split("+"), number))
+    counts = {
         "split_antibodies": words["glued"] + words["linker"],
-        "split_glued": words["glued"], "split_linker": words["linker"],
-        **{name: words[word] for word, (name, *_) in _FOUND.items()}, "replaced_residues": replaced,
-    }  # fmt: skip
+        "split_glued": words["glued"],
+        "split_linker": words["linker"],
+    }
+    counts |= {name: words[word] for word, (name, _) in _FOUND.items()}
+    counts["replaced_residues"] = replaced
+    return counts
 
 
 def count_line_breaks(frame: pd.DataFrame) -> int:
     """Count the cells of text files that contain a line break."""
-    columns = frame.select_dtypes(exclude=["number", "bool"]).to_numpy(object)
-    return sum(isinstance(c, str) and ("\n" in c or "\r" in c) for c in columns.flat)
+    cells = frame.select_dtypes(exclude=["number", "bool"]).to_numpy(object)
+    return sum(isinstance(cell, str) and ("\n" in cell or "\r" in cell) for cell in cells.flat)
 
 
 def describe_counts(
@@ -215,22 +238,29 @@ def describe_counts(
 
     `examples` are residues by the words of forms that are about them.
     """
-    shown = {
-        word: f" ({text if len(text) <= LONGEST_EXAMPLE else f'{text[:LONGEST_EXAMPLE]}...'})"
-        for word, text in examples.items()
-    }
-    lines = {
+    nouns_and_notes = {
         "split_antibodies": (
             "antibody string",
             f"split into heavy and light ({counts['split_glued']:,} glued, "
             f"{counts['split_linker']:,} joined by a linker, which was removed)",
-        ),
-        **{
-            name: ("antigen" if "antigen" in name else "antibody", note.format(shown.get(word, "")))
-            for word, (name, note) in _FOUND.items()
-        },
+        )
+    }
+    for word, (name, note) in _FOUND.items():
+        noun = "antigen" if "antigen" in name else "antibody"
+        example = _shown_example(examples[word]) if word in examples else ""
+        nouns_and_notes[name] = (noun, note.format(example))
+    nouns_and_notes |= {
         "replaced_residues": ("residue", f"{', '.join(REPLACED)} read as X"),
         "line_breaks": ("cell", "with a line break: does an unmatched quotation mark join rows?"),
     }
-    found = ((counts[name], *words) for name, words in lines.items())
-    return skipped.notes() + [f"{counted(n, noun)} {note}" for n, noun, note in found if n]
+    lines = skipped.notes()
+    for name, (noun, note) in nouns_and_notes.items():
+        if counts[name]:
+            lines.append(f"{counted(counts[name], noun)} {note}")
+    return lines
+
+
+def _shown_example(residues: str) -> str:
+    if len(residues) > LONGEST_EXAMPLE:
+        residues = f"{residues[:LONGEST_EXAMPLE]}..."
+    return f" ({residues})"

@@ -1,4 +1,4 @@
-"""Which column of a table plays which role: heavy, light, antigen, pKd ...
+"""Find the column of a table that plays each role: heavy, light, antigen, pKd ...
 
 Column names are recognized as people write them (``VH``, ``Ab_heavy_chain_seq``, ``hc_sequence``
 ...). Where two columns fit a role equally well, none is chosen.
@@ -70,11 +70,17 @@ LISTED_NAMES = 12
 
 
 def find_columns(
-    names: Iterable[Hashable], given: Mapping[str, str], source: str
+    names: Iterable[Hashable], chosen: Mapping[str, str], source: str
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Find the column of each role, some `given` by the user, and roles that several fit."""
+    """Find the column of each role, some `chosen` by the user, and roles that several fit.
+
+    Raises
+    ------
+    ColumnError
+        If the user chose a role or a column that does not exist.
+    """
     present = [str(name) for name in names]
-    for role, name in given.items():
+    for role, name in chosen.items():
         if role in UNIT_ROLES:
             msg = (
                 f"--column {role}={name}: {role} is the unit of a label, not a role. "
@@ -90,13 +96,15 @@ def find_columns(
             advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
             problem = f"{source}: --column {role}={name}: no such column"
             raise ColumnError(with_found(problem, present, advice or "Give one of these."))
-    free = [name for name in present if name not in given.values()]
-    fits = {role: _best_fits(role, free) for role in ROLES if role not in given}
-    found = {role: names[0] for role, names in fits.items() if len(names) == 1}
-    return {**found, **given}, {role: names for role, names in fits.items() if len(names) > 1}
+    free = [name for name in present if name not in chosen.values()]
+    fits = {role: _best_fits(role, free) for role in ROLES if role not in chosen}
+    columns = {role: names[0] for role, names in fits.items() if len(names) == 1}
+    ties = {role: names for role, names in fits.items() if len(names) > 1}
+    return {**columns, **chosen}, ties
 
 
 def quote_names(names: Iterable[Hashable]) -> str:
+    """Quote names of columns, with commas between them."""
     return ", ".join(repr(str(name)) for name in names)
 
 
@@ -123,9 +131,9 @@ def _best_fits(role: str, names: Sequence[str]) -> list[str]:
 
 def simplified(name: str) -> str:
     """Return the lower-case letters and digits of a name."""
-    # pandas names the second of two columns called "heavy" "heavy.1"
     # a minus at the start, as in -log10(Kd), reverses the meaning
+    minus = "-" if name.startswith("-") else ""
+    # pandas names the second of two columns called "heavy" "heavy.1"
+    bare = re.sub(r"\.\d+$", "", name.lower())
     # signs such as a delta stay, so that no pattern matches what they change
-    return name[: name.startswith("-")] + re.sub(
-        r"[\x00-/:-`{-\x7f]|\s", "", re.sub(r"\.\d+$", "", name.lower())
-    )
+    return minus + re.sub(r"[\x00-/:-`{-\x7f]|\s", "", bare)

@@ -1,4 +1,4 @@
-"""Splits an antibody string without separator into its heavy and light chain.
+"""Split an antibody string without separator into its heavy and light chain.
 
 immunum finds the variable domains. The boundary is the end of framework 4 of the first domain or,
 if there is a linker, both of its ends. Conserved residues, which immunum's alignment does not need,
@@ -57,7 +57,10 @@ CONSTANT_STARTS = {
     "light": ("RTVAAPSVFIFPPSDEQ", "RADAAPTVSIFPPSSEQ", "GQPKAAPSVTLFPPSSE", "GQPKSSPSVTLFPPSSE"),
 }
 """First 17 residues of the constant regions of human and mouse IgG, kappa and lambda (IMGT)."""
-_CLEAR_STARTS = {name: tuple(s[:6] for s in starts) for name, starts in CONSTANT_STARTS.items()}
+_CLEAR_STARTS = {
+    "heavy": tuple(start[:6] for start in CONSTANT_STARTS["heavy"]),
+    "light": tuple(start[:6] for start in CONSTANT_STARTS["light"]),
+}
 LONGEST_REMNANT = 16  # residues of a constant region that are compared with the known ones
 _UNCERTAIN = (
     "holds two variable domains with an uncertain boundary. Give them in two columns or as "
@@ -87,15 +90,24 @@ class Domain(NamedTuple):
 
     gene: Literal["H", "K", "L"]
     start: int
+    """Index of the first residue, from 0."""
     end: int
+    """Index after the last residue."""
 
     @property
     def chain(self) -> ChainName:
+        """The type of the chain; kappa and lambda are both light."""
         return "heavy" if self.gene == "H" else "light"
 
 
 def split_domains(sequence: str) -> DomainSplit:
-    """Split an antibody string (one chain, glued or scFv, with constants) into its chains."""
+    """Split an antibody string (one chain, glued or scFv, with constants) into its chains.
+
+    Raises
+    ------
+    UnsureDomains
+        If it holds other domains than one heavy and one light, or where one ends is uncertain.
+    """
     # only a linker and the second copy of a heavy chain are removed; without a known domain, as in
     # some nanobodies, it is a heavy chain
     half = sequence[: len(sequence) // 2]
@@ -149,23 +161,23 @@ def _end_of(domain: Domain, chain: str) -> int | None:
 def find_domains(sequence: str) -> tuple[Domain, ...]:
     """Find the variable domains of a chain or string, in their order."""
     return tuple(
-        Domain(d.chain, d.query_start, d.query_end + 1)
-        for d in _annotator().number_domains(sequence)
-        if _is_domain(d, sequence)
+        Domain(numbered.chain, numbered.query_start, numbered.query_end + 1)
+        for numbered in _annotator().number_domains(sequence)
+        if _is_domain(numbered, sequence)
     )
 
 
 def locate_positions(sequence: str, chain: ChainName, scheme: str = "imgt") -> dict[str, int]:
-    """Return position, such as ``"112A"``, to index, in 0.1 ms; empty without a domain.
+    """Map the positions of a variable domain, such as ``"112A"``, to indices, from 0.
 
-    `scheme` is imgt, kabat or chothia.
+    Takes 0.1 ms. Empty without a domain. `scheme` is imgt, kabat or chothia.
     """
     genes = ("IGH",) if chain == "heavy" else ("IGK", "IGL")
-    found = _annotator(genes, scheme).number(sequence)
-    if not _is_domain(found, sequence):
+    numbered = _annotator(genes, scheme).number(sequence)
+    if not _is_domain(numbered, sequence):
         return {}
-    places = range(found.query_start, found.query_end + 1)
-    return dict(zip(found.numbering, places, strict=True))
+    places = range(numbered.query_start, numbered.query_end + 1)
+    return dict(zip(numbered.numbering, places, strict=True))
 
 
 def position_number(position: str) -> int:
@@ -173,11 +185,13 @@ def position_number(position: str) -> int:
     return int(position.rstrip(ascii_uppercase))
 
 
-def _is_domain(found: Any, sequence: str) -> bool:  # noqa: ANN401  # immunum ships no types
-    return found.error is None and (
-        found.confidence >= SURE_CONFIDENCE
-        or _CONSERVED.search(sequence, found.query_start, found.query_end + 1) is not None
-    )
+def _is_domain(numbered: Any, sequence: str) -> bool:  # noqa: ANN401  # immunum ships no types
+    if numbered.error is not None:
+        return False
+    if numbered.confidence >= SURE_CONFIDENCE:
+        return True
+    match = _CONSERVED.search(sequence, numbered.query_start, numbered.query_end + 1)
+    return match is not None
 
 
 @cache
@@ -223,7 +237,8 @@ def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
     # immunum may assign residues of a linker, or of a neighbor with a trimmed end, to a domain, and
     # end a domain within a long CDR3: a known linker takes precedence, and so does the end of the
     # framework 4 motif if it is close to immunum's or where cysteine 23 places the second domain
-    earliest, latest = first.start + CYSTEINE_104, second.start + ALIGNMENT_SLACK
+    earliest = first.start + CYSTEINE_104
+    latest = second.start + ALIGNMENT_SLACK
     for linker in _LINKER.finditer(sequence, earliest, latest):
         if abs(linker.end() - second.start) < ALIGNMENT_SLACK:
             return linker.span()
@@ -235,10 +250,13 @@ def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
     start = second.start
     constant = [at for at in {start, *starts} if is_constant(sequence[end:at], first.chain)]
     if constant:
-        end = start = max(constant)
+        start = max(constant)
+        end = start
     if not close and (start not in starts or max(ends, default=0) > end):
         raise UnsureDomains(_UNCERTAIN)
-    return end, end if abs(end - start) < ALIGNMENT_SLACK else start
+    if abs(end - start) < ALIGNMENT_SLACK:
+        start = end
+    return end, start
 
 
 def _starts_by_cysteine(sequence: str, domain: Domain) -> set[int]:
@@ -252,10 +270,16 @@ def is_constant(residues: str, chain: ChainName) -> bool:
     """Tell whether residues after a variable domain are the start of its constant region."""
     if not 0 < len(residues) <= LONGEST_REMNANT:
         return False
-    starts = [start[at:] for start in CONSTANT_STARTS[chain] for at in (0, 1)]  # R, G: framework 4
-    # X differs from no residue
-    differ = (sum(a not in (b, "X") for a, b in zip(residues, s, strict=False)) for s in starts)
-    return min(differ) <= len(residues) // 5
+    whole = CONSTANT_STARTS[chain]
+    # the first residue, R or G, may belong to framework 4
+    starts = [*whole, *(start[1:] for start in whole)]
+    least = min(_count_differences(residues, start) for start in starts)
+    return least <= len(residues) // 5
+
+
+def _count_differences(residues: str, start: str) -> int:
+    """Count the residues that differ from those of a constant region; X differs from none."""
+    return sum(a not in (b, "X") for a, b in zip(residues, start, strict=False))
 
 
 def _arranged(first_chain: str, first: str, second: str, form: StringForm) -> DomainSplit:

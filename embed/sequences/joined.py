@@ -6,8 +6,11 @@ role get the name that they have in the first table, others stay, and one more n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -41,11 +44,11 @@ class Part:
     table: OneTable
     source: str
     options: TableOptions
-    """As given, with the columns that this table has."""
+    """The user's options, with those of the chosen columns that this table has."""
     names: tuple[str, ...]
     """Its columns, as they are called in the joined table."""
     renamed: Mapping[str, str]
-    """New names of columns."""
+    """New names of columns, by the old ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,23 +57,25 @@ class JoinedTables:
 
     parts: tuple[Part, ...]
     names: tuple[str, ...]
-    columns: Mapping[str, str]  # role to column name
+    columns: Mapping[str, str]
+    """Names of columns by role."""
     file_column: str
+    """Name of the column that names the table of a row."""
     is_text: bool
     """Whether cells that are read as they are written become text, because types differ."""
 
     @property
     def source(self) -> str:
+        """The names of all tables, for messages."""
         return ", ".join(part.source for part in self.parts)
 
     def describe(self) -> list[str]:
         """Say which columns were renamed, one line per table that has some."""
         lines = [f"column {self.file_column!r} names the table of a row"]
         for part in self.parts:
-            pairs = ", ".join(f"{old!r} as {new!r}" for old, new in part.renamed.items())
-            lines += [f"{part.source}: columns are read as those of the others: {pairs}"] * (
-                len(pairs) > 0
-            )
+            if part.renamed:
+                pairs = ", ".join(f"{old!r} as {new!r}" for old, new in part.renamed.items())
+                lines.append(f"{part.source}: columns are read as those of the others: {pairs}")
         return lines
 
     def align(self, frame: pd.DataFrame, part: Part, *, as_written: bool) -> pd.DataFrame:
@@ -115,19 +120,19 @@ def join_tables(
         If a table cannot be read, is given twice, or has two columns for what is one in another.
     """
     sources = _name_tables(tables)
-    read = [
+    tops = [
         _read_top(table, source, options, kinds)
         for table, source in zip(tables, sources, strict=True)
     ]
     canonical: dict[str, str] = {}
-    for _, top in read:
+    for _, top in tops:
         for role, name in top.columns.items():
             canonical.setdefault(role, name)
     parts = [
-        _part(table, source, own, top, canonical)
-        for table, source, (own, top) in zip(tables, sources, read, strict=True)
+        _part(table, source, table_options, top, canonical)
+        for table, source, (table_options, top) in zip(tables, sources, tops, strict=True)
     ]
-    names = [*dict.fromkeys(name for part in parts for name in part.names)]
+    names = [*dict.fromkeys(chain.from_iterable(part.names for part in parts))]
     file_column = next((name for name in FILE_COLUMNS if name not in names), "")
     if not file_column:
         msg = (
@@ -135,13 +140,15 @@ def join_tables(
             "name the tables; expected one of these free. Rename one."
         )
         raise TableError(msg)
-    typed = [isinstance(one, pd.DataFrame) or _is_parquet(one) for one in tables]
-    differ = any(part.names != parts[0].names for part in parts)
+    has_types = [isinstance(table, pd.DataFrame) or _is_parquet(table) for table in tables]
+    columns_differ = any(part.names != parts[0].names for part in parts)
     return JoinedTables(
-        parts=tuple(parts), names=(*names, file_column),
+        parts=tuple(parts),
+        names=(*names, file_column),
         columns={role: name for role, name in canonical.items() if name in names},
-        file_column=file_column, is_text=differ or any(typed) != all(typed),
-    )  # fmt: skip
+        file_column=file_column,
+        is_text=columns_differ or any(has_types) != all(has_types),
+    )
 
 
 def _is_parquet(table: Path | str) -> bool:
@@ -150,46 +157,46 @@ def _is_parquet(table: Path | str) -> bool:
 
 def _name_tables(tables: Sequence[OneTable]) -> list[str]:
     """Name each table by its file, or by its path where files of two folders have one name."""
-    paths = [None if isinstance(one, pd.DataFrame) else Path(one) for one in tables]
-    resolved = [path.resolve() for path in paths if path is not None]
+    paths = [Path(table) for table in tables if not isinstance(table, pd.DataFrame)]
+    resolved = [path.resolve() for path in paths]
     for at, path in enumerate(resolved):
         if path in resolved[:at]:
             msg = f"{path.name}: is given twice; expected different tables. Remove one."
             raise TableError(msg)
-    names = [path.name for path in paths if path is not None]
-    return [
-        f"table {number}" if path is None
-        else path.name if names.count(path.name) == 1
-        else str(path)
-        for number, path in enumerate(paths, 1)
-    ]  # fmt: skip
+    counts = Counter(path.name for path in paths)
+    names = []
+    for number, table in enumerate(tables, 1):
+        if isinstance(table, pd.DataFrame):
+            names.append(f"table {number}")
+        else:
+            path = Path(table)
+            names.append(path.name if counts[path.name] == 1 else str(path))
+    return names
 
 
 def _read_top(
     table: OneTable, source: str, options: TableOptions, kinds: Sequence[Kind]
 ) -> tuple[TableOptions, Table]:
     """Read the first rows of a table with the options that are for it."""
-    own = options
-    if options.sheet is not None and (
-        isinstance(table, pd.DataFrame) or bare_suffix(Path(table)) != EXCEL
-    ):
-        own = replace(own, sheet=None)
-    header = next(read_table_chunks(table, limit=1, chains=own.chains, kinds=kinds, files=own))
+    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) == EXCEL
+    chosen = options if is_excel else replace(options, sheet=None)
+    read = partial(read_table_chunks, table, chains=options.chains, kinds=kinds)
+    header = next(read(limit=1, files=chosen))
     present = {role: name for role, name in options.columns.items() if name in header.names}
     if options.matrix:
         present = {**options.columns}
-    own = replace(own, columns=present)
-    top = next(read_table_chunks(table, columns=present, chains=own.chains, kinds=kinds, files=own))
+    chosen = replace(chosen, columns=present)
+    top = next(read(columns=present, files=chosen))
     top = replace(with_roles(top, roles_by_content(top)), source=source)
-    return own, with_references(top, find_references(top, own, kinds))
+    return chosen, with_references(top, find_references(top, chosen, kinds))
 
 
 def _part(
     table: OneTable, source: str, options: TableOptions, top: Table, canonical: Mapping[str, str]
 ) -> Part:
     renamed: dict[str, str] = {}
-    ordered = sorted(top.columns.items(), key=lambda one: one[0] not in _NEEDED)
-    for role, name in ordered:
+    for role in sorted(top.columns, key=lambda role: role not in _NEEDED):
+        name = top.columns[role]
         new = canonical[role]
         if new == name or name in renamed:
             continue
@@ -219,12 +226,12 @@ def read_chunks(
     Rows are numbered through all tables by the index of the frames.
     """
     tables = several(table)
-    kept = {"as_written": as_written, "kinds": kinds, **({} if rows is None else {"rows": rows})}
+    read = partial(read_table_chunks, chains=options.chains, kinds=kinds, as_written=as_written)
+    if rows is not None:
+        read = partial(read, rows=rows)
     if tables is None:
-        yield from read_table_chunks(
-            one_table(table), columns=options.columns, limit=options.limit, chains=options.chains,
-            files=options, **kept,  # type: ignore[arg-type]
-        )  # fmt: skip
+        whole = one_table(table)
+        yield from read(whole, columns=options.columns, limit=options.limit, files=options)
         return
     joined = join_tables(tables, options, kinds)
     start = 0
@@ -232,16 +239,16 @@ def read_chunks(
         limit = None if options.limit is None else options.limit - start
         if limit == 0:
             return
-        read = 0
-        for chunk in read_table_chunks(
-            part.table, columns=part.options.columns, limit=limit, chains=options.chains,
-            files=part.options, **kept,  # type: ignore[arg-type]
-        ):  # fmt: skip
+        chunks = read(part.table, columns=part.options.columns, limit=limit, files=part.options)
+        for chunk in chunks:
             frame = joined.align(chunk.frame, part, as_written=as_written)
-            frame = frame.set_axis(pd.RangeIndex(start + read, start + read + len(frame)))
-            read += len(frame)
+            frame = frame.set_axis(pd.RangeIndex(start, start + len(frame)))
+            start += len(frame)
             yield replace(
-                chunk, source=part.source, frame=frame, names=[*joined.names],
-                columns=dict(joined.columns), ties={},
-            )  # fmt: skip
-        start += read
+                chunk,
+                source=part.source,
+                frame=frame,
+                names=[*joined.names],
+                columns=dict(joined.columns),
+                ties={},
+            )

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+−]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\
 
 
 def read_matrix(
-    cells: pd.DataFrame, given: Mapping[str, str], source: str, first_row: int
+    cells: pd.DataFrame, chosen: Mapping[str, str], source: str, first_row: int
 ) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
     """Make a row per antibody and antigen of a matrix of text.
 
@@ -34,7 +34,7 @@ def read_matrix(
     ----------
     cells : DataFrame
         Text of all cells; the index is ignored.
-    given : mapping
+    chosen : mapping
         Column names by role, as the user gave them.
     source : str
         Name of the file.
@@ -59,19 +59,23 @@ def read_matrix(
     texts = cells.mask(cells.isin(MISSING_TEXT)).apply(lambda column: column.str.strip())
     texts = texts.mask(texts == "")
     names = [str(name) for name in cells]
-    columns, ties = find_columns(names, given, source)
-    named = {columns[role] for role in _OF_ANTIBODIES if role in columns}
-    named |= {name for role in _OF_ANTIBODIES for name in ties.get(role, ())}
+    columns, ties = find_columns(names, chosen, source)
+    named: set[str] = set()
+    for role in _OF_ANTIBODIES:
+        if role in columns:
+            named.add(columns[role])
+        named.update(ties.get(role, ()))
     antigens = [name for name in names if name not in named and _holds_labels(texts[name])]
     others = [name for name in names if name not in antigens]
     if not antigens or not others:
-        what = "columns of labels" if not antigens else "column that names the antibodies"
+        missing = "columns of labels" if not antigens else "column that names the antibodies"
         msg = (
-            f"it has no {what}; --matrix expects a row per antibody and a column per antigen with "
-            "numbers in the cells. Leave --matrix out for a table with a row per pair"
+            f"it has no {missing}; --matrix expects a row per antibody and a column per antigen "
+            "with numbers in the cells. Leave --matrix out for a table with a row per pair"
         )
         raise ValueError(msg)
-    if taken := {ANTIGEN_COLUMN, LABEL_COLUMN}.intersection(others):
+    taken = {ANTIGEN_COLUMN, LABEL_COLUMN}.intersection(others)
+    if taken:
         msg = (
             f"it has a column {min(taken)!r}, which --matrix makes of the other columns; rename or "
             "remove that column, or leave --matrix out for a table with a row per pair"
@@ -97,4 +101,5 @@ def read_matrix(
 def _holds_labels(cells: pd.Series) -> bool:
     """Tell whether at least half of the cells that are filled are numbers or bounds."""
     filled = cells.dropna()
-    return 0 < len(filled) <= 2 * int(filled.map(lambda text: bool(_NUMBER.fullmatch(text))).sum())
+    is_number = filled.map(lambda text: bool(_NUMBER.fullmatch(text)))
+    return 0 < len(filled) <= 2 * int(is_number.sum())

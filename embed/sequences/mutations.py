@@ -68,20 +68,23 @@ class Mutation(NamedTuple):
     """Residues of a chain that are replaced."""
 
     text: str
+    """The mutation as it is written."""
     chain: ChainId
-    wild: str  # empty if it is not named, and cannot be checked
+    wild: str
+    """Residue of the parent at `position`; empty if it is not named, and cannot be checked."""
     position: str
     last_wild: str
+    """Residue of the parent at `last`."""
     last: str
     residues: str
-    """What replaces those from `position` to `last`."""
+    """The residues that replace those from `position` to `last`."""
     inserts: bool = False
     """Whether `residues` go between the two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationRules:
-    """How the mutations of one kind of sequence are read."""
+    """Rules by which the mutations of one kind of sequence are read."""
 
     kind: Kind
     numbering: Numbering = "sequential"
@@ -92,6 +95,7 @@ class MutationRules:
 
     @property
     def words(self) -> str:
+        """The numbering in words, for messages."""
         start = f" from {self.first_residue}" if self.first_residue != 1 else ""
         return f"{self.numbering} numbering{start}"
 
@@ -104,7 +108,13 @@ def means_parent(text: str) -> bool:
 
 @lru_cache(100_000)
 def read_mutations(text: str) -> tuple[Mutation, ...]:
-    """Read the mutations in a cell, none for the parent; `BadMutation` for what is not clear."""
+    """Read the mutations in a cell, none for the parent.
+
+    Raises
+    ------
+    BadMutation
+        If a part of the text is not understood, or leaves no whole chain.
+    """
     if means_parent(text):
         return ()
     # NP_000537.3:p.Ala50Gly and p.[Ala50Gly;Ser52Thr]
@@ -113,7 +123,7 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     if _FRAME_SHIFT.search(text):
         msg = f"{text!r} is a frame shift, which leaves no whole chain; remove the row"
         raise BadMutation(msg)
-    found: list[Mutation] = []
+    mutations: list[Mutation] = []
     at = _next(bare, 0)
     chain = ""
     while at < len(bare):
@@ -121,12 +131,12 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
         if match is None:
             msg = f"{text!r} is not understood at {bare[at : at + 12]!r}; {_EXPECTED}"
             raise BadMutation(msg)
-        mutation = _read_one(match, text)
+        mutation = _read_match(match, text)
         # in "VH: A50G, S52T" the chain is that of both
         chain = mutation.chain or chain
-        found.append(mutation._replace(chain=chain))
+        mutations.append(mutation._replace(chain=chain))
         at = _next(bare, match.end())
-    return tuple(found)
+    return tuple(mutations)
 
 
 def _next(text: str, at: int) -> int:
@@ -135,7 +145,7 @@ def _next(text: str, at: int) -> int:
     return separators.end() if separators else at
 
 
-def _read_one(match: re.Match[str], text: str) -> Mutation:
+def _read_match(match: re.Match[str], text: str) -> Mutation:
     parts = match.groupdict()
     inner = parts.get("inner") or ""
     if inner and parts["chain"]:
@@ -164,13 +174,17 @@ def _read_one(match: re.Match[str], text: str) -> Mutation:
 
 def _chain_id(name: str) -> ChainId:
     letters = re.sub("[ _]", "", name)
-    return "H" if letters in _HEAVY_NAMES else "L" if letters in _LIGHT_NAMES else letters
+    if letters in _HEAVY_NAMES:
+        return "H"
+    return "L" if letters in _LIGHT_NAMES else letters
 
 
 def _lettered(position: str) -> str:
     """Write an insertion of IMGT, 111.1, as 111A."""
     number, _, insertion = position.partition(".")
-    return number + (chr(ord("A") + int(insertion) - 1) if insertion.isdigit() else insertion)
+    if insertion.isdigit():
+        insertion = chr(ord("A") + int(insertion) - 1)
+    return number + insertion
 
 
 def mutate(parent: str, text: str, rules: MutationRules) -> str:
@@ -197,7 +211,7 @@ def mutate(parent: str, text: str, rules: MutationRules) -> str:
 
 
 def _of_kind(mutations: Sequence[Mutation], kind: Kind) -> Iterator[Mutation]:
-    """Yield those of the chains of one kind, of a cell that has both."""
+    """Yield the mutations of the chains of one kind, from a cell that has both kinds."""
     for mutation in mutations:
         if not mutation.chain:
             msg = f"{mutation.text!r} names no chain; expected H:, L: or that of the antigen"
@@ -209,17 +223,19 @@ def _of_kind(mutations: Sequence[Mutation], kind: Kind) -> Iterator[Mutation]:
 def _chains_of(
     parent: str, mutations: Sequence[Mutation], rules: MutationRules
 ) -> dict[ChainId, str]:
-    parts = [parse_chain(part).chains[0] if part.strip() else "" for part in _split(parent)]
+    parts = [_parse_part(part) for part in re.split("[|:]", parent)]
     if rules.kind == "antigen":
-        return {str(number) if number else "": part for number, part in enumerate(parts)}
-    by_chain = any(one.chain for one in mutations) or rules.numbering != "sequential"
-    if len(parts) == 1 and by_chain:  # else the numbers are those of the whole string
+        numbers = ["", *map(str, range(1, len(parts)))]
+        return dict(zip(numbers, parts, strict=True))
+    names_chain = any(mutation.chain for mutation in mutations)
+    # else the numbers are those of the whole string
+    if len(parts) == 1 and (names_chain or rules.numbering != "sequential"):
         parts = [*parse_antibody(parent).chains]
     return {"": parts[0]} if len(parts) == 1 else dict(zip("HL", parts, strict=False))
 
 
-def _split(parent: str) -> list[str]:
-    return re.split("[|:]", parent)
+def _parse_part(part: str) -> str:
+    return parse_chain(part).chains[0] if part.strip() else ""
 
 
 def _chain_of(mutation: Mutation, chains: Mapping[ChainId, str], rules: MutationRules) -> ChainId:
@@ -250,20 +266,19 @@ def _chain_of(mutation: Mutation, chains: Mapping[ChainId, str], rules: Mutation
 def _edit(
     mutation: Mutation, chain: ChainId, residues: str, rules: MutationRules
 ) -> tuple[int, int, str]:
-    """Return where residues are replaced, from 0, the end excluded, and by what."""
+    """Return the start and the end, from 0, of the residues to replace, and the new ones."""
     places = _positions(residues, chain, rules.numbering, rules.first_residue)
     where = _CHAIN_WORDS[chain] if rules.kind == "antibody" else "the antigen"
     pairs = [(mutation.position, mutation.wild), (mutation.last, mutation.last_wild)]
     for position, wild in pairs:
         if position not in places:
-            what = f"{mutation.text!r}: {where} has no residue {position} ({rules.words}"
-            named = "; 52A and the like are of --numbering imgt, kabat or chothia"
-            hint = named if rules.numbering == "sequential" and position[-1:].isalpha() else ""
             if not places:
-                hint = "; no variable domain is recognized"
-            elif not hint:
-                hint = f"; it has {next(iter(places))} to {[*places][-1]}"
-            msg = f"{what}{hint})"
+                hint = "no variable domain is recognized"
+            elif rules.numbering == "sequential" and position[-1:].isalpha():
+                hint = "52A and the like are of --numbering imgt, kabat or chothia"
+            else:
+                hint = f"it has {next(iter(places))} to {[*places][-1]}"
+            msg = f"{mutation.text!r}: {where} has no residue {position} ({rules.words}; {hint})"
             raise BadMutation(msg)
         held = residues[places[position]]
         if wild and held != wild:
@@ -312,29 +327,43 @@ def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -
 
     Empty if there are none, or too few variants.
     """
-    tried = [one for one in variants[:LOOKED_AT] if _is_read(one[1])]
+    tried = [(parent, text) for parent, text in variants[:LOOKED_AT] if _is_read(text)]
     if len(tried) < LEAST_VARIANTS:
         return ""
+    counts = {
+        other: _count_fitting(tried, other)
+        for other in _other_rules(tried, rules)
+        if other != rules
+    }
+    most = max(counts.values(), default=0)
+    if most < ENOUGH * len(tried) or most <= _count_fitting(tried, rules):
+        return ""
+    options = [_as_option(other) for other, count in counts.items() if count == most]
+    return f"{most:,} of {len(tried):,} variants fit {' or '.join(options)}."
+
+
+def _other_rules(variants: Sequence[tuple[str, str]], rules: MutationRules) -> list[MutationRules]:
+    """List the numberings that may fit: the schemes, and the most likely first residue."""
     others: list[MutationRules] = []
     if rules.kind == "antibody":
         for numbering in ("kabat", "chothia", "imgt"):
             others.append(replace(rules, numbering=numbering, first_residue=1))
-    starts = Counter(start for one in tried for start in _possible_starts(*one, rules))
+    starts: Counter[int] = Counter()
+    for parent, text in variants:
+        starts.update(_possible_starts(parent, text, rules))
     for start, _ in starts.most_common(1):
         others.append(replace(rules, numbering="sequential", first_residue=start))
-    now = sum(_fits(*one, rules) for one in tried)
-    fits = {other: sum(_fits(*one, other) for one in tried) for other in others if other != rules}
-    most = max(fits.values(), default=0)
-    if most < ENOUGH * len(tried) or most <= now:
-        return ""
-    options = [
-        f"--first-residue {other.first_residue}"
-        if other.numbering == "sequential"
-        else f"--numbering {other.numbering}"
-        for other, count in fits.items()
-        if count == most
-    ]
-    return f"{most:,} of {len(tried):,} variants fit {' or '.join(options)}."
+    return others
+
+
+def _count_fitting(variants: Sequence[tuple[str, str]], rules: MutationRules) -> int:
+    return sum(_fits(parent, text, rules) for parent, text in variants)
+
+
+def _as_option(rules: MutationRules) -> str:
+    if rules.numbering == "sequential":
+        return f"--first-residue {rules.first_residue}"
+    return f"--numbering {rules.numbering}"
 
 
 def _is_read(text: str) -> bool:

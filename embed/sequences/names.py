@@ -6,6 +6,7 @@ Promises that a name with two different sequences is refused, or is not found.
 from __future__ import annotations
 
 import gzip
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,12 +36,14 @@ class UnknownName(SequenceError):
 
 
 class Entry(NamedTuple):
-    """A sequence of a name."""
+    """A sequence and its name."""
 
     name: str
-    role: str  # of SEQUENCE_ROLES, or `ANY`
+    role: str
+    """One of SEQUENCE_ROLES, or `ANY`."""
     text: str
     where: str
+    """File and record or row, for messages."""
 
 
 class FastaRecord(NamedTuple):
@@ -52,7 +55,7 @@ class FastaRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NamedSequences:
-    """What names stand for, as cells of a column of sequences write it."""
+    """Sequences by name, written as in the cells of a column of sequences."""
 
     source: str
     """Names of the files."""
@@ -69,7 +72,7 @@ class NamedSequences:
         if role in ("antibody", "heavy", "light"):
             heavy = self._look_up("heavy", name)
             light = self._look_up("light", name)
-            if role == "antibody" and any(self._is_ambiguous(one, name) for one in _CHAINS):
+            if role == "antibody" and any(self._is_ambiguous(chain, name) for chain in _CHAINS):
                 return None  # else a heavy chain would lose its light chain
             if role == "antibody" and (heavy or light):
                 return f"{heavy or ''}|{light or ''}"
@@ -81,35 +84,39 @@ class NamedSequences:
         exact = self.of.get((role, name))
         if exact is not None:
             return exact
-        names = self.alike.get((role, _folded(name)), frozenset())
-        texts = {self.of[role, one] for one in names}
+        texts = self._texts_alike(role, name)
         return texts.pop() if len(texts) == 1 else None
 
     def _is_ambiguous(self, role: str, name: str) -> bool:
+        return (role, name) not in self.of and len(self._texts_alike(role, name)) > 1
+
+    def _texts_alike(self, role: str, name: str) -> set[str]:
         names = self.alike.get((role, _folded(name)), frozenset())
-        return (role, name) not in self.of and len({self.of[role, one] for one in names}) > 1
+        return {self.of[role, similar] for similar in names}
 
     def unknown(self, role: str, cell: object) -> UnknownName:
         """Make the error of a name without a sequence."""
         name = cell_name(cell)
         roles = (*_CHAINS, role, ANY) if role == "antibody" else (role, ANY)
-        several = next(
-            (self.alike[r, _folded(name)] for r in roles if self._is_ambiguous(r, name)), ()
-        )
-        if several:
-            listed = ", ".join(map(repr, sorted(several)[:3]))
-            msg = f"{name!r} may be {listed} in {self.source}; expected one. Write the whole name"
-            return UnknownName(f"{msg}.")
-        close = get_close_matches(name, {known for _, known in self.of}, n=2, cutoff=0.75)
-        meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
-        msg = f"{name!r} has no sequence in {self.source}{meant}; expected one. Add it there"
-        return UnknownName(f"{msg}.")
+        for part in roles:
+            if self._is_ambiguous(part, name):
+                similar = sorted(self.alike[part, _folded(name)])
+                listed = ", ".join(map(repr, similar[:3]))
+                msg = f"{name!r} may be {listed} in {self.source}; expected one."
+                return UnknownName(f"{msg} Write the whole name.")
+        names = {named for _, named in self.of}
+        close = get_close_matches(name, names, n=2, cutoff=0.75)
+        hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+        msg = f"{name!r} has no sequence in {self.source}{hint}; expected one. Add it there."
+        return UnknownName(msg)
 
 
 def cell_name(cell: object) -> str:
     """Return the name in a cell; numbers, which are names too, as they are usually written."""
     if isinstance(cell, float):
-        return str(int(cell)) if cell.is_integer() else "" if cell != cell else str(cell)
+        if math.isnan(cell):
+            return ""
+        return str(int(cell)) if cell.is_integer() else str(cell)
     return "" if cell is None else str(cell).strip()
 
 
@@ -118,13 +125,19 @@ def _folded(name: str) -> str:
 
 
 def name_sequences(entries: Iterable[Entry], source: str) -> NamedSequences:
-    """Index sequences by name; `TableError` for names with two of them."""
-    of: dict[tuple[str, str], str] = {}
+    """Index sequences by name.
+
+    Raises
+    ------
+    TableError
+        If a name has two different sequences.
+    """
+    texts: dict[tuple[str, str], str] = {}
     seen: dict[tuple[str, str], dict[str, str]] = {}
     alike: dict[tuple[str, str], set[str]] = {}
     for entry in entries:
-        key = entry.role, entry.name
-        of.setdefault(key, entry.text)
+        key = (entry.role, entry.name)
+        texts.setdefault(key, entry.text)
         seen.setdefault(key, {}).setdefault(_residues(entry.text), entry.where)
         for part in (entry.name, *_parts(entry.name)):
             alike.setdefault((entry.role, _folded(part)), set()).add(entry.name)
@@ -134,15 +147,16 @@ def name_sequences(entries: Iterable[Entry], source: str) -> NamedSequences:
         if len(places) > 1
     ]
     if conflicts:
-        listed = conflicts[:LISTED] + [f"and {len(conflicts) - LISTED} more"] * (
-            len(conflicts) > LISTED
-        )
+        listed = conflicts[:LISTED]
+        if len(conflicts) > LISTED:
+            listed.append(f"and {len(conflicts) - LISTED} more")
         msg = (
             f"--sequences {source}: a name has different sequences: {'; '.join(listed)}; expected "
             "one each. Remove or rename the others."
         )
         raise TableError(msg)
-    return NamedSequences(source, of, {key: frozenset(names) for key, names in alike.items()})
+    frozen = {key: frozenset(names) for key, names in alike.items()}
+    return NamedSequences(source, texts, frozen)
 
 
 def _residues(text: str) -> str:
@@ -150,7 +164,7 @@ def _residues(text: str) -> str:
 
 
 def _parts(name: str) -> Iterator[str]:
-    """Yield what a record may be called beside its whole header."""
+    """Yield the names that a record may have beside its whole header."""
     first = name.split()[0]
     yield first
     fields = first.split("|")
@@ -190,16 +204,16 @@ def read_fasta(path: Path) -> list[FastaRecord]:
             f"{path}: is not FASTA, which begins with '>'; expected names and sequences. Check it."
         )
         raise TableError(msg)
-    found: list[FastaRecord] = []
+    parsed: list[FastaRecord] = []
     for number, record in enumerate(records, 1):
         header, _, lines = record.partition("\n")
         residues = "".join(lines.split()).rstrip("*")
         if not header.strip() or not residues:
-            what = "name" if not header.strip() else "residues"
-            msg = f"{path}: record {number} has no {what}; expected both. Correct or remove it."
+            missing = "name" if not header.strip() else "residues"
+            msg = f"{path}: record {number} has no {missing}; expected both. Correct or remove it."
             raise TableError(msg)
-        found.append(FastaRecord(" ".join(header.split()), residues))
-    return found
+        parsed.append(FastaRecord(" ".join(header.split()), residues))
+    return parsed
 
 
 def is_fasta(path: Path) -> bool:

@@ -52,8 +52,10 @@ class Numbered:
     chains: Sequence[str]
     layouts: Sequence[Layout]
     """Positions of the residues of a domain, from the N- to the C-terminus."""
-    layout: NDArray[np.int32]  # layout of each chain, (N,), or `NO_DOMAIN`
-    start: NDArray[np.int32]  # where the domain of each chain starts, (N,), from 0
+    layout: NDArray[np.int32]
+    """Layout of each chain, (N,), or `NO_DOMAIN`."""
+    start: NDArray[np.int32]
+    """Where the domain of each chain starts, (N,), from 0."""
 
     def by_layout(self) -> Iterator[tuple[Layout, NDArray[np.intp], NDArray[np.uint8]]]:
         """Yield each layout with its R chains, (R,), and their residues as ASCII codes, (R, L)."""
@@ -75,24 +77,30 @@ def number_chains(chains: Sequence[str], name: ChainName) -> Numbers:
     """
     parts = [chains[at : at + PART] for at in range(0, len(chains), PART)]
     many = len(chains) >= WORTH_PROCESSES and count_cores() > 1
+    number = partial(_ask if many else _number, name)
     layouts: dict[Layout, int] = {}
-    layout, start = list[int](), list[int]()
+    layout: list[int] = []
+    start: list[int] = []
     with (
         ThreadPoolExecutor(count_cores()) as threads,
         bar(total=len(chains), desc=f"numbering {name} chains", unit=" chains", delay=1) as drawn,
     ):
-        work = threads.map if many else map
-        for of_part, layout_of, start_of in work(partial(_ask if many else _number, name), parts):
-            index = [layouts.setdefault(tuple(one), len(layouts)) for one in of_part]
-            layout += [index[at] if at != NO_DOMAIN else NO_DOMAIN for at in layout_of]
-            start += start_of
-            drawn.update(len(layout_of))
+        numbered = threads.map(number, parts) if many else map(number, parts)
+        for part_layouts, part_layout, part_start in numbered:
+            # numbers of the part's layouts among those of all parts
+            renumbered = {NO_DOMAIN: NO_DOMAIN}
+            for i, positions in enumerate(part_layouts):
+                renumbered[i] = layouts.setdefault(tuple(positions), len(layouts))
+            layout += [renumbered[i] for i in part_layout]
+            start += part_start
+            drawn.update(len(part_layout))
     return list(layouts), layout, start
 
 
 def _number(name: ChainName, chains: Sequence[str]) -> Numbers:
     layouts: dict[Layout, int] = {}
-    layout, start = [], []
+    layout: list[int] = []
+    start: list[int] = []
     for chain in chains:
         places = locate_positions(chain, name)
         layout.append(layouts.setdefault(tuple(places), len(layouts)) if places else NO_DOMAIN)
@@ -122,8 +130,12 @@ def number_antibodies(
             content = json.dumps(number_chains(chains, name)).encode()
             store_cached(cache, entry, content)
         layouts, layout, start = json.loads(content)
-        arrays = np.array(layout, np.int32), np.array(start, np.int32)
-        result[name] = Numbered(chains, [*map(tuple, layouts)], *arrays)
+        result[name] = Numbered(
+            chains,
+            [*map(tuple, layouts)],
+            np.array(layout, np.int32),
+            np.array(start, np.int32),
+        )
     return result
 
 

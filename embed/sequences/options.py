@@ -1,4 +1,4 @@
-"""How a table of sequences is read."""
+"""Options of reading a table of sequences; imports no torch, so that help is instant."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ CHAINS_HELP = (
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOptions(Options, group="Data"):
-    """Where a table holds its sequences."""
+    """Options for the columns of sequences."""
 
     columns: Mapping[str, str] = option(
-        factory=dict, flag="--column", metavar="ROLE=NAME", default_text="detected by name",
+        factory=dict,
+        flag="--column",
+        metavar="ROLE=NAME",
+        default_text="detected by name",
         help="Column of a role: heavy, light, antibody, antigen, label ... Repeat for several.",
-    )  # fmt: skip
+    )
     antigen: str | None = option(
         None,
         metavar="SEQ|FILE",
@@ -39,6 +42,7 @@ class ColumnOptions(Options, group="Data"):
     )
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if two options or roles name one thing."""
         if {"label", "pkd"} <= self.columns.keys():
             msg = (
                 "--column label=NAME and --column pkd=NAME: each names the label; expected one "
@@ -71,21 +75,26 @@ class ColumnOptions(Options, group="Data"):
 
 @dataclass(frozen=True, kw_only=True)
 class BadRowOptions(Options, group="Data"):
-    """What happens to a row that cannot be used."""
+    """Options for rows that cannot be used."""
 
     bad_rows: Literal["error", "skip"] = option("error", help=BAD_ROWS_HELP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedOptions(BadRowOptions, group="Data"):
-    """Where the rows that cannot be used are listed."""
+    """Options for the list of rows that cannot be used."""
 
     skipped: Path | str | None = option(
-        None, metavar="FILE", default_text="not listed", rare=True, may_change=True,
+        None,
+        metavar="FILE",
+        default_text="not listed",
+        rare=True,
+        may_change=True,
         help="CSV that lists the rows skipped by --bad-rows skip, with the reasons.",
-    )  # fmt: skip
+    )
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if no row can be skipped."""
         if self.skipped is not None and self.bad_rows == "error":
             msg = "--skipped: no row is skipped; expected --bad-rows skip with it. Add it."
             raise OptionError(msg)
@@ -93,16 +102,22 @@ class SkippedOptions(BadRowOptions, group="Data"):
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions(Options, group="Data"):
-    """How rows lie in the file of a table."""
+    """Options for the layout of rows in a file."""
 
     sheet: str | None = option(
-        None, metavar="NAME", default_text="the only one with values", rare=True, may_change=True,
+        None,
+        metavar="NAME",
+        default_text="the only one with values",
+        rare=True,
+        may_change=True,
         help="Sheet of an Excel file.",
-    )  # fmt: skip
+    )
     matrix: bool = option(
-        False, rare=True, may_change=True,
+        False,
+        rare=True,
+        may_change=True,
         help="TABLE has a row per antibody, a column per antigen and labels in the cells.",
-    )  # fmt: skip
+    )
 
 
 DEFAULT_LAYOUT = FileOptions()
@@ -110,33 +125,42 @@ DEFAULT_LAYOUT = FileOptions()
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceOptions(ColumnOptions, group="Data"):
-    """Sequences that are not in the table: of names, and of parents of variants."""
+    """Options for sequences that are not in the table: of names, and of parents of variants."""
 
     sequences: tuple[str, ...] = option(
-        (), metavar="FILE", may_change=True,
+        (),
+        metavar="FILE",
+        may_change=True,
         click={"multiple": True, "type": str},
         help="FASTA file, or table of names and sequences, for columns that hold names. Repeat for "
         "several.",
-    )  # fmt: skip
+    )
     parent: str | None = option(
-        None, metavar="SEQ|FILE", may_change=True,
+        None,
+        metavar="SEQ|FILE",
+        may_change=True,
         help="Antibody, or FASTA file with one, that the mutations in a column such as "
         "H:A50G,L:S52T are of.",
-    )  # fmt: skip
+    )
     numbering: Numbering = option(
         "sequential", rare=True, may_change=True, help="Numbering of mutations."
     )
     first_residue: int = option(
-        1, metavar="N", rare=True, may_change=True,
+        1,
+        metavar="N",
+        rare=True,
+        may_change=True,
         help="Sequential number of the first residue of a mutated chain, such as 331 of an RBD.",
-    )  # fmt: skip
+    )
 
     def check_combination(self) -> None:
-        # of Python users: config.json holds text
+        """Turn paths into text; raise `OptionError` for options that exclude each other."""
+        # Python users pass paths, and config.json holds text
         object.__setattr__(self, "sequences", tuple(map(os.fspath, self.sequences)))
         for name in ("parent", "antigen"):
-            if isinstance(given := getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(given))
+            value = getattr(self, name)
+            if isinstance(value, os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
         both = self.columns.keys() & set(SEQUENCE_ROLES) - {"antigen"}
         if self.parent is not None and both:
             role = sorted(both)[0]
@@ -165,7 +189,7 @@ class ReferenceOptions(ColumnOptions, group="Data"):
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
-    """How a table of pairs is read."""
+    """All options of reading a table of pairs."""
 
     proposes_no_antigen: ClassVar[bool] = True
     """Whether a table without antigens is told ``--no-antigen``; a run has decided that."""
@@ -189,17 +213,18 @@ class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
     )
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if several options say what the antigen is."""
         if self.matrix and (self.antigen is not None or self.no_antigen):
-            given = "--no-antigen" if self.no_antigen else "--antigen"
+            option = "--no-antigen" if self.no_antigen else "--antigen"
             msg = (
-                f"--matrix and {given}: a matrix has its antigens in the names of its columns; "
+                f"--matrix and {option}: a matrix has its antigens in the names of its columns; "
                 "expected one of them. Remove the other."
             )
             raise OptionError(msg)
         if self.no_antigen and (self.antigen is not None or "antigen" in self.columns):
-            given = "--antigen" if self.antigen is not None else "--column antigen=NAME"
+            option = "--antigen" if self.antigen is not None else "--column antigen=NAME"
             msg = (
-                f"--no-antigen and {given}: each says what the antigen is; expected one of them. "
+                f"--no-antigen and {option}: each says what the antigen is; expected one of them. "
                 "Remove the other."
             )
             raise OptionError(msg)

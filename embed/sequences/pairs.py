@@ -58,13 +58,18 @@ class UniqueSequences:
     """The distinct sequences of one kind in some rows, in the order of their first rows."""
 
     kind: Kind
-    chains: list[Chains]  # N sequences
-    keys: NDArray[np.uint8]  # shape=(N, 16)
-    of_row: NDArray[np.int64]  # shape=(R,); row ``r`` holds ``chains[of_row[r]]``
+    chains: list[Chains]
+    """N sequences."""
+    keys: NDArray[np.uint8]
+    """Shape (N, 16)."""
+    of_row: NDArray[np.int64]
+    """Shape (R,); row ``r`` holds ``chains[of_row[r]]``."""
     first_rows: NDArray[np.int64]
-    """shape=(N,); number of the row in which each sequence occurs first."""
-    replaced: NDArray[np.int32]  # shape=(N,); residues read as X
-    forms: list[str]  # `ParsedSequence.form` of N sequences
+    """Shape (N,); number of the row in which each sequence occurs first."""
+    replaced: NDArray[np.int32]
+    """Shape (N,); residues read as X."""
+    forms: list[str]
+    """`ParsedSequence.form` of N sequences."""
 
     def sorted_by_key(self) -> UniqueSequences:
         """Return the sequences in the order of their keys, which does not depend on the rows."""
@@ -72,42 +77,54 @@ class UniqueSequences:
         ranks = np.empty_like(order)
         ranks[order] = np.arange(len(order))
         return replace(
-            self, keys=self.keys[order], of_row=ranks[self.of_row],
-            first_rows=self.first_rows[order], replaced=self.replaced[order],
-            chains=[self.chains[i] for i in order], forms=[self.forms[i] for i in order],
-        )  # fmt: skip
+            self,
+            chains=[self.chains[i] for i in order],
+            keys=self.keys[order],
+            of_row=ranks[self.of_row],
+            first_rows=self.first_rows[order],
+            replaced=self.replaced[order],
+            forms=[self.forms[i] for i in order],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceTable(Table):
     """The rows of a table that hold valid sequences, of one kind or of both."""
 
-    row_numbers: NDArray[np.int64]  # shape=(R,); number of each row in its file
-    positions: NDArray[np.int64]  # shape=(R,); place of each row among all of the table, from 0
+    row_numbers: NDArray[np.int64]
+    """Shape (R,); number of each row in its file."""
+    positions: NDArray[np.int64]
+    """Shape (R,); place of each row among all of the table, from 0."""
     sequences: Mapping[Kind, UniqueSequences]
     skipped: SkippedRows
     counts: dict[str, int]
     """Rows kept and skipped; unique antibodies that were split, residues that were replaced."""
-    ignored: list[str]  # one line per sequence column that is not used, or remark of the reader
-    examples: Mapping[str, str]  # residues that `describe_counts` shows
+    ignored: list[str]
+    """One line per sequence column that is not used, or remark of the reader."""
+    examples: Mapping[str, str]
+    """Residues that `describe_counts` shows."""
     files: tuple[Part, ...] = ()
     """The tables, of several that are read as one."""
-    file_of_row: NDArray[np.int64] | None = None  # shape=(R,); which of these each row is of
+    file_of_row: NDArray[np.int64] | None = None
+    """Shape (R,); index in `files` of the table of each row; None for a single table."""
 
     @property
     def antibodies(self) -> UniqueSequences:
+        """The distinct antibodies."""
         return self.sequences["antibody"]
 
     @property
     def antigens(self) -> UniqueSequences:
+        """The distinct antigens."""
         return self.sequences["antigen"]
 
     @property
     def notes(self) -> list[str]:
-        """What was done to the table, one printable line each; empty when nothing was."""
+        """Lines on what reading changed and left out, each printable; empty if nothing."""
         return self.ignored + describe_counts(self.counts, self.skipped, self.examples)
 
     def report_notes(self) -> None:
+        """Send each of `notes` as a message."""
         for note in self.notes:
             say(f"{self.source}: {note}")
 
@@ -131,9 +148,14 @@ class SequenceTable(Table):
         return f"{self.row_numbers[at]} of {file}" if file else str(self.row_numbers[at])
 
     def cell_text(self, at: int | np.integer[Any], column: str) -> str:
-        value = self.frame[column].iloc[at]
-        shown = getattr(value, "item", lambda: value)()  # numpy's numbers name their type
-        return "an empty cell (or NA)" if self.frame[column].isna().iloc[at] else repr(shown)
+        """Return the content of a cell as messages show it."""
+        cells = self.frame[column]
+        if cells.isna().iloc[at]:
+            return "an empty cell (or NA)"
+        value = cells.iloc[at]
+        if hasattr(value, "item"):  # numpy's numbers name their type
+            value = value.item()
+        return repr(value)
 
     def sorted_by_key(self) -> SequenceTable:
         """Return the same rows with their unique sequences in the order of their keys."""
@@ -153,19 +175,30 @@ def read_pairs(
     Rows in which every cell is empty are left out and reported, whatever ``bad_rows`` is. Columns
     for heavy and light take precedence over one for the antibody that ``options.columns`` does not
     name. `as_written` is that of `read_table`.
+
+    Raises
+    ------
+    AbagError
+        If a table cannot be read, has no column of sequences, or a row is bad and ``bad_rows`` is
+        ``"error"``; if no row is good.
     """
     tables = several(table)
     if tables is not None:
         joined = join_tables(tables, options, kinds)
 
-        def read_whole(part: TableLike, of_part: TableOptions) -> list[SequenceTable]:
-            return [read_pairs(part, of_part, kinds=kinds, as_written=as_written)]
+        def read_whole(part: TableLike, part_options: TableOptions) -> list[SequenceTable]:
+            return [read_pairs(part, part_options, kinds=kinds, as_written=as_written)]
 
         return _as_one(joined, [*_read_parts(joined, options, read_whole)])
     whole = read_table(
-        one_table(table), columns=options.columns, limit=options.limit, as_written=as_written,
-        chains=options.chains, kinds=kinds, files=options,
-    )  # fmt: skip
+        one_table(table),
+        columns=options.columns,
+        limit=options.limit,
+        as_written=as_written,
+        chains=options.chains,
+        kinds=kinds,
+        files=options,
+    )
     (pairs,) = _checked([whole], kinds, options)
     return pairs
 
@@ -178,7 +211,7 @@ def read_pair_chunks(
     as_written: bool = False,
     only_sequences: bool = False,
 ) -> Iterator[SequenceTable]:
-    """Read a table as `read_pairs` in chunks of rows, of which one without good rows is empty."""
+    """Read a table as `read_pairs`, in chunks of rows; a chunk without good rows is empty."""
     tables = several(table)
     if tables is not None:
         joined = join_tables(tables, options, kinds)
@@ -186,10 +219,15 @@ def read_pair_chunks(
         parts = _read_parts(joined, options, read)
         return (replace(part, ignored=[*joined.describe(), *part.ignored]) for part in parts)
     chunks = read_table_chunks(
-        one_table(table), columns=options.columns, limit=options.limit, as_written=as_written,
-        only_sequences=only_sequences and not options.refers, chains=options.chains, kinds=kinds,
+        one_table(table),
+        columns=options.columns,
+        limit=options.limit,
+        as_written=as_written,
+        only_sequences=only_sequences and not options.refers,
+        chains=options.chains,
+        kinds=kinds,
         files=options,
-    )  # fmt: skip
+    )
     return _checked(chunks, kinds, options)
 
 
@@ -217,12 +255,17 @@ def _in_joined(read: SequenceTable, joined: JoinedTables, number: int, start: in
     frame = joined.align(read.frame, part, as_written=read.as_written)
     roles = {role: part.renamed.get(name, name) for role, name in read.columns.items()}
     return replace(
-        read, source=part.source, frame=frame, names=[*joined.names],
-        columns={**joined.columns, **roles}, positions=read.positions + start,
-        skipped=read.skipped.of_file(part.source), files=joined.parts,
-        file_of_row=np.full(len(frame), number),
+        read,
+        source=part.source,
+        frame=frame,
+        names=[*joined.names],
+        columns={**joined.columns, **roles},
+        positions=read.positions + start,
+        skipped=read.skipped.of_file(part.source),
         ignored=[f"{part.source}: {note}" for note in read.ignored],
-    )  # fmt: skip
+        files=joined.parts,
+        file_of_row=np.full(len(frame), number),
+    )
 
 
 def _as_one(joined: JoinedTables, parts: Sequence[SequenceTable]) -> SequenceTable:
@@ -233,61 +276,82 @@ def _as_one(joined: JoinedTables, parts: Sequence[SequenceTable]) -> SequenceTab
     frame = pd.concat(frames, ignore_index=True).reindex(columns=[*joined.names])
     counts: Counter[str] = Counter()
     skipped = SkippedRows()
+    ignored = joined.describe()
+    used: set[str] = set()
     for part in parts:
         counts.update(part.counts)
         skipped.update(part.skipped)
-    examples = dict(ChainMap(*[{**part.examples} for part in parts]))
-    used = {name for part in parts for name in part.columns.values()}
+        ignored += part.ignored
+        used.update(part.columns.values())
+    sequences: dict[Kind, UniqueSequences] = {}
+    for kind in first.sequences:
+        sequences[kind] = _merged(kind, [part.sequences[kind] for part in parts])
     return replace(
-        first, source=joined.source, frame=frame,
+        first,
+        source=joined.source,
+        frame=frame,
         columns={role: name for role, name in joined.columns.items() if name in used},
         row_numbers=np.concatenate([part.row_numbers for part in parts]),
         positions=np.concatenate([part.positions for part in parts]),
+        sequences=sequences,
+        skipped=skipped,
+        counts=dict(counts),
+        ignored=ignored,
+        examples=dict(ChainMap(*[{**part.examples} for part in parts])),
         file_of_row=np.concatenate([part.file_of_row for part in parts]),
-        sequences={
-            kind: _merged(kind, [part.sequences[kind] for part in parts])
-            for kind in first.sequences
-        },
-        counts=dict(counts), skipped=skipped, examples=examples,
-        ignored=[*joined.describe(), *(note for part in parts for note in part.ignored)],
-    )  # fmt: skip
+    )
 
 
 def _merged(kind: Kind, parts: Sequence[UniqueSequences]) -> UniqueSequences:
     """Join the sequences of several tables; those that several have are one."""
-    chains = [chains for part in parts for chains in part.chains]
-    numbered = {sequence: number for number, sequence in enumerate(dict.fromkeys(chains))}
-    of_part = np.array([numbered[sequence] for sequence in chains], np.int64)
-    starts = np.cumsum([0, *(len(part.chains) for part in parts)])
-    of_row = [of_part[part.of_row + at] for part, at in zip(parts, starts, strict=False)]
-    _, first = np.unique(of_part, return_index=True)
-    forms = [form for part in parts for form in part.forms]
+    chains: list[Chains] = []
+    forms: list[str] = []
+    indices = []  # of the sequence of each row, among those of all parts
+    for part in parts:
+        indices.append(part.of_row + len(chains))
+        chains += part.chains
+        forms += part.forms
+    numbers = _number_distinct(chains)
+    merged = np.array([numbers[sequence] for sequence in chains], np.int64)
+    _, first = np.unique(merged, return_index=True)
     return UniqueSequences(
-        kind=kind, chains=[*numbered], keys=keys_array(kind, [*numbered]),
-        of_row=np.concatenate(of_row),
+        kind=kind,
+        chains=[*numbers],
+        keys=keys_array(kind, [*numbers]),
+        of_row=merged[np.concatenate(indices)],
         first_rows=np.concatenate([part.first_rows for part in parts])[first],
         replaced=np.concatenate([part.replaced for part in parts])[first],
         forms=[forms[i] for i in first.tolist()],
-    )  # fmt: skip
+    )
+
+
+def _number_distinct(sequences: Iterable[Chains]) -> dict[Chains, int]:
+    """Number distinct sequences from 0, in the order in which they occur first."""
+    return {sequence: number for number, sequence in enumerate(dict.fromkeys(sequences))}
 
 
 def _checked(
     chunks: Iterable[Table], kinds: Sequence[Kind], options: TableOptions
 ) -> Iterator[SequenceTable]:
-    rows, skipped, refused, roles = 0, SkippedRows(), False, None
+    """Check every row of a table; the first chunk decides what columns hold and cells refer to."""
+    rows = 0
+    skipped = SkippedRows()
+    is_refused = False
+    roles: dict[str, str] | None = None
     references = NO_REFERENCES
     for whole in chunks:
-        if roles is None:  # the first chunk decides
+        if roles is None:
             roles = roles_by_content(whole)
             references = find_references(with_roles(whole, roles), options, kinds)
         chunk = with_references(with_roles(whole, roles), references)
         pairs = _check_rows(chunk, kinds, options, references)
         rows += len(pairs.frame)
         skipped.update(pairs.skipped)
-        refused = refused or (options.bad_rows == "error" and bool(pairs.skipped.bad))
-        if not refused:  # else the rest is only read to list all bad rows
+        if options.bad_rows == "error" and pairs.skipped.bad:
+            is_refused = True
+        if not is_refused:  # else the rest is only read to list all bad rows
             yield pairs
-    if refused or not rows:
+    if is_refused or not rows:
         raise skipped.refusal(pairs.source, kept=rows)
 
 
@@ -299,39 +363,61 @@ def _check_rows(
         refuse_exchanged(table, options, kinds)
     parse = {"antibody": parse_antibodies, "antigen": parse_antigens}
     parsed = {kind: parse[kind](table, options, references) for kind in KINDS if kind in kinds}
-    empty = whole.are_empty()
-    bad = np.any([column.is_bad()[column.codes] for column in parsed.values()], axis=0)
-    problems = table.reader.problems if "antibody" in parsed else {}
-    bad = (bad | table.frame.index.isin([*problems])) & ~empty
     positions = table.frame.index.to_numpy(np.int64)
     numbers = positions + table.first_row
     if table.reader.numbers is not None:
         numbers = np.array(table.reader.numbers, np.int64)[positions]
-    skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[empty].tolist()])
-    for at in np.flatnonzero(bad).tolist():
-        problem = problems.get(int(table.frame.index[at]))
-        cells = [problem and BadCell("antibody", *problem)]
-        cells += [column.bad.get(column.codes[at]) for column in parsed.values()]
-        skipped.rows.append((int(numbers[at]), next(filter(None, cells))))
-    keep = np.flatnonzero(~(bad | empty))
+    is_empty = whole.are_empty()
+    skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[is_empty].tolist()])
+    is_bad = np.zeros(len(table.frame), np.bool_)
+    for row, cell in _bad_cells(table, parsed).items():
+        if not is_empty[row]:
+            is_bad[row] = True
+            skipped.rows.append((int(numbers[row]), cell))
+    keep = np.flatnonzero(~(is_bad | is_empty))
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
-    forms = Counter(form for unique in sequences.values() for form in unique.forms)
-    replaced = sum(int(unique.replaced.sum()) for unique in sequences.values())
-    counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
-    examples = [column.examples for column in parsed.values()]
+    counts = {"rows": len(keep), "skipped_rows": len(skipped), **_count_changes(sequences)}
     may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv", ".txt")
     counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
+    remarks = table.reader.remarks if "antibody" in parsed else ()
     return SequenceTable(
-        **{f.name: getattr(table, f.name) for f in fields(Table)},
-        row_numbers=numbers[keep], positions=positions[keep], sequences=sequences,
-        counts=counts, skipped=skipped,
-        ignored=[
-            *(table.reader.remarks if "antibody" in parsed else ()), *ignored, *references.remarks,
-        ],
-        examples=dict(ChainMap(*examples)),
-    )  # fmt: skip
+        **{field.name: getattr(table, field.name) for field in fields(Table)},
+        row_numbers=numbers[keep],
+        positions=positions[keep],
+        sequences=sequences,
+        skipped=skipped,
+        counts=counts,
+        ignored=[*remarks, *ignored, *references.remarks],
+        examples=dict(ChainMap(*[column.examples for column in parsed.values()])),
+    )
+
+
+def _bad_cells(table: Table, parsed: Mapping[Kind, ParsedColumn]) -> dict[int, BadCell]:
+    """Find the first problem of each bad row, by its place here, in their order."""
+    problems = table.reader.problems if "antibody" in parsed else {}
+    is_bad = table.frame.index.isin([*problems])
+    for column in parsed.values():
+        is_bad |= column.is_bad()[column.codes]
+    cells: dict[int, BadCell] = {}
+    for row in np.flatnonzero(is_bad).tolist():
+        problem = problems.get(int(table.frame.index[row]))
+        if problem is not None:
+            cells[row] = BadCell("antibody", *problem)
+            continue
+        bad = (column.bad.get(column.codes[row]) for column in parsed.values())
+        cells[row] = next(cell for cell in bad if cell is not None)
+    return cells
+
+
+def _count_changes(sequences: Mapping[Kind, UniqueSequences]) -> dict[str, int]:
+    forms: Counter[str] = Counter()
+    replaced = 0
+    for unique in sequences.values():
+        forms.update(unique.forms)
+        replaced += int(unique.replaced.sum())
+    return count_changes(forms, replaced)
 
 
 def _unique(
@@ -340,12 +426,16 @@ def _unique(
     """Merge cells with the same sequence, for instance in upper and in lower case."""
     codes, used = pd.factorize(column.codes[keep])
     chains = [column.chains[i] for i in used.tolist()]
-    numbered = {sequence: number for number, sequence in enumerate(dict.fromkeys(chains))}
-    of_row = np.array([numbered[sequence] for sequence in chains], np.int64)[codes]
-    _, first = np.unique(of_row, return_index=True)
+    distinct = _number_distinct(chains)
+    index = np.array([distinct[sequence] for sequence in chains], np.int64)[codes]
+    _, first = np.unique(index, return_index=True)
     cells = column.codes[keep[first]]
     return UniqueSequences(
-        kind=kind, chains=[*numbered], keys=keys_array(kind, [*numbered]), of_row=of_row,
-        first_rows=numbers[keep[first]], replaced=column.replaced[cells],
+        kind=kind,
+        chains=[*distinct],
+        keys=keys_array(kind, [*distinct]),
+        of_row=index,
+        first_rows=numbers[keep[first]],
+        replaced=column.replaced[cells],
         forms=[column.forms[i] for i in cells.tolist()],
-    )  # fmt: skip
+    )

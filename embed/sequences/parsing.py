@@ -1,7 +1,8 @@
-"""From the columns of a table to its antibodies and antigens: chains parsed, and in their places.
+"""Parse the columns of a table into antibodies and antigens, with chains in their places.
 
 Each distinct text of a column is parsed once. The type of a chain is told by its J segment where
 that is clear, else by immunum, which is slow.
+
 R rows, N distinct sequences or chains.
 """
 
@@ -12,7 +13,6 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -94,53 +94,67 @@ _ANTIGEN_WORDS = re.compile(
 MOST_CANDIDATES = 4
 EARLIEST_CONSTANT = 95  # residues before which no constant domain starts
 CHAIN_TYPES: tuple[list[str], ...] = ([], ["heavy"], ["light"])
-"""Types of the variable domains of a chain that `find_types` can tell."""
-UNCLEAR_TYPE = len(CHAIN_TYPES)  # type of a chain that only numbering can tell
+"""Types of the variable domains of a chain that `find_types` can tell, by number."""
+HEAVY_TYPE = 1
+LIGHT_TYPE = 2
+UNCLEAR_TYPE = len(CHAIN_TYPES)
+"""Type of a chain that only numbering can tell."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ParsedColumn:
     """A column of R rows with N distinct sequences, of which some may be bad."""
 
-    codes: NDArray[np.int64]  # shape (R,); row ``r`` holds sequence ``codes[r]``
-    chains: list[Chains]  # N; those of a bad sequence have no meaning
-    replaced: NDArray[np.int32]  # shape (N,); residues read as X
-    forms: list[str]  # `ParsedSequence.form` of N sequences
-    bad: dict[int, BadCell]  # what is wrong with the sequences that are bad, by their number
+    codes: NDArray[np.int64]
+    """Shape (R,); row ``r`` holds sequence ``codes[r]``."""
+    chains: list[Chains]
+    """N sequences; those that are bad have no meaning."""
+    replaced: NDArray[np.int32]
+    """Shape (N,); residues read as X."""
+    forms: list[str]
+    """`ParsedSequence.form` of N sequences."""
+    bad: dict[int, BadCell]
+    """Problem of each bad sequence, by its index."""
     examples: dict[str, str] = field(default_factory=dict)
     """Residues that a word in `forms` is about."""
 
     @classmethod
     def constant(cls, rows: int, chains: Chains) -> ParsedColumn:
         """Make a column with the same valid sequence in every row."""
-        codes, replaced = np.zeros(rows, np.int64), np.zeros(1, np.int32)
-        return cls(codes=codes, chains=[chains], replaced=replaced, forms=[""], bad={})
+        return cls(
+            codes=np.zeros(rows, np.int64),
+            chains=[chains],
+            replaced=np.zeros(1, np.int32),
+            forms=[""],
+            bad={},
+        )
 
     def is_bad(self) -> NDArray[np.bool_]:
+        """Tell which sequences are bad, shape (N,)."""
         bad_N = np.zeros(len(self.chains), np.bool_)
         bad_N[[*self.bad]] = True
         return bad_N
 
-    def mark(self, word: str, at: Sequence[int]) -> None:
-        """Add a word to the forms of these sequences, less the bad ones."""
-        for i in at:
+    def mark(self, word: str, sequences: Sequence[int]) -> None:
+        """Add a word to the forms of these sequences, by their indices, less the bad ones."""
+        for i in sequences:
             if i not in self.bad:
                 self.forms[i] += f"+{word}"
 
     def mark_residues(self, word: str, residues: Mapping[int, str]) -> None:
         """Add a word to the forms of sequences with such residues, and keep some as an example."""
         self.mark(word, [*residues])
-        good = (text for i, text in residues.items() if i not in self.bad)
-        if example := next(good, ""):
-            self.examples.setdefault(word, example)
+        good = [text for i, text in residues.items() if i not in self.bad]
+        if good and good[0]:
+            self.examples.setdefault(word, good[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """What cells of a table refer to: sequences of names, and parents of mutations."""
+    """Sequences that cells of a table refer to: by names, and as parents of mutations."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Columns of roles that are known by what they refer to."""
+    """Columns by role, of the roles that were found by what the cells refer to."""
     names: NamedSequences | None = None
     by_name: frozenset[str] = frozenset()
     """Roles of columns that hold names."""
@@ -170,16 +184,18 @@ MUTATIONS: dict[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutat
 
 
 def roles_by_content(table: Table) -> dict[str, str]:
-    """Of several columns that fit a role, take the only one that holds sequences, by role."""
-    held = {
-        role: [name for name in names if name in table.frame and _sequences_in(table, name)]
-        for role, names in table.ties.items()
-        if role in SEQUENCE_ROLES
-    }
-    return {role: names[0] for role, names in held.items() if len(names) == 1}
+    """Choose, for each role that several columns fit, the only one that holds sequences."""
+    columns: dict[str, str] = {}
+    for role, names in table.ties.items():
+        if role in SEQUENCE_ROLES:
+            held = [name for name in names if name in table.frame and _sequences_in(table, name)]
+            if len(held) == 1:
+                columns[role] = held[0]
+    return columns
 
 
 def with_roles(table: Table, roles: Mapping[str, str]) -> Table:
+    """Return the same rows with the columns of these roles decided."""
     ties = {role: names for role, names in table.ties.items() if role not in roles}
     return replace(table, columns={**table.columns, **roles}, ties=ties)
 
@@ -189,10 +205,13 @@ def _sequences_in(table: Table, name: str) -> list[str]:
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna()
     cells = cells[cells.astype(str).str.strip() != ""]
     picked = np.linspace(0, len(cells) - 1, min(len(cells), CHECKED_AT_MOST)).astype(int)
-    texts = [text for text in cells.iloc[picked] if isinstance(text, str)]
-    found = ["".join(text.upper().split()) for text in texts if _SEQUENCE.fullmatch(text)]
-    found = [text for text in found if not _NUCLEOTIDE_LETTERS.issuperset(text)]
-    return found if 2 * len(found) > len(picked) else []
+    sequences = []
+    for text in cells.iloc[picked]:
+        if isinstance(text, str) and _SEQUENCE.fullmatch(text):
+            residues = "".join(text.upper().split())
+            if not _NUCLEOTIDE_LETTERS.issuperset(residues):
+                sequences.append(residues)
+    return sequences if 2 * len(sequences) > len(picked) else []
 
 
 def holds_sequences(table: Table, name: str) -> bool:
@@ -203,21 +222,34 @@ def holds_sequences(table: Table, name: str) -> bool:
 def _role_by_content(table: Table, name: str) -> str:
     """Tell the role that a column may play by some of its texts; empty without sequences."""
     texts = _sequences_in(table, name)
-    types = [{t for one in re.split("[|:]", text) for t in chain_types(one)} for text in texts]
+    types = [_types_in(text) for text in texts]
     if 2 * types.count(set()) >= len(texts):
         return "antigen" if texts else ""
-    heavy, light = (2 * types.count({kind}) > len(texts) for kind in ("heavy", "light"))
-    return "heavy" if heavy else "light" if light else "antibody"
+    if 2 * types.count({"heavy"}) > len(texts):
+        return "heavy"
+    if 2 * types.count({"light"}) > len(texts):
+        return "light"
+    return "antibody"
+
+
+def _types_in(text: str) -> set[str]:
+    """Return the types of the variable domains in the chains of a text."""
+    types: set[str] = set()
+    for part in re.split("[|:]", text):
+        types.update(chain_types(part))
+    return types
 
 
 def _suggest_columns(table: Table) -> str:
     """Propose columns by their content: one for each role, and the others as alternatives."""
-    found: dict[str, list[str]] = {}
+    proposals: dict[str, list[str]] = {}
     for name in map(str, table.frame.columns):
-        if role := "" if _REGION.search(name) else _role_by_content(table, name):
-            found.setdefault(role, []).append(_as_options([(role, name)]))
-    if not found:
-        if mutations := _column_of_mutations(table):
+        role = "" if _REGION.search(name) else _role_by_content(table, name)
+        if role:
+            proposals.setdefault(role, []).append(_as_options([(role, name)]))
+    if not proposals:
+        mutations = _column_of_mutations(table)
+        if mutations:
             return (
                 f"Column {mutations!r} holds mutations: give the antibody that they are of with "
                 "--parent SEQ or --parent FILE."
@@ -226,9 +258,10 @@ def _suggest_columns(table: Table) -> str:
             "No column holds sequences: add columns with those of the chains, or give a FASTA file "
             "or table of names and sequences with --sequences FILE."
         )
-    chains = " ".join(_any_of(found[role]) for role in ("heavy", "light") if role in found)
-    antibodies = _any_of([*filter(None, [chains]), *found.get("antibody", ())])
-    antigens = _any_of(found.get("antigen", []))
+    pairs = [_any_of(proposals[role]) for role in ("heavy", "light") if role in proposals]
+    chains = [" ".join(pairs)] if pairs else []
+    antibodies = _any_of(chains + proposals.get("antibody", []))
+    antigens = _any_of(proposals.get("antigen", []))
     return f"By their content: {' '.join(filter(None, [antibodies, antigens]))}."
 
 
@@ -237,10 +270,10 @@ def _column_of_mutations(table: Table) -> str:
     for name in map(str, table.frame.columns):
         cells = table.frame[name].iloc[:CHUNK_ROWS].dropna().unique()[:CHECKED_AT_MOST].tolist()
         try:
-            mutations = [one for cell in cells for one in read_mutations(str(cell))]
+            mutations = [*chain.from_iterable(read_mutations(str(cell)) for cell in cells)]
         except BadMutation:
             continue
-        if mutations and all(one.wild for one in mutations):
+        if mutations and all(mutation.wild for mutation in mutations):
             return name
     return ""
 
@@ -256,13 +289,14 @@ def _as_options(roles: Iterable[tuple[str, str]]) -> str:
 
 def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> None:
     """Refuse a table whose columns hold the chains of one another, by a sample of each."""
-    own = {role: name for role, name in table.columns.items() if role in SEQUENCE_ROLES}
-    antigens = own.pop("antigen", None)
-    held = {role: _role_by_content(table, name) for role, name in own.items()}
-    heavy, light = held.get("heavy"), held.get("light")
+    columns = {role: name for role, name in table.columns.items() if role in SEQUENCE_ROLES}
+    antigens = columns.pop("antigen", None)
+    held = {role: _role_by_content(table, name) for role, name in columns.items()}
+    heavy = held.get("heavy")
+    light = held.get("light")
     exchanged = (heavy == "light" and light != "light") or (light == "heavy" and heavy != "heavy")
     if exchanged and options.chains != "auto":
-        swapped = [("heavy", own.get("light", "NAME")), ("light", own.get("heavy", "NAME"))]
+        swapped = [("heavy", columns.get("light", "NAME")), ("light", columns.get("heavy", "NAME"))]
         msg = (
             f"{table.source}: most rows hold a light chain in the place of the heavy one, or the "
             "reverse; expected heavy and light. Exchange the columns with "
@@ -270,11 +304,12 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
         )
         raise TableError(msg)
     # antigens may be antibodies, so that they alone decide nothing
-    others = [role for role, found in held.items() if found == "antigen"]
+    others = [role for role, content in held.items() if content == "antigen"]
     if not others or antigens is None or len(kinds) < len(KINDS):
         return
-    if (found := _role_by_content(table, antigens)) not in ("antigen", ""):
-        swapped = [(found, antigens), ("antigen", own[others[0]])]
+    content = _role_by_content(table, antigens)
+    if content not in ("antigen", ""):
+        swapped = [(content, antigens), ("antigen", columns[others[0]])]
         msg = (
             f"{table.source}: most antigens are variable domains of antibodies, and most "
             "antibodies hold another chain; expected antibodies and antigens. Exchange the columns "
@@ -299,18 +334,20 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
         replaced_by["antibody"] = "the columns of heavy and light chains"
     kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
     ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
-    ignored = [
-        f"column {table.columns[role]!r} is ignored: {by} (--no-antigen)"
-        if role == "antigen" and options.no_antigen
-        else f"column {table.columns[role]!r} is ignored, replaced by {by}"
-        for role, by in replaced_by.items()
-        if role in table.columns and table.columns[role] != table.columns.get("mutations")
-    ]
+    ignored = []
+    for role, replacement in replaced_by.items():
+        name = table.columns.get(role)
+        if name is None or name == table.columns.get("mutations"):
+            continue
+        if role == "antigen" and options.no_antigen:
+            ignored.append(f"column {name!r} is ignored: {replacement} (--no-antigen)")
+        else:
+            ignored.append(f"column {name!r} is ignored, replaced by {replacement}")
     if options.no_antigen:
-        several = [name for name in _antigen_candidates(table) if _differ(table, name)]
+        candidates = [name for name in _antigen_candidates(table) if _differ(table, name)]
         ignored += [
             f"column {name!r} may hold antigens, and is not used: antibodies alone (--no-antigen)"
-            for name in several
+            for name in candidates
             if name != table.columns.get("antigen")
         ]
     return replace(table, columns=kept, ties=ties), ignored
@@ -324,7 +361,17 @@ def _differ(table: Table, name: str) -> bool:
 def parse_antibodies(
     table: Table, options: TableOptions, references: References = NO_REFERENCES
 ) -> ParsedColumn:
-    """Parse the antibodies of a table and bring their chains into place."""
+    """Parse the antibodies of a table and bring their chains into place.
+
+    Bad sequences are listed in the result.
+
+    Raises
+    ------
+    ColumnError
+        If no column holds antibodies, or one holds names.
+    TableError
+        If a column holds parts of chains, or no text.
+    """
     if "antibody" in references.rules:
         return _arranged(_parse_variants(table, "antibody", references), table, options)
     if references.parent is not None:
@@ -337,11 +384,10 @@ def parse_antibodies(
     roles = [role for role in ("heavy", "light") if table.has(role)]
     if not roles:
         problem = f"{table.source}: no column for heavy, light or antibody"
+        commas = ", or separate columns by commas" if len(table.names) == 1 else ""
         advice = (
-            "Name them with --column heavy=NAME, light=NAME or antibody=NAME"
-            + (", or separate columns by commas. " if len(table.names) == 1 else ". ")
-            + _suggest_columns(table)
-            + _advise_antigen(table, options)
+            f"Name them with --column heavy=NAME, light=NAME or antibody=NAME{commas}. "
+            f"{_suggest_columns(table)}{_advise_antigen(table, options)}"
         )
         raise ColumnError(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
@@ -361,8 +407,8 @@ def parse_antibodies(
 
 def _advise_antigen(table: Table, options: TableOptions) -> str:
     """Say what else is missing, so that it does not take another attempt to learn it."""
-    given = options.antigen is not None or "antigen" in options.columns
-    if given or options.no_antigen or options.matrix:
+    is_chosen = options.antigen is not None or "antigen" in options.columns
+    if is_chosen or options.no_antigen or options.matrix:
         return ""
     if not options.proposes_no_antigen or table.has("antigen"):
         return ""
@@ -375,26 +421,41 @@ def _advise_antigen(table: Table, options: TableOptions) -> str:
 def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
     codes, pairs = pd.factorize(heavy.codes * len(light.chains) + light.codes)
-    h, k = np.divmod(pairs, len(light.chains))
-    heavies = map(heavy.chains.__getitem__, h.tolist())
-    chains = [*map(add, heavies, map(light.chains.__getitem__, k.tolist()))]
+    heavy_N, light_N = np.divmod(pairs, len(light.chains))
+    places = [*zip(heavy_N.tolist(), light_N.tolist(), strict=True)]
+    chains = [heavy.chains[h] + light.chains[k] for h, k in places]
+    bad: dict[int, BadCell] = {}
+    for i in np.flatnonzero(heavy.is_bad()[heavy_N] | light.is_bad()[light_N]).tolist():
+        h, k = places[i]
+        bad[i] = heavy.bad.get(h) or light.bad[k]
     msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
     no_chain = BadCell("antibody", _REASONS[EmptySequence], "", msg, EmptySequence)
-    bad = {
-        i: heavy.bad.get(int(h[i])) or light.bad.get(int(k[i])) or no_chain
-        for i in np.flatnonzero(heavy.is_bad()[h] | light.is_bad()[k]).tolist()
-    }
-    bad |= {i: no_chain for i, pair in enumerate(chains) if not any(pair) and i not in bad}
+    for i, pair in enumerate(chains):
+        if not any(pair):
+            bad.setdefault(i, no_chain)
     return ParsedColumn(
-        codes=codes.astype(np.int64), chains=chains, replaced=heavy.replaced[h] + light.replaced[k],
-        forms=[""] * len(chains), bad=bad,
-    )  # fmt: skip
+        codes=codes.astype(np.int64),
+        chains=chains,
+        replaced=heavy.replaced[heavy_N] + light.replaced[light_N],
+        forms=[""] * len(chains),
+        bad=bad,
+    )
 
 
 def parse_antigens(
     table: Table, options: TableOptions, references: References = NO_REFERENCES
 ) -> ParsedColumn:
-    """Parse the antigens of a table, unless the options have one for all rows, or say none."""
+    """Parse the antigens of a table, unless the options have one for all rows, or say none.
+
+    Bad sequences are listed in the result.
+
+    Raises
+    ------
+    ColumnError
+        If no column holds antigens, or it holds names.
+    TableError
+        If the column holds no text.
+    """
     if options.no_antigen:
         return ParsedColumn.constant(len(table.frame), NO_ANTIGEN)
     if "antigen" in references.rules:
@@ -406,7 +467,8 @@ def parse_antigens(
         advice = ", or give one antigen for all rows with --antigen SEQ"
         if options.proposes_no_antigen:
             advice += ", or learn from antibodies alone with --no-antigen"
-        if candidates := _antigen_candidates(table):
+        candidates = _antigen_candidates(table)
+        if candidates:
             advice += f". {quote_names(candidates)} may hold it"
         table.column("antigen", advice)
     column = _parse_column(table, "antigen", parse_antigen, references)
@@ -414,8 +476,9 @@ def parse_antigens(
     is_long = any(max(map(len, chains)) >= SHORT for chains in column.chains)
     distinct = len(column.chains) - 1  # less that of empty cells
     most = distinct / 2 if options.bad_rows == "error" else distinct - 1
-    is_unread = "antigen" not in references.by_name
-    if table.frame.index[0] == 0 and names and not is_long and len(names) > most and is_unread:
+    are_names = bool(names) and not is_long and len(names) > most
+    is_first_chunk = table.frame.index[0] == 0
+    if are_names and is_first_chunk and "antigen" not in references.by_name:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
             f"{names[0]!r}, not sequences. If all rows have the same antigen, give its sequence "
@@ -440,11 +503,12 @@ def _antigen_candidates(table: Table) -> list[str]:
     """List the unused columns that may hold or name antigens, by their names or content."""
     used = {*table.columns.values()} - {table.columns.get("antigen_name")}
     free = [name for name in map(str, table.frame.columns) if name not in used]
-    return [
+    candidates = [
         name
         for name in free
         if _ANTIGEN_WORDS.search(name) or _role_by_content(table, name) == "antigen"
-    ][:MOST_CANDIDATES]
+    ]
+    return candidates[:MOST_CANDIDATES]
 
 
 def _refuse_names(column: ParsedColumn, table: Table, references: References) -> None:
@@ -464,7 +528,13 @@ def _refuse_names(column: ParsedColumn, table: Table, references: References) ->
 
 
 def distinct_cells(table: Table, role: str) -> tuple[NDArray[np.int64], list[Any]]:
-    """Return the distinct cells of a column, the missing one first, and which each row has."""
+    """Return the index of each row's cell, (R,), and the distinct cells, the missing one first.
+
+    Raises
+    ------
+    TableError
+        If the column holds lists or the like.
+    """
     try:
         codes, distinct = pd.factorize(table.cells(role))  # -1: missing
     except (TypeError, NotImplementedError) as error:  # lists, structs
@@ -479,16 +549,19 @@ def _parse_variants(table: Table, kind: Kind, references: References) -> ParsedC
     """Parse the sequences of a kind that rows give as a parent and its mutations."""
     rules = references.rules[kind]
     name = table.column(MUTATIONS[kind])
-    of_row, parents = _parents(table, kind, references)
-    changes_of_row, changes = distinct_cells(table, MUTATIONS[kind])
-    codes, pairs = pd.factorize(of_row * len(changes) + changes_of_row)
+    parent_R, parents = _parents(table, kind, references)
+    change_R, changes = distinct_cells(table, MUTATIONS[kind])
+    codes, pairs = pd.factorize(parent_R * len(changes) + change_R)
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn(
-        codes=codes.astype(np.int64), chains=[no_chains] * len(pairs),
-        replaced=np.zeros(len(pairs), np.int32), forms=[""] * len(pairs), bad={},
-    )  # fmt: skip
-    given: list[tuple[str, str]] = []
+        codes=codes.astype(np.int64),
+        chains=[no_chains] * len(pairs),
+        replaced=np.zeros(len(pairs), np.int32),
+        forms=[""] * len(pairs),
+        bad={},
+    )
+    variants: list[tuple[str, str]] = []
     for i, pair in enumerate(bar(iterable=pairs.tolist(), desc=f"reading {name}", delay=2)):
         parent, change = divmod(pair, len(changes))
         text = cell_name(changes[change])
@@ -496,14 +569,15 @@ def _parse_variants(table: Table, kind: Kind, references: References) -> ParsedC
             parent_text = parents[parent]
             if isinstance(parent_text, AbagError):
                 raise parent_text
-            given.append((parent_text, text))
+            variants.append((parent_text, text))
             parsed = parse(mutate(parent_text, text, rules))
             column.chains[i], column.replaced[i], column.forms[i] = parsed
         except _UNREADABLE as error:
             msg = f"column {name!r}: {error}".rstrip(".") + "."
             column.bad[i] = BadCell(kind, _REASONS[type(error)], text, msg, type(error))
     mutated = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
-    if mutated and (hint := propose_numbers(given, rules)):
+    hint = propose_numbers(variants, rules) if mutated else ""
+    if hint:
         for i in mutated:
             column.bad[i] = column.bad[i]._replace(error=f"{column.bad[i].error} {hint}")
     return column
@@ -512,13 +586,13 @@ def _parse_variants(table: Table, kind: Kind, references: References) -> ParsedC
 def _parents(
     table: Table, kind: Kind, references: References
 ) -> tuple[NDArray[np.int64], list[str | AbagError]]:
-    """Return the distinct parents, or what is wrong with them, and which each row has."""
+    """Return the index of each row's parent, (R,), and the distinct parents, or their errors."""
     constant = references.parent if kind == "antibody" else references.antigen
     if constant is not None:
         return np.zeros(len(table.frame), np.int64), [constant]
 
     def texts(role: str) -> tuple[NDArray[np.int64], list[str | AbagError]]:
-        of_row, cells = distinct_cells(table, role)
+        codes, cells = distinct_cells(table, role)
         read: list[str | AbagError] = []
         for cell in cells:
             try:
@@ -526,7 +600,7 @@ def _parents(
             except _UNREADABLE as error:
                 located = type(error)(f"column {table.column(role)!r}: {error}")
                 read.append(located)
-        return of_row, read
+        return codes, read
 
     if kind == "antigen":
         table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
@@ -535,15 +609,22 @@ def _parents(
     if not roles:
         table.column("antibody", ", or give one parent for all rows with --parent SEQ")
         return texts("antibody")
-    heavy_of_row, heavies = texts("heavy") if "heavy" in roles else _no_chain(table)
-    light_of_row, lights = texts("light") if "light" in roles else _no_chain(table)
-    codes, pairs = pd.factorize(heavy_of_row * len(lights) + light_of_row)
+    heavy_R, heavies = texts("heavy") if "heavy" in roles else _no_chain(table)
+    light_R, lights = texts("light") if "light" in roles else _no_chain(table)
+    codes, pairs = pd.factorize(heavy_R * len(lights) + light_R)
     joined: list[str | AbagError] = []
-    for heavy, light in zip(*np.divmod(pairs, len(lights)), strict=True):
-        chains = (heavies[heavy], lights[light])
-        wrong = next((chain for chain in chains if isinstance(chain, AbagError)), None)
-        joined.append("|".join(map(str, chains)) if wrong is None else wrong)
+    for pair in pairs.tolist():
+        h, k = divmod(pair, len(lights))
+        joined.append(_join_texts(heavies[h], lights[k]))
     return codes.astype(np.int64), joined
+
+
+def _join_texts(heavy: str | AbagError, light: str | AbagError) -> str | AbagError:
+    if isinstance(heavy, AbagError):
+        return heavy
+    if isinstance(light, AbagError):
+        return light
+    return f"{heavy}|{light}"
 
 
 def _no_chain(table: Table) -> tuple[NDArray[np.int64], list[str | AbagError]]:
@@ -557,48 +638,62 @@ def _parse_column(
     kind: Kind = "antigen" if role == "antigen" else "antibody"
     codes, texts = distinct_cells(table, role)
     chains: list[Chains] = [*zip(texts, strict=True)]
-    replaced, forms = np.zeros(len(texts), np.int32), [""] * len(texts)
+    replaced = np.zeros(len(texts), np.int32)
+    forms = [""] * len(texts)
     bad: dict[int, BadCell] = {}
     # a string of both chains is always looked at: it may have to be split
     todo: Sequence[int] = range(len(texts))
-    if (
-        parse is not parse_antibody and role not in references.by_name
-    ):  # only those that may not be one chain as they are
-        plain = [text if isinstance(text, str) and text.isascii() else "" for text in texts]
-        todo = np.flatnonzero(~having(_PROTEIN, pa.array(plain, pa.large_string()))).tolist()
+    if parse is not parse_antibody and role not in references.by_name:
+        todo = _not_clean(texts)
     for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
         try:
             chains[i], replaced[i], forms[i] = parse(references.text(role, texts[i]))
         except _UNREADABLE as error:
-            msg, reason = f"column {name!r}: {error}", _REASONS[type(error)]
+            msg = f"column {name!r}: {error}"
             chains[i] = ("", "") if parse is parse_antibody else ("",)
-            bad[i] = BadCell(kind, reason, str(texts[i]), msg, type(error))
+            bad[i] = BadCell(kind, _REASONS[type(error)], str(texts[i]), msg, type(error))
     return ParsedColumn(codes=codes, chains=chains, replaced=replaced, forms=forms, bad=bad)
+
+
+def _not_clean(texts: Sequence[object]) -> list[int]:
+    """Find the texts that may not be one chain as they are written, by index."""
+    ascii_texts = []
+    for text in texts:
+        is_ascii = isinstance(text, str) and text.isascii()
+        ascii_texts.append(text if is_ascii else "")
+    is_clean = having(_PROTEIN, pa.array(ascii_texts, pa.large_string()))
+    return np.flatnonzero(~is_clean).tolist()
 
 
 def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> ParsedColumn:
     _place(column, table, options.chains)
-    chains, forms = column.chains, column.forms
+    chains = column.chains
+    forms = column.forms
     if options.antibody_region == "fv" or table.reader.cut:
         good = [i for i in range(len(chains)) if i not in column.bad]
         for i in bar(iterable=good, desc="cutting chains", unit=" texts", delay=2):
             chains[i], words = cut_to_domains(chains[i])
             forms[i] = "+".join(filter(None, [forms[i], *words]))
     else:
-        heavies, lights = zip(*chains, strict=True)
-        constant = have_constant_domain(heavies), have_constant_domain(lights)
-        column.mark("constant", np.flatnonzero(np.logical_or(*constant)).tolist())
-        column.mark_residues(
-            "leader", find_leaders(heavies, "heavy") | find_leaders(lights, "light")
-        )
-        for of_place, is_constant in zip((heavies, lights), constant, strict=True):
-            tails = find_tails(of_place)
-            column.mark_residues("tail", {i: tails[i] for i in tails if not is_constant[i]})
+        _mark_flanks(column)
     if table.has("heavy"):
-        column.mark("no heavy", [i for i, (chain, _) in enumerate(chains) if not chain])
+        column.mark("no heavy", [i for i, (heavy, _) in enumerate(chains) if not heavy])
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
     _refuse_parts(column, table)
     return column
+
+
+def _mark_flanks(column: ParsedColumn) -> None:
+    """Mark the antibodies that have residues beside their variable domains."""
+    heavies, lights = zip(*column.chains, strict=True)
+    constant_heavy = have_constant_domain(heavies)
+    constant_light = have_constant_domain(lights)
+    column.mark("constant", np.flatnonzero(constant_heavy | constant_light).tolist())
+    leaders = find_leaders(heavies, "heavy") | find_leaders(lights, "light")
+    column.mark_residues("leader", leaders)
+    for texts, is_constant in ((heavies, constant_heavy), (lights, constant_light)):
+        tails = {i: tail for i, tail in find_tails(texts).items() if not is_constant[i]}
+        column.mark_residues("tail", tails)
 
 
 def _refuse_parts(column: ParsedColumn, table: Table) -> None:
@@ -623,30 +718,34 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
 
 def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
     """Find misplaced chains, of the unclear ones in a sample, and put them right if asked to."""
-    chains, forms = column.chains, column.forms
-    heavy, light = map(find_types, zip(*chains, strict=True))
-    is_unclear = (heavy == UNCLEAR_TYPE) | (light == UNCLEAR_TYPE)
+    chains = column.chains
+    forms = column.forms
+    heavy_N, light_N = map(find_types, zip(*chains, strict=True))
+    is_unclear = (heavy_N == UNCLEAR_TYPE) | (light_N == UNCLEAR_TYPE)
     # strings, which have a form, were looked at when they were split
-    open_ones = np.array([not form for form in forms]) & ~column.is_bad()
-    unclear = np.flatnonzero(open_ones & is_unclear)
+    is_open = np.array([not form for form in forms]) & ~column.is_bad()
+    unclear = np.flatnonzero(is_open & is_unclear)
     if places != "auto":
         sample = min(len(unclear), NUMBERED_AT_MOST) if table.frame.index[0] == 0 else 0
         chosen = np.linspace(0, len(unclear) - 1, sample).astype(int)
         column.mark("unclear", np.delete(unclear, chosen).tolist())
         unclear = unclear[chosen]
-    unusual = np.flatnonzero(open_ones & ~is_unclear & ((heavy == 2) | (light == 1)))
+    is_misplaced = (heavy_N == LIGHT_TYPE) | (light_N == HEAVY_TYPE)
+    unusual = np.flatnonzero(is_open & ~is_unclear & is_misplaced)
     todo = np.union1d(unclear, unusual).tolist()
     for i in bar(iterable=todo, desc="looking at chains", unit=" texts", delay=2):
-        types = chain_types(chains[i][0], heavy[i]), chain_types(chains[i][1], light[i])
+        heavy, light = chains[i]
+        types = (chain_types(heavy, heavy_N[i]), chain_types(light, light_N[i]))
         try:
             chains[i], forms[i] = place_chains(chains[i], types, places)
-            long = [len(text) >= WHOLE_DOMAIN for text in chains[i]]
-            if any(is_long and not named for is_long, named in zip(long, types, strict=True)):
+            is_long = [len(text) >= WHOLE_DOMAIN for text in chains[i]]
+            if any(long and not named for long, named in zip(is_long, types, strict=True)):
                 forms[i] += "+unknown chain"
         except UnsureDomains as error:
-            roles = [role for role in ("heavy", "light") if role in table.columns]
-            msg = f"column {quote_names([table.columns[role] for role in roles])}: {error}"
-            text, reason = "|".join(chains[i]), _REASONS[UnsureDomains]
+            names = [table.columns[role] for role in ("heavy", "light") if role in table.columns]
+            msg = f"column {quote_names(names)}: {error}"
+            text = "|".join(chains[i])
+            reason = _REASONS[UnsureDomains]
             column.bad[i] = BadCell("antibody", reason, text, msg, UnsureDomains)
 
 
@@ -675,18 +774,21 @@ def find_types(chains: Sequence[str]) -> NDArray[np.int64]:
     """Tell the `CHAIN_TYPES` of chains by motifs, shape (N,), or `UNCLEAR_TYPE`."""
     array = pa.array(chains, pa.large_string())
     length_N = np.asarray(pc.binary_length(array))
-    heavy_N, light_N = having(J_MOTIFS["heavy"], array), having(J_MOTIFS["light"], array)
+    heavy_N = having(J_MOTIFS["heavy"], array)
+    light_N = having(J_MOTIFS["light"], array)
     # a longer chain may have a second domain, unless a constant one follows the first
-    one_N = length_N < 2 * WHOLE_DOMAIN
-    long = np.flatnonzero(~one_N)
-    one_N[long] = have_constant_domain([chains[i] for i in long.tolist()])
-    type_N = np.where(one_N & (heavy_N ^ light_N), np.where(heavy_N, 1, 2), UNCLEAR_TYPE)
+    is_single_N = length_N < 2 * WHOLE_DOMAIN
+    long = np.flatnonzero(~is_single_N)
+    is_single_N[long] = have_constant_domain([chains[i] for i in long.tolist()])
+    is_clear_N = is_single_N & (heavy_N ^ light_N)
+    type_N = np.where(heavy_N, HEAVY_TYPE, LIGHT_TYPE)
+    type_N = np.where(is_clear_N, type_N, UNCLEAR_TYPE)
     return np.where(length_N < WHOLE_DOMAIN, 0, type_N)
 
 
-def chain_types(chain: str, found: int | None = None) -> list[str]:
-    """Name the type of each variable domain of a chain; `found` is what `find_types` found."""
-    number = find_types([chain])[0] if found is None else found
+def chain_types(chain: str, type_number: int | None = None) -> list[str]:
+    """Name the type of each variable domain of a chain; `type_number` is that of `find_types`."""
+    number = find_types([chain])[0] if type_number is None else type_number
     if number == UNCLEAR_TYPE:
         return [domain.chain for domain in find_domains(chain)]
     return CHAIN_TYPES[number]
@@ -711,6 +813,14 @@ def place_chains(
 
 def cut_to_domains(chains: Chains) -> tuple[Chains, list[str]]:
     """Cut chains to their variable domains if these are certain, and say what was done."""
-    cut = [variable_domain(c) if c and not _VARIABLE_DOMAIN.fullmatch(c) else c for c in chains]
-    kept = tuple(old if new is None else new for old, new in zip(chains, cut, strict=True))
-    return kept, ["not cut"] * (None in cut) + ["cut"] * (kept != chains)
+    kept: list[str] = []
+    words: list[str] = []
+    for text in chains:
+        is_domain = not text or _VARIABLE_DOMAIN.fullmatch(text)
+        domain = text if is_domain else variable_domain(text)
+        if domain is None:
+            words = ["not cut"]
+        kept.append(text if domain is None else domain)
+    if tuple(kept) != chains:
+        words.append("cut")
+    return tuple(kept), words

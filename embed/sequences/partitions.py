@@ -24,10 +24,15 @@ from abag.embed.sequences.pairs import UniqueSequences
 HELD_BYTES = 64 << 20  # in memory before they are written
 PART_BYTES = 32 << 20  # about 140,000 antibodies, which take a GPU minutes
 BUCKETS = 256  # by the first byte of the key: the smallest possible parts
-_SCHEMA = pa.schema({
-    "key": pa.binary(KEY_BYTES), "chains": pa.large_string(), "row": pa.int64(),
-    "replaced": pa.int32(), "form": pa.string(),
-})  # fmt: skip
+_SCHEMA = pa.schema(
+    {
+        "key": pa.binary(KEY_BYTES),
+        "chains": pa.large_string(),
+        "row": pa.int64(),
+        "replaced": pa.int32(),
+        "form": pa.string(),
+    }
+)
 """Chains are joined by \\0."""
 
 
@@ -35,10 +40,14 @@ class SequencePart(NamedTuple):
     """N distinct sequences whose keys are in one range."""
 
     chains: list[Chains]
-    keys: NDArray[np.uint8]  # shape (N, 16); ascending
-    rows: NDArray[np.int64]  # shape (N,); number of the row in which each sequence occurs first
-    forms: Mapping[str, int] = {}  # `ParsedSequence.form` to the number of sequences
-    replaced: int = 0  # residues read as X
+    keys: NDArray[np.uint8]
+    """Shape (N, 16), ascending."""
+    rows: NDArray[np.int64]
+    """Shape (N,); number of the row in which each sequence occurs first."""
+    forms: Mapping[str, int] = {}
+    """Number of sequences by their `ParsedSequence.form`."""
+    replaced: int = 0
+    """Residues read as X."""
 
     def take(self, at: NDArray[np.int64]) -> SequencePart:
         """Select sequences by index, shape (S,); without the counts of the part."""
@@ -53,7 +62,8 @@ class Partitions(ExitStack):
     ) -> None:
         super().__init__()  # closes the files
         self.kind: Kind = kind
-        self._held_bytes, self._part_bytes = held_bytes, part_bytes
+        self._held_bytes = held_bytes
+        self._part_bytes = part_bytes
         self._held = _SCHEMA.empty_table()
         # sorted, with one batch per bucket
         self._runs: list[pa.RecordBatchFileReader] = []
@@ -88,7 +98,9 @@ class Partitions(ExitStack):
         part_of_bucket = np.cumsum(self._bucket_bytes) // self._part_bytes
         for number in np.unique(part_of_bucket):
             buckets = np.flatnonzero(part_of_bucket == number)
-            batches = [run.get_batch(bucket) for run in self._runs for bucket in buckets]
+            batches = []
+            for run in self._runs:
+                batches += [run.get_batch(bucket) for bucket in buckets]
             if any(map(len, batches)):
                 yield _part(_sorted_distinct(pa.Table.from_batches(batches)))
 

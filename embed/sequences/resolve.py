@@ -1,4 +1,4 @@
-"""What cells of a table refer to, decided once from its first rows.
+"""Find what cells of a table refer to, decided once from its first rows.
 
 Columns of names are found by the names in them, columns of mutations by their names and content.
 """
@@ -30,7 +30,7 @@ from abag.embed.sequences.columns import (
     simplified,
     with_found,
 )
-from abag.embed.sequences.domains import find_domains
+from abag.embed.sequences.domains import ChainName, find_domains
 from abag.embed.sequences.mutations import (
     BadMutation,
     Mutation,
@@ -73,9 +73,11 @@ _MUTATION_COLUMN = re.compile(
     "variants?|changes?)(s|list|string|str|code|name|id|pdb|cleaned|spdb|scleaned)?"
 )
 _PLURAL = {
-    "heavy": "heavy chains", "light": "light chains", "antibody": PLURAL["antibody"],
+    "heavy": "heavy chains",
+    "light": "light chains",
+    "antibody": PLURAL["antibody"],
     "antigen": PLURAL["antigen"],
-}  # fmt: skip
+}
 _CHAINS = {
     **dict.fromkeys(("H", "VH", "HC", "VHH", "HEAVY", "IGH"), "heavy"),
     **dict.fromkeys(("L", "VL", "LC", "K", "LIGHT", "KAPPA", "LAMBDA", "IGK", "IGL"), "light"),
@@ -97,8 +99,9 @@ class _Numbers(TypedDict):
 class _Side:
     kind: Kind
     roles: tuple[str, ...]
-    """Of columns that may hold its sequences."""
+    """Roles of the columns that may hold its sequences."""
     name_role: str
+    """Role of the column that may name them."""
 
 
 _SIDES = (
@@ -123,49 +126,66 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     if parent is not None:
         _check_parent(parent)
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
-    given = {"antibody": parent, "antigen": antigen}
+    constants = {"antibody": parent, "antigen": antigen}
+    sides = [side for side in _SIDES if side.kind in kinds and constants[side.kind] is None]
     columns: dict[str, str] = {}
-    by_name: set[str] = set()
     remarks: list[str] = []
-    for side in _SIDES:
-        if names is None or given[side.kind] is not None or side.kind not in kinds:
-            continue
-        found = _name_columns(table, names, options, side, {*columns.values()})
-        by_name |= found.keys()
-        columns |= found
-        remarks += [
-            f"column {name!r} holds names of {_PLURAL[role]}, looked up in {names.source}"
-            for role, name in found.items()
-        ]
-    if names is not None and not (by_name or _are_names(options, names)):
-        sides = [side for side in _SIDES if side.kind in kinds and given[side.kind] is None]
-        if not all(_has_sequences(table, side) for side in sides):
-            raise _unused(table, names)
-        remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
+    if names is not None:
+        for side in sides:
+            columns |= _name_columns(table, names, options, side, {*columns.values()})
+        for role, name in columns.items():
+            line = f"column {name!r} holds names of {_PLURAL[role]}, looked up in {names.source}"
+            remarks.append(line)
+        if not (columns or _are_names(options, names)):
+            if not all(_has_sequences(table, side) for side in sides):
+                raise _unused(table, names)
+            remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
+    by_name = frozenset(columns)
     mutations = _mutation_columns(table, options, kinds)
-    rules = {
-        kind: MutationRules(
-            kind=kind, **_numbers(kind, options, mutations),
-            shared=len({*mutations.values()}) < len(mutations),
+    rules = _mutation_rules(options, mutations)
+    remarks += _describe_mutations(table, mutations, rules, constants)
+    columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
+    return References(
+        columns=columns,
+        names=names,
+        by_name=by_name,
+        parent=parent,
+        rules=rules,
+        antigen=antigen,
+        remarks=tuple(remarks),
+    )
+
+
+def _mutation_rules(
+    options: TableOptions, mutations: Mapping[Kind, str]
+) -> dict[Kind, MutationRules]:
+    """Decide how the mutations of each kind, in these columns, are read."""
+    is_shared = len({*mutations.values()}) < len(mutations)
+    rules: dict[Kind, MutationRules] = {}
+    for kind in mutations:
+        numbers = _numbers(kind, options, mutations)
+        rules[kind] = MutationRules(kind=kind, **numbers, shared=is_shared)
+    return rules
+
+
+def _describe_mutations(
+    table: Table,
+    mutations: Mapping[Kind, str],
+    rules: Mapping[Kind, MutationRules],
+    constants: Mapping[str, str | None],
+) -> Iterator[str]:
+    for kind, kind_rules in rules.items():
+        yield (
+            f"column {mutations[kind]!r} holds mutations of {_owner(kind, constants)}, "
+            f"{kind_rules.words}; empty cells, WT and the like are that itself"
         )
-        for kind in mutations
-    }  # fmt: skip
-    remarks += [
-        f"column {mutations[kind]!r} holds mutations of {_owner(kind, given)}, "
-        f"{of_kind.words}; empty cells, WT and the like are that itself"
-        for kind, of_kind in rules.items()
-    ]
     for name in dict.fromkeys(mutations.values()):
-        if name in table.frame and (unchecked := _without_wild(table, name)):
-            remarks.append(
+        unchecked = _without_wild(table, name) if name in table.frame else []
+        if unchecked:
+            yield (
                 f"column {name!r}: mutations such as {unchecked[0]!r} name no wild-type residue, "
                 "so that it is not checked: are the numbers those of the parent?"
             )
-    columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
-    return References(
-        columns=columns, names=names, by_name=frozenset(by_name), parent=parent, antigen=antigen,
-        rules=rules, remarks=tuple(remarks),
-    )  # fmt: skip
 
 
 def _numbers(kind: Kind, options: TableOptions, mutations: Mapping[Kind, str]) -> _Numbers:
@@ -178,15 +198,13 @@ def _numbers(kind: Kind, options: TableOptions, mutations: Mapping[Kind, str]) -
 
 def with_references(table: Table, references: References) -> Table:
     """Give a table the columns that were found by what they refer to."""
-    found = references.columns
-    replaced = {"heavy", "light"} if "antibody" in found else set[str]()
+    referring = references.columns
+    replaced = {"heavy", "light"} if "antibody" in referring else set[str]()
     columns = {role: name for role, name in table.columns.items() if role not in replaced}
     ties = {
-        role: names
-        for role, names in table.ties.items()
-        if role not in replaced and role not in found
+        role: names for role, names in table.ties.items() if role not in replaced | referring.keys()
     }
-    return replace(table, columns={**columns, **found}, ties=ties)
+    return replace(table, columns={**columns, **referring}, ties=ties)
 
 
 def _are_names(options: TableOptions, names: NamedSequences) -> bool:
@@ -196,8 +214,8 @@ def _are_names(options: TableOptions, names: NamedSequences) -> bool:
     return bool(parent or antigen)
 
 
-def _owner(kind: Kind, given: Mapping[str, str | None]) -> str:
-    if given[kind] is None:
+def _owner(kind: Kind, constants: Mapping[str, str | None]) -> str:
+    if constants[kind] is None:
         return f"the {kind} of the row"
     return "--parent" if kind == "antibody" else "--antigen"
 
@@ -222,51 +240,59 @@ def constant_sequences(options: ReferenceOptions) -> dict[str, str | None]:
 
 
 def _constant(
-    given: str | None, option: str, kind: Kind, names: NamedSequences | None
+    value: str | None, option: str, kind: Kind, names: NamedSequences | None
 ) -> str | None:
     """Return the sequence of an option: as it is, of a file with one, or of a name."""
-    if given is None:
+    if value is None:
         return None
-    named = names.find(kind, given) if names is not None else None
+    named = names.find(kind, value) if names is not None else None
     if named is not None:
         return named
-    if set(given.upper()) <= {*RESIDUES, *"UZOB|: \t\n"} and not bare_suffix(Path(given[:200])):
-        return given
-    path = Path(given)
+    if set(value.upper()) <= {*RESIDUES, *"UZOB|: \t\n"} and not bare_suffix(Path(value[:200])):
+        return value
+    path = Path(value)
     if bare_suffix(path) not in FORMATS:
-        return given  # which is refused as a sequence
-    of_role: dict[str, list[str]] = {}
+        return value  # which is refused as a sequence
+    distinct: dict[str, dict[str, None]] = {}
     for entry in _entries(path):
-        of_role.setdefault(entry.role, []).append(entry.text)
-    texts = {role: [*dict.fromkeys(listed)] for role, listed in of_role.items()}
-    found = _one_antibody(texts) if kind == "antibody" else _one_antigen(texts)
-    if found is None:
+        distinct.setdefault(entry.role, {})[entry.text] = None
+    texts = {role: [*listed] for role, listed in distinct.items()}
+    sequence = _only_antibody(texts) if kind == "antibody" else _only_antigen(texts)
+    if sequence is None:
         most = max(map(len, texts.values()))
         msg = (
-            f"{option} {given}: holds {counted(most, 'sequence')} of a kind, or other chains; "
-            f"expected one {kind}. Choose it by its name with --sequences {shlex.quote(given)} "
+            f"{option} {value}: holds {counted(most, 'sequence')} of a kind, or other chains; "
+            f"expected one {kind}. Choose it by its name with --sequences {shlex.quote(value)} "
             f"{option} NAME, or give the sequence itself."
         )
         raise TableError(msg)
-    return found
+    return sequence
 
 
-def _one_antibody(texts: Mapping[str, list[str]]) -> str | None:
-    chains = [texts.get(role, []) for role in ("heavy", "light")]
-    if any(chains) and max(map(len, chains)) == 1:
-        return "|".join("".join(chain) for chain in chains)
-    alone = texts.get("antibody") or texts.get(ANY, [])
-    if len(alone) == 1:
-        return alone[0]
-    types = [[domain.chain for domain in find_domains(text.upper())] for text in alone]
-    if sorted(types) == [["heavy"], ["light"]]:
-        return "|".join(alone if types[0] == ["heavy"] else alone[::-1])
+def _only_antibody(texts: Mapping[str, list[str]]) -> str | None:
+    """Return the only antibody of a file, by the texts of each role; None without or of several."""
+    heavy = texts.get("heavy", [])
+    light = texts.get("light", [])
+    if max(len(heavy), len(light)) == 1:
+        return f"{''.join(heavy)}|{''.join(light)}"
+    strings = texts.get("antibody") or texts.get(ANY, [])
+    if len(strings) == 1:
+        return strings[0]
+    types = [_domain_types(text) for text in strings]
+    if types == [["heavy"], ["light"]]:
+        return "|".join(strings)
+    if types == [["light"], ["heavy"]]:
+        return "|".join(reversed(strings))
     return None
 
 
-def _one_antigen(texts: Mapping[str, list[str]]) -> str | None:
-    alone = texts.get("antigen") or texts.get(ANY, [])
-    return alone[0] if len(alone) == 1 else None
+def _domain_types(text: str) -> list[ChainName]:
+    return [domain.chain for domain in find_domains(text.upper())]
+
+
+def _only_antigen(texts: Mapping[str, list[str]]) -> str | None:
+    strings = texts.get("antigen") or texts.get(ANY, [])
+    return strings[0] if len(strings) == 1 else None
 
 
 # --- files of names and sequences -----------------------------------------------------------------
@@ -280,7 +306,9 @@ def load_names(paths: Sequence[str | Path]) -> NamedSequences:
     AbagError
         If a file cannot be read, names no sequence, or a name has two.
     """
-    entries = [entry for path in paths for entry in _entries(Path(path).expanduser())]
+    entries: list[Entry] = []
+    for path in paths:
+        entries += _entries(Path(path).expanduser())
     return name_sequences(entries, ", ".join(Path(path).name for path in paths))
 
 
@@ -291,9 +319,10 @@ def _entries(path: Path) -> Iterator[Entry]:
 def _table_entries(path: Path) -> Iterator[Entry]:
     table = read_table(path, as_written=True)
     table = replace(table, frame=table.frame.astype(object))
+    columns = {**table.columns, **roles_by_content(table)}
     roles = {
         role: name
-        for role, name in {**table.columns, **roles_by_content(table)}.items()
+        for role, name in columns.items()
         if role in SEQUENCE_ROLES and holds_sequences(table, name)
     }
     if _GENERIC_SEQUENCE.fullmatch(simplified(roles.get("antibody", ""))):
@@ -306,18 +335,26 @@ def _table_entries(path: Path) -> Iterator[Entry]:
             raise ColumnError(with_found(problem, table.names, advice))
         roles[ANY] = others[0]
     for role, name in roles.items():
-        kind: Kind | None = None if role == ANY else "antigen" if role == "antigen" else "antibody"
-        named = table.frame[_name_column(table, kind, roles)].tolist()
-        of_row = _chain_roles(table) if role == ANY else [role] * len(named)
-        for at, (cell, text) in enumerate(zip(named, table.frame[name].tolist(), strict=True)):
+        named = table.frame[_name_column(table, _kind_of_role(role), roles)].tolist()
+        row_roles = _chain_roles(table) if role == ANY else [role] * len(named)
+        texts = table.frame[name].tolist()
+        rows = zip(named, texts, row_roles, strict=True)
+        for number, (cell, text, row_role) in enumerate(rows, table.first_row):
             residues = "" if text is None or text != text else str(text).strip()
             if not residues or residues in MISSING_TEXT:
                 continue
-            where = f"{path.name} row {at + table.first_row}"
+            where = f"{path.name} row {number}"
             if not cell_name(cell):
                 msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
                 raise TableError(msg)
-            yield Entry(cell_name(cell), of_row[at], residues, where)
+            yield Entry(cell_name(cell), row_role, residues, where)
+
+
+def _kind_of_role(role: str) -> Kind | None:
+    """Return the kind of the sequences of a role; None for `ANY`."""
+    if role == ANY:
+        return None
+    return "antigen" if role == "antigen" else "antibody"
 
 
 def _chain_roles(table: Table) -> list[str]:
@@ -353,8 +390,9 @@ def _name_columns(
 ) -> dict[str, str]:
     """Find the columns of one side that hold names, by role; empty if it has sequences."""
     chosen = {role: options.columns[role] for role in side.roles if role in options.columns}
-    present = chosen or {role: table.columns[role] for role in side.roles if role in table.columns}
-    present = {role: name for role, name in present.items() if name in table.frame}
+    detected = {role: table.columns[role] for role in side.roles if role in table.columns}
+    columns = chosen or detected
+    present = {role: name for role, name in columns.items() if name in table.frame}
     named = {role: name for role, name in present.items() if _hits(table, names, role, name)}
     if named:
         return named
@@ -363,9 +401,9 @@ def _name_columns(
     if chosen:
         return chosen  # whose names are then listed as unknown
     role = side.roles[-1]
-    called = table.columns.get(side.name_role)
-    if called in table.frame and _hits(table, names, role, str(called)):
-        return {role: str(called)}
+    name_column = table.columns.get(side.name_role)
+    if name_column in table.frame and _hits(table, names, role, str(name_column)):
+        return {role: str(name_column)}
     fits = [
         name
         for name in map(str, table.frame.columns)
@@ -395,8 +433,8 @@ def _cells(table: Table, name: str) -> list[object]:
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
     """Return the sequences of the names in a column."""
-    found = [names.find(role, cell) for cell in _cells(table, name)]
-    return [text for text in found if text is not None]
+    texts = [names.find(role, cell) for cell in _cells(table, name)]
+    return [text for text in texts if text is not None]
 
 
 def _share(table: Table, names: NamedSequences, role: str, name: str) -> float:
@@ -407,20 +445,26 @@ def _share(table: Table, names: NamedSequences, role: str, name: str) -> float:
 def _is_of_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
     """Tell whether most of the sequences that a column names are of antibodies, or are not."""
     texts = [*dict.fromkeys(_hits(table, names, role, name))][:SAMPLED]
-    domains = sum(any(chain_types(part.upper()) for part in text.split("|")) for text in texts)
-    return (2 * domains > len(texts)) == (role != "antigen")
+    antibodies = sum(map(_has_domain, texts))
+    are_antibodies = 2 * antibodies > len(texts)
+    return are_antibodies == (role != "antigen")
+
+
+def _has_domain(text: str) -> bool:
+    """Tell whether a chain of a sequence has a variable domain."""
+    return any(chain_types(part.upper()) for part in text.split("|"))
 
 
 def _unused(table: Table, names: NamedSequences) -> ColumnError:
-    known = [*dict.fromkeys(name for _, name in names.of)]
+    distinct = [*dict.fromkeys(name for _, name in names.of)]
     problem = (
         f"{table.source}: no column holds names of --sequences {names.source}, such as "
-        f"{quote_names(known[:3])}"
+        f"{quote_names(distinct[:3])}"
     )
-    how = "Name it with --column antibody=NAME or --column antigen=NAME."
+    advice = "Name it with --column antibody=NAME or --column antigen=NAME."
     if any(names.find("antigen", name) for name in map(str, table.names)):
-        how = "Columns are called so: add --matrix if each holds the labels of one antigen."
-    return ColumnError(with_found(problem, table.names, how))
+        advice = "Columns are called so: add --matrix if each holds the labels of one antigen."
+    return ColumnError(with_found(problem, table.names, advice))
 
 
 # --- columns of mutations -------------------------------------------------------------------------
@@ -430,22 +474,23 @@ def _mutation_columns(
     table: Table, options: TableOptions, kinds: Sequence[Kind]
 ) -> dict[Kind, str]:
     """Return the column of mutations of each kind that has one."""
-    found: dict[Kind, str] = {
+    chosen: dict[Kind, str] = {
         kind: options.columns[role]
         for kind, role in MUTATIONS.items()
         if role in options.columns and kind in kinds
     }
-    if options.parent is None or "antibody" in found or "antibody" not in kinds:
-        return found
-    names = [name for name in map(str, table.frame.columns) if name not in found.values()]
-    named = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
-    called = [name for name in named if _holds_mutations(table, name)]
-    # 50G, without a wild type, may be a well or a name in any other column
-    best = called or [name for name in names if _holds_mutations(table, name, with_wild=True)]
+    if options.parent is None or "antibody" in chosen or "antibody" not in kinds:
+        return chosen
+    names = [name for name in map(str, table.frame.columns) if name not in chosen.values()]
+    named_so = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
+    best = [name for name in named_so if _holds_mutations(table, name)]
+    if not best:
+        # 50G, without a wild type, may be a well or a name in any other column
+        best = [name for name in names if _holds_mutations(table, name, with_wild=True)]
     if len(best) == 1:
-        return {"antibody": best[0], **found}
-    if not best and found:
-        return found  # every row has the parent, and a variant of the antigen
+        return {"antibody": best[0], **chosen}
+    if not best and chosen:
+        return chosen  # every row has the parent, and a variant of the antigen
     if best:
         lines = " or ".join(f"--column {shlex.quote(f'mutations={name}')}" for name in best)
         msg = (
@@ -454,8 +499,8 @@ def _mutation_columns(
         )
         raise ColumnError(msg)
     problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
-    how = "Name it with --column mutations=NAME, or leave --parent out."
-    raise ColumnError(with_found(problem, table.names, how))
+    advice = "Name it with --column mutations=NAME, or leave --parent out."
+    raise ColumnError(with_found(problem, table.names, advice))
 
 
 def _check_parent(parent: str) -> None:
@@ -497,10 +542,12 @@ def _holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> boo
     """Tell whether most cells that are not of the parent are mutations."""
     cells = [cell for cell in _cells(table, name) if isinstance(cell, str)]
     others = [cell for cell in cells if not means_parent(cell)]
-    read = [mutations for cell in others if (mutations := _read(cell))]
-    if with_wild:
-        read = [mutations for mutations in read if all(one.wild for one in mutations)]
-    return len(read) > 0 and 2 * len(read) >= len(others)
+    understood = 0
+    for cell in others:
+        mutations = _read(cell)
+        if mutations and (not with_wild or all(mutation.wild for mutation in mutations)):
+            understood += 1
+    return understood > 0 and 2 * understood >= len(others)
 
 
 def _read(cell: str) -> tuple[Mutation, ...]:
@@ -513,5 +560,8 @@ def _read(cell: str) -> tuple[Mutation, ...]:
 
 def _without_wild(table: Table, name: str) -> list[str]:
     """Return mutations of a column that do not name the wild type."""
-    cells = [cell for cell in _cells(table, name) if isinstance(cell, str)]
-    return [one.text for cell in cells for one in _read(cell) if not one.wild]
+    texts: list[str] = []
+    for cell in _cells(table, name):
+        if isinstance(cell, str):
+            texts += [mutation.text for mutation in _read(cell) if not mutation.wild]
+    return texts

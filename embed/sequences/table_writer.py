@@ -1,4 +1,4 @@
-"""Writes a table in chunks; the file appears under its name only when it is whole."""
+"""Write a table in chunks; the file appears under its name only when it is whole."""
 
 from __future__ import annotations
 
@@ -27,10 +27,15 @@ OpenWriter: TypeAlias = Callable[[IO[bytes]], AbstractContextManager[WriteFrame]
 
 @contextmanager
 def writing_table(path: Path) -> Iterator[WriteFrame]:
-    """Yield what appends rows to a table; an existing file is replaced as the block ends.
+    """Yield a function that appends rows to a table; the file is replaced as the block ends.
 
-    The suffix of `path` decides on the format. `TableError` for an unknown format, rows with other
-    columns than those before, or a file that cannot be written.
+    The suffix of `path` decides on the format.
+
+    Raises
+    ------
+    TableError
+        If the format is unknown, rows have other columns than those before, or the file cannot be
+        written.
     """
     open_writer = check_writable(path)
     columns: list[object] = []
@@ -77,8 +82,10 @@ def check_writable(path: Path) -> OpenWriter:
     if suffix not in WRITERS:
         read = suffix in FORMATS
         problem = f"{suffix} files are only read" if read else "not a supported table format"
-        known = ", ".join(WRITERS)
-        msg = f"{path}: {problem}; expected a name that ends in {known}, also with .gz. Rename it."
+        endings = ", ".join(WRITERS)
+        msg = (
+            f"{path}: {problem}; expected a name that ends in {endings}, also with .gz. Rename it."
+        )
         raise TableError(msg)
     return WRITERS[suffix]
 
@@ -89,11 +96,15 @@ def _open_text(file: IO[bytes], separator: str) -> Iterator[WriteFrame]:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         # csv does not quote a lone carriage return, which readers take for the end of a row
         others = frame.select_dtypes(exclude=["number", "bool"])
-        returns = any("\r" in "".join(map(str, others[name])) + str(name) for name in others)
+        has_return = any("\r" in "".join(map(str, others[name])) + str(name) for name in others)
         frame.to_csv(
-            text, index=False, header=file.tell() == 0, sep=separator, lineterminator="\n",
-            quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL,
-        )  # fmt: skip
+            text,
+            index=False,
+            header=file.tell() == 0,
+            sep=separator,
+            lineterminator="\n",
+            quoting=csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL,
+        )
         text.detach()
 
     yield write
@@ -120,4 +131,4 @@ WRITERS: dict[str, OpenWriter] = {
     ".tsv": partial(_open_text, separator="\t"),
     ".parquet": _open_parquet,
 }
-"""By the suffix of the file's name, less ``.gz``."""
+"""Writers by the suffix of the file's name, less ``.gz``."""

@@ -1,4 +1,4 @@
-"""Reads tables for every command, whole or in chunks, and finds the roles of their columns.
+"""Read tables for every command, whole or in chunks, and find the roles of their columns.
 
 Promises that every column and row of the file is there, unchanged, or that one line says what is
 wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
@@ -60,19 +60,30 @@ class MissingReader(Exception):
 class Table:
     """Rows of a table, and the roles of its columns."""
 
-    source: str  # name of the file, for messages
+    source: str
+    """Name of the file, for messages."""
     frame: pd.DataFrame
     """Rows and columns in the order of the file; the index counts all rows of the table from 0."""
     first_row: int
     """Number of the first row of the table, as a spreadsheet shows it: 2 below a header."""
-    columns: dict[str, str]  # role to column name
-    ties: dict[str, list[str]]  # roles that several columns fit equally well
-    names: Sequence[str]  # all columns of the file, also those that were not read
-    as_written: bool  # whether missing cells of text files are still text (`MISSING_TEXT`)
+    columns: dict[str, str]
+    """Names of columns by role."""
+    ties: dict[str, list[str]]
+    """Names of the columns that fit a role equally well, by role."""
+    names: Sequence[str]
+    """All columns of the file, also those that were not read."""
+    as_written: bool
+    """Whether missing cells of text files are still text (`MISSING_TEXT`)."""
     reader: ReaderNotes = NO_NOTES
 
     def column(self, role: str, advice: str = "") -> str:
-        """Return the name of the column that plays a role; refuse none, and several."""
+        """Return the name of the column that plays a role.
+
+        Raises
+        ------
+        ColumnError
+            If no column plays it, or several fit; `advice` is added to what to do.
+        """
         if role in self.columns:
             return self.columns[role]
         if role in self.ties:
@@ -82,19 +93,20 @@ class Table:
             )
             raise ColumnError(msg)
         problem = f"{self.source}: no column for {role}"
-        how = f"Name it with --column {role}=NAME{advice}."
-        raise ColumnError(with_found(problem, self.names, how))
+        remedy = f"Name it with --column {role}=NAME{advice}."
+        raise ColumnError(with_found(problem, self.names, remedy))
 
     def has(self, role: str) -> bool:
+        """Tell whether one or several columns fit a role."""
         return role in self.columns or role in self.ties
 
     def cells(self, role: str) -> pd.Series:
-        """Return the cells of `column`, missing ones as pandas has them."""
+        """Return the cells of the column that plays a role, missing ones as pandas has them."""
         return self._with_missing(self.frame[self.column(role)])
 
     def _with_missing(self, cells: pd.Series) -> pd.Series:
-        text = isinstance(cells.dtype, pd.StringDtype) or cells.dtype == np.dtype(object)
-        if self.as_written and text:  # Parquet marks missing cells, and has other types here
+        is_text = isinstance(cells.dtype, pd.StringDtype) or cells.dtype == np.dtype(object)
+        if self.as_written and is_text:  # Parquet marks missing cells, and has other types here
             return cells.mask(cells.isin(MISSING_TEXT))
         return cells
 
@@ -105,10 +117,11 @@ class Table:
             if not empty.any():
                 break
             cells = self._with_missing(self.frame.iloc[empty, number])
-            empty[empty] = [
-                cell.strip() == "" if isinstance(cell, str) else missing
-                for cell, missing in zip(cells.tolist(), cells.isna().tolist(), strict=True)
-            ]
+            still_empty = cells.isna().tolist()
+            for at, cell in enumerate(cells.tolist()):
+                if isinstance(cell, str):
+                    still_empty[at] = cell.strip() == ""
+            empty[empty] = still_empty
         return empty
 
 
@@ -127,12 +140,24 @@ def read_table(
     With `as_written`, cells stay as in the file: text stays text (an id such as ``007``, or
     ``NA``), and Parquet keeps its types. Otherwise pandas chooses types for all but sequences.
     `chains` and `kinds` are those of `ReadOptions`.
+
+    Raises
+    ------
+    TableError
+        If the file cannot be read, or has no rows.
+    ColumnError
+        If a column that the user chose does not exist.
     """
-    read = read_table_chunks(
-        table, columns=columns, limit=limit, rows=None, as_written=as_written, chains=chains,
-        kinds=kinds, files=files,
-    )  # fmt: skip
-    first, *others = read
+    first, *others = read_table_chunks(
+        table,
+        columns=columns,
+        limit=limit,
+        rows=None,
+        as_written=as_written,
+        chains=chains,
+        kinds=kinds,
+        files=files,
+    )
     if not others:
         return first
     frame = pd.concat([first.frame, *(chunk.frame for chunk in others)], ignore_index=True)
@@ -152,36 +177,51 @@ def read_table_chunks(
     kinds: Sequence[Kind] = KINDS,
     files: FileOptions = DEFAULT_LAYOUT,
 ) -> Iterator[Table]:
-    """Read a table in chunks of `rows`, or one per file, perhaps only Parquet's sequences."""
-    given = dict(columns or {})
+    """Read a table as `read_table`, in chunks of `rows`; None: one chunk per file.
+
+    With `only_sequences`, columns of a Parquet file that hold no sequences may be left out.
+    """
+    chosen = dict(columns or {})
     if isinstance(table, pd.DataFrame):
         source = "table"
         chunks = in_chunks(table, None if files.matrix else rows)
     else:
         source = Path(table).name or str(table)
         options = ReadOptions(
-            rows=rows, limit=limit, as_written=as_written, only_sequences=only_sequences,
-            columns=given, source=source, chains=chains, kinds=kinds, sheet=files.sheet,
-        )  # fmt: skip
+            rows=rows,
+            limit=limit,
+            as_written=as_written,
+            only_sequences=only_sequences,
+            columns=chosen,
+            source=source,
+            chains=chains,
+            kinds=kinds,
+            sheet=files.sheet,
+        )
         if files.matrix:
             options = replace(options, rows=None, limit=None, as_written=True, only_sequences=False)
         chunks = read_file_chunks(Path(table), options)
     if files.matrix:
-        whole, roles, reader = _read_matrix(chunks, given, source)
+        pairs, matrix_roles, notes = _read_matrix(chunks, chosen, source)
         if not as_written:
-            whole = whole.apply(_as_numbers)
-        chunks = in_chunks(whole, rows, reader)
-        given = roles | given
+            pairs = pairs.apply(_as_numbers)
+        chunks = in_chunks(pairs, rows, notes)
+        chosen = matrix_roles | chosen
     start = 0
     for names, whole, first_row, reader in chunks:
         frame = whole if limit is None else whole.head(limit - start)
         if len(frame):
-            roles, ties = find_columns(names, given, source)
-            frame = frame.set_axis(pd.RangeIndex(start, start + len(frame)))
+            roles, ties = find_columns(names, chosen, source)
             yield Table(
-                source=source, frame=frame, first_row=first_row, columns=roles, ties=ties,
-                names=names, as_written=as_written, reader=reader,
-            )  # fmt: skip
+                source=source,
+                frame=frame.set_axis(pd.RangeIndex(start, start + len(frame))),
+                first_row=first_row,
+                columns=roles,
+                ties=ties,
+                names=names,
+                as_written=as_written,
+                reader=reader,
+            )
         start += len(frame)
         if start == limit:
             return
@@ -191,7 +231,7 @@ def read_table_chunks(
 
 
 def _read_matrix(
-    chunks: Iterator[Chunk], given: Mapping[str, str], source: str
+    chunks: Iterator[Chunk], chosen: Mapping[str, str], source: str
 ) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
     read = [*chunks]
     if not read:
@@ -201,7 +241,7 @@ def _read_matrix(
     texts = cells.map(lambda cell: "" if pd.isna(cell) else str(cell))
     texts.columns = [str(name) for name in texts]
     try:
-        return read_matrix(texts, given, source, read[0].first_row)
+        return read_matrix(texts, chosen, source, read[0].first_row)
     except ValueError as error:
         msg = f"{source}: {error}."
         raise TableError(msg) from None
@@ -220,42 +260,64 @@ def _as_numbers(cells: pd.Series) -> pd.Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read of a file, and how."""
+    """Choice of the rows, columns and cells that are read of a file."""
 
-    rows: int | None  # most rows per frame; None: one frame per file
-    limit: int | None  # rows to read from the top; None: all. A reader may return more
+    rows: int | None
+    """Most rows per frame; None: one frame per file."""
+    limit: int | None
+    """Rows to read from the top; None: all. A reader may return more."""
     as_written: bool
     """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
-    only_sequences: bool  # other columns may be left out
-    columns: Mapping[str, str]  # role to column name, as the user gave them
-    source: str  # name of the file, for messages
-    chains: ChainPlaces = "as-given"  # ``most``: which of several chains of an AIRR cell to take
-    kinds: Sequence[Kind] = KINDS  # of sequences that are asked for
-    sheet: str | None = None  # of an Excel file; None: the only one with values
+    only_sequences: bool
+    """Whether other columns may be left out."""
+    columns: Mapping[str, str]
+    """Names of columns by role, as the user gave them."""
+    source: str
+    """Name of the file, for messages."""
+    chains: ChainPlaces = "as-given"
+    """``most``: of several chains of an AIRR cell, take the one that was seen most."""
+    kinds: Sequence[Kind] = KINDS
+    """Kinds of sequences that are asked for."""
+    sheet: str | None = None
+    """Sheet of an Excel file; None: the only one with values."""
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
         columns, ties = find_columns(names, self.columns, self.source)
-        found = [name for role in TEXT_ROLES for name in (columns.get(role), *ties.get(role, ()))]
-        return [*dict.fromkeys(name for name in found if name is not None)]
+        distinct: dict[str, None] = {}
+        for role in TEXT_ROLES:
+            if role in columns:
+                distinct[columns[role]] = None
+            distinct |= dict.fromkeys(ties.get(role, ()))
+        return [*distinct]
 
 
 class Chunk(NamedTuple):
     """Some rows of a file."""
 
-    names: list[str]  # all columns of the file; the frame may lack some
+    names: list[str]
+    """All columns of the file; the frame may lack some."""
     frame: pd.DataFrame
     first_row: int = 1
     """Number of the first row of the file; 2 where a spreadsheet shows the header as row 1."""
     reader: ReaderNotes = NO_NOTES
-    """Of all rows of the file."""
+    """Notes on all rows of the file."""
 
 
-# pandas, pyarrow and openpyxl raise the latter for damaged files and types they cannot convert
 _READING = (
-    OSError, EOFError, zlib.error, zipfile.BadZipFile, ValueError, pa.ArrowException,
-    TypeError, LookupError, AttributeError, RuntimeError, SyntaxError,
-)  # fmt: skip
+    OSError,
+    EOFError,
+    zlib.error,
+    zipfile.BadZipFile,
+    ValueError,
+    pa.ArrowException,
+    # pandas, pyarrow and openpyxl raise these for damaged files and types they cannot convert
+    TypeError,
+    LookupError,
+    AttributeError,
+    RuntimeError,
+    SyntaxError,
+)
 _FOREIGN = {
     b"\x1f\x8b": "it is compressed by gzip; rename it to end in .gz",
     b"PK\x03\x04": "it is a zip archive; if it is an Excel file, rename it to end in .xlsx",
@@ -266,7 +328,7 @@ _FOREIGN = {
     b"sep=": "its first line tells Excel the separator; remove that line",
     b">": "it is FASTA, or its first name begins with '>'; rename it to end in .fasta",
 }
-"""What a text file is mistaken for, by its first bytes."""
+"""Messages about other files that are called text, by their first bytes."""
 _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
@@ -274,28 +336,20 @@ _MORE_FIELDS = (
 
 
 def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
-    """Read a file, or a folder of Parquet files in the order of their names."""
+    """Read a file, or a folder of Parquet files in the order of their names.
+
+    Raises
+    ------
+    TableError
+        If a file cannot be read, or is of an unknown format.
+    """
     if not path.exists():
         kind = path.suffix or "readable"
         msg = f"{path}: does not exist; expected a {kind} table. Check the path."
         raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
-        if (suffix := bare_suffix(file)) not in FORMATS:
-            msg = (
-                f"{file}: not a supported table format; expected a name that ends in "
-                f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
-                "Convert or rename it."
-            )
-            raise TableError(msg)
-        if options.sheet is not None and suffix != EXCEL:
-            msg = (
-                f"{file}: is not an Excel file; expected one that ends in {EXCEL} with --sheet "
-                f"{shlex.quote(options.sheet)}. Leave --sheet out."
-            )
-            raise TableError(msg)
-        if not file.is_file():  # a pipe would be waited for
-            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
-            raise TableError(msg)
+        suffix = bare_suffix(file)
+        _refuse_unreadable(file, suffix, options.sheet)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open
             with opening(file, "rb") as stream:
@@ -318,6 +372,26 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             raise TableError(msg) from error
 
 
+def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
+    """Refuse a file of a format, or a kind of file, that cannot be read with these options."""
+    if suffix not in FORMATS:
+        msg = (
+            f"{file}: not a supported table format; expected a name that ends in "
+            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
+            "Convert or rename it."
+        )
+        raise TableError(msg)
+    if sheet is not None and suffix != EXCEL:
+        msg = (
+            f"{file}: is not an Excel file; expected one that ends in {EXCEL} with --sheet "
+            f"{shlex.quote(sheet)}. Leave --sheet out."
+        )
+        raise TableError(msg)
+    if not file.is_file():  # a pipe would be waited for
+        msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+        raise TableError(msg)
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, UnicodeDecodeError):  # its position counts from the start of a block
         byte = error.object[error.start]
@@ -338,14 +412,12 @@ def is_gzip(path: Path) -> bool:
 
 
 def _parquet_files(folder: Path) -> list[Path]:
-    files = [
-        path
-        for path in sorted(folder.rglob("*.parquet"))
-        if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
-    ]
-    if columns := [path for path in files if "=" in str(path.parent.relative_to(folder))]:
+    paths = sorted(folder.rglob("*.parquet"))
+    files = [path for path in paths if not _is_hidden(path.relative_to(folder))]
+    partitions = [path for path in files if "=" in str(path.parent.relative_to(folder))]
+    if partitions:
         msg = (
-            f"{columns[0].parent}: the name of this folder states a column, which is not "
+            f"{partitions[0].parent}: the name of this folder states a column, which is not "
             "supported; expected all columns in the files. Write the column into them, and rename "
             "the folder."
         )
@@ -354,6 +426,11 @@ def _parquet_files(folder: Path) -> list[Path]:
         msg = f"{folder}: holds no .parquet file; expected a table. Give a file or such a folder."
         raise TableError(msg)
     return files
+
+
+def _is_hidden(path: Path) -> bool:
+    """Tell whether a file or folder in a path is one that readers of Parquet folders leave out."""
+    return any(part.startswith(("_", ".")) for part in path.parts)
 
 
 def in_chunks(
@@ -366,7 +443,8 @@ def in_chunks(
 
 
 def _refuse_repeated(names: Sequence[str]) -> None:
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
         msg = f"two columns are called {repeated[0]!r}; expected distinct names"
         raise ValueError(msg)
 
@@ -377,9 +455,9 @@ def _refuse_repeated(names: Sequence[str]) -> None:
 def _read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     # Public tables have tabs in files called .csv, so the header line decides.
     header = file.readline().removeprefix(b"\xef\xbb\xbf")
-    for start, what in _FOREIGN.items():
+    for start, msg in _FOREIGN.items():
         if header.startswith((start, start.upper())):
-            raise ValueError(what)
+            raise ValueError(msg)
     separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
     yield from _read_separated(file, separator, options)
 
@@ -448,13 +526,13 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
     sheets: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
-        titles = openpyxl.load_workbook(file, data_only=True).worksheets
-        titles = _choose_sheets(titles, chosen)
-        for sheet in titles:
-            if merged := sheet.merged_cells.ranges:
+        worksheets = openpyxl.load_workbook(file, data_only=True).worksheets
+        for sheet in _choose_sheets(worksheets, chosen):
+            merged = sheet.merged_cells.ranges
+            if merged:
                 msg = f"cells {min(map(str, merged))} are merged; unmerge them and fill each one"
                 raise ValueError(msg)
-            rows = [["" if c is None else str(c) for c in row] for row in sheet.values]
+            rows = [[*map(_excel_cell, row)] for row in sheet.values]
             cells = pd.DataFrame(rows, dtype=object).fillna("")
             filled = (cells != "").any(axis=1)
             if filled.any():
@@ -478,6 +556,10 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
     return cells.to_numpy().tolist(), header + 1
 
 
+def _excel_cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
 def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:
     """Return the sheet that the user chose, or all."""
     if chosen is None:
@@ -497,7 +579,10 @@ def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:
 def _read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read an object per line, as a CSV file with the same cells would be read."""
     records = [*_json_records(file.read().decode("utf-8-sig"))]
-    names = [*dict.fromkeys(name for _, record in records for name in record)]
+    distinct: dict[str, None] = {}
+    for _, record in records:
+        distinct |= dict.fromkeys(record)
+    names = [*distinct]
     sequences = options.sequence_columns(names)
     text = io.StringIO(newline="")
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
@@ -527,9 +612,12 @@ def _json_records(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(
-                line, parse_float=str, parse_int=str, parse_constant=str,
+                line,
+                parse_float=str,
+                parse_int=str,
+                parse_constant=str,
                 object_pairs_hook=_distinct_names,
-            )  # fmt: skip
+            )
         except json.JSONDecodeError as error:
             msg = f"line {number} is not JSON ({error.msg}); expected one object per line"
             raise ValueError(msg) from None
@@ -563,9 +651,8 @@ _ENDINGS = {
     "light": "l|vl|lc|light|k|vk|kappa|lambda",
     "antigen": "ag|antigen",
 }
-_NAME = re.compile(
-    r"(.+)[_|:./-](?:" + "|".join(f"(?P<{role}>{e})" for role, e in _ENDINGS.items()) + ")", re.I
-)
+_NAMED_ENDINGS = "|".join(f"(?P<{role}>{ending})" for role, ending in _ENDINGS.items())
+_NAME = re.compile(rf"(.+)[_|:./-](?:{_NAMED_ENDINGS})", re.IGNORECASE)
 
 
 def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
@@ -575,8 +662,9 @@ def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
     -H is a name (cathepsin-L). Unless an antigen shares its name with chains of an antibody.
     """
     first, *records = re.split(r"^\s*>", text, flags=re.MULTILINE)
-    if first := first.strip():
-        msg = f"it begins with {first.partition(chr(10))[0][:20]!r}, not with '>'"
+    if first.strip():
+        line = first.strip().partition("\n")[0]
+        msg = f"it begins with {line[:20]!r}, not with '>'"
         raise ValueError(msg)
     names = [(record.partition("\n")[0].split() or [""])[0] for record in records]
     ends = [_NAME.fullmatch(name) for name in names]
@@ -586,7 +674,8 @@ def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
     rows: dict[str, dict[str, str]] = {}
     for record, name, end in zip(records, names, ends, strict=True):
         lines = record.split("\n")[1:]
-        stem, role = (end[1], str(end.lastgroup)) if end else (name, without_end)
+        stem = end[1] if end else name
+        role = str(end.lastgroup) if end else without_end
         row = rows.setdefault(stem, {})
         if role in row:
             msg = f"record {name!r} is the second {role} of {stem!r}; expected distinct names"
@@ -595,22 +684,24 @@ def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
         if row[role] in ("", *MISSING_TEXT):
             msg = f"record {name!r} holds {row[role]!r}; expected residues"
             raise ValueError(msg)
-    roles = {role for row in rows.values() for role in row}
+    roles = set[str]().union(*rows.values())
     if "sequence" in roles and len(roles) > 1:
         name = next(stem for stem, row in rows.items() if "sequence" in row)
         msg = f"record {name!r} does not end in a role as the others do, such as _H, _L or _antigen"
         raise ValueError(msg)
-    held = [role for role in (*_ENDINGS, "sequence", without_end) if role in roles]
-    return pd.DataFrame(
-        {"id": [*rows], **{role: [row.get(role, "") for row in rows.values()] for role in held}},
-        dtype=str,
-    )
+    columns = {"id": [*rows]}
+    for role in (*_ENDINGS, "sequence", without_end):
+        if role in roles:
+            columns[role] = [row.get(role, "") for row in rows.values()]
+    return pd.DataFrame(columns, dtype=str)
 
 
 def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
     """Tell whether an antigen has the name of an antibody's chain, less the ending."""
-    of_antigens = {end[1] for end in ends if end and end.lastgroup == "antigen"}
-    return any(end and end[1] in of_antigens and end.lastgroup != "antigen" for end in ends)
+    endings = [end for end in ends if end]
+    antigens = {end[1] for end in endings if end.lastgroup == "antigen"}
+    chains = {end[1] for end in endings if end.lastgroup != "antigen"}
+    return not antigens.isdisjoint(chains)
 
 
 # --- Parquet --------------------------------------------------------------------------------------

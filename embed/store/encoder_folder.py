@@ -1,11 +1,14 @@
-"""The vectors of one encoder: many immutable shards, found by key, while others add to them."""
+"""The vectors of one encoder: many immutable shards, found by key, while others add to them.
+
+What is returned was compared with its checksums. A damaged shard is never used and never removed.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +30,9 @@ _NAMED = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 LOGLIK = "loglik"
 """The mean log-probability of all residues: a stored value of width 1, and its key in `info`."""
 S = TypeVar("S", bound=np.generic)
-FileVersion = tuple[int, int]  # size in bytes and time of the last change in nanoseconds
+T = TypeVar("T")
+FileVersion = tuple[int, int]
+"""Size in bytes and time of the last change in nanoseconds."""
 
 
 class EncoderFolder:
@@ -35,8 +40,14 @@ class EncoderFolder:
 
     Other processes may add shards at any time; each call looks for new ones. A damaged shard is
     reported once, left in place and skipped; the next run encodes its sequences again. Methods that
-    read raise StoreUnreachable if the file system fails. `info` is the content of encoder.json; a
-    folder that `is_new` counts as empty.
+    read raise StoreUnreachable if the file system fails.
+
+    Parameters
+    ----------
+    info : mapping
+        The content of encoder.json.
+    is_new : bool
+        Whether the folder does not exist yet and counts as empty.
     """
 
     def __init__(self, path: Path, info: Mapping[str, Any], *, is_new: bool = False) -> None:
@@ -57,7 +68,8 @@ class EncoderFolder:
         """The options of ``abag embed`` that add to this folder."""
         if not self.info.get("adapter"):
             return f"--{self.kind}-encoder {self.name}"
-        adapter, origin = self.path / ADAPTER_FOLDER, self.info.get("origin", self.name)
+        adapter = self.path / ADAPTER_FOLDER
+        origin = self.info.get("origin", self.name)
         return f"--{self.kind}-encoder {origin} --{self.kind}-adapter {adapter}"
 
     @property
@@ -67,6 +79,7 @@ class EncoderFolder:
 
     @property
     def damaged(self) -> list[tuple[Path, str]]:
+        """Path of each shard that is skipped, and the reason; sorted by name."""
         return [(self.path / name, self._damaged[name][1]) for name in sorted(self._damaged)]
 
     @property
@@ -113,13 +126,25 @@ class EncoderFolder:
                 return number < 0
 
     def read(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float32]:
-        """Read the vectors of N sequences, (N, D), and compare them with their checksums."""
-        if (names := self.poolings) and pooling not in names:  # key, length or a flag, or nothing
+        """Read the vectors of N sequences, (N, D), and compare them with their checksums.
+
+        Raises
+        ------
+        MissingVectors
+            If a sequence is not stored.
+        StoreError
+            If the pooling is not stored.
+        """
+        names = self.poolings
+        if names and pooling not in names:  # key, length or a flag, or nothing
             raise self._unknown(pooling, names)
         return self.read_array(keys, pooling, np.float32)
 
     def read_array(self, keys: NDArray[np.uint8], name: str, dtype: type[S]) -> NDArray[S]:
-        """Read a pooling, a flag such as ``has_light``, or ``length``, as another dtype."""
+        """Read a pooling, a flag such as ``has_light``, or ``length``, as `dtype`.
+
+        The result has one row per key; errors as for :meth:`read`.
+        """
         shards = self.shards()
         while True:
             number, row = self._index.find(keys)
@@ -137,13 +162,14 @@ class EncoderFolder:
             out = np.empty((len(keys), *layout[name]), dtype)
             order = np.argsort(number, kind="stable")
             used, starts = np.unique(number[order], return_index=True)
-            parts = zip(used.tolist(), np.split(order, starts[1:]), strict=False)
-            if all([
-                self._is_sound(shards[i], partial(_read_into, out, places, shards[i], name, row))
-                for i, places in parts
-            ]):  # fmt: skip
+            is_sound = True
+            for i, places in zip(used.tolist(), np.split(order, starts[1:]), strict=False):
+                read = partial(_read_into, out, places, shards[i], name, row)
+                # the others are read too, so that all damaged ones are found at once
+                is_sound &= self._is_sound(shards[i], read)
+            if is_sound:
                 return out
-            # one proved damaged: its rows may be in others
+            # the rows of a damaged shard may be in others
             shards = self.shards()
 
     def check(self) -> None:
@@ -155,7 +181,8 @@ class EncoderFolder:
         self._verified.clear()
         for shard in self.shards():
             self._is_whole(shard)
-        if removed := sorted(before.keys() - self._versions_now().keys()):
+        removed = sorted(before.keys() - self._versions_now().keys())
+        if removed:
             msg = (
                 f"{self.path}: {counted(len(removed), 'shard')} disappeared while it was read, the "
                 f"first is {removed[0]}; expected a store from which nothing is removed. Restore "
@@ -179,14 +206,14 @@ class EncoderFolder:
         retry_seconds: float = RETRY_SECONDS,
     ) -> ShardWriter:
         """Start adding vectors; `attrs`, how they are made, are written into each shard."""
-        if not os.access(self.path, os.W_OK):  # found out before anything is encoded
+        if not os.access(self.path, os.W_OK):  # before anything is encoded
             msg = f"{self.path}: cannot be written to; expected a writable store. Change that."
             raise StoreUnreachable(msg)
-        own = {"kind": self.kind, "encoder": self.name, "fingerprint": self.fingerprint}
+        origin = {"kind": self.kind, "encoder": self.name, "fingerprint": self.fingerprint}
         return ShardWriter(
             self.path,
             self.info,
-            attrs={**own, **attrs},
+            attrs={**origin, **attrs},
             commit_seconds=commit_seconds,
             commit_rows=commit_rows,
             retry_seconds=retry_seconds,
@@ -208,22 +235,27 @@ class EncoderFolder:
         for attempt in attempts(self.path):
             with attempt:
                 versions = self._versions()
-                for found in (self._open, self._damaged):
-                    for name in [n for n, one in found.items() if versions.get(n) != one[0]]:
-                        del found[name]
+                _forget_changed(self._open, versions)
+                _forget_changed(self._damaged, versions)
                 for name in sorted(versions.keys() - self._open.keys() - self._damaged.keys()):
                     self._add(name, versions[name])
         shards = [self._open[name][1] for name in sorted(self._open)]
         if shards == self._shards:
             return
+        self._skip_other_layouts(shards)
+        self._shards = [shard for shard in shards if shard.path.name in self._open]
+        self._index = KeyIndex([shard.keys for shard in self._shards])
+
+    def _skip_other_layouts(self, shards: Sequence[Shard]) -> None:
+        """Skip shards whose arrays differ from those of most rows."""
         rows: Counter[str] = Counter()
         for shard in shards:
             rows[str(shard.layout)] += shard.rows
         for shard in shards:
-            if (layout := str(shard.layout)) != (most := rows.most_common(1)[0][0]):
+            layout = str(shard.layout)
+            most = rows.most_common(1)[0][0]
+            if layout != most:
                 self._skip(shard.path.name, f"{shard.path}: holds {layout}; most rows hold {most}.")
-        self._shards = [shard for shard in shards if shard.path.name in self._open]
-        self._index = KeyIndex([shard.keys for shard in self._shards])
 
     def _versions_now(self) -> dict[str, FileVersion]:
         for attempt in attempts(self.path):
@@ -244,8 +276,9 @@ class EncoderFolder:
         return versions
 
     def _add(self, name: str, version: FileVersion) -> None:
-        if problem := self._problem_of_copy(name):
-            self._damaged[name] = version, problem
+        problem = self._problem_of_copy(name)
+        if problem:
+            self._damaged[name] = (version, problem)
             say(f"{problem} It is skipped.")
             return
         try:
@@ -256,7 +289,7 @@ class EncoderFolder:
         except FileNotFoundError:  # removed since the folder was listed
             return
         else:
-            self._open[name] = version, shard
+            self._open[name] = (version, shard)
 
     def _problem_of_copy(self, name: str) -> str:
         """Say what to do with a copy, as browsers, Drive and file managers name it, of a shard."""
@@ -275,13 +308,15 @@ class EncoderFolder:
         if not SHARD_NAME.fullmatch(shard.path.name):
             msg = f"{shard.path}: its name is not a digest; expected 32 hexadecimal digits and .h5."
             raise DamagedFile(msg)
-        kind, fingerprint = shard.attrs.get("kind"), shard.attrs.get("fingerprint")
-        if (kind, fingerprint) != (self.kind, self.fingerprint):
+        kind = shard.attrs.get("kind")
+        fingerprint = shard.attrs.get("fingerprint")
+        if kind != self.kind or fingerprint != self.fingerprint:
             msg = (
                 f"{shard.path}: made by {kind} encoder {fingerprint}; expected {self.fingerprint}."
             )
             raise DamagedFile(msg)
-        if (head := shard.attrs.get("head", "")) != self.head:
+        head = shard.attrs.get("head", "")
+        if head != self.head:
             msg = (
                 f"{shard.path}: likelihoods of head {head or 'none'}; expected "
                 f"{self.head or 'none'}."
@@ -290,7 +325,9 @@ class EncoderFolder:
 
     def _skip(self, name: str, problem: str, version: FileVersion | None = None) -> None:
         """Leave a damaged shard out until its file changes; `version` if it is not open."""
-        self._damaged[name] = version or self._open.pop(name)[0], problem
+        if version is None:
+            version, _ = self._open.pop(name)
+        self._damaged[name] = (version, problem)
         say(f"{problem} The shard is skipped and its sequences count as missing.")
 
     def _is_whole(self, shard: Shard) -> bool:
@@ -312,6 +349,15 @@ class EncoderFolder:
         if problem:
             self._skip(shard.path.name, problem)
         return not problem
+
+
+def _forget_changed(
+    files: dict[str, tuple[FileVersion, T]], versions: Mapping[str, FileVersion]
+) -> None:
+    """Remove the files that are gone or have another version now."""
+    for name, (version, _) in list(files.items()):
+        if versions.get(name) != version:
+            del files[name]
 
 
 def _read_into(

@@ -1,7 +1,8 @@
 """``store export``: vectors as a file that NumPy, pandas, pyarrow or AnnData read.
 
-All vectors of the file are in memory: 2 GB per million at 1,024 numbers of float16; for ``.h5ad``
-the file, too.
+A file is written whole or not at all. All its vectors are in memory: 2 GB per million at 1,024
+numbers of float16; for ``.h5ad`` the file, too.
+
 N rows, D numbers per row.
 """
 
@@ -42,7 +43,7 @@ class ExportSummary(TypedDict):
     width: int
     """Numbers per row."""
     dtype: str
-    """Of the vectors in the file; CSV holds the same numbers as text."""
+    """Number format of the vectors in the file; CSV holds the same numbers as text."""
     kind: str
     encoders: dict[str, str]
     """Folder of the encoder in the store, by kind."""
@@ -53,6 +54,7 @@ class ExportSummary(TypedDict):
 
 
 def describe_export(summary: ExportSummary) -> str:
+    """Describe an export in one line, as ``abag store export`` prints it."""
     return (
         f"{summary['rows']:,} {summary['kind']} vectors of {summary['width']:,} "
         f"{summary['dtype']} in {summary['to']}"
@@ -68,7 +70,7 @@ class _Side(NamedTuple):
 
 
 class _Exported(NamedTuple):
-    """What a file is to hold."""
+    """The content of a file."""
 
     frame: pd.DataFrame  # N rows: the table's columns, if any, then keys and lengths
     names: list[str]  # names of the D numbers
@@ -118,7 +120,8 @@ def export_vectors(
     AbagError
         If the store, the table or an option is invalid; nothing is written then.
     """
-    start_s, to = time.monotonic(), Path(to)
+    start_s = time.monotonic()
+    to = Path(to)
     chosen = ExportOptions.from_keywords(options, "export_vectors")
     with reporting(say, bars=progress):
         _check_target(to, chosen.table, force=chosen.force)
@@ -126,20 +129,7 @@ def export_vectors(
         table = _read_table(opened, to, chosen)
         sides = _sides_of_table(opened, table, chosen) if table else [_stored_side(opened, chosen)]
         exported = _read_vectors(sides, table, chosen)
-        try:
-            with replacing(to) as partial:
-                FORMATS[to.suffix](partial, exported)
-        except OSError as error:
-            why = first_line(error)  # HDF5 adds its own
-            msg = f"{to}: cannot be written ({why}); expected a writable path. Give another --to."
-            raise OutputError(msg) from error
-        except (pa.ArrowException, OverflowError) as error:
-            why = first_line(error)
-            msg = (
-                f"{to}: a column of the table cannot be written ({why}); expected text, numbers or "
-                "times of the years 1 to 9999. Convert it."
-            )
-            raise OutputError(msg) from error
+        _write(to, exported)
     return ExportSummary(
         to=str(to),
         rows=len(exported.frame),
@@ -154,6 +144,23 @@ def export_vectors(
     )
 
 
+def _write(to: Path, exported: _Exported) -> None:
+    try:
+        with replacing(to) as partial:
+            FORMATS[to.suffix](partial, exported)
+    except OSError as error:
+        why = first_line(error)  # HDF5 appends lines of its own
+        msg = f"{to}: cannot be written ({why}); expected a writable path. Give another --to."
+        raise OutputError(msg) from error
+    except (pa.ArrowException, OverflowError) as error:
+        why = first_line(error)
+        msg = (
+            f"{to}: a column of the table cannot be written ({why}); expected text, numbers or "
+            "times of the years 1 to 9999. Convert it."
+        )
+        raise OutputError(msg) from error
+
+
 def _check_target(to: Path, table: object, *, force: bool) -> None:
     """Refuse a file that cannot be written, or is the table, before anything is read."""
     if to.suffix not in FORMATS:
@@ -162,7 +169,8 @@ def _check_target(to: Path, table: object, *, force: bool) -> None:
             f"{', '.join(FORMATS)}. Give another --to."
         )
         raise OutputError(msg)
-    if why := why_not_writable(to, [table], force=force, option="--to"):
+    why = why_not_writable(to, [table], force=force, option="--to")
+    if why:
         raise OutputError(why)
 
 
@@ -222,33 +230,44 @@ def _stored_side(store: Store, options: ExportOptions) -> _Side:
 def _read_vectors(
     sides: list[_Side], table: SequenceTable | None, options: ExportOptions
 ) -> _Exported:
-    formats = {
-        shard.number_format_of(side.pooling) for side in sides for shard in side.folder.shards()
-    }
-    half = options.dtype == "stored" and formats == {"float16"}
+    is_half = options.dtype == "stored" and _number_formats(sides) == {"float16"}
     frame = pd.DataFrame(index=pd.RangeIndex(len(sides[0].keys)))
-    names, vectors = [], []
+    names: list[str] = []
+    vectors = []
     about: dict[str, dict[str, str]] = {}
     for folder, pooling, keys in sides:
         frame[f"{folder.kind}_key"] = pd.Series(hex_keys(keys), dtype=object)
         frame[f"{folder.kind}_length"] = folder.read_array(keys, "length", np.int32)
         folder.read(keys[:1], pooling)  # refuses what is not a pooling
-        vectors.append(folder.read_array(keys, pooling, np.float16 if half else np.float32))
+        vectors.append(folder.read_array(keys, pooling, np.float16 if is_half else np.float32))
         names += vector_names(folder.kind, pooling, vectors[-1].shape[1])
         about[folder.kind] = {
-            "encoder": folder.name, "fingerprint": folder.fingerprint, "pooling": pooling,
-        }  # fmt: skip
+            "encoder": folder.name,
+            "fingerprint": folder.fingerprint,
+            "pooling": pooling,
+        }
     if table is not None:
-        ours = {*frame.columns, *names, "vector", "vectors", "about"}
-        if taken := sorted(ours.intersection(map(str, table.frame.columns))):
-            msg = (
-                f"{table.source}: column {taken[0]!r} has the name of a column that the export "
-                "adds; expected another name. Rename it in the table."
-            )
-            raise OutputError(msg)
+        _refuse_taken_names(table, {*frame.columns, *names, "vector", "vectors", "about"})
         frame = pd.concat([table.frame.set_axis(frame.index), frame], axis=1)
     vectors_ND = vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
     return _Exported(frame, names, vectors_ND, about)
+
+
+def _number_formats(sides: list[_Side]) -> set[str]:
+    formats: set[str] = set()
+    for side in sides:
+        formats |= {shard.number_format_of(side.pooling) for shard in side.folder.shards()}
+    return formats
+
+
+def _refuse_taken_names(table: SequenceTable, added: set[str]) -> None:
+    taken = sorted(added.intersection(map(str, table.frame.columns)))
+    if taken:
+        msg = (
+            f"{table.source}: column {taken[0]!r} has the name of a column that the export "
+            "adds; expected another name. Rename it in the table."
+        )
+        raise OutputError(msg)
 
 
 # --- formats: the file that a writer fills becomes visible when it is whole -----------------------
@@ -280,27 +299,14 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
             "Run: pip install anndata"
         )
         raise OutputError(msg) from error
-    frame = exported.frame
-    obs = pd.DataFrame(index=pd.Index([*map(str, frame.index)], dtype=object))
-    for name in frame:
-        column = _plain(frame[name]).set_axis(obs.index)
-        if column.dtype.kind == "M":  # AnnData has no times
-            texts = [None if moment is pd.NaT else str(moment) for moment in column]
-            column = pd.Series(texts, obs.index, dtype=object)
-        if column.dtype == object:  # AnnData cannot write the strings of pandas 3
-            categories = pd.Index(column.dropna().unique(), dtype=object)
-            column = column.astype(pd.CategoricalDtype(categories))
-        if (allowed := str(name).replace("/", "_")) in obs:  # / separates the groups of HDF5
-            msg = f"the table has several columns called {allowed!r}. Rename them in the table."
-            raise OutputError(msg)
-        obs[allowed] = column
+    obs = _as_obs(exported.frame)
     var = pd.DataFrame(index=pd.Index(exported.names, dtype=object))
     image = io.BytesIO()
     try:
-        made = AnnData(exported.vectors_ND, obs=obs, var=var, uns={"abag": exported.about})
+        annotated = AnnData(exported.vectors_ND, obs=obs, var=var, uns={"abag": exported.about})
         # in memory: HDF5 crashes, perhaps when Python exits, if it cannot write what it closes
         with h5py.File(image, "w") as file:
-            write_elem(file, "/", made)
+            write_elem(file, "/", annotated)
     except (TypeError, ValueError) as error:  # such as a text that contains NUL
         reason = " ".join(str(error).split())
         msg = f"the table's columns cannot be written as h5ad ({reason}). Use .parquet."
@@ -308,14 +314,37 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
     path.write_bytes(image.getbuffer())
 
 
+def _as_obs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Convert the columns of a frame to what AnnData can write."""
+    obs = pd.DataFrame(index=pd.Index([*map(str, frame.index)], dtype=object))
+    for name in frame:
+        column = _plain(frame[name]).set_axis(obs.index)
+        if column.dtype.kind == "M":  # AnnData has no times
+            column = pd.Series([*map(_time_text, column)], obs.index, dtype=object)
+        if column.dtype == object:  # AnnData cannot write the strings of pandas 3
+            categories = pd.Index(column.dropna().unique(), dtype=object)
+            column = column.astype(pd.CategoricalDtype(categories))
+        allowed = str(name).replace("/", "_")  # / separates the groups of HDF5
+        if allowed in obs:
+            msg = f"the table has several columns called {allowed!r}. Rename them in the table."
+            raise OutputError(msg)
+        obs[allowed] = column
+    return obs
+
+
+def _time_text(moment: object) -> str | None:
+    return None if moment is pd.NaT else str(moment)
+
+
 def _write_parquet(path: Path, exported: _Exported) -> None:
     """Write the vectors as one column of lists of D numbers."""
-    table, width = _arrow_table(exported.frame), len(exported.names)
-    keys = table.column_names
-    vectors = pa.FixedSizeListArray.from_arrays(exported.vectors_ND.reshape(-1), width)
+    table = _arrow_table(exported.frame)
+    names = table.column_names
+    numbers = exported.vectors_ND.reshape(-1)
+    vectors = pa.FixedSizeListArray.from_arrays(numbers, len(exported.names))
     table = table.append_column("vector", vectors)
     table = table.replace_schema_metadata({"abag": json.dumps(exported.about)})
-    pq.write_table(table, path, row_group_size=8_192, use_dictionary=keys)
+    pq.write_table(table, path, row_group_size=8_192, use_dictionary=names)
 
 
 def _write_csv(path: Path, exported: _Exported) -> None:
@@ -324,19 +353,20 @@ def _write_csv(path: Path, exported: _Exported) -> None:
     for number, field in enumerate(table.schema):
         is_extension = isinstance(field.type, pa.BaseExtensionType)
         if is_extension or pa.types.is_nested(field.type) or _is_binary(field.type):
-            values = table.column(number).to_pylist()
-            texts = [None if value is None else str(value) for value in values]
+            texts = [_text_or_none(value) for value in table.column(number).to_pylist()]
             table = table.set_column(number, field.name, pa.array(texts, pa.string()))
     numbers = map(pa.array, np.ascontiguousarray(exported.vectors_ND.T, np.float32))
     names = [*table.column_names, *exported.names]
     pyarrow.csv.write_csv(pa.table([*table.columns, *numbers], names=names), path)
 
 
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
 def _is_binary(kind: pa.DataType) -> bool:
-    kinds = pa.types
-    return any(
-        one(kind) for one in (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary)
-    )
+    checks = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return any(check(kind) for check in checks)
 
 
 FORMATS: Mapping[str, Callable[[Path, _Exported], None]] = {

@@ -12,7 +12,8 @@ from abag.core.messages import say
 
 RETRY_SECONDS = 60.0
 REPORT_SECONDS = 5.0  # of failing, before the user is told that abag waits
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
 COLAB_DRIVE = Path("/content/drive")
 TRANSIENT = frozenset(
     (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN)
@@ -24,11 +25,12 @@ class StoreUnreachable(StoreError):
 
 
 def is_unmounted_drive(path: Path) -> bool:
-    """Whether a path is under a Colab machine's Drive folder and no Drive is mounted there."""
+    """Tell whether a path is under a Colab machine's Drive folder, where no Drive is mounted."""
     folders = [path.resolve(), *path.resolve().parents]
-    return COLAB_DRIVE in folders and not any(
-        folder.is_mount() for folder in folders if folder.is_relative_to(COLAB_DRIVE)
-    )
+    if COLAB_DRIVE not in folders:
+        return False
+    inside = [folder for folder in folders if folder.is_relative_to(COLAB_DRIVE)]
+    return not any(folder.is_mount() for folder in inside)
 
 
 class Attempt:
@@ -36,11 +38,14 @@ class Attempt:
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.succeeded = False
-        self._path, self._seconds = path, seconds
-        self._pause, self._failing_since, self._is_reported = FIRST_PAUSE_SECONDS, 0.0, False
+        self._path = path
+        self._seconds = seconds
+        self._pause = FIRST_PAUSE_SECONDS
+        self._failing_since = 0.0  # 0: has not failed
+        self._is_reported = False
 
     def __enter__(self) -> None:
-        """Try."""
+        """Begin an attempt."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         self.succeeded = error is None
@@ -66,8 +71,12 @@ def attempts(path: Path, *, seconds: float | None = None) -> Iterator[Attempt]:
     """Repeat the body of ``for attempt in attempts(path): with attempt:`` until it succeeds.
 
     "Transport endpoint is not connected" and other failures of a mounted Drive may last for
-    seconds. `StoreUnreachable` if the error is permanent, or lasts for `seconds`, by default
-    `RETRY_SECONDS`.
+    seconds.
+
+    Raises
+    ------
+    StoreUnreachable
+        If the error is permanent, or lasts for `seconds`, by default `RETRY_SECONDS`.
     """
     attempt = Attempt(path, RETRY_SECONDS if seconds is None else seconds)
     while not attempt.succeeded:

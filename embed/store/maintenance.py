@@ -1,4 +1,7 @@
-"""Look after stores: describe them, check every byte, and merge several into one."""
+"""Look after stores: describe them, check every byte, and merge several into one.
+
+A source is never changed, and nothing is copied that does not match its digest.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,26 @@ def info(store: Store) -> dict[str, Any]:
         "bytes": sum(encoder["bytes"] for encoder in encoders),
         "encoders": encoders,
         "waiting": spooled_rows(store.path),
-        "damaged": [what for _, what in store.damaged],
+        "damaged": _reasons(store),
     }
+
+
+def _reasons(damaged: Store | EncoderFolder) -> list[str]:
+    """List why folders of a store, or shards of a folder, are skipped."""
+    return [reason for _, reason in damaged.damaged]
 
 
 def _encoder_info(folder: EncoderFolder) -> dict[str, Any]:
     shards = folder.shards()
     newest = max((shard.path.stat().st_mtime for shard in shards), default=None)
-    names = sorted({name for shard in shards for name in shard.attrs} - _OWN_ATTRS)
+    stored_bytes = 0
+    names: set[str] = set()
+    for shard in shards:
+        stored_bytes += sum(array.nbytes for array in shard.arrays.values())
+        names.update(shard.attrs)
+    attrs: dict[str, dict[str, int]] = {}
+    for name in sorted(names - _OWN_ATTRS):
+        attrs[name] = _rows_by(shards, [shard.attrs.get(name) for shard in shards])
     return {
         "folder": folder.path.name,
         "kind": folder.kind,
@@ -49,16 +64,17 @@ def _encoder_info(folder: EncoderFolder) -> dict[str, Any]:
         "rows": sum(shard.rows for shard in shards),
         "unique": folder.count_unique(),
         "shards": len(shards),
-        "bytes": sum(array.nbytes for shard in shards for array in shard.arrays.values()),
+        "bytes": stored_bytes,
         "poolings": shards[0].widths if shards else {},
         "values": _rows_by(shards, [shard.number_format for shard in shards]),
-        "attrs": {n: _rows_by(shards, [shard.attrs.get(n) for shard in shards]) for n in names},
+        "attrs": attrs,
         "newest_seconds_ago": None if newest is None else round(time.time() - newest, 1),
-        "damaged": [what for _, what in folder.damaged],
+        "damaged": _reasons(folder),
     }
 
 
 def _rows_by(shards: Sequence[Shard], values: Sequence[object]) -> dict[str, int]:
+    """Count the rows of the shards that have each value."""
     rows: Counter[str] = Counter()
     for shard, value in zip(shards, values, strict=True):
         rows[str(value)] += shard.rows
@@ -71,27 +87,32 @@ def describe(store: Mapping[str, Any]) -> Iterator[str]:
     size = size_text(store["bytes"])
     yield f"{store['path']}: {store['rows']:,} vectors of {encoders}, {size}"
     for encoder in store["encoders"]:
-        repeated = encoder["rows"] - encoder["unique"]
-        yield (
-            f"{encoder['kind']} · {encoder['encoder']} ({encoder['fingerprint'][:8]}): "
-            f"{counted(encoder['unique'], 'sequence')} in {counted(encoder['shards'], 'shard')}"
-            + (f"; {repeated:,} stored twice" if repeated else "")
-        )
-        if encoder["newest_seconds_ago"] is not None:
-            poolings = ", ".join(f"{name} {width}" for name, width in encoder["poolings"].items())
-            attrs = (encoder["attrs"].get(name, {}) for name in ("precision", "device"))
-            made = ", ".join([*encoder["values"], *(value for counts in attrs for value in counts)])
-            ago = duration_text(encoder["newest_seconds_ago"])
-            yield f"  {poolings} · {made} · last commit {ago} ago"
-        for what in encoder["damaged"]:
-            yield f"  damaged: {what}"
+        yield from _describe_encoder(encoder)
     if store["waiting"]:
         yield (
             f"{counted(store['waiting'], 'sequence')} in a local spool on this machine: "
             "run abag embed again to add them"
         )
-    for what in store["damaged"]:
-        yield f"damaged: {what}"
+    for reason in store["damaged"]:
+        yield f"damaged: {reason}"
+
+
+def _describe_encoder(encoder: Mapping[str, Any]) -> Iterator[str]:
+    line = (
+        f"{encoder['kind']} · {encoder['encoder']} ({encoder['fingerprint'][:8]}): "
+        f"{counted(encoder['unique'], 'sequence')} in {counted(encoder['shards'], 'shard')}"
+    )
+    repeated = encoder["rows"] - encoder["unique"]
+    yield f"{line}; {repeated:,} stored twice" if repeated else line
+    if encoder["newest_seconds_ago"] is not None:
+        poolings = ", ".join(f"{name} {width}" for name, width in encoder["poolings"].items())
+        made = [*encoder["values"]]
+        for name in ("precision", "device"):
+            made += encoder["attrs"].get(name, {})
+        ago = duration_text(encoder["newest_seconds_ago"])
+        yield f"  {poolings} · {', '.join(made)} · last commit {ago} ago"
+    for reason in encoder["damaged"]:
+        yield f"  damaged: {reason}"
 
 
 def duration_text(seconds: float) -> str:
@@ -127,9 +148,9 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
     for store in stores:
         for folder in store.folders():
             counts += copy_folder(folder, target)
-            damaged += [what for _, what in folder.damaged]
+            damaged += _reasons(folder)
         store.folders()  # once more: raises if the source has vanished meanwhile
-        damaged += [what for _, what in store.damaged]
+        damaged += _reasons(store)
     return {
         "out": str(out),
         "copied": counts["copied"],
@@ -144,7 +165,8 @@ def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
     """Copy what a store lacks of a folder, every byte checked; count shards copied and present."""
     into = target.create_folder(folder.kind, folder.info)
     refuse_mismatch(folder, into)
-    files, counts = folder.adapter_files(), Counter[str]()
+    counts: Counter[str] = Counter()
+    files = folder.adapter_files()
     for attempt in attempts(into.path):
         with attempt:
             write_adapter_files(into.path, files)
@@ -167,7 +189,8 @@ def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
 def refuse_mismatch(folder: EncoderFolder, into: EncoderFolder) -> None:
     """Refuse shards that would count as damaged beside those of `into`."""
     for key in ("fingerprint", "layers", "poolings", "loglik"):
-        ours, theirs = folder.info.get(key, []), into.info.get(key, [])
+        ours = folder.info.get(key, [])
+        theirs = into.info.get(key, [])
         if ours != theirs:
             msg = (
                 f"{folder.path}: has the {key} {ours or 'none'}, {into.path} has "
@@ -177,7 +200,7 @@ def refuse_mismatch(folder: EncoderFolder, into: EncoderFolder) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a shard is there and its bytes are those that its name says."""
+    """Tell whether a shard is there and its bytes are those that its name says."""
     try:
         check_digest(path)
     except (DamagedFile, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Options of reading vectors out of a store."""
+"""Options of reading vectors out of a store; imports no torch, so that help is instant."""
 
 from __future__ import annotations
 
@@ -15,24 +15,29 @@ if TYPE_CHECKING:
 
 
 class VectorsOf(TypedDict):
-    """Which stored vectors of one kind are read."""
+    """Choice of the stored vectors of one kind."""
 
     encoder: str | None
+    """None: the only one in the store."""
     pooling: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions(Options, group="Encoders"):
-    """Which stored vectors are read."""
+    """Options that choose among stored vectors."""
 
     antibody_encoder: str | None = option(
-        None, metavar="NAME", default_text="the only one in the store",
+        None,
+        metavar="NAME",
+        default_text="the only one in the store",
         help="Encoder of the antibody vectors.",
-    )  # fmt: skip
+    )
     antigen_encoder: str | None = option(
-        None, metavar="NAME", default_text="the only one in the store",
+        None,
+        metavar="NAME",
+        default_text="the only one in the store",
         help="Encoder of the antigen vectors.",
-    )  # fmt: skip
+    )
     antibody_pooling: str = option(
         "mean",
         metavar="NAME",
@@ -45,6 +50,7 @@ class VectorOptions(Options, group="Encoders"):
     )
 
     def vectors_of(self, kind: Kind) -> VectorsOf:
+        """Return the encoder and the pooling of a kind."""
         if kind == "antibody":
             return {"encoder": self.antibody_encoder, "pooling": self.antibody_pooling}
         return {"encoder": self.antigen_encoder, "pooling": self.antigen_pooling}
@@ -71,6 +77,7 @@ class ExportOptions(VectorOptions, TableOptions, group="Data"):
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if pairs are asked for without a table of pairs."""
         if self.kind == "pair" and self.table is None:
             msg = (
                 "--kind pair: a store holds sequences, not pairs; expected a table of pairs. Give "

@@ -47,6 +47,7 @@ _FORMAT = re.compile(r"abag-shard (\d{1,9})")
 _ERRNO = re.compile(r"\berrno = (\d{1,4})\b")  # in HDF5's text for a system call that failed
 _ARRAY_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
 _EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
+"""By the dtype of vectors: that of their bits, and the bits of the exponent."""
 
 Attrs = Mapping[str, str | int | float]
 
@@ -59,10 +60,12 @@ class ArrayType(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
+        """Bytes of one row."""
         return np.dtype(self.dtype).itemsize * math.prod(self.shape[1:])
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the whole array."""
         return self.shape[0] * self.row_bytes
 
 
@@ -78,11 +81,17 @@ class Shard:
 
     @property
     def rows(self) -> int:
+        """Number of sequences, N."""
         return self.arrays["key"].shape[0]
 
     @property
     def widths(self) -> dict[str, int]:
-        return {n: a.shape[1] for n, a in self.arrays.items() if len(a.shape) == 2 and n != "key"}
+        """Numbers per vector, D, of each pooling."""
+        return {
+            name: array.shape[1]
+            for name, array in self.arrays.items()
+            if len(array.shape) == 2 and name != "key"
+        }
 
     @property
     def number_format(self) -> str:
@@ -122,6 +131,7 @@ class Shard:
         return self.load(name, first, int(rows.max()) + 1)[rows - first]
 
     def check(self) -> None:
+        """Compare every byte with the digest, and refuse NaN and infinity; `DamagedFile` if not."""
         check_digest(self.path)
         with _opened(self.path) as file:
             for name in self.widths:  # another's file may be named right and hold NaN
@@ -144,17 +154,18 @@ class Shard:
 
 def shard_image(arrays: Mapping[str, NDArray[Any]], attrs: Attrs) -> bytes:
     """Lay out a shard; the same rows in another order give the same bytes."""
-    _check_arrays({name: ArrayType(a.dtype.str, a.shape) for name, a in arrays.items()})
+    types = {name: ArrayType(array.dtype.str, array.shape) for name, array in arrays.items()}
+    _check_arrays(types)
     order, _ = sort_keys(arrays["key"])
     # earlier versions of HDF5's format have no checksums of names, types and attributes
+    version = ("v110", "v110")
     with h5py.File(
-        "shard", "w", driver="core", backing_store=False, libver=("v110",) * 2, track_order=True
+        "shard", "w", driver="core", backing_store=False, libver=version, track_order=True
     ) as file:
         for name, value in {"format": FORMAT, **attrs}.items():
             file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
         for name, array in arrays.items():
-            row_bytes = ArrayType(array.dtype.str, array.shape).row_bytes
-            rows = max(1, min(len(array), CHUNK_BYTES // row_bytes))
+            rows = max(1, min(len(array), CHUNK_BYTES // types[name].row_bytes))
             chunk = (rows, *array.shape[1:])
             file.create_dataset(name, data=array[order], chunks=chunk, fletcher32=True)
         file.flush()
@@ -163,6 +174,7 @@ def shard_image(arrays: Mapping[str, NDArray[Any]], attrs: Attrs) -> bytes:
 
 
 def shard_name(image: bytes) -> str:
+    """Name a shard by the digest of its bytes."""
     return f"{_digest(image).hexdigest()}.h5"
 
 
@@ -178,7 +190,7 @@ def open_shard(path: Path) -> Shard:
 
 
 def check_digest(path: Path) -> None:
-    """Compare the bytes of a shard with its name."""
+    """Compare the bytes of a shard with its name; `DamagedFile` if they differ."""
     with open_file(path) as file:
         digest = hashlib.file_digest(file, _digest).hexdigest()
     if f"{digest}.h5" != path.name:
@@ -227,7 +239,9 @@ def _inspect(path: Path, file: h5py.File) -> Shard:
     if int(match[1]) != VERSION:
         raise _damaged(path, f"format version {match[1]}; this abag reads {VERSION}")
     datasets = {name.decode(): _dataset(path, file, name.decode()) for name in file.id}
-    arrays = {n: ArrayType(d.dtype.str, d.shape) for n, d in datasets.items()}
+    arrays = {
+        name: ArrayType(dataset.dtype.str, dataset.shape) for name, dataset in datasets.items()
+    }
     try:
         _check_arrays(arrays)
     except ValueError as error:
@@ -272,9 +286,9 @@ def _read_attrs(path: Path, file: h5py.File) -> dict[str, str | int | float]:
         raise _damaged(path, f"more than {MAX_ARRAYS} attributes")
     attrs: dict[str, str | int | float] = {}
     for name in file.attrs:
-        stored, value = file.attrs.get_id(name), None
-        if stored.shape == () and stored.get_storage_size() <= MAX_ATTR_BYTES:
-            value = file.attrs[name]
+        stored = file.attrs.get_id(name)
+        is_small = stored.shape == () and stored.get_storage_size() <= MAX_ATTR_BYTES
+        value = file.attrs[name] if is_small else None
         value = value.item() if isinstance(value, np.generic) else value
         value = value.decode() if isinstance(value, bytes) else value
         if isinstance(value, str) and len(value) > MAX_ATTR_BYTES:  # of variable length
@@ -286,29 +300,33 @@ def _read_attrs(path: Path, file: h5py.File) -> dict[str, str | int | float]:
 
 
 def _check_arrays(arrays: Mapping[str, ArrayType]) -> None:
-    is_vector = (len(a.shape) == 2 and name != "key" for name, a in arrays.items())
-    if not {"key", "length"} <= arrays.keys() or not any(is_vector) or len(arrays) > MAX_ARRAYS:
+    has_keys = {"key", "length"} <= arrays.keys()
+    has_vectors = any(len(array.shape) == 2 and name != "key" for name, array in arrays.items())
+    if not has_keys or not has_vectors or len(arrays) > MAX_ARRAYS:
         msg = f"arrays {list(arrays)[:MAX_ARRAYS]}"
         raise ValueError(msg)
     rows = arrays["key"].shape[:1]
     for name, array in arrays.items():
-        is_valid = _ARRAY_NAME.fullmatch(name) and array.shape and _is_known(name, array)
+        is_valid = _ARRAY_NAME.fullmatch(name) and array.shape and _is_allowed(name, array)
         if not is_valid or rows < (1,) or array.shape[:1] != rows or array.nbytes > MAX_ARRAY_BYTES:
             msg = f"{name!r} is {array.dtype} of shape {array.shape} in a shard of {rows} rows"
             raise ValueError(msg)
 
 
-def _is_known(name: str, array: ArrayType) -> bool:
+def _is_allowed(name: str, array: ArrayType) -> bool:
+    """Tell whether an array of this name may have this dtype and these rows."""
     row = array.shape[1:]
-    if name in ("key", "length"):
-        return (array.dtype, row) == (("|u1", (KEY_BYTES,)) if name == "key" else ("<i4", ()))
+    if name == "key":
+        return array.dtype == "|u1" and row == (KEY_BYTES,)
+    if name == "length":
+        return array.dtype == "<i4" and row == ()
     if array.dtype == "|u1":  # a flag
         return row == ()
     return array.dtype in _EXPONENTS and len(row) == 1 and row[0] > 0
 
 
 def is_finite(values: NDArray[Any]) -> bool:
-    """Whether no value is infinite or NaN; several times as fast as `numpy.isfinite`."""
+    """Tell whether no value is infinite or NaN; several times as fast as `numpy.isfinite`."""
     # in IEEE 754, those are the values with all exponent bits set
     if values.dtype.str not in _EXPONENTS or not values.size:
         return True
@@ -317,7 +335,10 @@ def is_finite(values: NDArray[Any]) -> bool:
 
 
 def _may_have_hole(part: NDArray[Any]) -> bool:
-    """Whether rows are zero: fletcher32 of zeros is zero, as in a page that was never written."""
+    """Tell whether rows are zero, which checksums cannot tell from a page that was never written.
+
+    The fletcher32 of zeros is zero.
+    """
     if part.ndim == 1:
         return not part.any()
     rows = part[part[:, 0] == 0]

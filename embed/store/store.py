@@ -10,12 +10,11 @@ import errno
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-import abag
 from abag.core.errors import DamagedFile, MissingVectors, StoreError
 from abag.core.files import UnsafeFile
 from abag.core.messages import say
@@ -31,7 +30,6 @@ from abag.embed.sequences.chains import (
     sequence_text,
 )
 from abag.embed.sequences.pairs import SequenceTable
-from abag.embed.sequences.tables import TableLike
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, attempts, is_unmounted_drive
 from abag.embed.store.store_files import (
@@ -45,6 +43,8 @@ from abag.embed.store.store_files import (
     read_encoder_info,
     read_json,
 )
+
+S = TypeVar("S", bound="Store")
 
 
 class Store:
@@ -63,9 +63,9 @@ class Store:
 
     def __repr__(self) -> str:
         stored = [
-            f"{f.kind}: {f.name} ({f.fingerprint[:8]}), {f.rows:,} vectors of "
-            f"{', '.join(f.poolings)}"
-            for f in self.folders()
+            f"{folder.kind}: {folder.name} ({folder.fingerprint[:8]}), {folder.rows:,} vectors of "
+            f"{', '.join(folder.poolings)}"
+            for folder in self.folders()
         ]
         return shorten([f"Store {self.path}", *(stored or ["empty"])])
 
@@ -109,38 +109,43 @@ class Store:
             If no encoder matches, or several do.
         """
         folders = self.folders(kind)
-        found = [f for f in folders if encoder is None or _matches(f, encoder)]
-        found = [f for f in found if f.fingerprint == encoder] or found
-        if len(found) > 1:
-            found = [f for f in found if f.rows] or found
-        listed = name_encoders(found or folders)
+        matching = [folder for folder in folders if encoder is None or _matches(folder, encoder)]
+        exact = [folder for folder in matching if folder.fingerprint == encoder]
+        matching = exact or matching
+        if len(matching) > 1:
+            filled = [folder for folder in matching if folder.rows]
+            matching = filled or matching
+        listed = name_encoders(matching or folders)
         wanted = f"{kind} encoder {encoder!r}" if encoder else f"{kind} encoder"
-        if not found:
+        if not matching:
             msg = f"{self.path}: no {wanted}; stored: {listed}. Run abag embed first."
             raise StoreError(msg)
-        if len(found) > 1:
+        if len(matching) > 1:
             msg = f"{self.path}: more than one {wanted}: {listed}. Give --{kind}-encoder."
             raise StoreError(msg)
-        return found[0]
+        return matching[0]
 
     def create_folder(self, kind: Kind, info: Mapping[str, object]) -> EncoderFolder:
-        """Return an encoder's folder, perhaps new; `StoreError` if it is another's."""
-        path, known, _ = self._folder_of(kind, info)
+        """Return an encoder's folder, perhaps new; `StoreError` if it is another's.
+
+        `info` is the content of its encoder.json.
+        """
+        path, content, _ = self._folder_of(kind, info)
         for attempt in attempts(path):
             with attempt:
-                known = _read_or_create_info(path, known)
+                content = _read_or_create_info(path, content)
         fingerprint = info["fingerprint"]
-        if known["fingerprint"] != fingerprint:
-            msg = f"{path}: holds fingerprint {known['fingerprint']}; expected {fingerprint}."
+        if content["fingerprint"] != fingerprint:
+            msg = f"{path}: holds fingerprint {content['fingerprint']}; expected {fingerprint}."
             raise StoreError(msg)
-        return self._folders.setdefault(path.name, EncoderFolder(path, known))
+        return self._folders.setdefault(path.name, EncoderFolder(path, content))
 
     def find_folder(self, kind: Kind, info: Mapping[str, object]) -> EncoderFolder:
         """Return the folder of an encoder as :meth:`create_folder`, but write nothing."""
-        path, known, exists = self._folder_of(kind, info)
+        path, content, exists = self._folder_of(kind, info)
         if exists:
             return self.create_folder(kind, info)
-        return EncoderFolder(path, known, is_new=True)
+        return EncoderFolder(path, content, is_new=True)
 
     def _folder_of(
         self, kind: Kind, info: Mapping[str, object]
@@ -150,7 +155,8 @@ class Store:
         path = self.path / folder_name(info)
         for attempt in attempts(path):
             with attempt:
-                is_link, exists = path.is_symlink(), path.exists()
+                is_link = path.is_symlink()
+                exists = path.exists()
         if is_link:  # its vectors would be written, but never read
             msg = f"{path}: is a link; expected a folder. Move the folder itself to this place."
             raise UnsafeFile(msg)
@@ -191,10 +197,6 @@ class Store:
         chains = [_chains(kind, sequence) for sequence in sequences]
         return self.folder(kind, encoder).read(keys_array(kind, chains), pooling)
 
-    def dataset(self, table: TableLike, **options: Any) -> abag.PairDataset:  # noqa: ANN401
-        """Read the labelled pairs of a table as arrays or for torch; see `abag.dataset`."""
-        return abag.dataset(self, table, **options)
-
 
 def open_store(path: Path | str, *, create: bool = False) -> Store:
     """Open a store.
@@ -212,39 +214,43 @@ def open_store(path: Path | str, *, create: bool = False) -> Store:
     StoreUnreachable
         If the path cannot be read, or is for a Drive that is not mounted.
     """
+    return open_as(Store, path, create=create)
+
+
+def open_as(store_class: type[S], path: Path | str, *, create: bool = False) -> S:
+    """Open a store as `open_store` does, as an object of this class."""
     path = user_path(path, "store")
     for attempt in attempts(path):
         with attempt:
-            store = _open(path, create=create)
-    return store
+            is_new = _is_to_be_created(path, create=create)
+    return store_class(path, is_new=is_new)
 
 
-def _open(path: Path, *, create: bool) -> Store:
+def _is_to_be_created(path: Path, *, create: bool) -> bool:
+    """Tell whether a store is to be created; refuse a path that is none and cannot become one."""
     if path.exists() and not path.is_dir():
         msg = f"{path}: is a file; expected the folder of a store. If it is an archive, unpack it."
         raise StoreError(msg)
-    found = _list_folder(path)  # first: another process may be creating the store
-    is_new = not _is_store(path)
-    if is_new:
-        # on a network file system, the other files of a new store may not be visible yet
-        foreign = [one for one in found if not (create and FOLDER_NAME.fullmatch(one.name))]
-        if foreign:
-            msg = (
-                f"{path}: is not a store, it holds {foreign[0].name}. Give a store or a new folder."
-            )
-            raise StoreError(msg)
-        if not create:
-            what = "is empty" if path.exists() else "does not exist"
-            msg = f"{path}: {what}; expected a store. Create one with abag embed."
-            raise StoreError(msg)
-        if is_unmounted_drive(path):
-            msg = (
-                f"{path}: no Drive is mounted there, and a store on this machine's disk would be "
-                "lost with the machine. Mount it first: from google.colab import drive; "
-                f"drive.mount({str(COLAB_DRIVE)!r})"
-            )
-            raise StoreUnreachable(msg)
-    return Store(path, is_new=is_new)
+    entries = _list_folder(path)  # first: another process may be creating the store
+    if _is_store(path):
+        return False
+    # on a network file system, the other files of a new store may not be visible yet
+    foreign = [entry for entry in entries if not (create and FOLDER_NAME.fullmatch(entry.name))]
+    if foreign:
+        msg = f"{path}: is not a store, it holds {foreign[0].name}. Give a store or a new folder."
+        raise StoreError(msg)
+    if not create:
+        state = "is empty" if path.exists() else "does not exist"
+        msg = f"{path}: {state}; expected a store. Create one with abag embed."
+        raise StoreError(msg)
+    if is_unmounted_drive(path):
+        msg = (
+            f"{path}: no Drive is mounted there, and a store on this machine's disk would be "
+            "lost with the machine. Mount it first: from google.colab import drive; "
+            f"drive.mount({str(COLAB_DRIVE)!r})"
+        )
+        raise StoreUnreachable(msg)
+    return True
 
 
 def _is_store(path: Path) -> bool:
@@ -282,8 +288,11 @@ def _list_folder(path: Path) -> list[Path]:
 
 def name_encoders(folders: Sequence[EncoderFolder]) -> str:
     """List encoders of one kind by name, or by fingerprint where names are equal."""
-    names = Counter(folder.name for folder in folders)
-    listed = (f.name if names[f.name] == 1 else f"{f.fingerprint[:8]} ({f.name})" for f in folders)
+    counts = Counter(folder.name for folder in folders)
+    listed = []
+    for folder in folders:
+        is_unique = counts[folder.name] == 1
+        listed.append(folder.name if is_unique else f"{folder.fingerprint[:8]} ({folder.name})")
     return ", ".join(listed) or "none"
 
 
@@ -303,7 +312,15 @@ def _chains(kind: Kind, sequence: str | Chains) -> Chains:
 def folder_with(
     store: Store, table: SequenceTable, kind: Kind, encoder: str | None
 ) -> EncoderFolder:
-    """Find the folder of an encoder, or of the only one, that holds every sequence of a table."""
+    """Find the folder of an encoder, or of the only one, that holds every sequence of a table.
+
+    Raises
+    ------
+    MissingVectors
+        If a sequence is not stored.
+    StoreError
+        If no encoder matches, or several do.
+    """
     sequences = table.sequences[kind]
     folder = store.folder(kind, encoder)
     missing = int(folder.missing(sequences.keys).sum())

@@ -18,7 +18,6 @@ from abag.core.files import (
     write_bytes,
     write_json,
 )
-from abag.embed.sequences.chains import KINDS
 from abag.embed.store.shard import LINKED, open_file
 
 STORE_FILE = "abag-store.json"
@@ -31,7 +30,10 @@ CONFIG_FILE = "adapter_config.json"
 ADAPTER_PATHS = (
     f"{ADAPTER_FOLDER}/{ADAPTER_FILE}",
     f"{ADAPTER_FOLDER}/{ROWS_FILE}",
-    *(f"{ADAPTER_FOLDER}/{kind}/{n}" for kind in KINDS for n in (CONFIG_FILE, WEIGHTS_FILE)),
+    f"{ADAPTER_FOLDER}/antibody/{CONFIG_FILE}",
+    f"{ADAPTER_FOLDER}/antibody/{WEIGHTS_FILE}",
+    f"{ADAPTER_FOLDER}/antigen/{CONFIG_FILE}",
+    f"{ADAPTER_FOLDER}/antigen/{WEIGHTS_FILE}",
 )
 """The files of an adapter by their paths in an encoder's folder."""
 STORE_MARK = {"format": "abag-store", "version": 2}
@@ -78,8 +80,8 @@ def folder_name(info: Mapping[str, object]) -> str:
 def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
     """Return the content of encoder.json if it is valid and agrees with the folder's name."""
     if isinstance(info, dict) and isinstance(info.get("name"), str):
-        known = FOLDER_NAME.fullmatch(path.name) and path.name == folder_name(info)
-        if known and _FINGERPRINT.fullmatch(str(info.get("fingerprint"))):
+        is_its_name = FOLDER_NAME.fullmatch(path.name) and path.name == folder_name(info)
+        if is_its_name and _FINGERPRINT.fullmatch(str(info.get("fingerprint"))):
             layers = info.get("layers", [])
             if isinstance(layers, list) and all(type(n) is int and n > 0 for n in layers):
                 return info

@@ -19,7 +19,7 @@ from abag.core.hub import HubAddress, Repository, parse_address
 from abag.core.messages import say
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.maintenance import copy_folder, refuse_mismatch
-from abag.embed.store.store import open_store
+from abag.embed.store.store import Store, open_store
 from abag.embed.store.store_files import (
     ADAPTER_PATHS,
     ENCODER_FILE,
@@ -66,14 +66,17 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
         size = f"{len(sent)} shards ({sent_bytes:,} bytes)"
         say(f"{to}: sending {', '.join([*records, size])}")
         commit = hub.commit(missing, message=f"Add {len(missing)} files with abag")
-    found = [*(f.damaged for f in folders.values()), source.damaged]
+    damaged: list[tuple[Path, str]] = []
+    for folder in folders.values():
+        damaged += folder.damaged
+    damaged += source.damaged
     return {
         "address": to.at(commit),
         "page": hub.page,
         "pushed": len(sent),
         "present": len(shards) - len(sent),
         "bytes": sent_bytes,
-        "damaged": [what for damaged in found for _, what in damaged],
+        "damaged": [reason for _, reason in damaged],
     }
 
 
@@ -104,44 +107,60 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
             raise StoreError(msg)
         if source.commit is None:
             say(f"{source}: commit {commit}; to pull exactly this again, add @{commit}.")
-        ours = [target.find_folder(one.kind, one.info) for one in theirs.values()]
-        for pair in zip(theirs.values(), ours, strict=True):
-            refuse_mismatch(*pair)
+        ours = [target.find_folder(folder.kind, folder.info) for folder in theirs.values()]
+        for their_folder, our_folder in zip(theirs.values(), ours, strict=True):
+            refuse_mismatch(their_folder, our_folder)
+        shards = {path for path in sizes if "/" in path and path.endswith(".h5")}
         present = _sound_shards(ours)  # damaged ones are replaced
-        shards = {p: n for p, n in sizes.items() if "/" in p and p.endswith(".h5")}
-        lacks = [path for path in shards if path not in present]
-        needed = {path: shards[path] for path in lacks}
-        hub.check_room(needed, next(p for p in (target.path, *target.path.parents) if p.exists()))
-        for at in range(0, max(1, len(lacks)), DOWNLOAD_FILES):
-            paths = lacks[at : at + DOWNLOAD_FILES]
-            hub.download({path: shards[path] for path in paths}, commit, arrived)
-            for folder in theirs.values():
-                copy_folder(folder, target)
-                if folder.damaged:
-                    bad = folder.damaged[0][0].relative_to(arrived)
-                    msg = (
-                        f"{where}: {bad} is damaged or of another encoder. Try again; if it "
-                        "happens again, do not use the repository."
-                    )
-                    raise DamagedFile(msg)
-            for path in paths:
+        missing = {
+            path: size for path, size in sizes.items() if path in shards and path not in present
+        }
+        hub.check_room(missing, _existing_parent(target.path))
+        paths = list(missing)
+        # at least once: the records of a store without shards are copied too
+        for start in range(0, max(1, len(paths)), DOWNLOAD_FILES):
+            batch = {path: missing[path] for path in paths[start : start + DOWNLOAD_FILES]}
+            hub.download(batch, commit, arrived)
+            _copy_arrived(theirs.values(), target, arrived, where)
+            for path in batch:
                 (arrived / path).unlink()
     return {
         "address": where,
         "store": str(target.path),
-        "pulled": len(lacks),
-        "present": len(shards) - len(lacks),
-        "bytes": sum(needed.values()),
+        "pulled": len(missing),
+        "present": len(shards) - len(missing),
+        "bytes": sum(missing.values()),
     }
+
+
+def _existing_parent(path: Path) -> Path:
+    """Return a path, or the nearest folder above it that exists."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def _copy_arrived(
+    folders: Iterable[EncoderFolder], target: Store, arrived: Path, where: str
+) -> None:
+    """Add the downloaded shards to a store; `DamagedFile` if one is not what its name says."""
+    for folder in folders:
+        copy_folder(folder, target)
+        if folder.damaged:
+            damaged_path, _ = folder.damaged[0]
+            msg = (
+                f"{where}: {damaged_path.relative_to(arrived)} is damaged or of another encoder. "
+                "Try again; if it happens again, do not use the repository."
+            )
+            raise DamagedFile(msg)
 
 
 def _sound_shards(folders: Iterable[EncoderFolder]) -> dict[str, Path]:
     """Check every byte of every shard; return the sound ones by their paths in the store."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in folders:
         folder.check()
-        found |= {f"{folder.path.name}/{shard.path.name}": shard.path for shard in folder.shards()}
-    return found
+        for shard in folder.shards():
+            paths[f"{folder.path.name}/{shard.path.name}"] = shard.path
+    return paths
 
 
 def _read_store(
@@ -149,18 +168,25 @@ def _read_store(
 ) -> tuple[str, dict[str, int], dict[str, EncoderFolder]]:
     """Return a repository's newest commit, files, and folders; download `records` of these."""
     commit = hub.head()
-    where, sizes = hub.address.at(commit), hub.files(commit)
+    where = hub.address.at(commit)
+    sizes = hub.files(commit)
     check_names(Path(where), sizes, {path for path in sizes if _PATH.fullmatch(path)})
     names = sorted({path.partition("/")[0] for path in sizes if "/" in path})
     for name in names:
         if f"{name}/{ENCODER_FILE}" not in sizes:
             msg = f"{where}: {name} has no {ENCODER_FILE}; expected a store. Push it again."
             raise StoreError(msg)
-    wanted = [p for p in sizes if p == STORE_FILE or p.partition("/")[2] in records]
-    hub.download({path: sizes[path] for path in wanted}, commit, into)
-    if STORE_FILE in wanted and (mark := read_json(into / STORE_FILE)) != STORE_MARK:
-        msg = f"{where}: {mark}; {OTHER_VERSION}"
-        raise StoreError(msg)
+    wanted = {
+        path: size
+        for path, size in sizes.items()
+        if path == STORE_FILE or path.partition("/")[2] in records
+    }
+    hub.download(wanted, commit, into)
+    if STORE_FILE in wanted:
+        mark = read_json(into / STORE_FILE)
+        if mark != STORE_MARK:
+            msg = f"{where}: {mark}; {OTHER_VERSION}"
+            raise StoreError(msg)
     folders = {name: EncoderFolder(into / name, read_encoder_info(into / name)) for name in names}
     return commit, sizes, folders
 

@@ -55,11 +55,15 @@ class ShardWriter:
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self.committed = 0
-        self._folder, self._info, self._attrs = folder, info, dict(attrs)
-        self._commit_seconds, self._commit_rows = commit_seconds, commit_rows
+        self._folder = folder
+        self._info = info
+        self._attrs = dict(attrs)
+        self._commit_seconds = commit_seconds
+        self._commit_rows = commit_rows
         self._retry_seconds = retry_seconds
-        self._added: list[tuple[float, NamedArrays]] = []
-        self._added_rows = self._received = 0
+        self._added: list[tuple[float, NamedArrays]] = []  # when, and what
+        self._added_rows = 0  # rows of `_added`
+        self._received = 0  # rows ever added
         self._spooled: dict[Path, int] = {}  # rows of this writer's shards in the spool
         self._closing = False
         self._error: BaseException | None = None
@@ -80,7 +84,18 @@ class ShardWriter:
         poolings: Mapping[str, NDArray[np.floating[Any]]],
         flags: Mapping[str, NDArray[np.uint8]] | None = None,
     ) -> None:
-        """Queue vectors, (n, D) each; blocks while too many wait, raises the thread's error."""
+        """Queue vectors; block while too many wait, and raise the thread's error.
+
+        Parameters
+        ----------
+        keys : ndarray, shape=(n, 16), dtype=uint8
+        lengths : ndarray, shape=(n,)
+            Residues per sequence.
+        poolings : mapping
+            Vectors by name, (n, D) each, float16 or float32.
+        flags : mapping, optional
+            Flags by name, (n,) each, uint8.
+        """
         arrays = _as_arrays(keys, lengths, poolings, flags or {})
         if not len(keys):
             return
@@ -103,10 +118,10 @@ class ShardWriter:
             return
         try:
             self.close(patience=HURRY_SECONDS)
-        except (AbagError, OSError) as own:
-            if own is not error:  # the caller must see the block's own error
-                say(str(own))
-                error.add_note(str(own))
+        except (AbagError, OSError) as close_error:
+            if close_error is not error:  # the caller must see the error of the block
+                say(str(close_error))
+                error.add_note(str(close_error))
 
     def close(self, *, patience: float | None = None) -> None:
         """Commit the rest and end the thread; give up after `patience` seconds, if given."""
@@ -116,13 +131,16 @@ class ShardWriter:
                 self._retry_seconds = min(patience, self._retry_seconds)
             self._changed.notify_all()
         while self._thread.is_alive():
-            before = self.committed, len(self._spooled)
+            before = self._progress()
             self._thread.join(HANG_SECONDS if patience is None else patience + 0.5)
-            stands_still = patience is not None or before == (self.committed, len(self._spooled))
+            stands_still = patience is not None or self._progress() == before
             if self._thread.is_alive() and stands_still:  # in a call that cannot be interrupted
                 problem = "does not respond"
                 raise self._unreachable(problem)
         self._raise_error()
+
+    def _progress(self) -> tuple[int, int]:
+        return self.committed, len(self._spooled)
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -138,7 +156,8 @@ class ShardWriter:
                 f"{spool_of(self._folder)}. When the store is available, run the same command "
                 "again on this machine."
             )
-        if lost := self._received - self.committed - spooled:
+        lost = self._received - self.committed - spooled
+        if lost:
             msg += f" {lost} sequences could not be kept and have to be encoded again."
         return StoreUnreachable(msg)
 
@@ -157,7 +176,8 @@ class ShardWriter:
 
     def _commit(self, arrays: NamedArrays) -> None:
         """Commit a shard, after those in the spool; put it there if that fails."""
-        rows, image = len(arrays["key"]), shard_image(arrays, self._attrs)
+        rows = len(arrays["key"])
+        image = shard_image(arrays, self._attrs)
         name = shard_name(image)
         try:
             self._publish_spooled()
@@ -166,7 +186,8 @@ class ShardWriter:
         except OSError as error:
             is_first = not self._spooled
             try:
-                self._spooled[spool_shard(self._folder, self._info, name, image, rows)] = rows
+                path = spool_shard(self._folder, self._info, name, image, rows)
+                self._spooled[path] = rows
             except OSError as local:
                 problem = f"cannot be written to ({error}), nor can the local spool ({local})"
                 raise self._unreachable(problem) from error
@@ -205,7 +226,8 @@ class ShardWriter:
             while self._added or not self._closing:
                 wait_s = None
                 if self._added:
-                    wait_s = self._added[0][0] + self._commit_seconds - time.monotonic()
+                    oldest_s, _ = self._added[0]
+                    wait_s = oldest_s + self._commit_seconds - time.monotonic()
                     if self._closing or self._added_rows >= self._commit_rows or wait_s <= 0:
                         return self._cut()
                 self._changed.wait(wait_s)
@@ -214,14 +236,18 @@ class ShardWriter:
     def _cut(self) -> NamedArrays:
         """Take the rows of one shard from what was added; the rest stays as old as it is."""
         since, first = self._added[0]
-        joined = {name: np.concatenate([a[name] for _, a in self._added]) for name in first}
+        shard: NamedArrays = {}
+        rest: NamedArrays = {}
+        for name in first:
+            joined = np.concatenate([arrays[name] for _, arrays in self._added])
+            shard[name] = joined[: self._commit_rows]
+            rest[name] = joined[self._commit_rows :]
         self._added.clear()
-        rest = {name: array[self._commit_rows :] for name, array in joined.items()}
         self._added_rows = len(rest["key"])
         if self._added_rows:
             self._added.append((since, rest))
         self._changed.notify_all()
-        return {name: array[: self._commit_rows] for name, array in joined.items()}
+        return shard
 
 
 def _as_arrays(
@@ -238,7 +264,8 @@ def _as_arrays(
     }
     arrays |= {name: np.array(values, "|u1") for name, values in flags.items()}
     if any(len(values) != len(keys) for values in arrays.values()):
-        msg = f"unequal lengths: { {n: a.shape for n, a in arrays.items()} }"
+        shapes = {name: values.shape for name, values in arrays.items()}
+        msg = f"unequal lengths: {shapes}"
         raise ValueError(msg)
     for name in poolings:
         values = arrays[name]
@@ -287,7 +314,13 @@ def spool_shard(
 
 
 def publish_spools(store: Path) -> int:
-    """Move all spooled shards into their store; return how many sequences were moved."""
+    """Move all spooled shards into their store; return how many sequences were moved.
+
+    Raises
+    ------
+    StoreUnreachable
+        If the store cannot be written to; the shards stay in the spool.
+    """
     rows = 0
     for shard in _spooled_shards(store):
         folder = store / shard.parent.name
@@ -314,7 +347,8 @@ def publish_shard(shard: Path, folder: Path) -> int:
         image = shard.read_bytes()
     except FileNotFoundError:  # another process was faster
         return 0
-    name, rows = shard.name.partition("-")[2], _rows(shard)
+    rows = _rows(shard)
+    name = shard.name.partition("-")[2]
     if shard_name(image) == name:
         if not (folder / ENCODER_FILE).exists():
             create_encoder_folder(folder, read_encoder_info(shard.parent))

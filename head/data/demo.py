@@ -37,7 +37,11 @@ _LETTERS = np.array(list(STANDARD_RESIDUES))
 _CHARGE = {"K": 1.0, "R": 1.0, "D": -1.0, "E": -1.0}
 NOISE_SD = 0.35
 """In pKd; about that of replicate measurements."""
-ANTIBODIES, ANTIGENS, PAIRS, REPEATED = 200, 24, 1200, 40
+ANTIBODIES = 200
+ANTIGENS = 24
+PAIRS = 1200
+REPEATED = 40
+"""Pairs that are measured twice."""
 
 
 def demo_table(seed: int = 0) -> pd.DataFrame:

@@ -48,7 +48,8 @@ def with_feature_columns(
     ColumnError
         If a column is constant, empty, another role's, or has a value of its own in each pair.
     """
-    cells, table = pairs.cells, pairs.table
+    cells = pairs.cells
+    table = pairs.table
     if cells is None:
         return pairs
     roles = {table.columns[role]: role for role in LABELS_AND_SEQUENCES if role in table.columns}
@@ -83,18 +84,18 @@ def with_feature_columns(
 def _describe(columns: FeatureColumns) -> str:
     parts = []
     if columns.numbers:
-        parts.append(f"features {quote_some([one.name for one in columns.numbers])}")
+        parts.append(f"features {quote_some([column.name for column in columns.numbers])}")
     for category in columns.categories:
         parts.append(f"category {category.name!r} with {counted(len(category.values), 'value')}")
     return f"{'; '.join(parts)}: {counted(columns.width, 'column')} beside the vectors"
 
 
 def _check_numbers(source: str, name: str, values_P: Floats) -> None:
-    known = values_P[np.isfinite(values_P)]
-    if not len(known):
+    finite = values_P[np.isfinite(values_P)]
+    if not len(finite):
         problem = "has no number in any labelled row"
-    elif np.ptp(known) <= CONSTANT * np.abs(known).max():
-        problem = f"is {known[0]:g} in every labelled row"
+    elif np.ptp(finite) <= CONSTANT * np.abs(finite).max():
+        problem = f"is {finite[0]:g} in every labelled row"
     else:
         return
     msg = (
@@ -123,14 +124,14 @@ def _say_same_as_label(pairs: LabelledPairs, name: str, values_P: Floats) -> Non
     rows = np.isfinite(values_P) & (pairs.censored == 0)
     if rows.sum() < 3 or np.ptp(values_P[rows]) == 0 or np.ptp(pairs.pkd[rows]) == 0:
         return
-    found = [np.corrcoef(values_P[rows], pairs.pkd[rows])[0, 1]]
+    correlations = [np.corrcoef(values_P[rows], pairs.pkd[rows])[0, 1]]
     if (values_P[rows] > 0).all():  # a Kd beside its pKd
-        found.append(np.corrcoef(np.log(values_P[rows]), pairs.pkd[rows])[0, 1])
-    if max(np.abs(found)) > SAME_AS_LABEL:
+        correlations.append(np.corrcoef(np.log(values_P[rows]), pairs.pkd[rows])[0, 1])
+    largest = max(correlations, key=abs)
+    if abs(largest) > SAME_AS_LABEL:
         say(
-            f"{pairs.table.source}: the feature {name!r} has a correlation of "
-            f"{max(found, key=abs):.4f} with the label: it may be the label itself, which new "
-            "pairs lack"
+            f"{pairs.table.source}: the feature {name!r} has a correlation of {largest:.4f} with "
+            "the label: it may be the label itself, which new pairs lack"
         )
 
 

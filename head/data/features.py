@@ -22,7 +22,7 @@ from abag.core.errors import ColumnError
 from abag.core.messages import counted, printable, say
 from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import quote_some, with_found
-from abag.head.data.affinities import read_numbers
+from abag.head.data.cells import read_numbers
 from abag.head.data.feature_scaling import PairFeatures
 from abag.head.data.options import MOST_FEATURES
 
@@ -121,13 +121,13 @@ class FeatureColumns:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns in a table."""
-        of_categories = [one.name for one in self.categories]
-        return (*(one.name for one in self.numbers), *of_categories)
+        categories = [column.name for column in self.categories]
+        return (*(column.name for column in self.numbers), *categories)
 
     @property
     def in_tables(self) -> tuple[str, ...]:
         """Names of the columns that a table has to have, numbers first."""
-        stored = {one.name for one in self.numbers if one.head}
+        stored = {column.name for column in self.numbers if column.head}
         return tuple(name for name in self.names if name not in stored)
 
     @property
@@ -138,8 +138,8 @@ class FeatureColumns:
     @property
     def width(self) -> int:
         """Columns that models read."""
-        flags = sum(one.has_missing for one in self.numbers)
-        return len(self.numbers) + flags + sum(len(one.values) for one in self.categories)
+        flags = sum(column.has_missing for column in self.numbers)
+        return len(self.numbers) + flags + sum(len(column.values) for column in self.categories)
 
     @property
     def words(self) -> str:
@@ -171,12 +171,12 @@ class FeatureColumns:
         """Turn cells into the columns that models read."""
         marks = [
             np.isnan(values_R)[:, None]
-            for one, values_R in zip(self.numbers, cells.numbers_RF.T, strict=True)
-            if one.has_missing
+            for column, values_R in zip(self.numbers, cells.numbers_RF.T, strict=True)
+            if column.has_missing
         ]
         marks += [
-            words_R[:, None] == np.array(one.values, object)
-            for one, words_R in zip(self.categories, cells.words_RG.T, strict=True)
+            words_R[:, None] == np.array(column.values, object)
+            for column, words_R in zip(self.categories, cells.words_RG.T, strict=True)
         ]
         marks.append(np.zeros((len(cells.numbers_RF), 0), np.bool_))
         return PairFeatures(cells.numbers_RF, np.hstack(marks).astype(np.float32))
@@ -204,7 +204,7 @@ class FeatureColumns:
         numbers_RF = np.full((rows, len(self.numbers)), np.nan)
         if cells is None:
             return FeatureCells(numbers_RF, np.empty((rows, 0), object))
-        numbers_RF[:, [not one.head for one in self.numbers]] = cells.numbers_RF
+        numbers_RF[:, [not column.head for column in self.numbers]] = cells.numbers_RF
         return FeatureCells(numbers_RF, cells.words_RG)
 
     def nothing(self, rows: int) -> PairFeatures:
@@ -214,11 +214,11 @@ class FeatureColumns:
 
     def describe_missing(self, cells: FeatureCells) -> str:
         """Count the cells that are missing and read as a training mean; empty if none is."""
-        of_table_F = np.array([not one.head for one in self.numbers], np.bool_)
-        missing_F = np.isnan(cells.numbers_RF).sum(axis=0) * of_table_F
+        in_tables_F = np.array([not column.head for column in self.numbers], np.bool_)
+        missing_F = np.isnan(cells.numbers_RF).sum(axis=0) * in_tables_F
         parts = [
-            f"{count:,} of {one.name!r}"
-            for one, count in zip(self.numbers, missing_F.tolist(), strict=True)
+            f"{count:,} of {column.name!r}"
+            for column, count in zip(self.numbers, missing_F.tolist(), strict=True)
             if count
         ]
         return f"missing and read as the mean of training: {', '.join(parts)}" if parts else ""
@@ -279,8 +279,8 @@ def cells_of_run(
     row_name: Callable[[int], str] = _from_one,
 ) -> FeatureCells:
     """Read the columns of a run in a table, by name; `ColumnError` if one lacks or is invalid."""
-    numbers = [one.name for one in columns.numbers if not one.head]
-    words = [one.name for one in columns.categories]
+    numbers = [column.name for column in columns.numbers if not column.head]
+    words = [column.name for column in columns.categories]
     cells = read_cells(frame, numbers, words, source, "the run was trained with", row_name)
     return columns.with_stored(cells, len(frame))
 
@@ -407,9 +407,9 @@ def mean_cells(cells: FeatureCells, pair_of_row: Ints, first_row: Ints) -> Featu
     used = pair_of_row >= 0
     numbers_PF = np.empty((pairs, cells.numbers_RF.shape[1]))
     for at, values_R in enumerate(cells.numbers_RF.T):
-        known = used & np.isfinite(values_R)
-        count = np.bincount(pair_of_row[known], minlength=pairs)
-        total = np.bincount(pair_of_row[known], values_R[known], minlength=pairs)
+        finite = used & np.isfinite(values_R)
+        count = np.bincount(pair_of_row[finite], minlength=pairs)
+        total = np.bincount(pair_of_row[finite], values_R[finite], minlength=pairs)
         numbers_PF[:, at] = np.where(count > 0, total / np.maximum(1, count), np.nan)
     return FeatureCells(numbers_PF, cells.words_RG[first_row])
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.core.errors import LabelError
-from abag.head.data.affinities import Remembered, name_affinity, read_affinities
+from abag.head.data.affinities import read_affinities
+from abag.head.data.label_unit import Remembered, name_affinity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,9 @@ def with_one_label(
     for label in labels:
         label.refuse_other_units(np.isfinite(label.pkd))
     if len({label.unit for label in labels}) > 1:
-        listed = "; ".join(f"{one.column!r} of {one.source} as {one.unit}" for one in labels)
+        listed = "; ".join(
+            f"{label.column!r} of {label.source} as {label.unit}" for label in labels
+        )
         msg = (
             f"{table.source}: the labels are in different units: {listed}; expected one unit. "
             "Convert the columns to one unit, such as pKd, or fit the tables apart."
@@ -49,8 +52,8 @@ def with_one_label(
     names = [_name(part, label, options) for part, label in zip(parts, labels, strict=True)]
     if len({label.quantity for label in labels}) > 1 or len(set(names)) > 1:
         listed = "; ".join(
-            f"{one.column!r} of {one.source} as {name}"
-            for one, name in zip(labels, names, strict=True)
+            f"{label.column!r} of {label.source} as {name}"
+            for label, name in zip(labels, names, strict=True)
         )
         msg = (
             f"{table.source}: the labels are different quantities: {listed}; expected one. Give "
@@ -75,9 +78,15 @@ def _part(table: SequenceTable, number: int) -> SequenceTable:
     frame = table.frame.iloc[rows][[*file.names]].reset_index(drop=True)
     columns = {role: name for role, name in table.columns.items() if name in file.names}
     return replace(
-        table, source=file.source, frame=frame, names=[*file.names], columns=columns,
-        row_numbers=table.row_numbers[rows], files=(), file_of_row=None,
-    )  # fmt: skip
+        table,
+        source=file.source,
+        frame=frame,
+        names=[*file.names],
+        columns=columns,
+        row_numbers=table.row_numbers[rows],
+        files=(),
+        file_of_row=None,
+    )
 
 
 def _in_one_column(

@@ -14,7 +14,7 @@ import numpy as np
 
 from abag.core.errors import LabelError
 from abag.core.messages import counted, say
-from abag.head.data.affinities import read_numbers
+from abag.head.data.cells import read_numbers
 from abag.head.data.features import refuse_absent
 from abag.head.data.options import Label
 from abag.head.data.units import POSITIVE
@@ -72,44 +72,45 @@ def read_trust(
     name = options.error if options.error is not None else options.weight
     if name is None:
         return None
-    what: Literal["error", "weight"] = "weight" if options.error is None else "error"
-    refuse_absent(name, [*map(str, table.names)], table.source, f"--{what} names")
+    kind: Literal["error", "weight"] = "weight" if options.error is None else "error"
+    refuse_absent(name, [*map(str, table.names)], table.source, f"--{kind} names")
     values = read_numbers(table.frame[name])
     valid = np.isfinite(values) & (values > 0)
     bad = used & ~valid
-    if what == "error":
+    if kind == "error":
         bad &= exact | ~np.isnan(values)
     if bad.any():
         cell = table.describe_cell(int(np.flatnonzero(bad)[0]), name)
         msg = (
-            f"{cell} ({counted(int(bad.sum()), 'such row')}) is not a valid {what}; expected a "
+            f"{cell} ({counted(int(bad.sum()), 'such row')}) is not a valid {kind}; expected a "
             "finite number above 0. Fix it, or leave the row out."
         )
         raise LabelError(msg)
-    if what == "weight":
-        return LabelTrust(what, values, _share_of_weights(table.source, name, values, used))
+    if kind == "weight":
+        return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
     error = _of_pkd(values, labels)
-    known = used & exact & np.isfinite(error)
-    if not known.any():
+    finite = used & exact & np.isfinite(error)
+    if not finite.any():
         msg = (
             f"{table.source}: column {name!r} has errors of bounds alone; expected those of exact "
             "labels. Leave --error out."
         )
         raise LabelError(msg)
-    typical = float(np.median(error[known]))
+    typical = float(np.median(error[finite]))
     quantity = labels.quantity
     say(
         f"{table.source}: errors {name!r}: standard deviations of the labels, median "
         f"{quantity.show(typical)} {quantity}"
     )
     share_R = np.square(np.where(np.isfinite(error), error / typical, 1.0))
-    return LabelTrust(what, error, share_R)
+    return LabelTrust(kind, error, share_R)
 
 
 def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
     """Turn the weights of labels into variances of their noise, (R,), and report their range."""
     typical = float(np.median(values[used]))
-    low, high = values[used].min() / typical, values[used].max() / typical
+    low = values[used].min() / typical
+    high = values[used].max() / typical
     say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
     return np.where(used, typical / values, 1.0)
 

@@ -22,18 +22,8 @@ from abag.embed.sequences.chains import NO_ANTIGEN
 from abag.embed.sequences.changes import BadCell, SkippedRows
 from abag.embed.sequences.columns import ROLES, quote_names
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.affinities import (
-    BOUND_OF_A_NON_BINDER,
-    SIDES,
-    Remembered,
-    name_affinity,
-    outside,
-    read_affinities,
-    read_bounds,
-    read_numbers,
-    says_class,
-    says_no_binding,
-)
+from abag.head.data.affinities import BOUND_OF_A_NON_BINDER, read_affinities
+from abag.head.data.cells import SIDES, read_bounds, read_numbers, says_class, says_no_binding
 from abag.head.data.features import (
     FeatureCells,
     FeatureColumns,
@@ -43,9 +33,11 @@ from abag.head.data.features import (
 )
 from abag.head.data.joined_labels import with_one_label
 from abag.head.data.label_errors import LabelTrust, read_trust, share_of_pairs
+from abag.head.data.label_unit import Remembered, name_affinity
 from abag.head.data.options import Floor, Label, LabelOptions, PairColumnOptions, Replicates
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd
+from abag.head.data.usual_values import outside
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,10 +132,12 @@ class LabelledPairs:
 
     @property
     def unit(self) -> Label:
+        """Unit that the labels were read in."""
         return self.reading.unit
 
     @property
     def quantity(self) -> Quantity:
+        """Quantity that the labels are values of."""
         return self.reading.quantity
 
     def index(self, kind: Kind) -> Ints:
@@ -181,28 +175,24 @@ def label_pairs(
     named = named or PairColumnOptions()
     table = with_one_label(table, options, remembered)
     affinities = read_affinities(table, options, remembered=remembered)
-    column, unit = affinities.column, affinities.unit
+    column = affinities.column
+    unit = affinities.unit
     table = with_label(table, affinities)
     reading = _reading(table, affinities, options)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
-    wanted = _of_type(table, options.affinity_type)
+    of_type = _of_type(table, options.affinity_type)
     pkd = affinities.pkd.copy()
-    affinities.refuse_other_units(wanted & np.isfinite(pkd))
+    affinities.refuse_other_units(of_type & np.isfinite(pkd))
     quantity = affinities.quantity
     low, high = options.bounds(affinity=quantity.affinity)
-    usable = wanted & (low <= pkd) & (pkd <= high)
-    bad = [
-        (
-            int(table.row_numbers[at]),
-            _bad_cell(table, at, unit, quantity, pkd[at], (low, high))._replace(
-                file=table.file_name(at)
-            ),
-        )
-        for at in np.flatnonzero(wanted & ~usable).tolist()
-    ]
+    usable = of_type & (low <= pkd) & (pkd <= high)
+    bad = []
+    for at in np.flatnonzero(of_type & ~usable).tolist():
+        cell = _bad_cell(table, at, unit, quantity, pkd[at], (low, high))
+        bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
     pkd[~usable] = np.nan
     if not usable.any():
-        _refuse_words_for_classes(table, wanted, quantity)
+        _refuse_words_for_classes(table, of_type, quantity)
     refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
     if refuse_sequences:
         refused.update(table.skipped)
@@ -225,13 +215,8 @@ def label_pairs(
             "censored": censored,
         }
     )[usable]
-    cells = None
-    if named.features or named.categories:
-        where = "is to be read as a feature"
-        cells = read_cells(
-            table.frame, named.features or (), named.categories or (), table.source, where,
-            table.row_name,
-        )  # fmt: skip
+    cells = _cells_of(table, named)
+    if cells is not None:
         rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
     trust = read_trust(table, named, affinities, usable, censored == 0)
     if trust is not None:
@@ -251,7 +236,7 @@ def label_pairs(
     }
     counts = {
         "rows": len(pkd),
-        "other_affinity_type_rows": int((~wanted).sum()),
+        "other_affinity_type_rows": int((~of_type).sum()),
         "skipped_labels": len(bad),
         "no_binding_rows": int((affinities.no_binding & usable).sum()),
         "floor_rows": floored,
@@ -264,11 +249,32 @@ def label_pairs(
         pair_of_row = _pair_of_row(rows if averaged else pairs, pairs, len(pkd))
         cells = mean_cells(cells, pair_of_row, columns["row"])
     return LabelledPairs(
-        **columns, table=table, noise=noise, reading=reading, counts=counts, usable=rows,
-        no_antigen=table.antigens.chains == [NO_ANTIGEN], cells=cells, features=None,
+        **columns,
+        table=table,
+        noise=noise,
+        reading=reading,
+        counts=counts,
+        usable=rows,
+        no_antigen=table.antigens.chains == [NO_ANTIGEN],
+        cells=cells,
+        features=None,
         beside=beside,
         share=share_of_pairs(pairs, of_errors=named.error is not None),
-    )  # fmt: skip
+    )
+
+
+def _cells_of(table: SequenceTable, named: PairColumnOptions) -> FeatureCells | None:
+    """Read the features and categories of all rows; None if none are named."""
+    if not (named.features or named.categories):
+        return None
+    return read_cells(
+        table.frame,
+        named.features or (),
+        named.categories or (),
+        table.source,
+        "is to be read as a feature",
+        table.row_name,
+    )
 
 
 def beside_name(what: str, name: str) -> str:
@@ -282,16 +288,16 @@ def _beside(
     """Join what was read of the columns that are named; None if none is."""
     if not named.named_columns:
         return None
-    found: dict[str, NDArray[Any]] = {}
+    columns: dict[str, NDArray[Any]] = {}
     if cells is not None:
         for name, values_R in zip(named.features or (), cells.numbers_RF.T, strict=True):
-            found[beside_name("feature", name)] = values_R
+            columns[beside_name("feature", name)] = values_R
         for name, words_R in zip(named.categories or (), cells.words_RG.T, strict=True):
-            found[beside_name("category", name)] = words_R
-    of_trust = named.error or named.weight
-    if trust is not None and of_trust is not None:
-        found[beside_name(trust.what, of_trust)] = trust.values_R
-    return pd.DataFrame(found, index=range(rows))
+            columns[beside_name("category", name)] = words_R
+    trust_column = named.error or named.weight
+    if trust is not None and trust_column is not None:
+        columns[beside_name(trust.what, trust_column)] = trust.values_R
+    return pd.DataFrame(columns, index=range(rows))
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
@@ -304,12 +310,12 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)
     if affinity_type not in counts.index:
-        found = ", ".join(f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items())
-        found += ", ..." * (len(counts) > LISTED_TYPES)
+        listed = ", ".join(f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items())
+        listed += ", ..." * (len(counts) > LISTED_TYPES)
         problem = "several affinity types" if affinity_type is None else f"no {affinity_type!r}"
         msg = (
             f"{table.source}: column {column} has {problem} among the labelled rows: "
-            f"{found}; expected one type. Choose it with --affinity-type NAME."
+            f"{listed}; expected one type. Choose it with --affinity-type NAME."
         )
         raise LabelError(msg)
     return (types == affinity_type).to_numpy(np.bool_)
@@ -412,14 +418,14 @@ def _merge_replicates(
     # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
     groups = rows.groupby(_of_pair(rows), sort=False, as_index=False)
     averaged = how in ("median", "mean")
-    kept: dict[str, tuple[str, str]] = {}
+    chosen: dict[str, tuple[str, str]] = {}
     if "share" in rows:
-        kept["share"] = ("share", "mean" if averaged else "first")
+        chosen["share"] = ("share", "mean" if averaged else "first")
     merged = groups.agg(
         row=("row", "first"),
         pkd=("pkd", how if averaged else "first"),
         measurements=("pkd", "nunique"),
-        **kept,
+        **chosen,
     )
     return merged if averaged else merged.assign(measurements=1)
 
@@ -456,6 +462,7 @@ def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quanti
 
 
 def report_counts(pairs: LabelledPairs) -> None:
+    """Say what was read of the table and of its labels, and what was left out."""
     pairs.table.report_notes()
     counts = ", ".join(
         counted(n, name.replace("_", " ").removesuffix("s"))
@@ -486,9 +493,13 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
 
 def _read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
     """Join the relations in the labels with those in a column, (R,)."""
-    own, unit = affinities.side, affinities.unit
-    labelled, label, column = np.isfinite(pkd), table.column("pkd"), table.columns.get("censored")
-    censored, is_bound = np.where(labelled, own, 0).astype(np.int8), np.zeros(len(pkd), np.bool_)
+    side_of_label = affinities.side
+    unit = affinities.unit
+    labelled = np.isfinite(pkd)
+    label = table.column("pkd")
+    column = table.columns.get("censored")
+    censored = np.where(labelled, side_of_label, 0).astype(np.int8)
+    is_bound = np.zeros(len(pkd), np.bool_)
 
     def refuse(rows: Bools, column: str, problem: str) -> None:
         if rows.any():
@@ -498,40 +509,52 @@ def _read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) ->
 
     if column is not None:
         text = table.frame[column].fillna("").astype(str).str.strip()
-        relation, bound = text.str[:1].map(SIDES), read_bounds(text)[0]
+        relation = text.str[:1].map(SIDES)
+        bound = read_bounds(text)[0]
         is_bound = np.isfinite(bound) & relation.notna().to_numpy()
         refuse(
-            ~is_bound & ~text.str.fullmatch(f"[{''.join(SIDES)}]*").to_numpy(np.bool_), column,
+            ~is_bound & ~text.str.fullmatch(f"[{''.join(SIDES)}]*").to_numpy(np.bool_),
+            column,
             "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
             "cell. Fix it, or choose another column with --column censored=NAME.",
-        )  # fmt: skip
+        )
         if not affinities.quantity.affinity:
-            return _with_relations(refuse, labelled, own, relation, bound, is_bound, pkd, column)
+            return _with_relations(
+                refuse, labelled, side_of_label, relation, bound, is_bound, pkd, column
+            )
         # a bound is the label again, and shows whether the relations are of pKd or of Kd
-        of_label = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
-        of_pkd, of_kd = [np.abs(bound - pkd)], [np.abs(to_pkd(bound, one) - pkd) for one in STATED]
-        (of_pkd if unit in HIGHER_IS_STRONGER else of_kd).append(of_label)
-        off_2R = np.where(is_bound & labelled, [np.fmin.reduce(of_pkd), np.fmin.reduce(of_kd)], 0.0)
+        label_distance = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
+        distances_as_pkd = [np.abs(bound - pkd)]
+        distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
+        (distances_as_pkd if unit in HIGHER_IS_STRONGER else distances_as_kd).append(label_distance)
+        off_2R = np.where(
+            is_bound & labelled,
+            [np.fmin.reduce(distances_as_pkd), np.fmin.reduce(distances_as_kd)],
+            0.0,
+        )
         off_2R = np.nan_to_num(off_2R, nan=np.inf)
         is_kd = int(off_2R[0].sum() >= off_2R[1].sum())
         refuse(
-            off_2R[is_kd] > SAME_PKD, column,
-            "is not the label, as pKd or as Kd in M, uM or nM; expected the same "
-            "bound. Fix it.",
-        )  # fmt: skip
-        given = np.where(labelled, -relation if is_kd else relation, 0).astype(np.int8)
+            off_2R[is_kd] > SAME_PKD,
+            column,
+            "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
+        )
+        relation_to_pkd = np.where(labelled, -relation if is_kd else relation, 0).astype(np.int8)
         problem = f"contradicts the relation in column {column}; expected one. Remove the other."
-        refuse(censored * given < 0, label, problem)
-        censored = np.where(censored == 0, given, censored)
+        refuse(censored * relation_to_pkd < 0, label, problem)
+        censored = np.where(censored == 0, relation_to_pkd, censored)
     if affinities.quantity.affinity and (unit == "pkd" or column is not None):
-        of, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
-        least, most = np.nanmin(pkd, initial=np.inf), np.nanmax(pkd, initial=-np.inf)
+        expected, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
+        least = np.nanmin(pkd, initial=np.inf)
+        most = np.nanmax(pkd, initial=-np.inf)
         for side, end in ((-1, most), (1, least)):
             rows = (censored == side) & ~is_bound
             # the usual floor of an assay is such a bound, read the other way round
             reversed_ = least < most and bool((pkd[rows] == end).all())
             problem = f"is at the end of the labels, as if its relation were of {other}; expected "
-            refuse(rows & reversed_, column or label, f"{problem}bounds of {of}. Write these.")
+            refuse(
+                rows & reversed_, column or label, f"{problem}bounds of {expected}. Write these."
+            )
     return censored
 
 
@@ -548,13 +571,18 @@ def _with_relations(
     """Join relations in labels of another quantity with those in a column, which are of it, too."""
     off = np.where(is_bound & labelled, np.abs(bound - value), 0.0)
     refuse(
-        off > 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value))), column,
+        off > 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value))),
+        column,
         "is not the label; expected the same bound, or > or < alone. Fix it.",
-    )  # fmt: skip
-    given = np.where(labelled, relation, 0).astype(np.int8)
+    )
+    relation_to_value = np.where(labelled, relation, 0).astype(np.int8)
     censored = np.where(labelled, own, 0).astype(np.int8)
-    refuse(censored * given < 0, column, "contradicts the relation in the label. Remove one.")
-    return np.where(censored == 0, given, censored)
+    refuse(
+        censored * relation_to_value < 0,
+        column,
+        "contradicts the relation in the label. Remove one.",
+    )
+    return np.where(censored == 0, relation_to_value, censored)
 
 
 def describe_columns(
@@ -562,14 +590,14 @@ def describe_columns(
 ) -> str:
     """List the columns that play a role, those `beside` labels and sequences, and the others."""
     beside = beside or PairColumnOptions()
-    of_pairs = beside.named_columns
-    used = {role: name for role, name in table.columns.items() if name not in of_pairs}
+    named = beside.named_columns
+    used = {role: name for role, name in table.columns.items() if name not in named}
     words = {"pkd": "pkd" if quantity.affinity else "label"}
     roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
-    roles += [f"{word} {name!r}" for name, word in of_pairs.items() if name in table.names]
-    unused = [name for name in map(str, table.names) if name not in {*used.values(), *of_pairs}]
-    rest = f"; not used: {quote_names(unused)}" if unused else ""
-    return f"columns: {', '.join(roles)}{rest}"
+    roles += [f"{word} {name!r}" for name, word in named.items() if name in table.names]
+    unused = [name for name in map(str, table.names) if name not in {*used.values(), *named}]
+    note = f"; not used: {quote_names(unused)}" if unused else ""
+    return f"columns: {', '.join(roles)}{note}"
 
 
 def label_sense(
@@ -593,10 +621,14 @@ def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
 def _reading(table: SequenceTable, affinities: Affinities, options: LabelOptions) -> LabelReading:
     column = affinities.column
     unit = affinities.unit
-    what = affinities.quantity
-    if not what.affinity:
+    quantity = affinities.quantity
+    if not quantity.affinity:
         return LabelReading(
-            column=column, unit=unit, why=affinities.why, line=affinities.describe(), quantity=what
+            column=column,
+            unit=unit,
+            why=affinities.why,
+            line=affinities.describe(),
+            quantity=quantity,
         )
     readable = np.isfinite(affinities.pkd) & ~affinities.no_binding
     impossible = readable & outside(affinities.pkd, POSSIBLE_PKD)
@@ -610,11 +642,15 @@ def _reading(table: SequenceTable, affinities: Affinities, options: LabelOptions
             f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
             f"impossible as {unit}: mixed units?"
         )
-    named = replace(what, name=name_affinity(table, options.affinity_type))
+    named = replace(quantity, name=name_affinity(table, options.affinity_type))
     return LabelReading(
-        column=column, unit=unit, why=affinities.why, line=affinities.describe(),
-        problems=tuple(problems), quantity=named,
-    )  # fmt: skip
+        column=column,
+        unit=unit,
+        why=affinities.why,
+        line=affinities.describe(),
+        problems=tuple(problems),
+        quantity=named,
+    )
 
 
 def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[str, Label]]:
@@ -625,8 +661,10 @@ def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[
         if name in used or header.unit is None or not header.sure:
             continue
         other = to_pkd(read_numbers(table.frame[name]), header.unit)
-        both = np.isfinite(other) & np.isfinite(pkd)
-        if 2 * both.sum() > np.isfinite(pkd).sum():
-            own_ranks, other_ranks = (pd.Series(one[both]).rank() for one in (pkd, other))
+        measured_twice = np.isfinite(other) & np.isfinite(pkd)
+        if 2 * measured_twice.sum() > np.isfinite(pkd).sum():
+            own_ranks, other_ranks = (
+                pd.Series(values[measured_twice]).rank() for values in (pkd, other)
+            )
             if own_ranks.corr(other_ranks) < OPPOSITE:
                 yield name, header.unit

@@ -74,24 +74,24 @@ def with_logliks(
             names.append(name)
             continue
         asked = LOGLIKS if name == LOGLIK else {name: LOGLIKS[name]}
-        found = {
-            one: folders[kind]
-            for one, kind in asked.items()
-            if kind in folders and folders[kind].head and one not in frame.columns
+        likelihoods = {
+            name: folders[kind]
+            for name, kind in asked.items()
+            if kind in folders and folders[kind].head and name not in frame.columns
         }
-        if not found:
+        if not likelihoods:
             msg = (
                 f"{table.source}: no column {name!r}, and no likelihood of the "
                 f"{' or '.join(asked.values())} in the store; expected one of them. Run abag embed "
                 "--loglik into a new store, or leave it out."
             )
             raise ColumnError(msg)
-        for column, folder in found.items():
+        for column, folder in likelihoods.items():
             sequences = table.sequences[LOGLIKS[column]]
             loglik_N = read_logliks(folder, sequences.keys)
             frame = frame.assign(**{column: loglik_N[sequences.of_row]})
             heads[column] = folder.head
-        names += [one for one in found if one not in names]
+        names += [name for name in likelihoods if name not in names]
     names = list(dict.fromkeys(names))
     return replace(table, frame=frame), replace(named, features=tuple(names) or None), heads
 

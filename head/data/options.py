@@ -67,24 +67,31 @@ class LabelOptions(BadRowOptions, group="Data"):
         "than an affinity, such as expression or a melting temperature.",
     )
     better: Better | None = option(
-        None, default_text="known for pKd and by usual names, such as Tm or ddG",
+        None,
+        default_text="known for pKd and by usual names, such as Tm or ddG",
         help="Which values of another quantity are better.",
-    )  # fmt: skip
+    )
     unit: str | None = option(
-        None, metavar="TEXT", default_text="in brackets in the column's name",
+        None,
+        metavar="TEXT",
+        default_text="in brackets in the column's name",
         help="Unit of another quantity, for messages and reports.",
-    )  # fmt: skip
+    )
     molar_mass: str | None = option(
-        None, metavar="KDA", default_text="igg", rare=True,
+        None,
+        metavar="KDA",
+        default_text="igg",
+        rare=True,
         help="Molar mass of the antibodies, for labels in ug_ml or ng_ml: igg (150 kDa), scfv "
         "(27), vhh (15), or a number of kDa.",
-    )  # fmt: skip
+    )
     no_binding: float | None = option(
-        None, metavar="VALUE",
+        None,
+        metavar="VALUE",
         default_text="such cells are invalid",
         help="Read words such as NB or non-binder as weaker than this value, in the unit of the "
         "label; for instance the highest concentration tested.",
-    )  # fmt: skip
+    )
     no_binding_empty: bool = option(
         False, rare=True, help="Read empty cells so, too; needs --no-binding."
     )
@@ -112,6 +119,7 @@ class LabelOptions(BadRowOptions, group="Data"):
     )
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if options of the label contradict each other or lack one another."""
         self._check_quantity()
         low, high = self.bounds(affinity=True)
         if not low < high:
@@ -137,8 +145,8 @@ class LabelOptions(BadRowOptions, group="Data"):
         return read_molar_mass(self.molar_mass)
 
     def _check_quantity(self) -> None:
-        given = self.better is not None or self.unit is not None
-        if given and self.label not in (None, "value"):
+        is_given = self.better is not None or self.unit is not None
+        if is_given and self.label not in (None, "value"):
             msg = (
                 f"--better and --unit: are of other quantities than affinities, but --label says "
                 f"{self.label}; expected --label value with them. Leave these options out, or give "
@@ -168,10 +176,12 @@ class PairColumnOptions(Options, group="Data"):
     """Columns that describe a pair or its label, beside its sequences."""
 
     features: tuple[str, ...] | None = option(
-        None, metavar="COLUMNS", default_text="none",
+        None,
+        metavar="COLUMNS",
+        default_text="none",
         help="Columns of numbers that models read beside the vectors, such as "
         "loglik,foldx_ddg; predict needs them, too.",
-    )  # fmt: skip
+    )
     categories: tuple[str, ...] | None = option(
         None,
         metavar="COLUMNS",
@@ -179,10 +189,11 @@ class PairColumnOptions(Options, group="Data"):
         help="Columns of text that models read as categories, such as assay,laboratory.",
     )
     error: str | None = option(
-        None, metavar="COLUMN",
+        None,
+        metavar="COLUMN",
         help="Column of the standard deviation of each label, in its unit; labels with smaller "
         "ones count more.",
-    )  # fmt: skip
+    )
     weight: str | None = option(
         None,
         metavar="COLUMN",
@@ -197,16 +208,20 @@ class PairColumnOptions(Options, group="Data"):
     @property
     def named_columns(self) -> dict[str, str]:
         """What each column that is named is: a feature, category, error or weight."""
-        found = dict.fromkeys(self.features or (), "feature")
-        found |= dict.fromkeys(self.categories or (), "category")
+        columns = dict.fromkeys(self.features or (), "feature")
+        columns |= dict.fromkeys(self.categories or (), "category")
         trust = {self.error: "error", self.weight: "weight"}
-        return found | {name: word for name, word in trust.items() if name is not None}
+        return columns | {name: word for name, word in trust.items() if name is not None}
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if a column is empty, named twice, or one of too many."""
         names = [*(self.features or ()), *(self.categories or ())]
-        for one in ("features", "categories"):
-            if getattr(self, one) is not None and not all(getattr(self, one)):
-                msg = f"--{one}: names no column; expected names such as foldx_ddg. Correct it."
+        for option_name in ("features", "categories"):
+            if getattr(self, option_name) is not None and not all(getattr(self, option_name)):
+                msg = (
+                    f"--{option_name}: names no column; expected names such as foldx_ddg. Correct "
+                    "it."
+                )
                 raise OptionError(msg)
         if len(names) > MOST_FEATURES:
             msg = (
@@ -231,10 +246,11 @@ class SplitOptions(Options, group="Split"):
     """How pairs are split into training, validation and test parts."""
 
     split: str = option(
-        "auto", metavar="HOW",
+        "auto",
+        metavar="HOW",
         help="auto (every regime), random, antigen, antibody, both, mutations, column=NAME or "
         "file=PATH.",
-    )  # fmt: skip
+    )
     folds: int = option(
         0, low=0, metavar="K", help="Folds of a cross-validation; 0: as many as needed."
     )
@@ -253,6 +269,7 @@ class SplitOptions(Options, group="Split"):
     )
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if the split is unknown, or its number of folds is 1."""
         if self.folds == 1:
             msg = (
                 "--folds: 1 is out of range; expected 2 or more folds, or 0 for as many as needed."
@@ -265,6 +282,7 @@ class SplitOptions(Options, group="Split"):
 
     @property
     def split_name(self) -> str:
+        """Method of the split, without the column or file that follows ``=``."""
         return self.split.partition("=")[0]
 
     @property
@@ -274,4 +292,5 @@ class SplitOptions(Options, group="Split"):
 
     @property
     def effective_split_seed(self) -> int:
+        """Seed of the split: `split_seed`, or else `seed`."""
         return self.seed if self.split_seed is None else self.split_seed

@@ -110,11 +110,11 @@ class Quantity:
 
     def outward(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Name the columns of a table of the code as users see them."""
-        return frame.rename(columns={one: self.column(one) for one in INSIDE if one in frame})
+        return frame.rename(columns={name: self.column(name) for name in INSIDE if name in frame})
 
     def inward(self, frame: pd.DataFrame, *names: str) -> pd.DataFrame:
         """Give these columns of a table that was written back their names in the code."""
-        return frame.rename(columns={self.column(one): one for one in names})
+        return frame.rename(columns={self.column(name): name for name in names})
 
     def show(self, value: float, digits: int = 2) -> str:
         """Write a value: with `digits` after the point, or as many significant ones and two more.
@@ -190,9 +190,11 @@ def read_value_header(column: str) -> ValueHeader:
         unit = bracketed["unit"].strip()
     describes_another = not _SPREAD.isdisjoint(_words(column))
     return ValueHeader(
-        printable(name)[:LONGEST_NAME] or "value", printable(unit)[:LONGEST_NAME],
-        None if describes_another else _better_values(column, name), describes_another,
-    )  # fmt: skip
+        printable(name)[:LONGEST_NAME] or "value",
+        printable(unit)[:LONGEST_NAME],
+        None if describes_another else _better_values(column, name),
+        describes_another,
+    )
 
 
 def _is_of_function(name: str, bracketed: str) -> bool:

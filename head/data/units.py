@@ -98,6 +98,7 @@ class Header:
 
     @property
     def unit(self) -> Label | None:
+        """The unit that the name states first; None if it states none."""
         return self.units[0] if self.units else None
 
 
@@ -265,7 +266,8 @@ def _segments(run: str) -> list[str] | None:
     best: list[list[str] | None] = [[], *[None] * len(run)]
     for end in range(1, len(run) + 1):
         for start in range(end):
-            tag, before = _WORDS.get(run[start:end]), best[start]
+            tag = _WORDS.get(run[start:end])
+            before = best[start]
             if tag is None or before is None:
                 continue
             if best[end] is None or len(before) + 1 < len(best[end] or ()):
@@ -342,31 +344,32 @@ def read_header(name: str) -> Header:
         return Header(affinity=True, sure=False)
     for pattern, spelled in _REWRITTEN:
         text = re.sub(pattern, spelled, text)
-    found = _Found(set(), set(), unknown_unit=not readable)
-    text = _take_minus(text, found)
-    text = _take_units(text, found)
+    words_found = _Found(set(), set(), unknown_unit=not readable)
+    text = _take_minus(text, words_found)
+    text = _take_units(text, words_found)
     if re.search(r"\^|\de-\d|(?<![a-z0-9])1\s*/", text):  # a power of no known unit
-        found.unknown_unit = True
+        words_found.unknown_unit = True
     if {*re.sub("[a-z0-9]", "", text)} - _SEPARATORS:
-        found.unknown_unit = True
+        words_found.unknown_unit = True
     for run in re.findall("[a-z0-9]+", text):
         tags = _segments(run)
         if tags is None:
-            found.unknown_words = True
+            words_found.unknown_words = True
             tags = [_WORDS[part] for part in _WITHIN.findall(run)]
         for tag in tags:
             kind, _, value = tag.partition(" ")
             if kind == "unit":
-                found.units.add(value)
+                words_found.units.add(value)
             elif tag:
-                found.tags.add(tag)
+                words_found.tags.add(tag)
     if len(re.findall(r"(?<![a-z])(?:kd|ki|ic50|ec50)(?![a-z])", text)) > 1 and "/" in text:
-        found.tags.add("not a ratio")
-    return _conclude(found)
+        words_found.tags.add("not a ratio")
+    return _conclude(words_found)
 
 
 def _conclude(found: _Found) -> Header:
-    tags, predicted = found.tags, "predicted" in found.tags
+    tags = found.tags
+    predicted = "predicted" in found.tags
     quantities = {tag.removeprefix("of ") for tag in tags if tag.startswith("of ")}
     if "rate" in found.units:
         tags.add("not a rate")
@@ -380,21 +383,27 @@ def _conclude(found: _Found) -> Header:
         if len(found.units) == 1 and not unclear:
             units = _allowed_units({"affinity"}, next(iter(found.units)), "", negative=False)
         return Header(
-            units=units, affinity=bool(found.units), unit_alone=bool(found.units), sure=False,
+            units=units,
+            affinity=bool(found.units),
+            unit_alone=bool(found.units),
+            sure=False,
             predicted=predicted,
-        )  # fmt: skip
-    allowed = () if found.unknown_unit or len(logarithms) > 1 or len(found.units) > 1 else (
-        _allowed_units(quantities, next(iter(found.units), ""), next(iter(logarithms), ""),
-                       negative="neg" in tags)
-    )  # fmt: skip
-    of_kd = not quantities & {"pic50"}
-    order = 2 if allowed[:1] != ("pkd",) else 0 if of_kd else 1
+        )
+    allowed: tuple[Label, ...] = ()
+    if not (found.unknown_unit or len(logarithms) > 1 or len(found.units) > 1):
+        stated = next(iter(found.units), "")
+        logarithm = next(iter(logarithms), "")
+        allowed = _allowed_units(quantities, stated, logarithm, negative="neg" in tags)
+    is_kd = not quantities & {"pic50"}
+    order = 2 if allowed[:1] != ("pkd",) else 0 if is_kd else 1
     clear = bool(allowed) or not (found.units or found.unknown_unit)
     return Header(
-        units=allowed, sure=clear and not found.unknown_words and not predicted, affinity=True,
+        units=allowed,
+        sure=clear and not found.unknown_words and not predicted,
+        affinity=True,
         order=order,
         predicted=predicted,
-    )  # fmt: skip
+    )
 
 
 def is_of_alphaseq(name: str) -> bool:
@@ -417,18 +426,24 @@ def _allowed_units(
             else ()
         )
     if named == "dg":
-        both: dict[str, tuple[Label, ...]] = {
-            "": ("dg_kcal", "dg_kj"), "kcal": ("dg_kcal",), "kj": ("dg_kj",),
-        }  # fmt: skip
-        return () if logarithm or negative else both.get(unit, ())
+        energies: dict[str, tuple[Label, ...]] = {
+            "": ("dg_kcal", "dg_kj"),
+            "kcal": ("dg_kcal",),
+            "kj": ("dg_kj",),
+        }
+        return () if logarithm or negative else energies.get(unit, ())
     if named == "ka":
         per = unit.removeprefix("per ")
         return () if logarithm or negative or per == unit else _existing(f"ka_per_{per}")
     if named != "kd":
         return ()
     if negative:
-        of_m: tuple[Label, ...] = ("pkd",)
-        by_unit = {"": (*of_m, "neg_log10_kd_nm"), "m": of_m, "nm": _existing("neg_log10_kd_nm")}
+        in_molar: tuple[Label, ...] = ("pkd",)
+        by_unit = {
+            "": (*in_molar, "neg_log10_kd_nm"),
+            "m": in_molar,
+            "nm": _existing("neg_log10_kd_nm"),
+        }
         return by_unit.get(unit, ()) if logarithm == "log10" else ()
     if unit in DECADES:
         prefix = f"{logarithm}_" if logarithm else ""
@@ -438,10 +453,17 @@ def _allowed_units(
 
 def _one_quantity(quantities: set[str], unit: str) -> str:
     """Name the only quantity of a name, or nothing; a binding constant is told by its unit."""
-    of_kd, of_ka = {"kd", "dissociation"}, {"ka", "association"}
+    kd_words = {"kd", "dissociation"}
+    ka_words = {"ka", "association"}
     kinds = {
-        "kd" if one in of_kd else "ka" if one in of_ka else "pkd" if one == "pic50" else one
-        for one in quantities
+        "kd"
+        if quantity in kd_words
+        else "ka"
+        if quantity in ka_words
+        else "pkd"
+        if quantity == "pic50"
+        else quantity
+        for quantity in quantities
     } - {"affinity"}
     if kinds == {"pkd", "kd"}:  # "pKd, -log10(KD)"
         return "pkd"
@@ -453,4 +475,4 @@ def _one_quantity(quantities: set[str], unit: str) -> str:
 
 
 def _existing(unit: str) -> tuple[Label, ...]:
-    return tuple(one for one in TO_PKD if one == unit)
+    return tuple(label for label in TO_PKD if label == unit)

@@ -58,9 +58,9 @@ class StoredVectors:
         cls, folders: Sequence[tuple[EncoderFolder, str]], keys: NDArray[np.uint8]
     ) -> StoredVectors:
         """Read and join a pooling of each folder."""
-        each = [folder.read(keys, pooling) for folder, pooling in folders]
-        views = [View(*place, x_ND.shape[1]) for place, x_ND in zip(folders, each, strict=True)]
-        return cls(tuple(views), each[0] if len(each) == 1 else np.concatenate(each, axis=1))
+        parts = [folder.read(keys, pooling) for folder, pooling in folders]
+        views = [View(*place, x_ND.shape[1]) for place, x_ND in zip(folders, parts, strict=True)]
+        return cls(tuple(views), parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
 
     @classmethod
     def absent(cls, number: int = 1) -> StoredVectors:
@@ -69,6 +69,7 @@ class StoredVectors:
 
     @property
     def folder(self) -> EncoderFolder:
+        """Folder of the first view."""
         return self.views[0].folder
 
     @property
@@ -78,10 +79,12 @@ class StoredVectors:
 
     @property
     def widths(self) -> tuple[int, ...]:
+        """Numbers of a vector of each view."""
         return tuple(view.width for view in self.views) or (self.x_ND.shape[1],)
 
     @property
     def names(self) -> list[str]:
+        """Fingerprint and pooling of each view, as config.json records them."""
         return [f"{view.folder.fingerprint}:{view.pooling}" for view in self.views]
 
 
@@ -91,7 +94,9 @@ def read_vectors(
     """Read the vectors of the unique sequences; by default from the only encoder of a kind."""
     from abag.embed.store.store import folder_with  # imports pandas
 
-    folders = [(folder_with(store, table, kind, one["encoder"]), one["pooling"]) for one in views]
+    folders = [
+        (folder_with(store, table, kind, view["encoder"]), view["pooling"]) for view in views
+    ]
     return StoredVectors.read(folders, table.sequences[kind].keys)
 
 
@@ -117,8 +122,8 @@ class Standardizer:
         if len(widths) > 1:
             views = np.split(x_ND, np.cumsum(widths)[:-1], axis=1)
             each = [cls.of(view_ND, rows) for view_ND in views]
-            scale = np.concatenate([one.scale for one in each]) / np.sqrt(len(each))
-            return cls(np.concatenate([one.mean for one in each]), scale.astype(np.float32))
+            scale = np.concatenate([part.scale for part in each]) / np.sqrt(len(each))
+            return cls(np.concatenate([part.mean for part in each]), scale.astype(np.float32))
         used = np.arange(len(x_ND)) if rows is None else distinct(rows)
         origin = x_ND[used[0]].astype(np.float64)  # near the mean: sums of squares lose no digits
 
@@ -127,8 +132,11 @@ class Standardizer:
             return away_RD.sum(axis=0), np.einsum("rd,rd->d", away_RD, away_RD)
 
         parts = [sums(part) for part in _blocks(len(used), x_ND.shape[1])]
-        away, squares = (np.sum(each, axis=0) / len(used) for each in zip(*parts, strict=True))
-        mean, spread = origin + away, np.sqrt(np.maximum(0, squares - away**2))
+        away, squares = (
+            np.sum(of_parts, axis=0) / len(used) for of_parts in zip(*parts, strict=True)
+        )
+        mean = origin + away
+        spread = np.sqrt(np.maximum(0, squares - away**2))
         # A smaller spread is float16 rounding (2.8e-4 of the value), not signal.
         varies = spread > 5e-4 * np.abs(mean) + 1e-12
         floor = SPREAD_FLOOR * np.median(spread[varies]) if varies.any() else 1.0
@@ -161,7 +169,8 @@ class Standardizer:
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], kind: str) -> Standardizer:
         """Restore from the `arrays` of a predictor; KeyError or ValueError if they do not fit."""
-        mean, scale = arrays[f"{kind}.mean"], arrays[f"{kind}.scale"]
+        mean = arrays[f"{kind}.mean"]
+        scale = arrays[f"{kind}.scale"]
         if not mean.ndim == scale.ndim == 1 or not len(mean) == len(scale) > 0:
             msg = f"{kind}.mean and {kind}.scale have shapes {mean.shape} and {scale.shape}"
             raise ValueError(msg)

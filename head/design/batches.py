@@ -46,7 +46,8 @@ def _upper_confidence_bound(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
 
 def _expected_improvement(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
     """Return by how much a pair is expected to exceed the best, in pKd; 0 for one that does not."""
-    gain, z = mean - aim.best, _standardised(mean - aim.best, sigma)
+    gain = mean - aim.best
+    z = _standardised(gain, sigma)
     density = np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
     # Far below the best, both terms cancel but for rounding.
     return np.where(sigma > 0, np.maximum(gain * ndtr(z) + sigma * density, 0), np.maximum(gain, 0))
@@ -129,15 +130,17 @@ def expect(
     mean: Floats, sigma: Floats, *, correlation: float = CORRELATION, above: float = np.nan
 ) -> Expectation:
     """Simulate the measurement of a batch, best first; equal arguments give equal results."""
-    rng, sums = np.random.default_rng(0), np.zeros(len(mean))
-    best, counts = np.empty(DRAWS), np.empty(DRAWS)
+    rng = np.random.default_rng(0)
+    sums = np.zeros(len(mean))
+    best = np.empty(DRAWS)
+    counts = np.empty(DRAWS)
     step = max(1, BLOCK_VALUES // len(mean))
     for at in range(0, DRAWS, step):
         block = slice(at, min(at + step, DRAWS))
         draws = block.stop - at
         common = rng.standard_normal((draws, 1))
-        own = rng.standard_normal((draws, len(mean)))
-        error = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
+        own_noise = rng.standard_normal((draws, len(mean)))
+        error = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own_noise
         measured = mean + sigma * error
         counts[block] = (measured > above).sum(axis=1)
         best_so_far = np.maximum.accumulate(measured, axis=1)

@@ -22,22 +22,19 @@ from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.tables import TableLike
-from abag.head.data.affinities import (
-    RANK_COLUMNS,
-    USUAL_PKD,
-    Remembered,
-    UnclearLabel,
-    choose_prediction,
-    outside,
-    read_numbers,
-)
+from abag.head.data.cells import read_numbers
+from abag.head.data.label_column import UnclearLabel
+from abag.head.data.label_unit import Remembered, choose_prediction
 from abag.head.data.labels import label_pairs
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import to_pkd
+from abag.head.data.usual_values import USUAL_PKD, outside
+from abag.head.data.written_columns import RANK_COLUMNS
 from abag.head.models.pair_vectors import Index
-from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Sequences
+from abag.head.prediction.predictor import SAME_PREDICTION_PKD
 from abag.head.prediction.reading import as_in_the_run
+from abag.head.prediction.sequences import Sequences
 from abag.head.prediction.tables import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
 from abag.head.runs.run_folder import read_config, remembered_label
@@ -92,23 +89,25 @@ class Candidates:
         return self.number(self.antibodies.of_row, self.antigens.of_row)
 
     def number(self, antibody: Index, antigen: Index) -> Ints:
-        """Number pairs of these antibodies and antigens, (P,) each."""
+        """Return a number for each pair of these antibodies and antigens, (P,) each."""
         return antibody.astype(np.int64) * len(self.antigens.chains) + antigen
 
     def repeated(self) -> Bools:
         """Return which rows repeat the pair of an earlier row, (R,)."""
         _, first, of_row = np.unique(self.pair, return_index=True, return_inverse=True)
-        first_row, row = first[of_row], self.frame["row"].to_numpy()
+        first_row = first[of_row]
+        row = self.frame["row"].to_numpy()
         for name in self.frame.columns.intersection(["mean", "sigma"]):
             value = self.frame[name].to_numpy()
             differ = np.flatnonzero(abs(value - value[first_row]) > self.same)
             if len(differ):
-                other, one = differ[0], first_row[differ[0]]
+                other = differ[0]
+                earlier = first_row[other]
                 msg = (
-                    f"{self.source}: rows {row[one] + self.first_row} and "
+                    f"{self.source}: rows {row[earlier] + self.first_row} and "
                     f"{row[other] + self.first_row} are the same pair with "
-                    f"different predictions, {value[one]:g} and {value[other]:g}; expected one per "
-                    "pair. Remove the others."
+                    f"different predictions, {value[earlier]:g} and {value[other]:g}; expected "
+                    "one per pair. Remove the others."
                 )
                 raise PredictionError(msg)
         return np.asarray(first_row != np.arange(len(first_row)))
@@ -137,14 +136,14 @@ def quantity_of(table: TableLike, options: RankOptions, predictor: Predictor | N
     """
     better = options.better
     if predictor is not None:
-        of_run = predictor.quantity
-        if better not in (None, of_run.better):
+        quantity = predictor.quantity
+        if better not in (None, quantity.better):
             msg = (
-                f"--better {better}: the run predicts {of_run.description}; expected the same. "
+                f"--better {better}: the run predicts {quantity.description}; expected the same. "
                 "Leave --better out."
             )
             raise PredictionError(msg)
-        return PKD if of_run.affinity else of_run
+        return PKD if quantity.affinity else quantity
     columns = without_labels(options).columns
     first = next(read_chunks(table, replace(options, columns=columns, limit=1)))
     column = first.columns.get("prediction")
@@ -169,7 +168,7 @@ def aimed(options: RankOptions, quantity: Quantity) -> RankOptions:
     """Return options with the values to reach in the direction of `towards_better`."""
     if quantity.sign > 0:
         return options
-    best, above = (None if one is None else -one for one in (options.best, options.above))
+    best, above = (None if value is None else -value for value in (options.best, options.above))
     return replace(options, best=best, above=above)
 
 
@@ -226,7 +225,7 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
         raise PredictionError(msg) from error
     mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
     mean = to_pkd(mean, unit)
-    found = pd.DataFrame({"row": chunk.positions, "mean": mean})
+    predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
         if unit != "pkd":
@@ -236,18 +235,18 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
                 "--rule mean."
             )
             raise PredictionError(msg)
-        found["sigma"] = _finite(chunk, sigma, "standard error", "0 or more pKd", low=0.0)
-    return _with_flags(found, chunk)
+        predictions["sigma"] = _finite(chunk, sigma, "standard error", "0 or more pKd", low=0.0)
+    return _with_flags(predictions, chunk)
 
 
 def _read_values(chunk: SequenceTable) -> pd.DataFrame:
     """Read the same of predictions of another quantity than an affinity."""
     mean = _finite(chunk, chunk.column("prediction"), "prediction", "a finite number")
-    found = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
+    predictions = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
-        found["sigma"] = _finite(chunk, sigma, "standard error", "0 or more", low=0.0)
-    return _with_flags(found, chunk)
+        predictions["sigma"] = _finite(chunk, sigma, "standard error", "0 or more", low=0.0)
+    return _with_flags(predictions, chunk)
 
 
 def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
@@ -290,18 +289,22 @@ def _flags(chunk: SequenceTable, column: str) -> Bools:
 
 def sites_of(sites: pd.Series) -> list[list[str]]:
     """List the places of the mutations of each candidate, such as ``heavy 107``."""
-    listed = {
-        text: [" ".join(one) for one in zip(*(part.split("+") for part in text.split("/")))]  # noqa: B905
-        for text in sites.unique()
-    }
-    return [listed[text] for text in sites]
+    places = {text: _places_of(text) for text in sites.unique()}
+    return [places[text] for text in sites]
+
+
+def _places_of(text: str) -> list[str]:
+    """Join the chain and the position of each mutation of one candidate."""
+    columns = [part.split("+") for part in text.split("/")]
+    return [" ".join(place) for place in zip(*columns, strict=False)]
 
 
 def read_rows(table: TableLike, options: TableOptions, rows: Ints) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written."""
-    wanted, parts = np.sort(rows), []
+    ordered = np.sort(rows)
+    parts = []
     for chunk in read_chunks(table, options, as_written=True):
-        parts.append(chunk.frame.loc[wanted[np.isin(wanted, chunk.frame.index)]])
+        parts.append(chunk.frame.loc[ordered[np.isin(ordered, chunk.frame.index)]])
     return pd.concat(parts).reindex(rows).reset_index(drop=True)
 
 
@@ -338,12 +341,12 @@ def read_all_measured(
     candidates: Candidates, options: RankOptions, of_run: ReadAs
 ) -> list[Measured]:
     """Read the measured pairs of the run, which a predictor alone lacks, and those of a table."""
-    found = list[Measured]()
+    tables = list[Measured]()
     if options.run is not None and (Path(options.run) / MEASURED).exists():
-        found.append(_read_measured_of_run(Path(options.run), candidates, options))
+        tables.append(_read_measured_of_run(Path(options.run), candidates, options))
     if options.measured is not None:
-        found.append(read_measured(options.measured, candidates, options, of_run))
-    return found
+        tables.append(read_measured(options.measured, candidates, options, of_run))
+    return tables
 
 
 def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
@@ -354,10 +357,10 @@ def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
     PredictionError
         If no measured pair has the antigen of the predictions.
     """
-    best = [one.best(quantity) for one in measured]
-    if numbers := [one for one in best if one is not None]:
+    best = [labels.best(quantity) for labels in measured]
+    if numbers := [value for value in best if value is not None]:
         return max(numbers)
-    sources = ", ".join(one.table.source for one in measured)
+    sources = ", ".join(labels.table.source for labels in measured)
     msg = (
         f"{sources}: no measured pair has the antigen of the predictions; expected "
         "some for --rule improvement. Give --best PKD."
@@ -394,9 +397,11 @@ def read_measured(
     pairs = read_pairs(table, reading).sorted_by_key()
     pairs.report_notes()
     labels = LabelOptions(
-        label=options.label, molar_mass=options.molar_mass, bad_rows=options.bad_rows or "error",
+        label=options.label,
+        molar_mass=options.molar_mass,
+        bad_rows=options.bad_rows or "error",
         better=options.better if options.run is None and options.label in (None, "value") else None,
-    )  # fmt: skip
+    )
     config = None if options.run is None else Path(options.run) / "config.json"
     remembered = None
     if config is not None and config.exists():  # a predictor alone has none
@@ -413,13 +418,14 @@ def _among(
     """Find measured pairs among the candidates."""
     antibody_of = _find(pairs.antibodies.chains, candidates.antibodies)
     antigen_of = _find(pairs.antigens.chains, candidates.antigens)
-    a, g = antibody_of[pairs.antibodies.of_row], antigen_of[pairs.antigens.of_row]
-    known = (a >= 0) & (g >= 0)
-    measured = candidates.number(a[known], g[known])
+    a = antibody_of[pairs.antibodies.of_row]
+    g = antigen_of[pairs.antigens.of_row]
+    both_known = (a >= 0) & (g >= 0)
+    measured = candidates.number(a[both_known], g[both_known])
     return Measured(pairs, labels, remembered, antigen_of, np.isin(candidates.pair, measured))
 
 
 def _find(chains: Sequence[Chains], among: Sequences) -> Ints:
     """Return the index of each sequence among others, -1 if it is not there."""
-    number = {one: n for n, one in enumerate(among.chains)}
-    return np.array([number.get(one, -1) for one in chains], np.int64)
+    number = {sequence: n for n, sequence in enumerate(among.chains)}
+    return np.array([number.get(sequence, -1) for sequence in chains], np.int64)

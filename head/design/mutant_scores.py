@@ -25,13 +25,15 @@ from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
-from abag.head.prediction.predictor import Scorer, Sequences
+from abag.head.prediction.predictor import Scorer
+from abag.head.prediction.sequences import Sequences
 from abag.head.prediction.tables import row_bar
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.head.models.gaussian_process import GaussianProcess
-    from abag.head.prediction.predictor import Predictor, SequenceCounts
+    from abag.head.prediction.predictor import Predictor
+    from abag.head.prediction.sequences import SequenceCounts
 
 BATCH = 16_384
 """Mutants whose vectors are in memory at a time: 70 MB at IgT5's width."""
@@ -67,21 +69,24 @@ def score_mutants(
     pairs += [parents[number].mutant(changes) for number, changes in mutants]
     sides = [Sequences.of(kind, [pair[at] for pair in pairs]) for at, kind in enumerate(KINDS)]
     counts = predictor.encode(store, *sides, **embed_options)
-    scorer, first = Scorer(predictor, open_store(store), *sides), len(parents)
-    regimes, _ = scorer.count_regimes(scorer.count_classes(*(one.of_row[first:] for one in sides)))
+    scorer = Scorer(predictor, open_store(store), *sides)
+    first = len(parents)
+    regimes, _ = scorer.count_regimes(
+        scorer.count_classes(*(sequences.of_row[first:] for sequences in sides))
+    )
     verdicts = predictor.say_verdicts(regimes, "mutant")
     pkd_measured = np.full(len(pairs), np.nan)
     if len(measured):
-        keys = [np.array(hex_keys(one.keys), object)[one.of_row] for one in sides]
+        keys = [np.array(hex_keys(sequences.keys), object)[sequences.of_row] for sequences in sides]
         pkd_measured = measured.reindex(pd.MultiIndex.from_arrays(keys)).to_numpy(np.float64)
-    own, _ = scorer.score(*(one.of_row[:first] for one in sides))
+    parent_scores, _ = scorer.score(*(sequences.of_row[:first] for sequences in sides))
     frames = []
     with row_bar("scoring", len(mutants)) as shown:
         for at in range(0, len(mutants), BATCH):
             batch = mutants[at : at + BATCH]
             numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
             rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
-            index = [one.of_row[rows] for one in sides]
+            index = [sequences.of_row[rows] for sequences in sides]
             scores, vectors = scorer.score(*index)
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
             used = scorer.find_regimes(*index).used
@@ -95,18 +100,23 @@ def score_mutants(
     described = {
         "parent": [parents[number].name for number, _ in mutants],
         "mutation": [name_mutant(changes) for _, changes in mutants],
-        **{
-            name: ["+".join(getattr(site, name) for site, _ in changes) for _, changes in mutants]
-            for name in ("chain", "position", "region", "wild_type")
-        },
+        "chain": _joined(mutants, "chain"),
+        "position": _joined(mutants, "position"),
+        "region": _joined(mutants, "region"),
+        "wild_type": _joined(mutants, "wild_type"),
         "mutant": ["+".join(new for _, new in changes) for _, changes in mutants],
         "heavy": [antibody[0] for antibody, _ in pairs[first:]],
         "light": [antibody[1] for antibody, _ in pairs[first:]],
         "antigen": ["|".join(antigen) for _, antigen in pairs[first:]],
     }
     frame = pd.concat([pd.DataFrame(described), frame], axis=1)
-    of_parents = own.assign(pkd_measured=pkd_measured[:first])
-    return ScoredMutants(frame, of_parents, counts, regimes, verdicts)
+    parent_frame = parent_scores.assign(pkd_measured=pkd_measured[:first])
+    return ScoredMutants(frame, parent_frame, counts, regimes, verdicts)
+
+
+def _joined(mutants: Sequence[MutantOfParent], name: str) -> list[str]:
+    """Return a field of the sites of each mutant, joined by ``+``."""
+    return ["+".join(getattr(site, name) for site, _ in changes) for _, changes in mutants]
 
 
 def _with_differences(
@@ -120,7 +130,8 @@ def _with_differences(
 
     `used`, (P,), is the measured regime whose mixture scores a pair.
     """
-    pkd, at = scores["pkd_predicted"].to_numpy(), list(scores).index("regime")
+    pkd = scores["pkd_predicted"].to_numpy()
+    at = list(scores).index("regime")
     scores.insert(at, "difference", pkd - pkd[parent])
     if has_difference_sigma(predictor):
         sigma = spreads(predictor, used) * deviation(predictor, vectors, parent)
@@ -144,10 +155,10 @@ def _with_likelihoods(
 
 
 def has_difference_sigma(predictor: Predictor) -> bool:
-    """Whether sigmas of differences can be computed."""
+    """Return whether sigmas of differences can be computed."""
     several = any(len(part.models) > 1 for part in predictor.parts)
-    known = several or any(MODELS[part.name].has_posterior for part in predictor.parts)
-    return known and any(one.spread > 0 for one in predictor.regimes.values())
+    has_variance = several or any(MODELS[part.name].has_posterior for part in predictor.parts)
+    return has_variance and any(regime.spread > 0 for regime in predictor.regimes.values())
 
 
 def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
@@ -157,17 +168,17 @@ def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
 
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
     """Return the standard deviation of each pair's difference from its parent, (P,) in pKd."""
-    own = [
+    model_variances = [
         cast("GaussianProcess", model).difference_variance(vectors, parent)
         for part in predictor.parts
         for model in part.models
         if MODELS[part.name].has_posterior
     ]
-    if own:
-        return np.asarray(np.sqrt(np.mean(own, axis=0)))
+    if model_variances:
+        return np.asarray(np.sqrt(np.mean(model_variances, axis=0)))
     several = [part.models for part in predictor.parts if len(part.models) > 1]
     variances = []
-    for each in several:
-        predicted = np.stack([model.predict(vectors) for model in each])
+    for models in several:
+        predicted = np.stack([model.predict(vectors) for model in models])
         variances.append(np.var(predicted - predicted[:, parent], axis=0))
     return np.asarray(np.sqrt(np.mean(variances, axis=0)))

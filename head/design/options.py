@@ -45,35 +45,45 @@ class ScanOptions(ScoringOptions, group="Scan"):
     heavy: str | None = option(None, metavar="SEQ", group="Data", help="Heavy chain of a parent.")
     light: str | None = option(None, metavar="SEQ", group="Data", help="Light chain of a parent.")
     parents: Path | str | Any | None = option(
-        None, metavar="TABLE", group="Data",
+        None,
+        metavar="TABLE",
+        group="Data",
         help="Table of parents with their antigens, instead of --heavy and --light.",
-    )  # fmt: skip
+    )
     region: str | None = option(
-        None, metavar="LIST", default_text="cdr",
+        None,
+        metavar="LIST",
+        default_text="cdr",
         help=f"Which residues to mutate, by IMGT: {', '.join(REGIONS)}; several with commas.",
-    )  # fmt: skip
+    )
     positions: str | None = option(
-        None, metavar="LIST",
+        None,
+        metavar="LIST",
         help="IMGT positions instead of a region, such as H105-H117,L56; A12 is residue 12 of the "
         "antigen.",
-    )  # fmt: skip
+    )
     mutate_to: str | None = option(
-        None, metavar="RESIDUES", default_text="the 20 standard ones",
+        None,
+        metavar="RESIDUES",
+        default_text="the 20 standard ones",
         help="Residues to mutate to.",
-    )  # fmt: skip
+    )
     exclude: str | None = option(
         None, metavar="RESIDUES", help="Residues not to mutate to, such as C."
     )
     pairs_of: int | None = option(
-        None, low=2, metavar="N",
+        None,
+        low=2,
+        metavar="N",
         help="Also score all double mutants of the N best single mutants of each parent.",
-    )  # fmt: skip
+    )
 
     def check_combination(self) -> None:
+        """Raise `OptionError` unless there is one source of parents, and something to mutate."""
         chains = self.heavy is not None or self.light is not None
         if chains == (self.parents is not None):
-            found = "both are given" if chains else "neither is given"
-            msg = f"--heavy or --light, and --parents: {found}; expected one. Give a parent."
+            problem = "both are given" if chains else "neither is given"
+            msg = f"--heavy or --light, and --parents: {problem}; expected one. Give a parent."
             raise OptionError(msg)
         if self.region is not None and self.positions is not None:
             msg = (
@@ -104,8 +114,8 @@ class ScanOptions(ScoringOptions, group="Scan"):
     @property
     def scanned_chains(self) -> frozenset[str]:
         """The chains that have these regions or positions."""
-        of_regions = (chain for region in self.regions for chain in REGIONS[region])
-        return frozenset([one.chain for one in self.ranges] or of_regions)
+        chains_of_regions = (chain for region in self.regions for chain in REGIONS[region])
+        return frozenset([positions.chain for positions in self.ranges] or chains_of_regions)
 
     @property
     def ranges(self) -> tuple[PositionRange, ...]:
@@ -116,10 +126,15 @@ class ScanOptions(ScoringOptions, group="Scan"):
 
     @property
     def residues(self) -> str:
-        wanted, unwanted = (
-            (self.mutate_to or STANDARD_RESIDUES).upper(),
-            (self.exclude or "").upper(),
-        )
+        """Residues to mutate to, in one-letter code and alphabetic order.
+
+        Raises
+        ------
+        OptionError
+            If `mutate_to` or `exclude` has a letter that is not a standard residue.
+        """
+        wanted = (self.mutate_to or STANDARD_RESIDUES).upper()
+        unwanted = (self.exclude or "").upper()
         for name, letters in (("mutate-to", wanted), ("exclude", unwanted)):
             bad = [letter for letter in letters if letter not in STANDARD_RESIDUES + ", "]
             if bad:
@@ -127,7 +142,11 @@ class ScanOptions(ScoringOptions, group="Scan"):
                     f"--{name}: {bad[0]!r} is not a standard residue; expected {STANDARD_RESIDUES}."
                 )
                 raise OptionError(msg)
-        return "".join(one for one in STANDARD_RESIDUES if one in wanted and one not in unwanted)
+        return "".join(
+            residue
+            for residue in STANDARD_RESIDUES
+            if residue in wanted and residue not in unwanted
+        )
 
     @property
     def chosen(self) -> str:
@@ -136,9 +155,9 @@ class ScanOptions(ScoringOptions, group="Scan"):
 
 
 def _read_range(text: str) -> PositionRange:
-    found = _POSITIONS.fullmatch(text.upper())
-    if found is not None:
-        chain, first, insertion, again, last = found.groups()
+    match = _POSITIONS.fullmatch(text.upper())
+    if match is not None:
+        chain, first, insertion, again, last = match.groups()
         if again in (None, "", chain) and (last is None or int(last) >= int(first)):
             alone = insertion or ("" if last is None else None)
             asked = PositionRange(text, CHAIN_LETTERS[chain], int(first), int(last or first), alone)
@@ -169,41 +188,54 @@ class RankOptions(TableOptions, group="Choice"):
         None, low=0, metavar="K", default_text="1", help="Sigmas that --rule ucb adds."
     )
     best: float | None = option(
-        None, metavar="PKD", default_text="the best of --measured and --run",
+        None,
+        metavar="PKD",
+        default_text="the best of --measured and --run",
         help="Best pKd so far, for --rule improvement.",
-    )  # fmt: skip
+    )
     above: float | None = option(
         None, metavar="PKD", help="pKd to reach; the pairs expected above it are counted."
     )
     better: Better | None = option(
-        None, default_text="as in the run, else higher",
+        None,
+        default_text="as in the run, else higher",
         help="Which predictions are better; lower for ddG and the like. --best and --above are "
         "then values of this quantity.",
-    )  # fmt: skip
+    )
     measured: Path | str | Any | None = option(
         None, metavar="TABLE", group="Data", help="Table of measured pairs, which are left out."
     )
     label: Label | None = option(
-        None, group="Data", default_text="stated by the column's name, else pkd",
+        None,
+        group="Data",
+        default_text="stated by the column's name, else pkd",
         help="Unit of the labels of --measured, whose column is --column pkd=NAME.",
-    )  # fmt: skip
+    )
     molar_mass: str | None = option(
-        None, metavar="KDA", group="Data", default_text="igg", rare=True,
+        None,
+        metavar="KDA",
+        group="Data",
+        default_text="igg",
+        rare=True,
         help="Molar mass of the antibodies, for ug_ml or ng_ml: igg, scfv, vhh, or kDa.",
-    )  # fmt: skip
+    )
     run: Path | str | None = option(
-        None, metavar="DIR", group="Data",
+        None,
+        metavar="DIR",
+        group="Data",
         help="Run that made the predictions: its measured pairs are left out, too, and rank says "
         "how well it predicts such pairs.",
-    )  # fmt: skip
+    )
     keep_far: bool = option(False, help="Keep pairs outside the training data.")
     per_cluster: int | None = option(
         None, low=1, metavar="N", help="Most pairs per cluster of antibodies at 98 % identity."
     )
     per_position: int | None = option(
-        None, low=1, metavar="N",
+        None,
+        low=1,
+        metavar="N",
         help="Most mutants per position, in a table that abag scan wrote.",
-    )  # fmt: skip
+    )
     bad_rows: Literal["error", "skip"] | None = option(  # type: ignore[assignment]
         None,
         group="Data",
@@ -213,6 +245,7 @@ class RankOptions(TableOptions, group="Choice"):
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if the rule lacks what it needs, or an option has no effect."""
         _ = read_molar_mass(self.molar_mass)
         if self.measured is None and (self.label or self.molar_mass):
             msg = (
@@ -229,8 +262,8 @@ class RankOptions(TableOptions, group="Choice"):
         if self.rule == "probability" and self.above is None:
             msg = "--rule probability: no threshold; expected one. Add --above PKD."
             raise OptionError(msg)
-        known = self.best, self.measured, self.run
-        if self.rule == "improvement" and all(one is None for one in known):
+        references = self.best, self.measured, self.run
+        if self.rule == "improvement" and all(reference is None for reference in references):
             msg = (
                 "--rule improvement: the best measured pKd is not known; expected it or a table of "
                 "measured pairs. Add --best PKD, --measured TABLE or --run DIR."

@@ -165,30 +165,33 @@ def rank(
     AbagError
         If a table or an option is invalid. ``out`` is then unchanged.
     """
-    chosen, out = RankOptions.from_keywords(options, "rank"), Path(out)
+    chosen = RankOptions.from_keywords(options, "rank")
+    out = Path(out)
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
         before = file_stamps(predictions)
         predictor = None if chosen.run is None else load_predictor(chosen.run)
-        of_run = NOTHING
+        reading = NOTHING
         if predictor is not None:
-            of_run = predictor.reading
+            reading = predictor.reading
             chosen = replace(chosen, antibody_region=predictor.antibody_region)
-        of_predictions = as_in_the_run(predictions, without_labels(chosen), of_run)
-        of_predictions = with_antigen(predictions, of_predictions, predictor)
+        reading_options = as_in_the_run(predictions, without_labels(chosen), reading)
+        reading_options = with_antigen(predictions, reading_options, predictor)
         chosen = replace(
-            chosen, antigen=of_predictions.antigen, bad_rows=of_predictions.bad_rows,
-            no_antigen=of_predictions.no_antigen,
-        )  # fmt: skip
-        quantity = quantity_of(predictions, of_predictions, predictor)
+            chosen,
+            antigen=reading_options.antigen,
+            bad_rows=reading_options.bad_rows,
+            no_antigen=reading_options.no_antigen,
+        )
+        quantity = quantity_of(predictions, reading_options, predictor)
         # from here on, higher is better
         candidates = towards_better(
-            read_candidates(predictions, of_predictions, quantity), quantity
+            read_candidates(predictions, reading_options, quantity), quantity
         )
         chosen = aimed(chosen, quantity)
         _say_regimes(candidates, chosen)
         _refuse_missing_columns(candidates, chosen)
-        measured = read_all_measured(candidates, chosen, of_run)
+        measured = read_all_measured(candidates, chosen, reading)
         left_out = _left_out(candidates, measured, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
@@ -204,11 +207,12 @@ def rank(
         drawn = _count_drawn(equal[eligible], equal[batch])
         why_not = _say_unranked(candidates, equal[eligible], batch, drawn, chosen, quantity)
         _say_kept(candidates, batch, chosen)
-        frame = read_rows(predictions, of_predictions, candidates.frame["row"].to_numpy()[batch])
+        frame = read_rows(predictions, reading_options, candidates.frame["row"].to_numpy()[batch])
         sign = quantity.sign
-        of_values = sign if chosen.rule in ("mean", "ucb") else 1
-        frame = frame.assign(rank=np.arange(1, len(batch) + 1), score=of_values * score[batch])
-        mean, above = candidates.mean[batch], chosen.above
+        value_sign = sign if chosen.rule in ("mean", "ucb") else 1
+        frame = frame.assign(rank=np.arange(1, len(batch) + 1), score=value_sign * score[batch])
+        mean = candidates.mean[batch]
+        above = chosen.above
         summary: RankSummary = {
             "out": str(out),
             "rule": chosen.rule,
@@ -224,28 +228,30 @@ def rank(
             "seed": SEED,
             "predicted": _interval((float(mean.min()), float(mean.max())), sign),
             "best_measured": _signed(best, sign),
-            "expected_best": None, "best_interval": None,
-            "expected_above": None, "above_interval": None,
-        }  # fmt: skip
+            "expected_best": None,
+            "best_interval": None,
+            "expected_above": None,
+            "above_interval": None,
+        }
         if candidates.sigma is not None:
             sigma = candidates.sigma[batch]
             if why_not is None:
-                found = expect(mean, sigma, above=np.nan if above is None else above)
-                frame = frame.assign(expected_best=sign * found.best_of_first)
-                summary["expected_best"] = sign * float(found.best_of_first[-1])
-                summary["best_interval"] = _interval(found.best_interval, sign)
+                expected = expect(mean, sigma, above=np.nan if above is None else above)
+                frame = frame.assign(expected_best=sign * expected.best_of_first)
+                summary["expected_best"] = sign * float(expected.best_of_first[-1])
+                summary["best_interval"] = _interval(expected.best_interval, sign)
                 if above is not None:
-                    summary["expected_above"] = found.above
-                    summary["above_interval"] = found.above_interval
+                    summary["expected_above"] = expected.above
+                    summary["above_interval"] = expected.above_interval
             if above is not None:
                 frame["probability_above"] = probability_above(mean, sigma, Aim(above=above))
         if not quantity.affinity:
             summary["quantity"] = quantity.to_json()
         names = map(str, frame.columns)
-        own = [name for name in names if name not in OUTSIDE or not quantity.affinity]
+        score_columns = [name for name in names if name not in OUTSIDE or not quantity.affinity]
         digits = quantity.digits(float(candidates.mean.std()))
         with writing_table(out) as write:
-            write(rounded(frame, out, own, digits))
+            write(rounded(frame, out, score_columns, digits))
             refuse_changed(predictions, before)
     return summary
 
@@ -283,12 +289,14 @@ def _say_regimes(candidates: Candidates, options: RankOptions) -> None:
     """Say what the run has shown for the regimes of the candidates, if they have any."""
     if "regime" not in candidates.frame:
         return
-    found = candidates.frame["regime"].value_counts().to_dict()
-    known = {str(name): rows for name, rows in found.items() if name in REGIMES}
+    counts = candidates.frame["regime"].value_counts().to_dict()
+    known_counts = {str(name): rows for name, rows in counts.items() if name in REGIMES}
     if options.run is not None:
-        load_predictor(options.run).say_verdicts(known, "candidate")
-    elif known:
-        words = "; ".join(f"{rows:,} ({REGIMES[name].words})" for name, rows in known.items())
+        load_predictor(options.run).say_verdicts(known_counts, "candidate")
+    elif known_counts:
+        words = "; ".join(
+            f"{rows:,} ({REGIMES[name].words})" for name, rows in known_counts.items()
+        )
         messages.say(f"candidates: {words}. With --run, rank says how well it predicts these.")
 
 
@@ -313,23 +321,23 @@ def _left_out(
     candidates: Candidates, measured: Sequence[Measured], options: RankOptions
 ) -> dict[str, Bools]:
     """Return which rows cannot be chosen, (R,), by reason, and say so; each has at most one."""
-    found = {"repeated": candidates.repeated()}
+    reasons = {"repeated": candidates.repeated()}
     told = {"repeated": "repeat a pair"}
     if measured:
-        is_measured = np.any([one.is_measured for one in measured], axis=0)
-        found["measured"] = is_measured & ~found["repeated"]
+        is_measured = np.any([table.is_measured for table in measured], axis=0)
+        reasons["measured"] = is_measured & ~reasons["repeated"]
         told["measured"] = "already measured"
     if not options.keep_far:
         far = candidates.frame["far"].to_numpy(np.bool_)
-        found["far"] = far & ~np.any(list(found.values()), axis=0)
+        reasons["far"] = far & ~np.any(list(reasons.values()), axis=0)
         told["far"] = "outside the training data (--keep-far keeps them)"
     # 0 measured is told, too: the sequences of the two tables may be cut differently
-    shown = [name for name, rows in found.items() if rows.any() or name == "measured"]
+    shown = [name for name, rows in reasons.items() if rows.any() or name == "measured"]
     if shown:
-        parts = ", ".join(f"{found[name].sum():,} {told[name]}" for name in shown)
+        parts = ", ".join(f"{reasons[name].sum():,} {told[name]}" for name in shown)
         rows = counted(len(candidates.frame), "row")
         messages.say(f"{candidates.source}: of {rows}, left out: {parts}")
-    return found
+    return reasons
 
 
 def _best(candidates: Candidates, measured: Sequence[Measured], quantity: Quantity) -> float:
@@ -371,14 +379,15 @@ def _equal(candidates: Candidates, eligible: Ints) -> Ints:
         regime = pd.factorize(candidates.frame["regime"].iloc[eligible])[0]
         antigen = candidates.antigens.of_row[eligible]
         groupings = [regime, regime * (antigen.max(initial=0) + 1) + antigen]
-    found = np.full(len(candidates.mean), -1)
-    found[eligible] = equal_groups(mean, sigma, groupings)
-    return found
+    group = np.full(len(candidates.mean), -1)
+    group[eligible] = equal_groups(mean, sigma, groupings)
+    return group
 
 
 def _levelled(candidates: Candidates, equal: Ints) -> Candidates:
     """Return candidates of which a group has one prediction and one sigma, its medians."""
-    frame, grouped = candidates.frame, equal >= 0
+    frame = candidates.frame
+    grouped = equal >= 0
     levels = {
         name: frame[name].mask(grouped, frame[name].groupby(equal).transform("median"))
         for name in frame.columns.intersection(["mean", "sigma"])
@@ -399,9 +408,9 @@ def _count_drawn(equal: Ints, chosen: Ints) -> int:
     if (equal == 0).all():
         return len(chosen)  # their order is drawn, even if there are no others
     groups = np.unique(chosen[chosen >= 0])
-    of_batch = [int((chosen == one).sum()) for one in groups]
-    of_all = [int((equal == one).sum()) for one in groups]
-    return sum(own for own, others in zip(of_batch, of_all, strict=True) if own < others)
+    drawn_sizes = [int((chosen == group).sum()) for group in groups]
+    group_sizes = [int((equal == group).sum()) for group in groups]
+    return sum(drawn for drawn, size in zip(drawn_sizes, group_sizes, strict=True) if drawn < size)
 
 
 def _say_unranked(
@@ -413,7 +422,8 @@ def _say_unranked(
     quantity: Quantity,
 ) -> str | None:
     """Say what the model does not rank; return why the batch is no choice of it, if so."""
-    pairs, size = len(equal), len(batch)
+    pairs = len(equal)
+    size = len(batch)
     if pairs > 1 and (equal == 0).all():
         why = f"all {counted(pairs, 'candidate')} have the same prediction"
         messages.say(
@@ -435,7 +445,7 @@ def _say_unranked(
     if options.run is None or "regime" not in candidates.frame:
         return None
     predictor = load_predictor(options.run)
-    by_chance = [name for name, one in predictor.regimes.items() if is_by_chance(one.verdict)]
+    by_chance = [name for name, used in predictor.regimes.items() if is_by_chance(used.verdict)]
     regime = candidates.frame["regime"].iloc[batch].astype(str)
     unranked = int(regime.isin(by_chance).sum())
     if not unranked:
@@ -455,32 +465,37 @@ def _say_unranked(
 def _score(candidates: Candidates, best: float | None, options: RankOptions) -> Floats:
     explore = 1.0 if options.explore is None else options.explore
     aim = Aim(explore, *(np.nan if x is None else x for x in (best, options.above)))
-    mean, sigma = candidates.mean, candidates.sigma
+    mean = candidates.mean
+    sigma = candidates.sigma
     return RULES[options.rule](mean, np.zeros_like(mean) if sigma is None else sigma, aim)
 
 
 def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
-    caps, size = list[Cap](), len(order)
+    caps = list[Cap]()
+    size = len(order)
     if options.per_position is not None:
         caps.append(Cap(sites_of(candidates.frame["site"]), options.per_position))
     if options.per_cluster is not None:  # only the best are clustered, more of them if they must
         size = POOL * options.batch
     while True:
-        pool, own = order[:size], caps
+        pool = order[:size]
+        caps_of_pool = caps
         if options.per_cluster is not None:
             used, antibody = np.unique(candidates.antibodies.of_row[pool], return_inverse=True)
             chains = [candidates.antibodies.chains[n] for n in used.tolist()]
             clusters = antibody_clusters(chains, IDENTITY)[antibody].tolist()
-            groups = dict(zip(pool.tolist(), ([one] for one in clusters), strict=True))
-            own = [*caps, Cap(groups, options.per_cluster)]
-        chosen = choose_capped(pool, options.batch, own)
+            groups = dict(zip(pool.tolist(), ([cluster] for cluster in clusters), strict=True))
+            caps_of_pool = [*caps, Cap(groups, options.per_cluster)]
+        chosen = choose_capped(pool, options.batch, caps_of_pool)
         if len(chosen) == options.batch:
             return chosen
         if size >= len(order):
             break
         size *= POOL
-    given = {"--per-cluster": options.per_cluster, "--per-position": options.per_position}
-    limits = " and ".join(f"{name} {most}" for name, most in given.items() if most is not None)
+    caps_by_option = {"--per-cluster": options.per_cluster, "--per-position": options.per_position}
+    limits = " and ".join(
+        f"{name} {most}" for name, most in caps_by_option.items() if most is not None
+    )
     msg = (
         f"{candidates.source}: {limits} allow {counted(len(chosen), 'pair')}; expected "
         f"{options.batch:,}. Raise the limit, or use --batch {len(chosen)}."

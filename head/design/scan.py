@@ -39,10 +39,12 @@ from abag.head.runs.report import render_page
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from abag.embed.sequences.chains import Kind
     from abag.head.design.mutant_scores import MutantOfParent
     from abag.head.design.sites import Mutant, Parent
-    from abag.head.prediction.predictor import Predictor, SequenceCounts
+    from abag.head.prediction.predictor import Predictor
     from abag.head.prediction.reading import ReadAs
+    from abag.head.prediction.sequences import SequenceCounts
 
 MAX_CELLS = 60_000
 """Single mutants on the page: 1 MB."""
@@ -58,8 +60,10 @@ BEST_COLUMNS = {
     "far": "outside training data",
 }
 """Columns of the table of the best mutants, and their headings, with the quantity."""
-BEST, BEST_ON_PAGE = 5, 50
-"""Mutants in the summary and in the table of the page."""
+BEST = 5
+"""Mutants in the summary."""
+BEST_ON_PAGE = 50
+"""Mutants in the table of the page."""
 MOST_FAR = 0.5
 """Share of far rows above which a scan warns."""
 
@@ -113,7 +117,8 @@ def _quantity_of(found: ScanSummary) -> Quantity:
 
 def describe_scan(found: ScanSummary) -> str:
     """Describe a scan in at most twelve lines."""
-    single, double = found["rows"] - found["double_mutants"], found["double_mutants"]
+    single = found["rows"] - found["double_mutants"]
+    double = found["double_mutants"]
     quantity = _quantity_of(found)
     show = quantity.show
     parents = counted(found["parents"], "parent")
@@ -132,8 +137,8 @@ def describe_scan(found: ScanSummary) -> str:
         f"predicted to improve{than}{lower}: {found['improved']:,} of "
         f"{counted(found['rows'], 'mutant')}",
         *(
-            f"{'' if at else 'best':9} {_describe_best(one, quantity, several=several)}"
-            for at, one in enumerate(found["best"])
+            f"{'' if at else 'best':9} {_describe_best(mutant, quantity, several=several)}"
+            for at, mutant in enumerate(found["best"])
         ),
     ]
     if found["best"]:
@@ -151,18 +156,18 @@ def describe_far(found: ScanSummary) -> str:
     return f"{text}: their order may mean nothing" if most else text
 
 
-def _describe_best(one: Mapping[str, Any], quantity: Quantity, *, several: bool) -> str:
-    sigma = one["difference_sigma"]
-    measured = one[quantity.column("pkd_measured")]
+def _describe_best(mutant: Mapping[str, Any], quantity: Quantity, *, several: bool) -> str:
+    sigma = mutant["difference_sigma"]
+    measured = mutant[quantity.column("pkd_measured")]
     show = quantity.show
-    difference = one["difference"]
+    difference = mutant["difference"]
     spread = "" if sigma is None else f" ± {show(sigma)}"
     sign = "+" if difference > 0 else "-"
-    predicted = f"{quantity} {show(one[quantity.predicted])}"
-    text = f"{one['mutation']}  {sign}{show(abs(difference))}{spread}  {predicted}"
+    predicted = f"{quantity} {show(mutant[quantity.predicted])}"
+    text = f"{mutant['mutation']}  {sign}{show(abs(difference))}{spread}  {predicted}"
     if measured is not None:
         text += f" (measured {show(measured)})"
-    return f"{text}  {one['parent']}" if several else text
+    return f"{text}  {mutant['parent']}" if several else text
 
 
 def scan(
@@ -196,17 +201,20 @@ def scan(
         If anything is refused; nothing is encoded or written then.
     """
     chosen = ScanOptions.from_keywords(options, "scan")
-    predictor, encoding = loaded(run), chosen.encoding(progress)
-    start_s, out = time.monotonic(), Path(out)
+    predictor = loaded(run)
+    encoding = chosen.encoding(progress)
+    start_s = time.monotonic()
+    out = Path(out)
     with messages.reporting(say, bars=progress):
         page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
         check_table_out(out, page, sources=(chosen.parents,), force=chosen.force)
         # scans of pIC50 say pKd, as their columns do
         quantity = PKD if predictor.quantity.affinity else predictor.quantity
         chosen = replace(
-            chosen, antibody_region=region_of_run(chosen, predictor),
+            chosen,
+            antibody_region=region_of_run(chosen, predictor),
             no_antigen=antigen_of_run(chosen, predictor),
-        )  # fmt: skip
+        )
         advice = "Write the mutants into a table with these columns, and use abag predict."
         predictor.refuse_without_features("scan", advice)
         store = predictor.resolve_store(chosen.store)
@@ -220,18 +228,17 @@ def scan(
             for number, parent in enumerate(parents)
             for changes in single_mutants(parent, chosen.residues)
         ]
-        found = score_mutants(predictor, store, parents, singles, measured, encoding)
-        frame, regimes, verdicts = found.frame, found.regimes, found.verdicts
+        scores = score_mutants(predictor, store, parents, singles, measured, encoding)
+        frame = scores.frame
+        regimes = scores.regimes
+        verdicts = scores.verdicts
         gain = quantity.sign * frame["difference"]
         if doubles := _doubles(singles, gain.to_numpy(), chosen.pairs_of or 0):
-            both = score_mutants(predictor, store, parents, doubles, measured, encoding)
-            frame = pd.concat([frame, both.frame], ignore_index=True)
-            regimes, verdicts = regimes + both.regimes, verdicts | both.verdicts
-            for kind, own in both.counts.items():  # parents were counted with the single mutants
-                known, of_singles = len({getattr(p, kind) for p in parents}), found.counts[kind]
-                of_singles["unique"] += own["unique"] - known
-                of_singles["reused"] += own["reused"] - known
-                of_singles["encoded"] += own["encoded"]
+            double_scores = score_mutants(predictor, store, parents, doubles, measured, encoding)
+            frame = pd.concat([frame, double_scores.frame], ignore_index=True)
+            regimes = regimes + double_scores.regimes
+            verdicts = verdicts | double_scores.verdicts
+            _add_counts(scores.counts, double_scores.counts, parents)
         same = SamePredictions(quantity)
         same.add(frame)
         for text in same.describe("mutant"):
@@ -240,7 +247,8 @@ def scan(
         gain = quantity.sign * frame["difference"]
         improves = gain > (0.0 if sigma is None else sigma)
         best = frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index]
-        of_parents, only = found.parents, len(parents) == 1
+        parent_scores = scores.parents
+        only = len(parents) == 1
         summary: ScanSummary = {
             "out": str(out),
             "heat_map": str(page),
@@ -257,12 +265,12 @@ def scan(
             "measured": int(frame["pkd_measured"].notna().sum()) if len(measured) else 0,
             "median_sigma": None if sigma is None else float(sigma.median()),
             "far_rows": int(frame["far"].sum()),
-            "far_parents": int(of_parents["far"].sum()),
+            "far_parents": int(parent_scores["far"].sum()),
             "best": _describe_rows(best.head(BEST), quantity),
-            "parent_pkd": float(of_parents["pkd_predicted"][0]) if only else None,
-            "parent_measured": _or_none(of_parents["pkd_measured"][0]) if only else None,
-            "antibodies": found.counts["antibody"],
-            "antigens": found.counts["antigen"],
+            "parent_pkd": float(parent_scores["pkd_predicted"][0]) if only else None,
+            "parent_measured": _or_none(parent_scores["pkd_measured"][0]) if only else None,
+            "antibodies": scores.counts["antibody"],
+            "antigens": scores.counts["antigen"],
             "seconds": round(time.monotonic() - start_s, 3),
         }
         if not quantity.affinity:
@@ -276,8 +284,8 @@ def scan(
             heat_map = draw_heat_map(
                 parents,
                 chosen.residues,
-                found.frame,
-                of_parents,
+                scores.frame,
+                parent_scores,
                 best,
                 quantity=quantity,
                 digits=max(3, predictor.digits - 1),
@@ -333,6 +341,21 @@ def read_measured(path: Path | None, quantity: Quantity = PKD) -> pd.Series:
         return none
 
 
+def _add_counts(
+    singles: Mapping[Kind, SequenceCounts],
+    doubles: Mapping[Kind, SequenceCounts],
+    parents: Sequence[Parent],
+) -> None:
+    """Add the numbers of sequences of double mutants to those of single mutants."""
+    for kind, count in doubles.items():
+        # parents were counted with the single mutants
+        parent_count = len({getattr(parent, kind) for parent in parents})
+        single_counts = singles[kind]
+        single_counts["unique"] += count["unique"] - parent_count
+        single_counts["reused"] += count["reused"] - parent_count
+        single_counts["encoded"] += count["encoded"]
+
+
 def _doubles(
     singles: Sequence[MutantOfParent], difference: np.ndarray, most: int
 ) -> list[MutantOfParent]:
@@ -343,7 +366,7 @@ def _doubles(
         number, changes = singles[row]
         if len(top := best.setdefault(number, [])) < most:
             top.append(changes)
-    return [(number, both) for number in sorted(best) for both in pairs_of(best[number])]
+    return [(number, pair) for number in sorted(best) for pair in pairs_of(best[number])]
 
 
 def _or_none(value: float | None) -> float | None:
@@ -431,7 +454,7 @@ def draw_heat_map(
 def _describe(
     parent: Parent, scores: pd.Series, cells: pd.DataFrame, digits: int
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "name": parent.name,
         "pkd": round(
             scores["pkd_predicted"], digits + 1
@@ -441,18 +464,18 @@ def _describe(
         "far": "".join(map(str, cells["far"].astype(int).tolist())),
     }
     if "difference_sigma" in cells:
-        found["sigma"] = cells["difference_sigma"].round(digits).tolist()
+        summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
     if not np.isnan(scores["pkd_measured"]):
-        found["measuredPkd"] = round(scores["pkd_measured"], digits)
+        summary["measuredPkd"] = round(scores["pkd_measured"], digits)
     if "pkd_measured" in cells:
         measured = cells["pkd_measured"].reset_index(drop=True).dropna()
-        found["measured"] = {str(at): round(value, digits) for at, value in measured.items()}
-    return found
+        summary["measured"] = {str(at): round(value, digits) for at, value in measured.items()}
+    return summary
 
 
 def _in_words(parent: dict[str, Any], quantity: Quantity) -> str:
-    known = "measuredPkd" in parent
-    measured = f", measured {quantity.show(parent['measuredPkd'])}" if known else ""
+    is_measured = "measuredPkd" in parent
+    measured = f", measured {quantity.show(parent['measuredPkd'])}" if is_measured else ""
     return f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}{measured}."
 
 

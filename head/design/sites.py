@@ -58,7 +58,8 @@ class Parent:
 
     def mutant(self, changes: Mutant) -> tuple[Chains, Chains]:
         """Return the antibody and the antigen with some residues exchanged."""
-        antibody, antigen = list(self.antibody), list(self.antigen)
+        antibody = list(self.antibody)
+        antigen = list(self.antigen)
         for site, residue in changes:
             chains = antigen if site.region == "antigen" else antibody
             chain = chains[site.chain_index]
@@ -83,7 +84,7 @@ def pairs_of(mutants: list[Mutant]) -> Iterator[Mutant]:
     for i, (first,) in enumerate(mutants):
         for (second,) in mutants[i + 1 :]:
             if first[0] != second[0]:
-                yield tuple(sorted((first, second), key=lambda one: _order(one[0])))
+                yield tuple(sorted((first, second), key=lambda change: _order(change[0])))
 
 
 def _order(site: Site) -> tuple[bool, int, int]:
@@ -102,30 +103,32 @@ def find_sites(
 ) -> tuple[tuple[Site, ...], list[str]]:
     """Find the residues of a parent to mutate; say what is not scanned, and why."""
     problems = []
-    found: list[Site] = []
+    sites: list[Site] = []
     for index, (name, chain) in enumerate(zip(("heavy", "light"), antibody, strict=True)):
         if not chain or name not in options.scanned_chains:
             continue
         numbered = list(_domain_sites(name, index, chain))
         if not numbered:
             problems.append(f"the {name} chain cannot be numbered")
-        found += numbered
+        sites += numbered
     if "antigen" in options.scanned_chains:
         for index, chain in enumerate(antigen):
             name = "antigen" if len(antigen) == 1 else f"antigen {index + 1}"
-            found += [
+            sites += [
                 Site(name, index, at, f"{at + 1}", "antigen", x) for at, x in enumerate(chain)
             ]
     if options.ranges:
-        chosen = [site for site in found if any(_in_range(site, r) for r in options.ranges)]
-        for one in options.ranges:
-            last = max((site.number for site in chosen if _in_range(site, one)), default=0)
+        chosen = [site for site in sites if any(_in_range(site, r) for r in options.ranges)]
+        for selected in options.ranges:
+            last = max((site.number for site in chosen if _in_range(site, selected)), default=0)
             if not last:
-                problems.append(f"no position {one.text}")
-            elif one.chain == "antigen" and last < one.last:  # in an antibody, a gap of IMGT
-                problems.append(f"no position A{one.last} of {one.text}")
+                problems.append(f"no position {selected.text}")
+            elif (
+                selected.chain == "antigen" and last < selected.last
+            ):  # in an antibody, a gap of IMGT
+                problems.append(f"no position A{selected.last} of {selected.text}")
     else:
-        chosen = [site for site in found if any(_in_region(site, r) for r in options.regions)]
+        chosen = [site for site in sites if any(_in_region(site, r) for r in options.regions)]
     mutable = tuple(site for site in chosen if site.wild_type != options.residues)
     if not mutable and not problems:
         other = f" other than {options.residues}" if chosen else ""
@@ -170,8 +173,8 @@ def read_parents(options: ScanOptions) -> tuple[list[Parent], int]:
     for row in bar(iterable=rows, desc="numbering", unit=" parents", delay=1):
         antibody = table.antibodies.chains[pairs[row][0]]
         antigen = table.antigens.chains[pairs[row][1]]
-        sites, found = find_sites(antibody, antigen, options)
-        problems.update(found)
+        sites, report = find_sites(antibody, antigen, options)
+        problems.update(report)
         if sites:
             parents.append(Parent(names[row], antibody, antigen, sites))
     _report(problems, len(rows))
@@ -190,8 +193,8 @@ def read_parents(options: ScanOptions) -> tuple[list[Parent], int]:
 
 def _table(options: ScanOptions) -> TableLike:
     if options.parents is not None:
-        found: TableLike = options.parents
-        return found
+        source: TableLike = options.parents
+        return source
     chains = {"heavy": options.heavy, "light": options.light}
     return pd.DataFrame({name: [chain] for name, chain in chains.items() if chain is not None})
 
@@ -215,9 +218,9 @@ def _names(table: SequenceTable) -> list[str]:
 def _report(problems: Mapping[str, int], parents: int) -> None:
     for problem, n in problems.items():
         if problem.startswith("no position") and n == parents:
-            of = "the parent has" if parents == 1 else "the parents have"
+            subject = "the parent has" if parents == 1 else "the parents have"
             msg = (
-                f"--positions: {problem.removeprefix('no position ')}: {of} no such residue; "
+                f"--positions: {problem.removeprefix('no position ')}: {subject} no such residue; "
                 "expected IMGT positions of the antibody, or residues of the antigen. Correct "
                 "--positions."
             )

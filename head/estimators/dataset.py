@@ -88,7 +88,8 @@ class PairDataset:
         Numbers are float64, NaN where a cell is missing, replicates joined to their mean. Values of
         categories are texts. Without features and categories there are no columns.
         """
-        cells, columns = self.pairs.cells, self.pairs.features
+        cells = self.pairs.cells
+        columns = self.pairs.features
         if cells is None or columns is None:
             return pd.DataFrame(index=range(len(self)))
         numbers = [column.name for column in columns.numbers]
@@ -125,8 +126,8 @@ class PairDataset:
         They are those that ``abag fit --split`` keeps in one part, at the identities of the
         options.
         """
-        found = PairGroups(self.pairs, self.options, cache_dir() / "clusters")
-        return {kind: found.of_method(kind) for kind in self.folders}
+        groups = PairGroups(self.pairs, self.options, cache_dir() / "clusters")
+        return {kind: groups.of_method(kind) for kind in self.folders}
 
     def keys(self, kind: Kind) -> list[str]:
         """Return the key of each pair's antibody or antigen, as 32 hexadecimal digits."""
@@ -232,9 +233,9 @@ def dataset(
         for kind, sequences in read.sequences.items():
             if kind == "antigen" and chosen.no_antigen:
                 continue
-            of_kind = chosen.vectors_of(kind)
-            folders[kind] = folder_with(opened, read, kind, of_kind["encoder"])
-            folders[kind].read(sequences.keys[:1], of_kind["pooling"])  # checks
+            vector_options = chosen.vectors_of(kind)
+            folders[kind] = folder_with(opened, read, kind, vector_options["encoder"])
+            folders[kind].read(sequences.keys[:1], vector_options["pooling"])  # checks
         read, named, heads = with_logliks(read, chosen, folders)
         strict = chosen.bad_rows == "error"
         pairs = label_pairs(read, chosen, refuse_sequences=strict, named=named)

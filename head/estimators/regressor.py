@@ -46,8 +46,8 @@ NOT_OF_ESTIMATORS = frozenset(
     """.split()
 )
 """Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
-_OPTIONS = [one for one in schema(FitConfig) if one.name not in NOT_OF_ESTIMATORS]
-_KEYWORDS = {one.flag: one for one in schema(FitConfig)}
+_OPTIONS = [field for field in schema(FitConfig) if field.name not in NOT_OF_ESTIMATORS]
+_KEYWORDS = {field.flag: field for field in schema(FitConfig)}
 """What errors name instead of flags."""
 _INNER_SPLITS = ("auto", "random", "antigen", "antibody", "both")
 
@@ -111,10 +111,10 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         self.columns = columns
         self.encode = encode
         self.verbose = verbose
-        for name in options.keys() - {one.name for one in _OPTIONS}:
+        for name in options.keys() - {field.name for field in _OPTIONS}:
             raise unknown_option(name, _OPTIONS, "AffinityRegressor")
-        for one in _OPTIONS:
-            setattr(self, one.name, options.get(one.name, one.default))
+        for field in _OPTIONS:
+            setattr(self, field.name, options.get(field.name, field.default))
 
     def fit(
         self, X: pd.DataFrame, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -165,12 +165,13 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 vectors["antigen"] = StoredVectors.absent()
             # what is read of the folder is in memory; adapters stay in the store
             adapters: dict[str, Path] = {
-                kind: one.path / ADAPTER_FOLDER
-                for kind, one in folders.items()
-                if one.info.get("adapter")
+                kind: folder.path / ADAPTER_FOLDER
+                for kind, folder in folders.items()
+                if folder.info.get("adapter")
             }
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
-                inputs, at = RunInputs(pairs, store, vectors), Path(scratch)
+                inputs = RunInputs(pairs, store, vectors)
+                at = Path(scratch)
                 self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
                 predictor = abag.load_predictor(at / "predictor")
             self.predictor_ = replace(predictor, store=store.path, adapters=adapters)
@@ -205,13 +206,13 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         with naming_keywords(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
             table = read_frame(X, columns=self.columns, options=self._config())
             store = as_store(self.store)
-            of_fit = replace(
+            options = replace(
                 self._config(),
                 antibody_encoder=predictor.antibody.fingerprint,
                 antigen_encoder=predictor.antigen.fingerprint or None,
             )
             no_antigen = predictor.no_antigen
-            folders_with(store, table, of_fit, encode=self.encode, no_antigen=no_antigen)
+            folders_with(store, table, options, encode=self.encode, no_antigen=no_antigen)
             features = None
             if predictor.features is not None:
                 features = read_features(predictor.features, table.frame, "X")
@@ -221,7 +222,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             return (pkd, sigma) if return_std else pkd
 
     def _config(self) -> FitConfig:
-        config = FitConfig(**{one.name: getattr(self, one.name) for one in _OPTIONS})
+        config = FitConfig(**{setting.name: getattr(self, setting.name) for setting in _OPTIONS})
         if config.split not in _INNER_SPLITS:
             msg = (
                 f"split={config.split!r}: chooses what is measured inside; expected one of "
@@ -239,14 +240,18 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         return tags
 
 
-def _signature(own: inspect.Signature) -> inspect.Signature:
+def _signature(signature: inspect.Signature) -> inspect.Signature:
     """Spell out the options: scikit-learn finds the parameters of an estimator here."""
-    fixed = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    options = [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
-        for one in _OPTIONS
+    fixed = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
     ]
-    return own.replace(parameters=[*fixed, *options])
+    options = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
+        for field in _OPTIONS
+    ]
+    return signature.replace(parameters=[*fixed, *options])
 
 
 AffinityRegressor.__init__.__signature__ = _signature(  # type: ignore[attr-defined]

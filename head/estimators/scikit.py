@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _SKLEARN_NAMES = {"folds": "n_splits", "repeats": "n_repeats"}
 
 
-_ARGUMENTS = {one.flag: _SKLEARN_NAMES.get(one.name, one) for one in schema(SplitOptions)}
+_ARGUMENTS = {field.flag: _SKLEARN_NAMES.get(field.name, field) for field in schema(SplitOptions)}
 """What errors name instead of flags."""
 
 
@@ -76,9 +76,12 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         columns: Mapping[str, str] | None = None,
         no_antigen: bool = False,
     ) -> None:
-        self.n_splits, self.n_repeats = n_splits, n_repeats
-        self.antigen_identity, self.antibody_identity = antigen_identity, antibody_identity
-        self.seed, self.columns = seed, columns
+        self.n_splits = n_splits
+        self.n_repeats = n_repeats
+        self.antigen_identity = antigen_identity
+        self.antibody_identity = antibody_identity
+        self.seed = seed
+        self.columns = columns
         self.no_antigen = no_antigen
 
     def split(
@@ -109,8 +112,8 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         with naming_keywords(_ARGUMENTS):
             pairs, of_row = self._read(X)
             splits = SPLIT_METHODS[self._method](pairs, self._options())
-        for one in splits:
-            part = one.part[of_row]
+        for split in splits:
+            part = split.part[of_row]
             yield np.flatnonzero((part != TEST) & (part != UNUSED)), np.flatnonzero(part == TEST)
 
     def groups(self, X: pd.DataFrame, kind: str | None = None) -> NDArray[np.int64]:
@@ -173,7 +176,9 @@ class BothSplit(_PairSplit):
     _method = "both"
 
 
-_VECTOR_KEYWORDS = {one.flag: one for cls in (VectorOptions, ColumnOptions) for one in schema(cls)}
+_VECTOR_KEYWORDS = {
+    field.flag: field for cls in (VectorOptions, ColumnOptions) for field in schema(cls)
+}
 """What errors name instead of flags."""
 
 
@@ -274,10 +279,10 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
         return np.array(self._names, dtype=object)
 
     def _options(self, fingerprints: Mapping[str, str] | None = None) -> VectorOptions:
-        found = fingerprints or {}
+        encoders = fingerprints or {}
         return VectorOptions(
-            antibody_encoder=found.get("antibody", self.antibody_encoder),
-            antigen_encoder=found.get("antigen", self.antigen_encoder),
+            antibody_encoder=encoders.get("antibody", self.antibody_encoder),
+            antigen_encoder=encoders.get("antigen", self.antigen_encoder),
             antibody_pooling=self.antibody_pooling,
             antigen_pooling=self.antigen_pooling,
         )

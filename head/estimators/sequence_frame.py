@@ -129,9 +129,9 @@ def free_name(name: str, frame: pd.DataFrame) -> str:
 def pair_of_row(pairs: LabelledPairs) -> NDArray[np.int64]:
     """Return the pair of each row of a table read by `labelled`, shape (R,)."""
     antigens = len(pairs.table.antigens.keys)
-    of_pair = pairs.antibody * antigens + pairs.antigen  # ascending, one per pair
+    number_of_pair = pairs.antibody * antigens + pairs.antigen  # ascending, one per pair
     of_row = pairs.table.antibodies.of_row * antigens + pairs.table.antigens.of_row
-    return np.searchsorted(of_pair, of_row)
+    return np.searchsorted(number_of_pair, of_row)
 
 
 def as_store(store: Store | Path | str | None) -> Store:
@@ -159,11 +159,12 @@ def folders_with(
     encoders = {kind: options.vectors_of(kind)["encoder"] for kind in kinds}
     if encode:
         chosen = {kind: store.folder(kind, encoder) for kind, encoder in encoders.items()}
-        if any(one.missing(table.sequences[kind].keys).any() for kind, one in chosen.items()):
-            antibodies, antigens = table.antibodies, table.antigens
+        if any(folder.missing(table.sequences[kind].keys).any() for kind, folder in chosen.items()):
+            antibodies = table.antibodies
+            antigens = table.antigens
             heavy, light = zip(*(antibodies.chains[i] for i in antibodies.of_row), strict=True)
             chains = {"heavy": heavy, "light": light}
             if not no_antigen:
                 chains["antigen"] = tuple("|".join(antigens.chains[i]) for i in antigens.of_row)
             abag.encode_like_store(store.path, pd.DataFrame(chains).drop_duplicates(), chosen)
-    return {kind: folder_with(store, table, kind, one) for kind, one in encoders.items()}
+    return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}

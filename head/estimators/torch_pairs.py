@@ -33,7 +33,8 @@ class TorchPairs(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         """pKd, shape (R,)."""
         self.censored = torch.from_numpy(censored.copy())
         """As `PairDataset.censored`, shape (R,)."""
-        self._vectors, self._index = vectors, index
+        self._vectors = vectors
+        self._index = index
 
     def __len__(self) -> int:
         return len(self.y)

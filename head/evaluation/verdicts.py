@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Floats, Ints
-from abag.head.data.affinities import USUAL_PKD, outside
 from abag.head.data.labels import FLOOR_SHARE
+from abag.head.data.usual_values import USUAL_PKD, outside
 from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import TEST
 

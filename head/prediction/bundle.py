@@ -45,29 +45,30 @@ from abag.head.data.quantity import Quantity
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import check_weights
 from abag.head.models.registry import MODELS
-from abag.head.prediction.predictor import (
+from abag.head.prediction.predictor import Predictor
+from abag.head.prediction.reading import NOTHING, ReadAs
+from abag.head.prediction.specs import (
     RECORD,
     WEIGHTS,
     KnownNoise,
     Part,
-    Predictor,
     UsedRegime,
     VectorSpec,
     ViewSpec,
 )
-from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.head.data.vectors import View
     from abag.head.inputs import RunInputs
     from abag.head.models.pair_model import PairModel
-    from abag.head.prediction.fitted import FittedParts, WeighedRun
+    from abag.head.prediction.fitted import FittedParts, WeighedRegime, WeighedRun
 
 SCHEMA = 12
 MOST = 1e15
@@ -113,13 +114,13 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, dict) or value.keys() != hints.keys():
-            found = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
-            msg = f"{where} has {found}; expected {', '.join(hints)}"
+            fields_given = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
+            msg = f"{where} has {fields_given}; expected {', '.join(hints)}"
             raise TypeError(msg)
         inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
         return kind(**inner)
     if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(parse_record(get_args(kind)[0], one, where) for one in value)
+        return tuple(parse_record(get_args(kind)[0], item, where) for item in value)
     if get_origin(kind) is Literal and value in get_args(kind):
         return value
     if kind is float and type(value) is int:
@@ -156,64 +157,14 @@ def save_predictor(
         check_weights(regime.measured.regime.name, regime.mixture.weights, parts.models)
     make_folder(folder)
     pairs = inputs.pairs
-    tensors: dict[str, NDArray[Any]] = {}
-    used = [  # parts without weight in any regime are left out
-        name
-        for name in parts.models
-        if any(name in one.mixture.weights for one in weighed.regimes) or MODELS[name].has_posterior
-    ]
-    records = []
-    for k, name in enumerate(used):
-        models = parts.models[name]
-        for i, model in enumerate(models):
-            tensors |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
-        settings = tuple(asdict(model.settings) for model in models)
-        records.append(PartRecord(name, settings))
-    tensors |= recogniser_of(inputs).arrays()
-    for kind, factor in weighed.noise.items():
-        own = factor != 1
-        if own.any():
-            tensors[f"noise.{kind}.keys"] = pairs.table.sequences[kind].keys[: len(factor)][own]
-            tensors[f"noise.{kind}.factor"] = factor[own]
-    for at, of_values in enumerate(weighed.category_noise.values()):
-        factor = np.array([*of_values.values()], np.float64)
-        if (factor != 1).any():
-            tensors[f"noise.category.{at}"] = factor
-    specs = {}
-    for kind, stored in inputs.vectors.items():
-        views = tuple(
-            ViewSpec(
-                name=view.folder.name,
-                origin=str(view.folder.info.get("origin", view.folder.name)),
-                fingerprint=view.folder.fingerprint,
-                long=str(view.folder.info.get("long", "window")),
-                random_weights=bool(view.folder.info.get("random_weights", False)),
-                pooling=view.pooling,
-                width=view.width,
-            )
-            for view in stored.views
-        )
-        specs[kind] = VectorSpec(views=views, training_sequences=len(distinct(pairs.index(kind))))
-        adapter = stored.folder.adapter_files() if stored.views else {}
-        for name, content in adapter.items():  # users can encode with it
-            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
-            make_folder(path.parent)
-            write_bytes(path, content)
+    used = _used_parts(parts, weighed)
+    tensors = {**_part_arrays(parts, used), **recogniser_of(inputs).arrays()}
+    tensors |= _noise_arrays(inputs, weighed)
+    _write_adapters(folder, inputs)
+    specs = {kind: _vector_spec(kind, inputs) for kind in inputs.vectors}
     record = PredictorRecord(
-        parts=tuple(records),
-        regimes=tuple(
-            UsedRegime(
-                name=one.measured.regime.name,
-                weights=tuple(one.mixture.weights.get(name, 0.0) for name in used),
-                spread=one.mixture.spread,
-                noise=one.mixture.noise,
-                growth=one.mixture.growth,
-                most_unseen=one.reach.unseen,
-                most_mutations=one.reach.mutations,
-                verdict=one.score["sentence"],
-            )
-            for one in weighed.regimes
-        ),
+        parts=tuple(_part_record(name, parts) for name in used),
+        regimes=tuple(_used_regime(regime, used) for regime in weighed.regimes),
         antibody_region=antibody_region,
         antibody=specs["antibody"],
         antigen=specs["antigen"],
@@ -221,10 +172,10 @@ def save_predictor(
         quantity=pairs.quantity,
         reading=reading,
     )
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    fields = asdict(record)
+    content = asdict(record)
     if pairs.features is not None:  # a version of abag that cannot read them refuses the record
-        fields["features"] = asdict(pairs.features)
+        content["features"] = asdict(pairs.features)
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     with replacing(folder / WEIGHTS) as partial:
         try:
             save_file(arrays, partial)  # no copies: they take as much memory as the training
@@ -234,18 +185,96 @@ def save_predictor(
                 "same command again."
             )
             raise OutputError(msg) from error
-        digest = record_digest(fields, partial)
-    write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **fields})
+        digest = record_digest(content, partial)
+    write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **content})
+
+
+def _used_parts(parts: FittedParts, weighed: WeighedRun) -> list[str]:
+    """Return the parts to save; those without weight in any regime are left out."""
+    with_weight = {name for regime in weighed.regimes for name in regime.mixture.weights}
+    return [name for name in parts.models if name in with_weight or MODELS[name].has_posterior]
+
+
+def _part_record(name: str, parts: FittedParts) -> PartRecord:
+    return PartRecord(name, tuple(asdict(model.settings) for model in parts.models[name]))
+
+
+def _part_arrays(parts: FittedParts, used: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of all models, named by number of part and model."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for k, name in enumerate(used):
+        for i, model in enumerate(parts.models[name]):
+            arrays |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
+    return arrays
+
+
+def _noise_arrays(inputs: RunInputs, weighed: WeighedRun) -> dict[str, NDArray[Any]]:
+    """Return the factors of the variance of errors that are not 1, and the keys they belong to."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for kind, factor in weighed.noise.items():
+        differs = factor != 1
+        if differs.any():
+            keys = inputs.pairs.table.sequences[kind].keys[: len(factor)]
+            arrays[f"noise.{kind}.keys"] = keys[differs]
+            arrays[f"noise.{kind}.factor"] = factor[differs]
+    for number, factor_by_value in enumerate(weighed.category_noise.values()):
+        factor = np.array([*factor_by_value.values()], np.float64)
+        if (factor != 1).any():
+            arrays[f"noise.category.{number}"] = factor
+    return arrays
+
+
+def _used_regime(regime: WeighedRegime, used: Sequence[str]) -> UsedRegime:
+    mixture = regime.mixture
+    return UsedRegime(
+        name=regime.measured.regime.name,
+        weights=tuple(mixture.weights.get(name, 0.0) for name in used),
+        spread=mixture.spread,
+        noise=mixture.noise,
+        growth=mixture.growth,
+        most_unseen=regime.reach.unseen,
+        most_mutations=regime.reach.mutations,
+        verdict=regime.score["sentence"],
+    )
+
+
+def _vector_spec(kind: Kind, inputs: RunInputs) -> VectorSpec:
+    training_sequences = len(distinct(inputs.pairs.index(kind)))
+    views = tuple(_view_spec(view) for view in inputs.vectors[kind].views)
+    return VectorSpec(views=views, training_sequences=training_sequences)
+
+
+def _view_spec(view: View) -> ViewSpec:
+    info = view.folder.info
+    return ViewSpec(
+        name=view.folder.name,
+        origin=str(info.get("origin", view.folder.name)),
+        fingerprint=view.folder.fingerprint,
+        long=str(info.get("long", "window")),
+        random_weights=bool(info.get("random_weights", False)),
+        pooling=view.pooling,
+        width=view.width,
+    )
+
+
+def _write_adapters(folder: Path, inputs: RunInputs) -> None:
+    """Copy the encoders' adapters, so that users of the predictor can encode with them."""
+    for kind, stored in inputs.vectors.items():
+        adapter = stored.folder.adapter_files() if stored.views else {}
+        for name, content in adapter.items():
+            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
+            make_folder(path.parent)
+            write_bytes(path, content)
 
 
 def recogniser_of(inputs: RunInputs) -> Recogniser:
     """Keep the sequences of all pairs, and how those of a fit are compared."""
     assert inputs.sides is not None
-    known = [
+    sides = [
         KnownSequences.of(side, distinct(side.sequence), *identities)
         for side, identities in zip(inputs.sides, inputs.identities, strict=True)
     ]
-    return Recogniser(*known)
+    return Recogniser(*sides)
 
 
 def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
@@ -266,14 +295,16 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     path = Path(path)
     folder = path / "predictor" if (path / "predictor").is_dir() else path
     record, features, tensors = _read(folder)
-    store, pairs = store_of_run(folder.parent), folder.parent / "pairs.parquet"
+    store = store_of_run(folder.parent)
+    pairs = folder.parent / "pairs.parquet"
     if store is not None and not _is_near(store, folder.parent):
         store = None  # a run may be somebody else's: it does not choose where vectors are written
+    adapters = {kind: folder / f"{kind}-adapter" for kind in KINDS}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
         return Predictor(
             tuple(_part(k, record, features, tensors) for k in range(len(record.parts))),
-            {one.name: one for one in record.regimes},
+            {regime.name: regime for regime in record.regimes},
             record.antibody,
             record.antigen,
             Recogniser.load(tensors),
@@ -284,7 +315,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             antibody_region=record.antibody_region,
             store=store,
             embed=embed,
-            adapters={k: path for k in KINDS if (path := folder / f"{k}-adapter").is_dir()},
+            adapters={kind: place for kind, place in adapters.items() if place.is_dir()},
             pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
             quantity=record.quantity,
             features=features,
@@ -356,22 +387,23 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         msg = "it has no parts, no regimes or no vectors"
         raise ValueError(msg)
     record.reading.check()
-    for one in record.regimes:
-        least = min(one.noise, one.growth, one.most_unseen, one.most_mutations)
-        if one.name not in REGIMES or len(one.weights) != len(record.parts) or least < 0:
+    for regime in record.regimes:
+        least = min(regime.noise, regime.growth, regime.most_unseen, regime.most_mutations)
+        if regime.name not in REGIMES or len(regime.weights) != len(record.parts) or least < 0:
             msg = (
-                f"the regime {one.name!r} has {len(one.weights)} weights, noise {one.noise}, "
-                f"growth {one.growth}, most unseen residues {one.most_unseen}, most mutations "
-                f"{one.most_mutations}"
+                f"the regime {regime.name!r} has {len(regime.weights)} weights, "
+                f"noise {regime.noise}, growth {regime.growth}, "
+                f"most unseen residues {regime.most_unseen}, "
+                f"most mutations {regime.most_mutations}"
             )
             raise ValueError(msg)
         names = [part.name for part in record.parts]
-        check_weights(one.name, dict(zip(names, one.weights, strict=True)), names)
+        check_weights(regime.name, dict(zip(names, regime.weights, strict=True)), names)
 
 
 def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
     """Restore the factors of sequences; ValueError if they are no such."""
-    found: dict[Kind, KnownNoise] = {}
+    noise: dict[Kind, KnownNoise] = {}
     for kind in KINDS:
         keys = tensors.get(f"noise.{kind}.keys")
         factor = tensors.get(f"noise.{kind}.factor")
@@ -381,27 +413,27 @@ def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
         if not same or factor.dtype != np.float64 or not (factor > 0).all():
             msg = f"noise.{kind} has {keys.shape} keys and factors of {factor.dtype}"
             raise ValueError(msg)
-        found[kind] = KnownNoise(keys, factor)
-    return found
+        noise[kind] = KnownNoise(keys, factor)
+    return noise
 
 
 def _load_category_noise(
     tensors: Mapping[str, NDArray[Any]], features: FeatureColumns | None
 ) -> dict[str, dict[str, float]]:
     """Restore the factors of values of categories; ValueError if they are no such."""
-    found: dict[str, dict[str, float]] = {}
-    for at, column in enumerate(features.categories if features is not None else ()):
-        factor = tensors.get(f"noise.category.{at}")
+    factors: dict[str, dict[str, float]] = {}
+    for number, column in enumerate(features.categories if features is not None else ()):
+        factor = tensors.get(f"noise.category.{number}")
         if factor is None:
             continue
         if factor.dtype != np.float64 or factor.shape != (len(column.values),):
-            msg = f"noise.category.{at} has the shape {factor.shape} and type {factor.dtype}"
+            msg = f"noise.category.{number} has the shape {factor.shape} and type {factor.dtype}"
             raise ValueError(msg)
         if not (factor > 0).all():
-            msg = f"noise.category.{at} has factors that are not above 0"
+            msg = f"noise.category.{number} has factors that are not above 0"
             raise ValueError(msg)
-        found[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
-    return found
+        factors[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
+    return factors
 
 
 def _part(
@@ -418,18 +450,23 @@ def _part(
     models = []
     for i, values in enumerate(part.settings):
         prefix = f"{k}.{i}."
-        own = {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
+        arrays = {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
         settings = parse_record(entry.settings, values, "settings")
-        model: PairModel = entry.load(own, settings)
+        model: PairModel = entry.load(arrays, settings)
         # Arrays of other shapes would fail in the middle of a table.
         first = np.zeros(1, np.int64)
         antibody_ND, antigen_ME = (
             np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
         )
         vectors = PairVectors(
-            antibody_ND, antigen_ME, first, first, [("A", "A")], [("A",)],
+            antibody_ND,
+            antigen_ME,
+            first,
+            first,
+            [("A", "A")],
+            [("A",)],
             features=None if features is None else features.nothing(1),
-        )  # fmt: skip
+        )
         with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
             model.predict(vectors)
             model.variance(vectors)
@@ -444,7 +481,8 @@ def store_of_run(run: Path) -> Path | None:
     """
     try:
         record = read_json(run / "config.json")
-        recorded, beside = Path(record["store"]), run / record["store_from_run"]
+        recorded = Path(record["store"])
+        beside = run / record["store_from_run"]
         if recorded.exists() and beside.exists() and recorded.samefile(beside):
             return recorded  # without the way up from the run
         return next((place for place in (beside, recorded) if place.exists()), None)
@@ -455,6 +493,7 @@ def store_of_run(run: Path) -> Path | None:
 def _is_near(store: Path, run: Path) -> bool:
     """Whether a store is below the current folder or that of the runs, or beside the latter."""
     # not all of what is below the next folder: it may be that of everybody's homes
-    store, runs = store.resolve(), run.resolve().parent
+    store = store.resolve()
+    runs = run.resolve().parent
     is_below = store.is_relative_to(runs) or store.is_relative_to(Path.cwd())
     return is_below or store.parent == runs.parent

@@ -92,7 +92,7 @@ def fit_closed_forms(
     """
     start_s = time.monotonic()
     fitted: dict[str, PairModel] = {}
-    found: dict[str, PartPredictions] = {}
+    predictions: dict[str, PartPredictions] = {}
     for name in (*parts.models, *(parts.compared if compared else ())):
         part = None if kept is None else kept.read(name)
         if part is None:
@@ -103,13 +103,13 @@ def fit_closed_forms(
             part = PartPredictions(model.predict(vectors), model.variance(vectors))
             if kept is not None:
                 kept.write(name, part, time.monotonic() - part_start_s)
-        found[name] = part
+        predictions[name] = part
     training.shared.clear()
     models: dict[str, tuple[PairModel, ...]] = {
         name: (fitted[name],) if name in fitted else () for name in parts.models
     }
-    predicted = {name: part.predicted for name, part in found.items()}
-    variances = [found[name].variance for name in parts.models]
+    predicted = {name: part.predicted for name, part in predictions.items()}
+    variances = [predictions[name].variance for name in parts.models]
     variance = mean_variance(variances, len(training.vectors.antibody))
     return FittedParts(models, predicted, variance, seconds=time.monotonic() - start_s)
 
@@ -120,7 +120,8 @@ def add_networks(parts: FittedParts, trained: TrainedHeads) -> None:
     parts.predicted[NETWORK] = trained.predicted_MP.mean(axis=0)
     if not any(MODELS[name].has_posterior for name in parts.models):
         parts.variance = trained.predicted_MP.var(axis=0)
-    parts.trained, parts.seconds = trained, parts.seconds + trained.seconds
+    parts.trained = trained
+    parts.seconds = parts.seconds + trained.seconds
 
 
 def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
@@ -212,7 +213,8 @@ def weigh_run(
     for regime in held_out:
         fit_tail(pairs, regime)
     scored = [
-        score_held_out(pairs, one, fitted) for one, (_, fitted) in zip(held_out, folds, strict=True)
+        score_held_out(pairs, regime, fitted)
+        for regime, (_, fitted) in zip(held_out, folds, strict=True)
     ]
     return WeighedRun(scored, noise, category_noise)
 
@@ -225,19 +227,18 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
         raise RunError(msg)
     rows_F = [split.rows(TEST) for split in measured.splits]
     rows = np.concatenate(rows_F)
-    of_fold = np.repeat(np.arange(len(rows_F)), [len(fold_rows) for fold_rows in rows_F])
+    fold_of_row = np.repeat(np.arange(len(rows_F)), [len(fold_rows) for fold_rows in rows_F])
     tested_folds = list(zip(folds, rows_F, strict=True))
-    part_RK = np.concatenate(
-        [
-            np.stack([fold.predicted[name][fold_rows] for name in names], axis=1)
-            for fold, fold_rows in tested_folds
-        ]
-    )
+    part_KR = [
+        np.concatenate([fold.predicted[name][fold_rows] for fold, fold_rows in tested_folds])
+        for name in names
+    ]
+    part_RK = np.stack(part_KR, axis=1)
     variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
     unseen = _counts([split.unseen for split in measured.splits], rows_F)
     mutations = _counts([split.mutations for split in measured.splits], rows_F)
     smallest = min((group[rows] for group in measured.groups), key=effective_groups)
-    half = of_fold
+    half = fold_of_row
     if len(rows_F) == 1:  # the halves of its groups weigh each other
         half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)
     censored = pairs.censored[rows]
@@ -251,20 +252,20 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
     insides = [half == k for k in np.unique(half)]
     judges = [(inside, ~inside if len(insides) > 1 else inside) for inside in insides]
     predicted_R = np.empty(len(rows))
-    for inside, others in judges:
-        of_others = stack_weights(error_RK[others], smallest[others], mean)
-        predicted_R[inside] = part_RK[inside] @ of_others
+    for inside, judging in judges:
+        weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
+        predicted_R[inside] = part_RK[inside] @ weights_of_others
     error = pairs.pkd[rows] - predicted_R
     sigma_R = np.empty(len(rows))
-    for inside, others in judges:
+    for inside, judging in judges:
         calibrated = calibrate(
-            used, error[others], variance[others], unseen[others], censored[others]
+            used, error[judging], variance[judging], unseen[judging], censored[judging]
         )
         sigma_R[inside] = calibrated.sigma(variance[inside], unseen[inside])
     mixture = calibrate(used, error, variance, unseen, censored)
     mean_R = part_RK[:, mean]
     return HeldOut(
-        measured, mixture, rows, of_fold, unseen, mutations, predicted_R, sigma_R, mean_R
+        measured, mixture, rows, fold_of_row, unseen, mutations, predicted_R, sigma_R, mean_R
     )
 
 
@@ -294,8 +295,10 @@ def calibrate(
     square = np.square(error[exact]) / np.square(flat.sigma(variance[exact]))
     steps = [1 + growth * unseen[exact] for growth in GROWTHS]
     # the factor that gives scaled errors a mean square of 1 has the best likelihood
-    units = [float(np.mean(square / more)) for more in steps]
-    costs = [np.log(u).mean() + np.log(more).mean() for u, more in zip(units, steps, strict=True)]
+    units = [float(np.mean(square / larger)) for larger in steps]
+    costs = [
+        np.log(u).mean() + np.log(larger).mean() for u, larger in zip(units, steps, strict=True)
+    ]
     best = int(np.argmin(costs))
     if len(square) * (costs[0] - costs[best]) / 2 < CLEAR_GROWTH:
         return flat
@@ -309,12 +312,12 @@ def fit_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[Kind, F
     A sequence is judged where it is known. The factor of a held-out pair comes from other pairs.
     """
     factors: dict[Kind, Floats] = {}
-    for at, kind in enumerate(KINDS):
+    for side, kind in enumerate(KINDS):
         index = pairs.index(kind)
         factors[kind] = np.ones(int(index.max(initial=-1)) + 1)
-        known = [one for one in held_out if one.measured.regime.levels[at] == KNOWN]
-        if known:
-            factors[kind] = _fit_factors(pairs, known, index, len(factors[kind]))
+        judged = [regime for regime in held_out if regime.measured.regime.levels[side] == KNOWN]
+        if judged:
+            factors[kind] = _fit_factors(pairs, judged, index, len(factors[kind]))
     return factors
 
 
@@ -327,8 +330,8 @@ def fit_category_noise(
         return factors
     for column, words in zip(pairs.features.categories, pairs.cells.words_RG.T, strict=True):
         index = pd.Categorical(words, categories=column.values).codes.astype(np.int64)
-        of_values = _fit_factors(pairs, held_out, index, len(column.values))
-        factors[column.name] = dict(zip(column.values, of_values.tolist(), strict=True))
+        factors_of_values = _fit_factors(pairs, held_out, index, len(column.values))
+        factors[column.name] = dict(zip(column.values, factors_of_values.tolist(), strict=True))
     return factors
 
 
@@ -339,17 +342,17 @@ def _fit_factors(
 
     `index` is the group of each pair, (P,).
     """
-    rows = np.concatenate([one.rows for one in held_out])
-    error = pairs.pkd[rows] - np.concatenate([one.predicted for one in held_out])
-    square = np.square(error / np.concatenate([one.sigma for one in held_out]))
+    rows = np.concatenate([regime.rows for regime in held_out])
+    error = pairs.pkd[rows] - np.concatenate([regime.predicted for regime in held_out])
+    square = np.square(error / np.concatenate([regime.sigma for regime in held_out]))
     exact = pairs.censored[rows] == 0
-    found = fit_sequence_noise(square[exact], index[rows[exact]], rows[exact], number)
-    own = found.factor_N[index[rows]]  # of bounds, which have no error
-    own[exact] = found.left_out_R
-    ends = np.cumsum([len(one.rows) for one in held_out])[:-1]
-    for one, factor in zip(held_out, np.split(own, ends), strict=True):
-        one.sigma = one.sigma * np.sqrt(factor)
-    return found.factor_N
+    noise = fit_sequence_noise(square[exact], index[rows[exact]], rows[exact], number)
+    factor_R = noise.factor_N[index[rows]]  # of bounds, which have no error
+    factor_R[exact] = noise.left_out_R
+    ends = np.cumsum([len(regime.rows) for regime in held_out])[:-1]
+    for regime, factor in zip(held_out, np.split(factor_R, ends), strict=True):
+        regime.sigma = regime.sigma * np.sqrt(factor)
+    return noise.factor_N
 
 
 def fit_tail(pairs: LabelledPairs, held_out: HeldOut) -> None:
@@ -363,8 +366,8 @@ def fit_tail(pairs: LabelledPairs, held_out: HeldOut) -> None:
     factor_R = np.ones(len(scaled))
     for fold in np.unique(held_out.of_fold):
         inside = held_out.of_fold == fold
-        others = inside if inside.all() else ~inside
-        factor_R[inside] = tail_factor(scaled[others & exact])
+        judging = inside if inside.all() else ~inside
+        factor_R[inside] = tail_factor(scaled[judging & exact])
     held_out.sigma = held_out.sigma * factor_R
     held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[exact]))
 
@@ -382,8 +385,10 @@ def score_held_out(
     pairs: LabelledPairs, held_out: HeldOut, folds: Sequence[FittedParts]
 ) -> WeighedRegime:
     """Score the out-of-fold predictions of a regime beside the baselines."""
-    measured, mixture = held_out.measured, held_out.mixture
-    predicted, sigmas = [], []
+    measured = held_out.measured
+    mixture = held_out.mixture
+    predicted = []
+    sigmas = []
     for k, fold in enumerate(folds):
         tested_here = held_out.of_fold == k
         whole = mixture.pkd(fold.predicted)
@@ -395,14 +400,16 @@ def score_held_out(
     names = list(folds[0].models)
     exact = pairs.censored[held_out.rows] == 0
     tested = TestedPairs.of(pairs, measured)
-    baselines = {
-        name: tested.take([fold.predicted[name] for fold in folds])
-        for name in folds[0].predicted
-        if name != MEAN  # which is compared on its own
-        and (len(names) > 2 or name not in names)  # a head of one model is not its own baseline
-        and (name not in MODELS or MODELS[name].is_baseline)
-        and all(name in fold.predicted for fold in folds)
-    }
+    baselines = {}
+    for name in folds[0].predicted:
+        if name == MEAN:  # which is compared on its own
+            continue
+        if len(names) <= 2 and name in names:  # a head of one model is not its own baseline
+            continue
+        if name in MODELS and not MODELS[name].is_baseline:
+            continue
+        if all(name in fold.predicted for fold in folds):
+            baselines[name] = tested.take([fold.predicted[name] for fold in folds])
     error = pairs.pkd[held_out.rows] - held_out.predicted
     score = score_regime(
         measured.regime.name,

@@ -50,8 +50,8 @@ class Mixture:
         factor : ndarray, shape=(P,), or float
             Of the variance of the errors, for the two sequences of each pair.
         """
-        more = 1.0 if unseen is None else 1.0 + self.growth * unseen
-        square = (self.spread**2 * variance + self.noise**2) * more * factor
+        larger = 1.0 if unseen is None else 1.0 + self.growth * unseen
+        square = (self.spread**2 * variance + self.noise**2) * larger * factor
         return np.asarray(np.sqrt(square))
 
     def scaled(self, factor: float) -> Mixture:
@@ -66,14 +66,14 @@ def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> F
     part, else 0.
     """
     models = [tuple(part) for part in parts]
-    found = [model.variance(vectors) for part in models for model in part]
-    if all(variance is None for variance in found):
+    variances = [model.variance(vectors) for part in models for model in part]
+    if all(variance is None for variance in variances):
         several = [part for part in models if len(part) > 1]
-        found = [np.var([one.predict(vectors) for one in part], axis=0) for part in several]
-    return mean_variance(found, len(vectors.antibody))
+        variances = [np.var([model.predict(vectors) for model in part], axis=0) for part in several]
+    return mean_variance(variances, len(vectors.antibody))
 
 
 def mean_variance(variances: Iterable[Floats | None], pairs: int) -> Floats:
     """Return the mean of the variances of models that have one, (P,); 0 if none has."""
-    found = [variance for variance in variances if variance is not None]
-    return np.asarray(np.mean(found or [np.zeros(pairs)], axis=0))
+    measured = [variance for variance in variances if variance is not None]
+    return np.asarray(np.mean(measured or [np.zeros(pairs)], axis=0))

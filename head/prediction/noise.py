@@ -78,10 +78,10 @@ def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) 
         return np.asarray((strength * scale + total) / degrees * wider)
 
     factor_N = np.where(used, shrunk(total_N, count_N), 1.0)
-    _, of_pair = np.unique(pair, return_inverse=True)
-    own = np.bincount(of_pair, square)[of_pair]
-    times = np.bincount(of_pair)[of_pair]
-    left_out = shrunk(total_N[sequence] - own, count_N[sequence] - times)
+    _, pair_of_row = np.unique(pair, return_inverse=True)
+    square_of_pair = np.bincount(pair_of_row, square)[pair_of_row]
+    times = np.bincount(pair_of_row)[pair_of_row]
+    left_out = shrunk(total_N[sequence] - square_of_pair, count_N[sequence] - times)
     left_out_R = np.where(used[sequence], left_out, 1.0)
     gain = (square - np.log(left_out_R) - square / left_out_R).sum() / 2
     if gain < CLEARLY:  # it does not foretell errors of other pairs
@@ -95,16 +95,18 @@ def _without_tails(square: Floats, sequence: Ints, count_N: Floats) -> Floats:
         return square
     quantile = np.quantile(square, 0.9)
     unit = square.mean() / quantile if quantile else 0.0
-    found = square.copy()
+    rescaled = square.copy()
     for sequence_of_many in np.flatnonzero(count_N >= MANY_PAIRS):
         inside = sequence == sequence_of_many
-        found[inside] = unit * np.quantile(square[inside], 0.9)
-    return found
+        rescaled[inside] = unit * np.quantile(square[inside], 0.9)
+    return rescaled
 
 
 def _likelihood(total: Floats, count: Floats, strength: float, scale: float) -> float:
     """Return the log-likelihood of sums of squares with inverse chi-square variances."""
     half = strength / 2
     prior = half * np.log(strength * scale / 2) - gammaln(half)
-    rest = gammaln(half + count / 2) - (half + count / 2) * np.log((strength * scale + total) / 2)
-    return float((prior + rest - count / 2 * np.log(2 * np.pi)).sum())
+    posterior = gammaln(half + count / 2) - (half + count / 2) * np.log(
+        (strength * scale + total) / 2
+    )
+    return float((prior + posterior - count / 2 * np.log(2 * np.pi)).sum())

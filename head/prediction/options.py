@@ -28,13 +28,17 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
     )
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
     antibody_encoder: str | None = option(
-        None, metavar="NAME", default_text="as in the run",
+        None,
+        metavar="NAME",
+        default_text="as in the run",
         help="Alias or folder of the run's antibody encoder on this machine.",
-    )  # fmt: skip
+    )
     antigen_encoder: str | None = option(
-        None, metavar="NAME", default_text="as in the run",
+        None,
+        metavar="NAME",
+        default_text="as in the run",
         help="Alias or folder of the run's antigen encoder on this machine.",
-    )  # fmt: skip
+    )
 
     antibody_region: AntibodyRegion | None = option(  # type: ignore[assignment]
         None, python_only=True, help="As in the run; anything else is refused."
@@ -59,6 +63,7 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
     )
 
     def encoding(self, progress: bool) -> dict[str, Any]:
+        """Return the options with which `Predictor.encode` encodes new sequences."""
         return {
             "antibody_encoder": self.antibody_encoder,
             "antigen_encoder": self.antigen_encoder,
@@ -72,14 +77,16 @@ class PredictOptions(ScoringOptions, group="Encoders"):
     """All options of ``predict``."""
 
     cross: Path | str | Any | None = option(
-        None, metavar="ANTIGENS",
+        None,
+        metavar="ANTIGENS",
         group="Data",
         help="Score every antibody of TABLE against every antigen of this table, which may be "
         "TABLE itself.",
-    )  # fmt: skip
+    )
     strong: float | None = option(
-        None, metavar="PKD",
+        None,
+        metavar="PKD",
         group="Output",
         help="Add p_strong, the probability that a pKd is at least this: 9 is a Kd of 1 nM. Of "
         "another quantity: that it is this or better.",
-    )  # fmt: skip
+    )

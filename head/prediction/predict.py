@@ -34,18 +34,14 @@ from abag.embed.sequences.parsing import MUTATIONS
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
-from abag.head.data.affinities import STRONG_COLUMN
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import read_header
+from abag.head.data.written_columns import STRONG_COLUMN
 from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.options import PredictOptions
-from abag.head.prediction.predictor import (
-    SCORE_COLUMNS,
-    Scorer,
-    SequenceCounts,
-    Sequences,
-)
+from abag.head.prediction.predictor import SCORE_COLUMNS, Scorer
 from abag.head.prediction.reading import NOTHING, ReadAs, as_in_the_run
+from abag.head.prediction.sequences import SequenceCounts, Sequences
 from abag.head.prediction.tables import (
     PairReader,
     antigen_of_run,
@@ -69,8 +65,10 @@ if TYPE_CHECKING:
 
 PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
 """Options of one pair, as in `Predictor.predict`."""
-PAIRS, ANTIBODIES = 1 << 16, 1 << 14
-"""Most pairs and antibodies scored at a time: up to 400 MB of vectors at the real widths."""
+PAIRS = 1 << 16
+"""Most pairs scored at a time: up to 400 MB of vectors at the real widths."""
+ANTIBODIES = 1 << 14
+"""Most antibodies scored at a time."""
 PAIR_ROLES = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns that describe one pair, and would be wrong beside another."""
 KIND_ROLES: dict[Kind, frozenset[str]] = {
@@ -152,15 +150,18 @@ def predict(
     """
     chosen = PredictOptions.from_keywords(options, "predict")
     predictor = loaded(run)
-    start_s, out, cross = time.monotonic(), Path(out), chosen.cross
+    start_s = time.monotonic()
+    out = Path(out)
+    cross = chosen.cross
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(table, cross), force=chosen.force)
         quantity = predictor.quantity
         quantity.check_threshold(chosen.strong, "--strong")
         chosen = replace(
-            chosen, antibody_region=region_of_run(chosen, predictor),
+            chosen,
+            antibody_region=region_of_run(chosen, predictor),
             no_antigen=antigen_of_run(chosen, predictor),
-        )  # fmt: skip
+        )
         if predictor.no_antigen and cross is not None:
             msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
             raise PredictionError(msg)
@@ -172,31 +173,25 @@ def predict(
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
         added = quantity.columns(score_columns(chosen.strong))
-        source = (
-            _PairTable(table, chosen, added, predictor.features)
-            if cross is None
-            else _Cross(table, cross, chosen, added, predictor.reading)
-        )
+        source: _PairTable | _Cross
+        if cross is None:
+            source = _PairTable(table, chosen, added, predictor.features)
+        else:
+            source = _Cross(table, cross, chosen, added, predictor.reading)
         before = file_stamps(table)
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
         regimes, why_far = source.count_regimes(scorer)
         verdicts = predictor.say_verdicts(regimes, "row")
-        if why_far:
-            far, reasons = counted(why_far.total(), "row"), why_far.items()
-            why = ", ".join(f"{rows:,} because {text}" for text, rows in reasons)
-            messages.say(
-                f"outside the training data: {far} ({why}); measure some of these pairs before you "
-                "use their scores"
-            )
+        _say_far(why_far)
         same = SamePredictions(quantity)
         with writing_table(out) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)
-                found = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
-                both = [part.reset_index(drop=True) for part in (rows, found)]
-                write(rounded(pd.concat(both, axis=1), out, added, predictor.digits))
+                shown_scores = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
+                columns = [part.reset_index(drop=True) for part in (rows, shown_scores)]
+                write(rounded(pd.concat(columns, axis=1), out, added, predictor.digits))
             refuse_changed(table, before)
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         for text in same.describe("row") if several else ():
@@ -217,6 +212,18 @@ def predict(
         "antigens": counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),
     }
+
+
+def _say_far(why_far: Counter[str]) -> None:
+    """Say how many rows no measured regime covers, by reason."""
+    if not why_far:
+        return
+    far = counted(why_far.total(), "row")
+    why = ", ".join(f"{rows:,} because {text}" for text, rows in why_far.items())
+    messages.say(
+        f"outside the training data: {far} ({why}); measure some of these pairs before you use "
+        "their scores"
+    )
 
 
 def score_columns(strong: float | None) -> tuple[str, ...]:
@@ -289,9 +296,9 @@ def describe_pair(pair: dict[str, Any]) -> str:
     sigma = pair["sigma"]
     low, high = (value + sign * ndtri(0.95) * sigma for sign in (-1, 1))
     kd = f", Kd {float(f'{10 ** (9 - value):.3g}'):,g} nM" if quantity.affinity else ""
-    of = " of pKd" if quantity.affinity else ""
+    unit = " of pKd" if quantity.affinity else ""
     text = (
-        f"{_named(quantity)} {show(value)}{kd}; 90 % interval{of} {show(low)} to {show(high)} "
+        f"{_named(quantity)} {show(value)}{kd}; 90 % interval{unit} {show(low)} to {show(high)} "
         f"(sigma {show(sigma)})\n{pair['verdict']}"
     )
     if "p_strong" in pair:
@@ -332,21 +339,23 @@ class _PairTable:
     def read(self) -> list[Sequences]:
         reader = PairReader(self._table, self._options, self._added, self._columns)
         self._row = np.concatenate([chunk.positions for chunk in reader])
-        self._sequences, self.skipped = reader.sequences, reader.skipped
+        self._sequences = reader.sequences
+        self.skipped = reader.skipped
         self._features = reader.features
         self.rows = len(self._row)
         return self._sequences
 
     def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
-        index = [one.of_row for one in self._sequences]
+        index = [sequences.of_row for sequences in self._sequences]
         if self._features is None:
             return scorer.count_regimes(scorer.count_classes(*index))
         self._features = scorer.completed(self._features, *index)
         return _count(scorer, self._features, *index)
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-        antibody, antigen = (one.of_row for one in self._sequences)
-        order, parts = by_antibody(self._sequences[0]), []
+        antibody, antigen = (sequences.of_row for sequences in self._sequences)
+        order = by_antibody(self._sequences[0])
+        parts = []
         with row_bar("scoring", self.rows) as shown:
             for rows in order:
                 features = None if self._features is None else self._features.take(rows)
@@ -357,7 +366,8 @@ class _PairTable:
         with row_bar("writing", self.rows) as shown:
             chunks = read_chunks(self._table, self._options, as_written=True)
             for chunk in chunks:
-                first, frame = chunk.frame.index[:1].to_numpy(), chunk.frame
+                first = chunk.frame.index[:1].to_numpy()
+                frame = chunk.frame
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
                 yield frame.loc[self._row[start:end]], scores[start:end]
                 shown.update(end - start)
@@ -368,8 +378,8 @@ def _count(
 ) -> tuple[Counter[str], Counter[str]]:
     """Count pairs, given by indices, by regime and by why they or their features are far."""
     why_far = None if features is None else features.why_far
-    found = scorer.find_regimes(*index).beside(why_far)
-    return Counter(found.name.tolist()), Counter(filter(None, found.why_far.tolist()))
+    regimes = scorer.find_regimes(*index).beside(why_far)
+    return Counter(regimes.name.tolist()), Counter(filter(None, regimes.why_far.tolist()))
 
 
 def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
@@ -377,11 +387,13 @@ def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
     # in the order of keys, in which shards hold them: a block reads few places of a shard
     place = np.empty(len(antibodies.keys), np.int64)
     place[sort_keys(antibodies.keys)[0]] = np.arange(len(place))
-    of_row = place[antibodies.of_row]
-    rows = np.argsort(of_row, kind="stable")
-    ends = np.searchsorted(of_row[rows], np.arange(ANTIBODIES, len(place), ANTIBODIES))
+    place_of_row = place[antibodies.of_row]
+    rows = np.argsort(place_of_row, kind="stable")
+    ends = np.searchsorted(place_of_row[rows], np.arange(ANTIBODIES, len(place), ANTIBODIES))
     return [
-        part[at : at + PAIRS] for part in np.split(rows, ends) for at in range(0, len(part), PAIRS)
+        part[start : start + PAIRS]
+        for part in np.split(rows, ends)
+        for start in range(0, len(part), PAIRS)
     ]
 
 
@@ -425,12 +437,12 @@ class _Cross:
         return unique
 
     def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
-        given = self._options.columns.items()
+        named_columns = self._options.columns.items()
         roles = KIND_ROLES[kind] | {MUTATIONS[kind]}
-        columns = {role: name for role, name in given if role in roles}
-        of_kind = tuple(one for one in self._reading.columns if one.role in roles)
+        columns = {role: name for role, name in named_columns if role in roles}
+        columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
         options = replace(self._options, columns=columns)
-        options = as_in_the_run(table, options, replace(self._reading, columns=of_kind))
+        options = as_in_the_run(table, options, replace(self._reading, columns=columns_of_kind))
         read = read_pairs(table, options, kinds=(kind,), as_written=True)
         read.report_notes()
         return read
@@ -438,7 +450,8 @@ class _Cross:
     def _select_columns(
         self, antibodies: SequenceTable, antigens: SequenceTable
     ) -> list[pd.DataFrame]:
-        left, right = _columns_of(antibodies, "antibody"), _columns_of(antigens, "antigen")
+        left = _columns_of(antibodies, "antibody")
+        right = _columns_of(antigens, "antigen")
         ids = {antibodies.columns.get("id"), antigens.columns.get("id")}
         if self._same:  # a column of both, such as a constant one, is written once
             right = right.drop(columns=[name for name in right if name in left and name not in ids])
@@ -451,20 +464,21 @@ class _Cross:
                 "columns left out, because they describe a pair or differ between rows of the same "
                 f"sequence: {', '.join(map(str, dropped))}"
             )
-        both = set(left) & set(right)
+        on_both_sides = set(left) & set(right)
         return [
-            columns.rename(columns={name: f"{name}_{kind}" for name in both})
+            columns.rename(columns={name: f"{name}_{kind}" for name in on_both_sides})
             for columns, kind in zip((left, right), KINDS, strict=True)
         ]
 
     def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
         if not scorer.reads_features:
             return scorer.count_regimes(scorer.count_all_classes())
-        regimes, why_far = Counter[str](), Counter[str]()
+        regimes = Counter[str]()
+        why_far = Counter[str]()
         for i, j in self._blocks():
-            of_block = _count(scorer, scorer.completed(None, i, j), i, j)
-            regimes.update(of_block[0])
-            why_far.update(of_block[1])
+            counted_block = _count(scorer, scorer.completed(None, i, j), i, j)
+            regimes.update(counted_block[0])
+            why_far.update(counted_block[1])
         return regimes, why_far
 
     def _blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -480,7 +494,7 @@ class _Cross:
         with row_bar("scoring", self.rows) as shown:
             for i, j in self._blocks():
                 pairs = (left.iloc[i], right.iloc[j])
-                columns = pd.concat([one.reset_index(drop=True) for one in pairs], axis=1)
+                columns = pd.concat([side.reset_index(drop=True) for side in pairs], axis=1)
                 yield columns, scorer.score(i, j)[0]
                 shown.update(len(i))
 
@@ -492,13 +506,13 @@ def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
         header = read_header(name)
         if (header.affinity and not header.unit_alone) or header.plain:
             excluded.add(name)
-    kept = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
+    always = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
     of_row = table.sequences[kind].of_row
     _, first = np.unique(of_row, return_index=True)
     selected = []
     for name in table.frame.columns:
         value = pd.factorize(table.frame[name], use_na_sentinel=False)[0]
         constant = (value == value[first[of_row]]).all()
-        if name in kept or (name not in excluded and constant):
+        if name in always or (name not in excluded and constant):
             selected.append(name)
     return table.frame[selected].iloc[first].reset_index(drop=True)

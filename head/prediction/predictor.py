@@ -10,25 +10,23 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from abag.core.errors import ColumnError, DamagedFile, MissingVectors, SequenceError, StoreError
-from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
-from abag.embed.sequences.chains import KINDS, NO_ANTIGEN, keys_array
+from abag.embed.sequences.chains import KINDS, NO_ANTIGEN
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.parsing import cut_to_domains
 from abag.embed.store.store import name_encoders, open_store
-from abag.head.data.affinities import PREDICT_COLUMNS
 from abag.head.data.features import (
     LOGLIKS,
     FeatureColumns,
@@ -39,9 +37,13 @@ from abag.head.data.features import (
 from abag.head.data.likelihoods import read_logliks
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.vectors import StoredVectors
+from abag.head.data.written_columns import PREDICT_COLUMNS
 from abag.head.models.pair_vectors import PairVectors
+from abag.head.prediction.encoding import RunEncoders
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.prediction.reading import NOTHING, ReadAs
+from abag.head.prediction.sequences import AnySequences, SequenceCounts, Sequences
+from abag.head.prediction.specs import KnownNoise, Part, UsedRegime, VectorSpec
 from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import (
     REGIMES,
@@ -57,156 +59,13 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.chains import Chains, Kind
     from abag.embed.sequences.options import AntibodyRegion
-    from abag.embed.sequences.pairs import UniqueSequences
     from abag.embed.store.store import Store
-    from abag.head.models.pair_model import PairModel
 
 
-WEIGHTS, RECORD = "weights.safetensors", "predictor.json"
 SCORE_COLUMNS = PREDICT_COLUMNS
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
 table in their own way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the prediction: the mean of models of one kind."""
-
-    name: str
-    models: tuple[PairModel, ...]
-
-    def predict(self, vectors: PairVectors) -> NDArray[np.float64]:
-        return np.asarray(np.mean([model.predict(vectors) for model in self.models], axis=0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsedRegime:
-    """What a predictor does with the pairs of a regime that its run has measured."""
-
-    name: str
-    weights: tuple[float, ...]
-    """Of all parts, in their order; they add up to 1."""
-    spread: float
-    """Factor of the prediction's standard deviation in sigma; see `models.sigma`."""
-    noise: float
-    growth: float
-    """Share by which each unseen residue enlarges the variance of the errors."""
-    most_unseen: int
-    """Unseen residues that 95 % of the tested pairs did not exceed."""
-    most_mutations: int
-    """Mutations that none of them exceeded."""
-    verdict: str
-    """What the run has shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownNoise:
-    """Sequences of one kind whose errors are smaller or larger than those of others."""
-
-    keys: NDArray[np.uint8]
-    """Shape (T, 16)."""
-    factor: NDArray[np.float64]
-    """Of the variance of errors, (T,)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewSpec:
-    """One of the vectors that a predictor reads of each sequence of one kind."""
-
-    name: str
-    origin: str
-    """Alias, hub name or folder that the encoder was loaded from."""
-    fingerprint: str
-    long: str
-    """How long chains were encoded, as in encoder.json."""
-    random_weights: bool
-    pooling: str
-    width: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VectorSpec:
-    """The vectors that a predictor needs of one kind of sequence."""
-
-    views: tuple[ViewSpec, ...]
-    """One or more, whose vectors are joined; none of antigens in a run of antibodies alone."""
-    training_sequences: int
-
-    @property
-    def encoders(self) -> list[ViewSpec]:
-        return list({view.fingerprint: view for view in reversed(self.views)}.values())[::-1]
-
-    @property
-    def name(self) -> str:
-        """Names of the encoders."""
-        return " + ".join(view.name for view in self.encoders) or "none"
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the first encoder; empty without one."""
-        return self.views[0].fingerprint if self.views else ""
-
-    @property
-    def random_weights(self) -> bool:
-        return any(view.random_weights for view in self.views)
-
-    @property
-    def pooling(self) -> str:
-        return ", ".join(view.pooling for view in self.views)
-
-    @property
-    def width(self) -> int:
-        """Numbers of a vector; that of a sequence that nobody encodes is one 0."""
-        return sum(view.width for view in self.views) or 1
-
-
-@dataclass(frozen=True, slots=True)
-class Sequences:
-    """The N distinct sequences of one kind in a table, and which of them each of its P rows has."""
-
-    kind: Kind
-    chains: list[Chains]
-    keys: NDArray[np.uint8]
-    of_row: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, kind: Kind, chains: Sequence[Chains]) -> Sequences:
-        collected = SequenceCollector(kind)
-        collected.add(chains, slice(None))
-        return collected.finish()
-
-
-class SequenceCollector:
-    """Collects the distinct sequences of one kind from the chunks of a table."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-        self._number: dict[Chains, int] = {}
-        self._of_row: list[NDArray[np.int32]] = []
-
-    def add(self, chains: Sequence[Chains], of_row: NDArray[np.integer] | slice) -> None:
-        number = [self._number.setdefault(one, len(self._number)) for one in chains]
-        self._of_row.append(np.array(number, np.int32)[of_row])
-
-    def finish(self) -> Sequences:
-        chains = list(self._number)
-        self._number.clear()
-        keys = keys_array(self._kind, chains)
-        return Sequences(self._kind, chains, keys, np.concatenate(self._of_row))
-
-
-AnySequences: TypeAlias = "Sequences | UniqueSequences"
-
-
-class SequenceCounts(TypedDict):
-    """Numbers of distinct antibodies, or antigens, of a prediction."""
-
-    unique: int
-    reused: int
-    encoded: int
-    new: NotRequired[int]
-    """Without a near-duplicate in training, or with new mutations."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -317,17 +176,25 @@ class Predictor:
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
         if self.antibody_region == "fv":
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
-        given = self._given_features(features, len(antibodies))
+        read = self._given_features(features, len(antibodies))
         left = Sequences.of("antibody", antibodies)
-        of_antigens = [NO_ANTIGEN if self.no_antigen else antigen_chains(one) for one in antigens]
-        right = Sequences.of("antigen", of_antigens)
+        antigen_sequences = [
+            NO_ANTIGEN if self.no_antigen else antigen_chains(antigen_text)
+            for antigen_text in antigens
+        ]
+        right = Sequences.of("antigen", antigen_sequences)
         with reporting(say), self._working_store(store) as path:
             self.encode(
-                path, left, right,
-                antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder,
-                device=device, batch_tokens=batch_tokens, progress=progress,
-            )  # fmt: skip
-            scores, _ = Scorer(self, open_store(path), left, right).score_rows(given)
+                path,
+                left,
+                right,
+                antibody_encoder=antibody_encoder,
+                antigen_encoder=antigen_encoder,
+                device=device,
+                batch_tokens=batch_tokens,
+                progress=progress,
+            )
+            scores, _ = Scorer(self, open_store(path), left, right).score_rows(read)
             return self.quantity.outward(scores)
 
     def _given_features(
@@ -373,54 +240,56 @@ class Predictor:
         All that is scored is scored here, given what is new about both sequences of each pair;
         `factor`, (P,), is that of `noise_factor`, and `why_far`, (P,), that of their features.
         """
-        found = find_regimes(antibody, antigen, self.reach).beside(why_far)
+        regimes = find_regimes(antibody, antigen, self.reach).beside(why_far)
         unseen = antibody.unseen + antigen.unseen
         with np.errstate(all="ignore"):  # checked here
             parts = {part.name: part.predict(vectors) for part in self.parts}
             variance = variance_of([part.models for part in self.parts], vectors)
             pkd = np.zeros(len(variance))
             sigma = np.zeros(len(variance))
-            for name in set(found.used.tolist()):
-                rows = found.used == name
+            for name in set(regimes.used.tolist()):
+                rows = regimes.used == name
                 mixture = self.mixture(name)
                 pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
                 sigma[rows] = mixture.sigma(variance, unseen, factor)[rows]
             # errors were not measured there: as large as those of the mean, or larger
-            sigma = np.where(found.is_covered, sigma, np.maximum(sigma, self.label_sd))
+            sigma = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
             msg = (
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
             )
             raise DamagedFile(msg)
-        values = (pkd, sigma, found.name, found.why_far != "", found.why_far)
+        values = (pkd, sigma, regimes.name, regimes.why_far != "", regimes.why_far)
         return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
 
     def mixture(self, regime: str) -> Mixture:
         """Return what the predictor does with the pairs of a measured regime."""
-        found = self.regimes[regime]
+        regime_used = self.regimes[regime]
         names = [part.name for part in self.parts]
-        weights = {name: w for name, w in zip(names, found.weights, strict=True) if w}
-        return Mixture(weights, found.spread, found.noise, found.growth)
+        weights = {name: w for name, w in zip(names, regime_used.weights, strict=True) if w}
+        return Mixture(weights, regime_used.spread, regime_used.noise, regime_used.growth)
 
     @property
     def reach(self) -> dict[str, Reach]:
         """How far from training the tested pairs were, by measured regime."""
-        found = self.regimes.items()
-        return {name: Reach(one.most_unseen, one.most_mutations) for name, one in found}
+        regimes = self.regimes.items()
+        return {name: Reach(used.most_unseen, used.most_mutations) for name, used in regimes}
 
     def noise_factor(self, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the factor of the variance of errors of N sequences, keys (N, 16), (N,)."""
-        known = self.noise.get(kind)
-        if known is None:
+        noise = self.noise.get(kind)
+        if noise is None:
             return np.ones(len(keys))
-        factors = dict(zip((key.tobytes() for key in known.keys), known.factor, strict=True))
+        factors = dict(zip((key.tobytes() for key in noise.keys), noise.factor, strict=True))
         return np.array([factors.get(key.tobytes(), 1.0) for key in keys], np.float64)
 
     def say_verdicts(self, counts: Mapping[str, int], noun: str) -> dict[str, str]:
         """Say what the run has shown for the regimes that occur, most frequent first; return it."""
         for name, rows in sorted(counts.items(), key=lambda item: -item[1]):
-            known = self.regimes.get(name)
-            verdict = known.verdict if known else f"{self.words(name)}: not measured by the run"
+            measured = self.regimes.get(name)
+            verdict = (
+                measured.verdict if measured else f"{self.words(name)}: not measured by the run"
+            )
             say(f"{counted(rows, noun)}: {verdict}")
         return {name: self.regimes[name].verdict for name in counts if name in self.regimes}
 
@@ -431,16 +300,19 @@ class Predictor:
 
     def __repr__(self) -> str:
         models = ", ".join(part.name for part in self.parts)
-        sides = [
-            f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
-            f"{spec.training_sequences:,} sequences in training"
-            for kind in KINDS
-            if (spec := self.spec(kind)).views
-        ]
-        sides += ["antibodies alone"] if self.no_antigen else []
-        verdicts = [one.verdict for one in self.regimes.values()]
-        what = "Predictor" if self.quantity.affinity else f"Predictor of {self.quantity}"
-        return shorten([f"{what}: {models}", *sides, *verdicts, f"store: {self.store}"])
+        sides = []
+        for kind in KINDS:
+            spec = self.spec(kind)
+            if spec.views:
+                sides.append(
+                    f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
+                    f"{spec.training_sequences:,} sequences in training"
+                )
+        if self.no_antigen:
+            sides.append("antibodies alone")
+        verdicts = [regime.verdict for regime in self.regimes.values()]
+        title = "Predictor" if self.quantity.affinity else f"Predictor of {self.quantity}"
+        return shorten([f"{title}: {models}", *sides, *verdicts, f"store: {self.store}"])
 
     def _repr_html_(self) -> str:
         return as_html(repr(self))
@@ -453,20 +325,14 @@ class Predictor:
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
         """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,)."""
-        if not self.spec(kind).views:
-            return np.zeros(len(keys), np.bool_)
-        if store is not None:
-            with suppress(StoreError):
-                encoders = self.spec(kind).encoders
-                each = [store.folder(kind, one.fingerprint).missing(keys) for one in encoders]
-                return np.asarray(np.any(each, axis=0))
-        return np.ones(len(keys), np.bool_)
+        return self._encoders.missing(store, kind, keys)
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, (N, D), by keys of shape (N, 16)."""
         if not self.spec(kind).views:
             return StoredVectors.absent(len(keys)).x_ND
-        spec, missing = self.spec(kind), int(self.missing(store, kind, keys).sum())
+        spec = self.spec(kind)
+        missing = int(self.missing(store, kind, keys).sum())
         if missing:
             stored = name_encoders(store.folders(kind))
             msg = (
@@ -475,8 +341,10 @@ class Predictor:
                 "abag embed on these sequences into this store first, with that encoder."
             )
             raise MissingVectors(msg)
-        each = [store.folder(kind, one.fingerprint).read(keys, one.pooling) for one in spec.views]
-        for view, x_ND in zip(spec.views, each, strict=True):
+        vectors = [
+            store.folder(kind, view.fingerprint).read(keys, view.pooling) for view in spec.views
+        ]
+        for view, x_ND in zip(spec.views, vectors, strict=True):
             if x_ND.shape[1] != view.width:
                 msg = (
                     f"{store.path}: the {view.pooling} vectors of {view.name} "
@@ -484,7 +352,7 @@ class Predictor:
                     f"with {view.width}. Give the --store of the run, or a new one."
                 )
                 raise StoreError(msg)
-        return each[0] if len(each) == 1 else np.concatenate(each, axis=1)
+        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
 
     def encode(
         self,
@@ -497,119 +365,17 @@ class Predictor:
 
         The options are those of `Predictor.predict`.
         """
-        store, new = existing_store(path), []
-        counts: dict[Kind, SequenceCounts] = {}
-        for one in (antibodies, antigens):
-            lacking = np.flatnonzero(self.missing(store, one.kind, one.keys)).tolist()
-            new.append([one.chains[n] for n in lacking])
-            counts[one.kind] = {
-                "unique": len(one.keys),
-                "reused": len(one.keys) - len(lacking),
-                "encoded": len(lacking),
-            }
-        if self.embed is not None and any(new):
-            # tables hold pairs: any antibody and antigen fill up the shorter list
-            rows = max(map(len, new))
-            sides = [
-                part + one.chains[:1] * (rows - len(part))
-                for part, one in zip(new, (antibodies, antigens), strict=True)
-            ]
-            table = pd.DataFrame(sides[0], columns=["heavy", "light"])
-            if not self.no_antigen:
-                table["antigen"] = ["|".join(chains) for chains in sides[1]]
-            parts = [
-                f"{counted(len(part), kind)} with {self.spec(kind).name}"
-                for part, kind in zip(new, counts, strict=True)
-                if part
-            ]
-            say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
-            self._embed(table, path, options)
-        return counts
+        return self._encoders.encode(path, antibodies, antigens, **options)
 
-    def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
-        assert self.embed is not None
-        if self.no_antigen:
-            self._embed_antibodies(table, store, options)
-            return
-        sides = self.antibody.encoders, self.antigen.encoders
-        given = {name: value for name, value in options.items() if value is not None}
-        with reporting(details=False):  # which encoders, and how many sequences, has been said
-            # each call takes one encoder per side; what is stored already is not encoded again
-            for n in range(max(map(len, sides))):
-                antibody, antigen = (encoders[min(n, len(encoders) - 1)] for encoders in sides)
-                of_run: dict[str, Any] = {
-                    "antibody_encoder": antibody.origin,
-                    "antigen_encoder": antigen.origin,
-                    "long_antigens": antigen.long.partition("-")[0].replace("whole", "window"),
-                }
-                if layers := self._layers((antibody, antigen), existing_store(store)):
-                    of_run["layers"] = layers
-                if n == 0:  # places of encoders and adapters are those of the first views
-                    of_run |= {f"{kind}_adapter": path for kind, path in self.adapters.items()}
-                    self._begin_logliks(table, store, of_run | given)
-                else:
-                    given = {k: value for k, value in given.items() if not k.endswith("_encoder")}
-                self.embed(
-                    table,
-                    store,
-                    antibody_fingerprint=antibody.fingerprint,
-                    antigen_fingerprint=antigen.fingerprint,
-                    **of_run | given,
-                )
-
-    def _begin_logliks(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
-        """Encode the sides whose likelihoods the run reads, where a store has no vectors yet."""
-        assert self.embed is not None
-        for kind in self._without_likelihoods(existing_store(store)):
-            other = "antigen" if kind == "antibody" else "antibody"
-            own = {name: value for name, value in options.items() if name != f"{other}_adapter"}
-            self.embed(
-                table, store, kind=kind, loglik=True,
-                antibody_fingerprint=self.antibody.fingerprint,
-                antigen_fingerprint=self.antigen.fingerprint,
-                **own,
-            )  # fmt: skip
-
-    def _without_likelihoods(self, store: Store | None) -> list[Kind]:
-        """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
-        numbers = () if self.features is None else self.features.numbers
-        begun = (
-            set()
-            if store is None
-            else {folder.fingerprint for kind in KINDS for folder in store.folders(kind)}
+    @property
+    def _encoders(self) -> RunEncoders:
+        return RunEncoders(
+            antibody=self.antibody,
+            antigen=self.antigen,
+            embed=self.embed,
+            adapters=self.adapters,
+            features=self.features,
         )
-        kinds = [LOGLIKS[one.name] for one in numbers if one.head]
-        return [kind for kind in kinds if self.spec(kind).fingerprint not in begun]
-
-    def _embed_antibodies(
-        self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]
-    ) -> None:
-        """Encode antibodies alone, with each encoder of the run."""
-        assert self.embed is not None
-        given = {name: value for name, value in options.items() if value is not None}
-        given.pop("antigen_encoder", None)
-        with reporting(details=False):
-            for n, antibody in enumerate(self.antibody.encoders):
-                of_run: dict[str, Any] = {"antibody_encoder": antibody.origin, "no_antigen": True}
-                if layers := self._layers((antibody,), existing_store(store)):
-                    of_run["layers"] = layers
-                if n == 0 and self._without_likelihoods(existing_store(store)):
-                    of_run["loglik"] = True
-                if n == 0 and "antibody" in self.adapters:
-                    of_run["antibody_adapter"] = self.adapters["antibody"]
-                elif n:
-                    given.pop("antibody_encoder", None)
-                self.embed(
-                    table, store, antibody_fingerprint=antibody.fingerprint, **of_run | given
-                )
-
-    def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
-        """Return the layers to encode for folders of these encoders that the store lacks."""
-        folders = [] if store is None else [one for kind in KINDS for one in store.folders(kind)]
-        begun = {one.fingerprint for one in encoders} - {one.fingerprint for one in folders}
-        views = (*self.antibody.views, *self.antigen.views)
-        poolings = [view.pooling for view in views if view.fingerprint in begun]
-        return tuple(sorted({int(one.partition("@")[2]) for one in poolings if "@" in one}))
 
     def resolve_store(self, given: Path | str | None) -> Path:
         """Return the given store, or else the store of the run."""
@@ -640,13 +406,17 @@ class Scorer:
     def __init__(
         self, predictor: Predictor, store: Store, antibodies: AnySequences, antigens: AnySequences
     ) -> None:
-        self._predictor, self._store = predictor, store
+        self._predictor = predictor
+        self._store = store
         self._sides = antibodies, antigens
         self.new = tuple(
-            predictor.seen.of_kind(one.kind).compare(one.chains) for one in self._sides
+            predictor.seen.of_kind(sequences.kind).compare(sequences.chains)
+            for sequences in self._sides
         )
         """What is new about the distinct antibodies, (N,), and antigens, (M,)."""
-        self._factors = [predictor.noise_factor(one.kind, one.keys) for one in self._sides]
+        self._factors = [
+            predictor.noise_factor(sequences.kind, sequences.keys) for sequences in self._sides
+        ]
         self._classes = [_classes_of(new) for new in self.new]
 
     def score(
@@ -658,13 +428,14 @@ class Scorer:
         """
         features = self.completed(features, *index)
         (x_ND, i, left), (y_ME, j, right) = (
-            self._read(one, at) for one, at in zip(self._sides, index, strict=True)
+            self._read(sequences, rows) for sequences, rows in zip(self._sides, index, strict=True)
         )
         pairs = PairVectors(
             x_ND, y_ME, i, j, left, right, features=None if features is None else features.values
         )
-        factors = [values[at] for values, at in zip(self._factors, index, strict=True)]
-        factor, why_far = factors[0] * factors[1], None
+        factors = [values[rows] for values, rows in zip(self._factors, index, strict=True)]
+        factor = factors[0] * factors[1]
+        why_far = None
         if features is not None:
             factor = factor * features.factor(self._predictor.category_noise)
             why_far = features.why_far
@@ -691,19 +462,21 @@ class Scorer:
             self._predictor.refuse_without_features("scores", "Give them with the sequences.")
             features = ReadFeatures(columns, columns.with_stored(None, len(index[0])))
         numbers_PF = features.cells.numbers_RF.copy()
-        for at, column in enumerate(columns.numbers):
+        for number, column in enumerate(columns.numbers):
             if not column.head:
                 continue
             side = KINDS.index(LOGLIKS[column.name])
             sequences = self._sides[side]
-            used, of_pair = np.unique(index[side], return_inverse=True)
+            used, row_of_pair = np.unique(index[side], return_inverse=True)
             spec = self._predictor.spec(sequences.kind)
             folder = self._store.folder(sequences.kind, spec.fingerprint)
-            numbers_PF[:, at] = read_logliks(folder, sequences.keys[used], column.head)[of_pair]
+            numbers_PF[:, number] = read_logliks(folder, sequences.keys[used], column.head)[
+                row_of_pair
+            ]
         return ReadFeatures(columns, features.cells._replace(numbers_RF=numbers_PF))
 
     def _of_pairs(self, *index: NDArray[np.integer]) -> tuple[NewSequences, NewSequences]:
-        antibody, antigen = (new.take(at) for new, at in zip(self.new, index, strict=True))
+        antibody, antigen = (new.take(rows) for new, rows in zip(self.new, index, strict=True))
         return antibody, antigen
 
     def _read(
@@ -715,7 +488,7 @@ class Scorer:
 
     def score_rows(self, features: ReadFeatures | None = None) -> tuple[pd.DataFrame, PairVectors]:
         """Score the pair of each row of both `Sequences`, all at once."""
-        return self.score(*(one.of_row for one in self._sides), features=features)
+        return self.score(*(sequences.of_row for sequences in self._sides), features=features)
 
     def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
         """Return the regimes of P pairs, given by indices, (P,) each."""
@@ -724,42 +497,47 @@ class Scorer:
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
         """Count pairs by regime, and by why they are far, from their `count_classes`."""
         new = [
-            NewSequences(level[at].astype(np.int8), unseen[at], mutations[at])
-            for ((level, unseen, mutations), _), at in zip(
+            NewSequences(
+                level[class_of_pair].astype(np.int8),
+                unseen[class_of_pair],
+                mutations[class_of_pair],
+            )
+            for ((level, unseen, mutations), _), class_of_pair in zip(
                 self._classes, np.nonzero(pairs_AG), strict=True
             )
         ]
         regimes = find_regimes(new[0], new[1], self._predictor.reach)
-        found, far = Counter[str](), Counter[str]()
+        by_regime = Counter[str]()
+        far = Counter[str]()
         counts = pairs_AG[pairs_AG > 0].tolist()
         for name, why, pairs in zip(regimes.name, regimes.why_far, counts, strict=True):
-            found[name] += pairs
+            by_regime[name] += pairs
             if why:
                 far[why] += pairs
-        return found, far
+        return by_regime, far
 
     def count_classes(self, *index: NDArray[np.integer]) -> NDArray[np.int64]:
         """Count pairs, as for `score`, by what is new about both sequences, (A, G)."""
-        a, g = (of[at] for (_, of), at in zip(self._classes, index, strict=True))
+        a, g = (
+            class_of_sequence[rows]
+            for (_, class_of_sequence), rows in zip(self._classes, index, strict=True)
+        )
         shape = tuple(classes.shape[1] for classes, _ in self._classes)
         return np.bincount(shape[1] * a + g, minlength=shape[0] * shape[1]).reshape(shape)
 
     def count_all_classes(self) -> NDArray[np.int64]:
         """Count the pairs of every antibody with every antigen as `count_classes` does."""
-        sizes = (np.bincount(of, minlength=found.shape[1]) for found, of in self._classes)
+        sizes = (
+            np.bincount(class_of_sequence, minlength=classes.shape[1])
+            for classes, class_of_sequence in self._classes
+        )
         return np.asarray(np.outer(*sizes))
 
 
 def _classes_of(new: NewSequences) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return what differs between N sequences, (3, C), and the class of each, (N,)."""
-    classes, of_sequence = np.unique(np.stack(new), axis=1, return_inverse=True)
-    return classes, of_sequence.reshape(-1)  # numpy 2.0 gives (1, N)
-
-
-def existing_store(path: Path) -> Store | None:
-    """Open a store; None if there is nothing but what a killed process leaves."""
-    empty = not path.exists() or (path.is_dir() and all(map(is_partial, path.iterdir())))
-    return None if empty else open_store(path)
+    classes, class_of_sequence = np.unique(np.stack(new), axis=1, return_inverse=True)
+    return classes, class_of_sequence.reshape(-1)  # numpy 2.0 gives (1, N)
 
 
 def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
@@ -775,10 +553,13 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
         for name, c in zip(("heavy", "light", "antigen"), chains, strict=True)
         if c is not None and not isinstance(c, str)
     }
-    lengths = {len(one) for one in lists.values()}
+    lengths = {len(sequences) for sequences in lists.values()}
     if len(lengths) > 1:
-        found = ", ".join(f"{len(one)} {name}" for name, one in lists.items())
-        msg = f"predict: {found}; expected lists of equal length, or one string for all pairs."
+        lengths_given = ", ".join(f"{len(sequences)} {name}" for name, sequences in lists.items())
+        msg = (
+            f"predict: {lengths_given}; expected lists of equal length, or one string for all "
+            "pairs."
+        )
         raise SequenceError(msg)
     rows = lengths.pop() if lengths else 1
     return [[str(c or "")] * rows if c is None or isinstance(c, str) else list(c) for c in chains]

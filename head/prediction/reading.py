@@ -78,24 +78,28 @@ class ReadAs:
 
     def named(self) -> dict[str, str]:
         """Return the columns by role, without those of labels."""
-        return {one.role: one.name for one in self.columns if one.role not in OF_LABELS}
+        return {column.role: column.name for column in self.columns if column.role not in OF_LABELS}
 
     def check(self) -> None:
         """Raise ValueError for what no fit has written; a predictor may come from anybody."""
-        roles = [one.role for one in self.columns]
+        roles = [column.role for column in self.columns]
         if unknown := set(roles) - set(ROLES):
             msg = f"reading has a column for {min(unknown)!r}, which is no role"
             raise ValueError(msg)
         if len(set(roles)) < len(roles):
             msg = "reading has two columns for one role"
             raise ValueError(msg)
-        for one in self.columns:
-            if not one.name or len(one.name) > LONGEST_NAME or printable(one.name) != one.name:
-                msg = f"reading has an invalid column name for {one.role}"
+        for column in self.columns:
+            if (
+                not column.name
+                or len(column.name) > LONGEST_NAME
+                or printable(column.name) != column.name
+            ):
+                msg = f"reading has an invalid column name for {column.role}"
                 raise ValueError(msg)
-        for what, text in (("an antigen", self.antigen), ("a parent", self.parent)):
+        for name, text in (("an antigen", self.antigen), ("a parent", self.parent)):
             if text and not re.fullmatch(r"[A-Za-z|:\s]+", text):
-                msg = f"reading has {what} that is not a sequence"
+                msg = f"reading has {name} that is not a sequence"
                 raise ValueError(msg)
         if self.antigen:
             antigen_chains(self.antigen)
@@ -124,12 +128,12 @@ def as_in_the_run(table: TableLike, given: T, remembered: ReadAs) -> T:
         return options
     first = next(read_chunks(table, replace(options, limit=ROWS_LOOKED_AT)))
     columns = _columns_of_run(first, options, named)
-    found = replace(options, columns={**columns, **options.columns})
+    completed = replace(options, columns={**columns, **options.columns})
     if options.antigen is None and remembered.antigen and not options.no_antigen:
-        found = _with_antigen(first, found, remembered)
+        completed = _with_antigen(first, completed, remembered)
     if options.parent is None and remembered.parent:
-        found = _with_parent(first, found, remembered)
-    return found
+        completed = _with_parent(first, completed, remembered)
+    return completed
 
 
 def with_habits(given: T, remembered: ReadAs) -> T:
@@ -152,15 +156,15 @@ def _columns_of_run(
         taken |= OF_ANTIBODIES
     if options.antigen is not None:
         taken.add("antigen")
-    wanted = {role: name for role, name in named.items() if role not in taken}
+    remembered = {role: name for role, name in named.items() if role not in taken}
     present = {*map(str, first.names)}
-    for role, name in wanted.items():
+    for role, name in remembered.items():
         if name in present:
             continue
         instead = first.columns.get(role)
         if instead is not None:
             say(f"{first.source}: column {instead!r} is used as {role}; the run used {name!r}")
-    return {role: name for role, name in wanted.items() if name in present}
+    return {role: name for role, name in remembered.items() if name in present}
 
 
 def _with_antigen(first: Table, options: T, remembered: ReadAs) -> T:
@@ -185,13 +189,13 @@ def _with_parent(first: Table, options: T, remembered: ReadAs) -> T:
         say(f"{first.source}: antibodies are those of the table, not variants of the run's parent")
         return options
     added = _mutations_of_run(first, options, remembered, "mutations")
-    found = replace(_numbered(options, remembered), parent=remembered.parent, columns=added)
+    completed = replace(_numbered(options, remembered), parent=remembered.parent, columns=added)
     try:
-        find_references(first, found, KINDS)
+        find_references(first, completed, KINDS)
     except ColumnError:
         return options
     say(f"{first.source}: mutations are of the parent of the run")
-    return found
+    return completed
 
 
 def _mutations_of_run(

@@ -22,7 +22,8 @@ from abag.head.data.features import ReadFeatures
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import standard_error
-from abag.head.prediction.predictor import Scorer, Sequences
+from abag.head.prediction.predictor import Scorer
+from abag.head.prediction.sequences import Sequences
 from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from abag.head.prediction.fitted import FittedParts, WeighedRegime, WeighedRun
     from abag.head.prediction.predictor import Predictor
 
-SCORED, COMPARED = 64, 512
-"""Most pairs that are scored as `predict` does, and those of each regime whose errors are
-compared."""
+SCORED = 64
+"""Most pairs that are scored as `predict` does."""
+COMPARED = 512
+"""Most pairs of each regime whose errors are compared."""
 SAME_SHARE = 0.02
 """Largest difference between a part in memory and on disk, in standard deviations of the labels:
 networks were scored with TF32 on a GPU, which has 10 bits."""
@@ -101,10 +103,12 @@ def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
 def _sequences(inputs: RunInputs, rows: Ints) -> list[Sequences]:
     """Return both sequences of some pairs, (R,), as `predict` collects them from a table."""
     pairs = inputs.pairs
-    return [
-        Sequences.of(kind, [pairs.table.sequences[kind].chains[i] for i in index[rows].tolist()])
-        for kind, index in zip(KINDS, (pairs.antibody, pairs.antigen), strict=True)
-    ]
+    sides = []
+    for kind in KINDS:
+        chains = pairs.table.sequences[kind].chains
+        index = pairs.index(kind)[rows]
+        sides.append(Sequences.of(kind, [chains[i] for i in index.tolist()]))
+    return sides
 
 
 def _features_of(inputs: RunInputs, rows: Ints) -> ReadFeatures | None:
@@ -131,8 +135,8 @@ def _check_path(
     features = _features_of(inputs, rows)
     scores, _ = scorer.score_rows(features)
     index = pairs.antibody[rows], pairs.antigen[rows]
-    found = scorer.find_regimes(*(one.of_row for one in sides))
-    mixtures = {one.measured.regime.name: one.mixture for one in weighed.regimes}
+    regimes = scorer.find_regimes(*(sequences.of_row for sequences in sides))
+    mixtures = {regime.measured.regime.name: regime.mixture for regime in weighed.regimes}
     factor = np.ones(len(rows))
     for kind, of_pair in zip(KINDS, index, strict=True):
         factor *= weighed.noise[kind][of_pair]
@@ -141,19 +145,19 @@ def _check_path(
     in_memory = {name: pkd[rows] for name, pkd in parts.predicted.items()}
     expected = np.zeros(len(rows))
     sigma = np.zeros(len(rows))
-    for name in set(found.used.tolist()):
-        inside = found.used == name
+    for name in set(regimes.used.tolist()):
+        inside = regimes.used == name
         expected[inside] = mixtures[name].pkd(in_memory)[inside]
         sigma[inside] = mixtures[name].sigma(parts.variance[rows], factor=factor)[inside]
     tolerance = SAME_SHARE * float(pairs.pkd.std())
     for column, value in (("pkd_predicted", expected), ("sigma", sigma)):
         away = np.abs(scores[column].to_numpy() - value)
         if away.max() > tolerance:
-            at = int(away.argmax())
-            row = pairs.table.row_numbers[pairs.row[rows[at]]]
+            worst = int(away.argmax())
+            row = pairs.table.row_numbers[pairs.row[rows[worst]]]
             msg = (
-                f"{folder}: {column} of row {row} is {scores[column].iloc[at]:.4f}, and "
-                f"{value[at]:.4f} with the parts that were fitted. {HOW_TO_GO_ON}"
+                f"{folder}: {column} of row {row} is {scores[column].iloc[worst]:.4f}, and "
+                f"{value[worst]:.4f} with the parts that were fitted. {HOW_TO_GO_ON}"
             )
             raise PredictorDiffers(msg)
 
@@ -173,9 +177,12 @@ def _check_errors(
     vectors = PairVectors(
         predictor.read(store, "antibody", antibodies.keys),
         predictor.read(store, "antigen", antigens.keys),
-        antibodies.of_row, antigens.of_row, antibodies.chains, antigens.chains,
+        antibodies.of_row,
+        antigens.of_row,
+        antibodies.chains,
+        antigens.chains,
         features=None if features is None else features.values,
-    )  # fmt: skip
+    )
     predicted = {part.name: part.predict(vectors) for part in predictor.parts}
     name = regime.measured.regime.name
     learned = np.square(pairs.pkd[rows] - predictor.mixture(name).pkd(predicted))
@@ -185,7 +192,7 @@ def _check_errors(
     # a share of the labels' variance: without any signal both predict a mean
     if excess.mean() > chance + SAME_SHARE * float(pairs.pkd.var()):
         quantity = pairs.quantity
-        errors = [quantity.show(float(np.sqrt(one.mean()))) for one in (learned, held_out)]
+        errors = [quantity.show(float(np.sqrt(squares.mean()))) for squares in (learned, held_out)]
         msg = (
             f"{folder}: the errors of the saved predictor on {len(rows)} pairs of the regime "
             f"{name} that it was trained on have a root mean square of "

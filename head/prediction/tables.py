@@ -21,7 +21,8 @@ from abag.embed.sequences.table_writer import check_writable
 from abag.embed.sequences.tables import OneTable, TableLike, bare_suffix
 from abag.head.data.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.data.quantity import DIGITS
-from abag.head.prediction.predictor import SCORE_COLUMNS, SequenceCollector
+from abag.head.prediction.predictor import SCORE_COLUMNS
+from abag.head.prediction.sequences import SequenceCollector
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -30,12 +31,20 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.features import FeatureColumns, ReadFeatures
     from abag.head.prediction.options import ScoringOptions
-    from abag.head.prediction.predictor import Predictor, Sequences
+    from abag.head.prediction.predictor import Predictor
+    from abag.head.prediction.sequences import Sequences
 
 ROUNDED = (
-    "pkd_predicted", "pkd_measured", "predicted", "measured", "sigma", "difference",
-    "difference_sigma", "score", "expected_best",
-)  # fmt: skip
+    "pkd_predicted",
+    "pkd_measured",
+    "predicted",
+    "measured",
+    "sigma",
+    "difference",
+    "difference_sigma",
+    "score",
+    "expected_best",
+)
 PROBABILITIES = ("p_strong", "probability_above")
 
 
@@ -72,26 +81,34 @@ class PairReader:
         added: Sequence[str],
         features: FeatureColumns | None = None,
     ) -> None:
-        self._table, self._options, self._added = table, options, added
+        self._table = table
+        self._options = options
+        self._added = added
         self._columns = features
         self.features: ReadFeatures | None = None
         """Of all rows, once all chunks are read, if the run reads any."""
         self.sequences: list[Sequences] = []
         """The antibodies and the antigens, once all chunks are read."""
-        self.source, self.first_row, self.skipped = "", 1, 0
+        self.source = ""
+        self.first_row = 1
+        self.skipped = 0
 
     def __iter__(self) -> Iterator[SequenceTable]:
         """Yield the chunks; say at the end what was skipped and changed."""
-        collected, counts = [SequenceCollector(kind) for kind in KINDS], Counter[str]()
-        skipped, ignored, examples = SkippedRows(), list[str](), dict[str, str]()
+        collected = [SequenceCollector(kind) for kind in KINDS]
+        counts = Counter[str]()
+        skipped = SkippedRows()
+        ignored = list[str]()
+        examples = dict[str, str]()
         cells = list[FeatureCells]()
         with row_bar("reading") as shown:
             for chunk in read_pair_chunks(self._table, self._options, as_written=True):
                 refuse_score_columns(chunk.names, chunk.source, self._added)
-                for one, kind in zip(collected, KINDS, strict=True):
-                    one.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
+                for collector, kind in zip(collected, KINDS, strict=True):
+                    collector.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)
                 if self._columns is not None:
-                    columns, source = self._columns, chunk.source
+                    columns = self._columns
+                    source = chunk.source
                     cells.append(cells_of_run(columns, chunk.frame, source, chunk.row_name))
                 skipped.update(chunk.skipped)
                 counts.update(chunk.counts)
@@ -103,7 +120,8 @@ class PairReader:
                 yield chunk
         for note in ignored + describe_counts(counts, skipped, examples):
             say(f"{self.source}: {note}")
-        self.sequences, self.skipped = [one.finish() for one in collected], len(skipped)
+        self.sequences = [collector.finish() for collector in collected]
+        self.skipped = len(skipped)
         if self._columns is not None:
             self.features = features_of(self._columns, joined_cells(cells), self.source)
 
@@ -113,11 +131,11 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
     if isinstance(table, pd.DataFrame):
         return []
     if isinstance(table, list | tuple):
-        return [stamp for one in table for stamp in file_stamps(one)]
+        return [stamp for part in table for stamp in file_stamps(part)]
     path = Path(cast("Path | str", table))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    found = ((file, file.stat()) for file in files if file.exists())
-    return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in found]
+    stats = ((file, file.stat()) for file in files if file.exists())
+    return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
 
 def refuse_changed(table: TableLike, before: list[tuple[Path, int, int]]) -> None:
@@ -139,8 +157,8 @@ def rounded(
     """
     if bare_suffix(out) == ".parquet":
         return frame
-    kept = {name: digits for name in ROUNDED} | dict.fromkeys(PROBABILITIES, DIGITS)
-    return frame.round({name: kept[name] for name in added if name in kept})
+    digits_of = {name: digits for name in ROUNDED} | dict.fromkeys(PROBABILITIES, DIGITS)
+    return frame.round({name: digits_of[name] for name in added if name in digits_of})
 
 
 def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
@@ -157,8 +175,8 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
 def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
     """Return whether the run is of antibodies alone, which must not be contradicted."""
     if predictor.no_antigen and (options.antigen is not None or "antigen" in options.columns):
-        given = "--column antigen=NAME" if options.antigen is None else "--antigen"
-        msg = f"{given}: the run is of antibodies alone; expected no antigen. Leave it out."
+        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
+        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
         raise PredictionError(msg)
     if options.no_antigen and not predictor.no_antigen:
         msg = (

@@ -61,10 +61,11 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
     RunError
         If a folder contains no run.
     """
-    given = [folders] if isinstance(folders, Path | str) else folders
-    paths = list(dict.fromkeys(run for folder in given for run in find_runs(user_path(folder))))
+    roots = [folders] if isinstance(folders, Path | str) else folders
+    paths = list(dict.fromkeys(run for folder in roots for run in find_runs(user_path(folder))))
     configs = {str(path): read_json(path / "config.json") for path in paths}
-    states, finished = [], dict[str, SavedRun]()
+    states = []
+    finished = dict[str, SavedRun]()
     for path in paths:
         state, saved = _describe_run(path)
         states.append(state)
@@ -84,15 +85,15 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
 
 def find_runs(folder: Path) -> list[Path]:
     """Return the runs at or below a folder, sorted by name, or raise `RunError`."""
-    found = [folder] if _is_run(folder) else sorted(_below(folder))
-    if not found:
+    folders = [folder] if _is_run(folder) else sorted(_below(folder))
+    if not folders:
         problem = "contains no run" if folder.is_dir() else "not a folder"
         msg = (
             f"{folder}: {problem}; expected a run folder of abag fit, or a folder of run "
             "folders. Check the path."
         )
         raise RunError(msg)
-    return found
+    return folders
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -143,7 +144,7 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
 
 
 def _score(state: Mapping[str, Any]) -> float:
-    errors = [one["rmse"] for one in state.get("regimes", ())]
+    errors = [regime["rmse"] for regime in state.get("regimes", ())]
     return float(np.mean(errors)) if errors else np.inf
 
 
@@ -171,10 +172,14 @@ def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[dict[str, Any]]
 
 def _compare_runs(saved: SavedRun, best: SavedRun, name: str, other: str) -> list[str]:
     verdicts = []
-    for (one, rows, tested), (_, reference, _) in zip(saved.regimes(), best.regimes(), strict=True):
-        own, theirs = (each["pkd_predicted"].to_numpy(np.float64) for each in (rows, reference))
-        models = tested, own, theirs
-        verdicts.append(compare_models(one["words"], name, other, *models, saved.quantity))
+    for (regime, rows, tested), (_, reference, _) in zip(
+        saved.regimes(), best.regimes(), strict=True
+    ):
+        predicted, theirs = (
+            frame["pkd_predicted"].to_numpy(np.float64) for frame in (rows, reference)
+        )
+        models = tested, predicted, theirs
+        verdicts.append(compare_models(regime["words"], name, other, *models, saved.quantity))
     return verdicts
 
 
@@ -202,19 +207,20 @@ def describe_runs(summary: RunsSummary) -> list[str]:
 
 def _quantity_of(state: Mapping[str, Any]) -> Quantity:
     return Quantity(
-        name=state.get("quantity", "pKd"), better=state.get("better", "higher"),
+        name=state.get("quantity", "pKd"),
+        better=state.get("better", "higher"),
         affinity="better" not in state,
-    )  # fmt: skip
+    )
 
 
 def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
     """Lay out the rounds of each campaign: those of its last run, which has all of them."""
     lines = list[str]()
-    with_rounds = [one for one in states if one.get("rounds")]
+    with_rounds = [state for state in states if state.get("rounds")]
     for state in with_rounds:
         rounds = state["rounds"]
-        later = [one["rounds"] for one in with_rounds if len(one["rounds"]) > len(rounds)]
-        if any(one[: len(rounds)] == rounds for one in later):
+        later = [state["rounds"] for state in with_rounds if len(state["rounds"]) > len(rounds)]
+        if any(history[: len(rounds)] == rounds for history in later):
             continue
         lines += [
             f"{names[state['run']]}, rounds ({state['quantity']}):",
@@ -225,7 +231,8 @@ def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str,
 
 
 def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
-    lines, tables = list[str](), dict[str, list[list[str]]]()
+    lines = list[str]()
+    tables = dict[str, list[list[str]]]()
     quantities = {state["quantity"] for state in states if "quantity" in state}
     for state in states:
         quantity = _quantity_of(state)
@@ -241,14 +248,16 @@ def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str])
 
 def _describe_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say what differs; where nothing does, once for all runs."""
-    verdicts = [text for one in comparisons if one["with"] for text in one["verdicts"]]
+    verdicts = [
+        text for comparison in comparisons if comparison["with"] for text in comparison["verdicts"]
+    ]
     clear = [text for text in verdicts if INDISTINGUISHABLE not in text]
     lines = clear
     if verdicts and not clear:
         lines = ["no significant differences between runs with the same test rows (95 % intervals)"]
     elif len(clear) < len(verdicts):
         lines = [*clear, "no other significant differences (95 % intervals)"]
-    alone = [one["run"] for one in comparisons if not one["with"]]
+    alone = [comparison["run"] for comparison in comparisons if not comparison["with"]]
     if alone:
         lines = [
             *lines,

@@ -24,7 +24,8 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.affinities import read_numbers, read_predictions
+from abag.head.data.affinities import read_predictions
+from abag.head.data.cells import read_numbers
 from abag.head.data.features import features_of
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
@@ -115,25 +116,27 @@ def evaluate(
         saved.quantity.check_threshold(chosen.strong, "--strong")
         summary: RunSummary = {**saved.summary, "run": str(run)}
         remembered = ReadAs.of(saved.config)
-        of_table = [*schema(FileOptions), *schema(ReferenceOptions)]
-        of_reading = {one.name: getattr(chosen, one.name) for one in of_table}
-        of_reading["antigen"] = _no_antigen_given(saved, chosen)
+        table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
+        reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
+        reading_options["antigen"] = _no_antigen_given(saved, chosen)
         reading = _TableOfRun(
-            **of_reading, no_antigen=saved.config["no_antigen"],
+            **reading_options,
+            no_antigen=saved.config["no_antigen"],
             antibody_region=saved.config["antibody_region"],
-            chains=remembered.chains, bad_rows=chosen.bad_rows or remembered.bad_rows,
-        )  # fmt: skip
+            chains=remembered.chains,
+            bad_rows=chosen.bad_rows or remembered.bad_rows,
+        )
         if table is not None:
             other = read_pairs(table, as_in_the_run(table, reading, remembered))
             labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
             predictor = abag.load_predictor(saved.run)
             named = PairColumnOptions()
             if predictor.features is not None:
-                numbers = [one.name for one in predictor.features.numbers if not one.head]
-                categories = [one.name for one in predictor.features.categories]
+                numbers = [column.name for column in predictor.features.numbers if not column.head]
+                categories = [column.name for column in predictor.features.categories]
                 named = PairColumnOptions(features=tuple(numbers), categories=tuple(categories))
-            of_label = remembered_label(saved.config)
-            pairs = label_pairs(other, labels, remembered=of_label, named=named)
+            label_of_run = remembered_label(saved.config)
+            pairs = label_pairs(other, labels, remembered=label_of_run, named=named)
             report_counts(pairs)
             for problem in pairs.reading.problems:
                 messages.say(f"{pairs.table.source}: {problem}")
@@ -152,8 +155,8 @@ def evaluate(
             regimes = summary["regimes"]
             summary["strong_at"] = score_strong(saved.tested, regimes, chosen.strong, sign=sign)
         if chosen.predictions is not None:
-            given = as_in_the_run(chosen.predictions, reading, remembered)
-            others = read_pairs(chosen.predictions, given)
+            reading_of_predictions = as_in_the_run(chosen.predictions, reading, remembered)
+            others = read_pairs(chosen.predictions, reading_of_predictions)
             others.report_notes()
             units = LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass)
             summary["predictions"] = _compare_with_predictions(saved, others, units)
@@ -169,14 +172,14 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         raise OptionError(msg)
     unread = {"--store and --affinity-type": bool(options.store or options.affinity_type)}
     if options.predictions is None:
-        of_tables = options.columns or options.antigen or options.bad_rows
-        unread["--column, --antigen and --bad-rows"] = bool(of_tables)
+        names_tables = options.columns or options.antigen or options.bad_rows
+        unread["--column, --antigen and --bad-rows"] = bool(names_tables)
         references = options.parent or options.sequences
         unread["--parent and --sequences"] = bool(references)
         unread["--sheet and --matrix"] = bool(options.sheet or options.matrix)
         unread["--label and --molar-mass"] = bool(options.label or options.molar_mass)
-    for names, given in unread.items():
-        if table is None and given:
+    for names, is_given in unread.items():
+        if table is None and is_given:
             msg = f"evaluate: {names} need a TABLE. Give one, or omit these options."
             raise OptionError(msg)
 
@@ -200,11 +203,14 @@ def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOption
     options = LabelOptions(
         **{f.name: saved.config[f.name] for f in fields(LabelOptions)}
         | {
-            "label": chosen.label, "better": None, "unit": None,
-            "no_binding": None, "no_binding_empty": False,
+            "label": chosen.label,
+            "better": None,
+            "unit": None,
+            "no_binding": None,
+            "no_binding_empty": False,
             "molar_mass": chosen.molar_mass or saved.config["molar_mass"],
         }
-    )  # fmt: skip
+    )
     if chosen.affinity_type is not None:
         return replace(options, affinity_type=chosen.affinity_type)
     if options.affinity_type is None or table.has("affinity_type"):
@@ -231,22 +237,25 @@ def _score_table(
     if predictor.features is not None:
         cells = predictor.features.with_stored(pairs.cells, len(pairs))
         features = features_of(predictor.features, cells, pairs.table.source)
-    found, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
-    predicted, sigma = (found[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma"))
+    scores_by_row, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
+    predicted, sigma = (
+        scores_by_row[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma")
+    )
     several = len(predictor.parts) > 2  # else the model is the head, beside the mean
     baselines = {
         part.name: part.predict(vectors)
         for part in predictor.parts
         if several and part.name != MEAN and MODELS[part.name].is_baseline
     }
-    exact, of_pair = pairs.censored == 0, found["regime"].to_numpy(str)
+    exact = pairs.censored == 0
+    of_pair = scores_by_row["regime"].to_numpy(str)
     # a pair is a measurement of its clusters; in a library, clusters would be too few
     antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
     clusters: dict[Kind, Ints] = {"antibody": antibody, "antigen": antigen_clusters(pairs)}
-    sides = {
-        kind: pairs.index(kind) if predictor.seen.of_kind(kind).residues is not None else found
-        for kind, found in clusters.items()
-    }
+    sides: dict[Kind, Ints] = {}
+    for kind, cluster in clusters.items():
+        is_library = predictor.seen.of_kind(kind).residues is not None
+        sides[kind] = pairs.index(kind) if is_library else cluster
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
         rows = np.flatnonzero((of_pair == name) & exact)
@@ -255,29 +264,33 @@ def _score_table(
         groups = [sides[kind][rows] for kind in regime.new]
         if not groups:
             antigen = sides["antigen"]
-            both = sides["antibody"][rows] * (antigen.max() + 1) + antigen[rows]
-            groups = [np.unique(both, return_inverse=True)[1]]
+            group = sides["antibody"][rows] * (antigen.max() + 1) + antigen[rows]
+            groups = [np.unique(group, return_inverse=True)[1]]
         fold = np.zeros(len(rows), np.int64)
         tested = TestedPairs(
             rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], groups
         )
-        own = predicted[rows]
-        of_mean = np.full(len(rows), saved.mean_label)
-        others = {one: values[rows] for one, values in baselines.items()}
-        inside = (np.abs(tested.pkd - own) <= COVERED * sigma[rows]).astype(np.float64)
+        predicted_here = predicted[rows]
+        mean_label = np.full(len(rows), saved.mean_label)
+        baselines_here = {name: values[rows] for name, values in baselines.items()}
+        inside = (np.abs(tested.pkd - predicted_here) <= COVERED * sigma[rows]).astype(np.float64)
         words = predictor.words(name)
-        score = score_regime(name, words, tested, own, of_mean, others, inside)
+        score = score_regime(
+            name, words, tested, predicted_here, mean_label, baselines_here, inside
+        )
         if pairs.no_antigen:
             score["sentence"] = without_antigens(score["sentence"])
         regimes.append(score)
     error = (predicted - pairs.pkd)[exact]
-    scored = found.assign(pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen)
+    scored = scores_by_row.assign(
+        pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen
+    )
     return {
         "source": pairs.table.source,
         "pairs": len(pairs),
         "in_training": _count_known(saved, pairs),
         "bias": float(error.mean()) if len(error) else None,
-        "far": int(found["far"].sum()),
+        "far": int(scores_by_row["far"].sum()),
         "regimes": regimes,
         "metrics": rows_to_score(pairs, np.arange(len(pairs))).score(predicted, strong_pkd),
     }, scored
@@ -285,20 +298,20 @@ def _score_table(
 
 def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
     keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
-    both = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(saved.frame[KEYS]))
-    known = {"pair": int(both.sum())} | {
+    seen_pair = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(saved.frame[KEYS]))
+    counts = {"pair": int(seen_pair.sum())} | {
         kind: int(keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"]).sum()) for kind in KINDS
     }
     messages.say(
-        f"{pairs.table.source}: {known['pair']} of {counted(len(pairs), 'pair')} are training "
-        f"pairs of the run; {known['antibody']} have a training antibody"
-        + ("" if pairs.no_antigen else f", {known['antigen']} a training antigen")
+        f"{pairs.table.source}: {counts['pair']} of {counted(len(pairs), 'pair')} are training "
+        f"pairs of the run; {counts['antibody']} have a training antibody"
+        + ("" if pairs.no_antigen else f", {counts['antigen']} a training antigen")
     )
-    if known["pair"]:
+    if counts["pair"]:
         messages.say(
             "scores that include training pairs are optimistic: remove these from the table"
         )
-    return known
+    return counts
 
 
 def key_frame(antibody_keys: np.ndarray, antigen_keys: np.ndarray) -> pd.DataFrame:
@@ -315,25 +328,28 @@ def _compare_with_predictions(
     scores = list[RegimeScore]()
     verdicts = list[str]()
     with naming_damage(saved.run):  # the means that the run's own scores are compared with
-        of_mean = pd.read_parquet(saved.run / "baselines.parquet")[MEAN].to_numpy(np.float64)
-    for one, rows, tested in saved.regimes():
+        mean_of_pair = pd.read_parquet(saved.run / "baselines.parquet")[MEAN].to_numpy(np.float64)
+    for regime, rows, tested in saved.regimes():
         ours = rows["pkd_predicted"].to_numpy(np.float64)
-        at = rows.index.to_numpy()
-        words = one["words"]
-        theirs = reference[at]
-        scores.append(score_regime(one["regime"], words, tested, theirs, of_mean[at], {}, None))
-        models = tested, ours, theirs
-        verdicts.append(compare_models(words, "the run", table.source, *models, saved.quantity))
+        pairs = rows.index.to_numpy()
+        words = regime["words"]
+        theirs = reference[pairs]
+        mean = mean_of_pair[pairs]
+        scores.append(score_regime(regime["regime"], words, tested, theirs, mean, {}, None))
+        verdict = compare_models(
+            words, "the run", table.source, tested, ours, theirs, saved.quantity
+        )
+        verdicts.append(verdict)
         messages.say(verdicts[-1])
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
 def _align_predictions(saved: SavedRun, table: SequenceTable, units: LabelOptions) -> Floats:
-    given, on = _read_predictions(saved, table, units)
+    predicted, on = _read_predictions(saved, table, units)
     rows = saved.tested[[*KEYS, "fold"]]
-    known = pd.MultiIndex.from_frame(rows[on] if "fold" in on else saved.frame[on])
-    unknown = int((~pd.MultiIndex.from_frame(given[on]).isin(known)).sum())
-    aligned = rows.merge(given, how="left", on=on)["prediction"].to_numpy(np.float64)
+    measured_rows = pd.MultiIndex.from_frame(rows[on] if "fold" in on else saved.frame[on])
+    unknown = int((~pd.MultiIndex.from_frame(predicted[on]).isin(measured_rows)).sum())
+    aligned = rows.merge(predicted, how="left", on=on)["prediction"].to_numpy(np.float64)
     missing = int(np.isnan(aligned).sum())
     if missing or unknown:
         by = " and fold" if "fold" in on else ""
@@ -350,7 +366,8 @@ def _read_predictions(
     saved: SavedRun, table: SequenceTable, units: LabelOptions
 ) -> tuple[pd.DataFrame, list[str]]:
     affinities = read_predictions(table, units, saved.quantity)
-    column, value = affinities.column, affinities.pkd
+    column = affinities.column
+    value = affinities.pkd
     affinities.refuse_other_units(np.isfinite(value), "predictions")
     messages.say(affinities.describe(noun="predictions"))
     invalid = np.flatnonzero(~np.isfinite(value) | (affinities.side != 0))
@@ -363,18 +380,18 @@ def _read_predictions(
             f"({counted(len(invalid), 'such row')}). Predict these pairs or remove them."
         )
         raise PredictionError(msg)
-    given = key_frame(
+    table_keys = key_frame(
         table.antibodies.keys[table.antibodies.of_row], table.antigens.keys[table.antigens.of_row]
     ).assign(prediction=value)
     on = list(KEYS)
     folds = saved.tested["fold"].unique()
     if len(folds) > 1 and "fold" in table.frame.columns:
         fold = pd.Series(read_numbers(table.frame["fold"]), table.frame.index)
-        given["fold"] = fold.where(fold.isin(folds), -1).astype(np.int64)
+        table_keys["fold"] = fold.where(fold.isin(folds), -1).astype(np.int64)
         on.append("fold")
-    first = given.groupby(on)["prediction"].transform("first")
+    first = table_keys.groupby(on)["prediction"].transform("first")
     same = SAME_PREDICTION_PKD if saved.quantity.affinity else SAME_PREDICTION_PKD * value.std()
-    repeated = int((abs(given["prediction"] - first) > same).sum())
+    repeated = int((abs(table_keys["prediction"] - first) > same).sum())
     if repeated:
         hint = ", or a column fold" if len(folds) > 1 else ""
         msg = (
@@ -382,4 +399,4 @@ def _read_predictions(
             f"({counted(repeated, 'extra row')}); expected one per pair{hint}. Remove the others."
         )
         raise PredictionError(msg)
-    return given.drop_duplicates(on, ignore_index=True), on
+    return table_keys.drop_duplicates(on, ignore_index=True), on

@@ -36,17 +36,21 @@ class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
         help="Unit of the labels of TABLE, or of the predictions of FILE.",
     )
     molar_mass: str | None = option(
-        None, metavar="KDA", default_text="as in the run", rare=True,
+        None,
+        metavar="KDA",
+        default_text="as in the run",
+        rare=True,
         help="Molar mass of the antibodies, for ug_ml or ng_ml: igg, scfv, vhh, or kDa.",
-    )  # fmt: skip
+    )
     affinity_type: str | None = option(
         None, metavar="NAME", default_text="as in the run", help="Rows of TABLE to score."
     )
     strong: float | None = option(
-        None, metavar="PKD",
+        None,
+        metavar="PKD",
         help="Say how well pairs with at least this pKd are found, or with values of another "
         "quantity that are this or better: precision, recall and cut-offs.",
-    )  # fmt: skip
+    )
     bad_rows: Literal["error", "skip"] | None = option(
         None,
         default_text="as in the run",
@@ -54,6 +58,7 @@ class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
     )
 
     def check_combination(self) -> None:
+        """Raise `OptionError` if the molar mass is invalid."""
         _ = read_molar_mass(self.molar_mass)
 
 

@@ -124,7 +124,8 @@ def describe_report(summary: ReportSummary) -> str:
 
 def write_report(saved: SavedRun) -> None:
     """Write ``report.html``."""
-    summary, quantity = saved.summary, saved.quantity
+    summary = saved.summary
+    quantity = saved.quantity
     charts = chart_data(saved)
     curve = [
         (point["training_pairs"], point["score"]) for point in summary.get("learning_curve", ())
@@ -134,7 +135,8 @@ def write_report(saved: SavedRun) -> None:
         for pairs, score in curve
     ]
     charts["quantity"] = str(quantity)
-    shown, tested = sum(len(one["pair"]) for one in charts["tests"]), len(saved.tested)
+    shown = sum(len(chart["pair"]) for chart in charts["tests"])
+    tested = len(saved.tested)
     page = render_page(
         "report.html.j2",
         charts,
@@ -144,14 +146,14 @@ def write_report(saved: SavedRun) -> None:
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         source=summary["data"]["source"],
         digest=saved.config["pairs_digest"],
-        regimes=[one["words"] for one in summary["regimes"]],
+        regimes=[regime["words"] for regime in summary["regimes"]],
         no_antigen=saved.no_antigen,
         head=["", *columns(quantity, no_antigen=saved.no_antigen)],
         rows=describe_regimes(summary["regimes"], quantity, no_antigen=saved.no_antigen)[1:],
-        verdicts=[one["sentence"] for one in summary["regimes"]],
-        not_measured=[f"{one['words']}: {one['why']}" for one in summary["not_measured"]],
+        verdicts=[regime["sentence"] for regime in summary["regimes"]],
+        not_measured=[f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]],
         warnings=summary["warnings"],
-        scores=[_score_table(one, saved) for one in summary["regimes"]],
+        scores=[_score_table(regime, saved) for regime in summary["regimes"]],
         sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
         least_rows=MIN_ROWS_PER_ANTIGEN,
         worst=_largest_errors(saved),
@@ -197,16 +199,17 @@ def _rounds(saved: SavedRun) -> dict[str, Any] | None:
 
 
 def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
-    data, used = saved.summary["data"], saved.summary["used"]
+    data = saved.summary["data"]
+    used = saved.summary["used"]
     counts = {
         "pairs": data["pairs"],
         "unique antibodies": data["antibodies"],
         "unique antigens": data["antigens"],
         "censored pairs": int((saved.frame["censored"] != 0).sum()),
     }
-    known = [one.name for one in schema(FitConfig)]
-    others = sorted(saved.config.keys() - {*known, *IN_CONFIG_ONLY})
-    values = {name: saved.config[name] for name in [*known, *others]} | counts
+    field_names = [field.name for field in schema(FitConfig)]
+    others = sorted(saved.config.keys() - {*field_names, *IN_CONFIG_ONLY})
+    values = {name: saved.config[name] for name in [*field_names, *others]} | counts
     return [
         (
             name.replace("_", " "),
@@ -222,7 +225,8 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
     mean = exact.groupby("pair")[["pkd", "pkd_predicted", "sigma"]].mean()
     error = mean["pkd_predicted"] - mean["pkd"]
     worst = error.abs().sort_values(ascending=False, kind="stable").index[:LARGEST_ERRORS]
-    rows, quantity = saved.frame.iloc[worst], saved.quantity
+    rows = saved.frame.iloc[worst]
+    quantity = saved.quantity
     cells = {"row": rows["row"].tolist()}
     for role in ("id", "antibody_name"):
         if role in rows:
@@ -319,7 +323,7 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
     tests = [rows for _, rows in saved.tested.assign(ridge=ridge).groupby("regime", sort=False)]
     rng = np.random.default_rng(0)
     drawn = [rows.iloc[rng.permutation(len(rows))[: MAX_POINTS // len(tests)]] for rows in tests]
-    pairs = np.unique(np.concatenate([one["pair"] for one in drawn]))
+    pairs = np.unique(np.concatenate([chart["pair"] for chart in drawn]))
     names = name_antigens(saved.frame)
     if saved.no_antigen:
         names[:] = "exact"  # beside censored ones in the legend
@@ -328,11 +332,11 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
         "pairs": _describe_pairs(saved.frame.iloc[pairs], names.iloc[pairs], digits),
         "tests": [
             {
-                "pair": np.searchsorted(pairs, one["pair"]).tolist(),
-                "predicted": _numbers(one["pkd_predicted"], digits),
-                "sigma": _numbers(one["sigma"], digits),
+                "pair": np.searchsorted(pairs, chart["pair"]).tolist(),
+                "predicted": _numbers(chart["pkd_predicted"], digits),
+                "sigma": _numbers(chart["sigma"], digits),
             }
-            for one in drawn
+            for chart in drawn
         ],
         "views": [_view(rows, names.to_numpy(str), lines, saved) for rows in tests],
         **({"digits": digits} if digits != CHART_DIGITS else {}),
@@ -360,7 +364,7 @@ def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series, digits: int) -> di
 
 def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: SavedRun) -> Series:
     exact = rows[rows["censored"] == 0]
-    of_antigens = exact[:0] if saved.no_antigen else exact
+    antigen_rows = exact[:0] if saved.no_antigen else exact
     digits = chart_digits(saved)
     measured, predicted, sigma = (
         exact[name].to_numpy(np.float64) for name in ("pkd", "pkd_predicted", "sigma")
@@ -370,7 +374,7 @@ def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: S
         "calibration": _calibration(measured, predicted, digits) if len(exact) > 1 else None,
         "coverage": _coverage(error, sigma) if len(exact) else None,
         "deciles": _deciles(error, sigma, digits) if len(exact) else None,
-        "antigens": _antigens(of_antigens, names[of_antigens["pair"]]),
+        "antigens": _antigens(antigen_rows, names[antigen_rows["pair"]]),
         "training": _training(log, set(rows["fold"].tolist())),
     }
 
@@ -402,14 +406,15 @@ def _deciles(error: Floats, sigma: Floats, digits: int) -> Series:
 
 def _antigens(exact: pd.DataFrame, names: np.ndarray) -> Series:
     """Rank within each antigen and fold; average over the folds, the largest antigens first."""
-    fold, name = exact["fold"].to_numpy(np.int64), pd.factorize(names, sort=True)[0]
+    fold = exact["fold"].to_numpy(np.int64)
+    name = pd.factorize(names, sort=True)[0]
     group: Ints = fold * (name.max(initial=0) + 1) + name
     _, first, count = np.unique(group, return_index=True, return_counts=True)
-    found = pd.DataFrame({"name": names[first], "rows": count})
+    antigens = pd.DataFrame({"name": names[first], "rows": count})
     for column, predicted in (("head", "pkd_predicted"), ("ridge", "ridge")):
         values = exact[predicted].to_numpy(np.float64)
-        found[column] = spearman_by_group(exact["pkd"].to_numpy(np.float64), values, group)
-    means = found[found["head"].notna()].groupby("name").mean().reset_index()
+        antigens[column] = spearman_by_group(exact["pkd"].to_numpy(np.float64), values, group)
+    means = antigens[antigens["head"].notna()].groupby("name").mean().reset_index()
     means = means.sort_values(["rows", "name"], ascending=[False, True]).head(MAX_ANTIGENS)
     return {
         "names": means["name"].tolist(),
@@ -443,8 +448,10 @@ def _training(log: Sequence[Series], folds: set[int]) -> Series | None:
 
 
 def _over_folds(values: Any, digits: int = 3) -> Series:  # noqa: ANN401 - pandas' own
-    found = {"low": values.min(), "median": values.median(), "high": values.max()}
-    return {name: _numbers(one.astype(float), digits) for name, one in found.items()}
+    statistics = {"low": values.min(), "median": values.median(), "high": values.max()}
+    return {
+        name: _numbers(statistic.astype(float), digits) for name, statistic in statistics.items()
+    }
 
 
 def _numbers(values: Any, digits: int = 3) -> list[float | None]:  # noqa: ANN401 - array-like

@@ -14,7 +14,7 @@ from abag.core.errors import DamagedFile
 from abag.core.messages import align, printable
 from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.affinities import Remembered
+from abag.head.data.label_unit import Remembered
 from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 
@@ -29,8 +29,14 @@ SEQUENCES = ("heavy", "light", "antigen")
 NAMES = ("id", "antibody_name", "antigen_name")
 COLUMNS = (*SEQUENCES, "pkd", "censored", "round", "row", *NAMES)
 COLUMN_NAMES = (
-    "round", "table", "new pairs", "best", "better than before", "best so far", "expected best"
-)  # fmt: skip
+    "round",
+    "table",
+    "new pairs",
+    "best",
+    "better than before",
+    "best so far",
+    "expected best",
+)
 _OF_KD = {-1: ">", 0: "", 1: "<"}
 _OF_VALUE = {-1: "<", 0: "", 1: ">"}
 
@@ -70,32 +76,35 @@ def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
     Errors are in the unit of the labels here.
     """
     assert pairs.usable is not None
-    rows, table = pairs.usable, pairs.table
+    rows = pairs.usable
+    table = pairs.table
     antibodies = [table.antibodies.chains[n] for n in rows["antibody"].tolist()]
     antigens = [table.antigens.chains[n] for n in rows["antigen"].tolist()]
-    found = pd.DataFrame({
+    relation = rows["censored"].map(relations_of(pairs.quantity))
+    columns = {
         "heavy": [heavy for heavy, _ in antibodies],
         "light": [light for _, light in antibodies],
         "antigen": ["|".join(chains) for chains in antigens],
         "pkd": rows["pkd"].to_numpy(np.float64),
-        "censored": rows["censored"].map(relations_of(pairs.quantity)).to_numpy(str),
-    })  # fmt: skip
+        "censored": relation.to_numpy(str),
+    }
+    frame = pd.DataFrame(columns)
     at = rows["row"].to_numpy(np.int64)
-    found["round"] = 0 if pairs.round_of_row is None else pairs.round_of_row[at]
-    found["row"] = table.row_numbers[at]
+    frame["round"] = 0 if pairs.round_of_row is None else pairs.round_of_row[at]
+    frame["row"] = table.row_numbers[at]
     for role in NAMES:
         cells = table.frame[table.columns[role]].iloc[at] if role in table.columns else ""
-        found[role] = pd.Series(cells, index=found.index if isinstance(cells, str) else None)
+        frame[role] = pd.Series(cells, index=frame.index if isinstance(cells, str) else None)
         if not isinstance(cells, str):
-            found[role] = ["" if pd.isna(cell) else str(cell).strip() for cell in cells]
+            frame[role] = ["" if pd.isna(cell) else str(cell).strip() for cell in cells]
     texts = [*SEQUENCES, *NAMES, "censored"]
     if pairs.beside is not None:
         stored = set() if pairs.features is None else set(pairs.features.in_store)
         for name, values in pairs.beside.iloc[at].items():
             if str(name).partition(":")[2] not in stored:  # a store has them for the next round
-                found[name] = values.to_numpy()
-        texts += [name for name in map(str, found) if name.startswith("category:")]
-    return found.astype(dict.fromkeys(texts, "string"))
+                frame[name] = values.to_numpy()
+        texts += [name for name in map(str, frame) if name.startswith("category:")]
+    return frame.astype(dict.fromkeys(texts, "string"))
 
 
 def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
@@ -133,30 +142,32 @@ def describe_history(pairs: LabelledPairs, history: list[dict[str, Any]]) -> lis
     number = pairs.round_of_row[pairs.row]
     exact = pairs.censored == 0
     sign = pairs.quantity.sign
-    found = list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     best = -np.inf  # of labels of which higher is better
-    for at, known in enumerate(history):
-        of_round = number == at
-        labels = sign * pairs.pkd[of_round & exact]
+    for at, entry in enumerate(history):
+        in_round = number == at
+        labels = sign * pairs.pkd[in_round & exact]
         better = int((labels > best).sum()) if at else None
-        of_batch = sign * float(labels.max()) if len(labels) else None
+        best_of_batch = sign * float(labels.max()) if len(labels) else None
         best = max(best, labels.max(initial=-np.inf))
-        found.append({
-            **{name: known[name] for name in ("source", "expected_best")},
+        row = {
+            "source": entry["source"],
+            "expected_best": entry["expected_best"],
             "round": at,
-            "pairs": int(of_round.sum()),
-            "best": of_batch,
+            "pairs": int(in_round.sum()),
+            "best": best_of_batch,
             "better": better,
             "best_so_far": sign * float(best) if np.isfinite(best) else None,
-        })  # fmt: skip
-    return found
+        }
+        rows.append(row)
+    return rows
 
 
 def rounds_of(run: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rounds in a summary of a run, checked; empty for a run of one round."""
     rounds = summary.get("rounds", [])
     try:
-        whole = [one["round"] for one in rounds] == [*range(len(rounds))]
+        whole = [entry["round"] for entry in rounds] == [*range(len(rounds))]
         round_cells(rounds, PKD)
     except (LookupError, TypeError, ValueError):
         whole = False
@@ -179,21 +190,23 @@ def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list
 
     return [
         (
-            str(one["round"]),
-            printable(str(one["source"])),
-            f"{one['pairs']:,}",
-            number(one["best"]),
-            "-" if one["better"] is None else f"{one['better']:,}",
-            number(one["best_so_far"]),
-            number(one["expected_best"]),
+            str(entry["round"]),
+            printable(str(entry["source"])),
+            f"{entry['pairs']:,}",
+            number(entry["best"]),
+            "-" if entry["better"] is None else f"{entry['better']:,}",
+            number(entry["best_so_far"]),
+            number(entry["expected_best"]),
         )
-        for one in rounds
+        for entry in rounds
     ]
 
 
 # ---- the picture ---------------------------------------------------------------------------------
 
-WIDTH, HEIGHT, MARGIN = 640.0, 260.0, 44.0
+WIDTH = 640.0
+HEIGHT = 260.0
+MARGIN = 44.0
 DOT = 3.0
 MOST_DOTS = 2000
 """Of measured pairs; the rest of a larger campaign is left out evenly."""
@@ -220,9 +233,10 @@ def draw_rounds(
     """
     exact = frame[frame["censored"] == 0]
     exact = exact.iloc[:: -(-len(exact) // MOST_DOTS) or 1]
-    promised = [one["expected_best"] for one in rounds if one["expected_best"] is not None]
+    promised = [entry["expected_best"] for entry in rounds if entry["expected_best"] is not None]
     values = [*exact["pkd"], *promised]
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     span = (high - low) or 1.0
     step = (WIDTH - 2 * MARGIN) / len(rounds)
 
@@ -239,14 +253,14 @@ def draw_rounds(
         'fill-opacity="0.45"/>'
         for number, value, shift in zip(exact["round"], exact["pkd"], spread, strict=True)
     ]
-    best = [one for one in rounds if one["best_so_far"] is not None]
-    line = " ".join(f"{x(one['round']):.1f},{y(one['best_so_far']):.1f}" for one in best)
+    best = [entry for entry in rounds if entry["best_so_far"] is not None]
+    line = " ".join(f"{x(entry['round']):.1f},{y(entry['best_so_far']):.1f}" for entry in best)
     parts.append(f'<polyline points="{line}" fill="none" stroke="#1b7837" stroke-width="2"/>')
-    for one in rounds:
-        at = x(one["round"])
-        parts.append(_text(at, HEIGHT - MARGIN + 18, f"round {one['round']}"))
-        if one["expected_best"] is not None:
-            top = y(one["expected_best"])
+    for entry in rounds:
+        at = x(entry["round"])
+        parts.append(_text(at, HEIGHT - MARGIN + 18, f"round {entry['round']}"))
+        if entry["expected_best"] is not None:
+            top = y(entry["expected_best"])
             parts.append(
                 f'<line x1="{at - 16:.1f}" x2="{at + 16:.1f}" y1="{top:.1f}" y2="{top:.1f}" '
                 'stroke="#d6604d" stroke-width="2" stroke-dasharray="4 3"/>'

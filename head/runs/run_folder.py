@@ -24,7 +24,7 @@ from abag.core.files import (
 )
 from abag.core.messages import first_line
 from abag.core.options import schema
-from abag.head.data.affinities import Remembered
+from abag.head.data.label_unit import Remembered
 from abag.head.data.labels import (
     LabelledPairs,
 )
@@ -48,13 +48,13 @@ def read_config(run: Path) -> dict[str, Any]:
     """Read config.json of a run, or raise `DamagedFile` or `OSError`."""
     path = run / "config.json"
     config = read_json(path)
-    if (found := config.get("format")) != RUN_FORMAT:
+    if (run_format := config.get("format")) != RUN_FORMAT:
         msg = (
-            f"{path}: format {found!r} is not supported; this abag reads {RUN_FORMAT!r}. Fit again "
-            "into another folder, or use the version of abag that wrote it."
+            f"{path}: format {run_format!r} is not supported; this abag reads {RUN_FORMAT!r}. Fit "
+            "again into another folder, or use the version of abag that wrote it."
         )
         raise DamagedFile(msg)
-    names = [*(one.name for one in schema(FitConfig)), "label_column", "label_unit", "quantity"]
+    names = [*(field.name for field in schema(FitConfig)), "label_column", "label_unit", "quantity"]
     if missing := [name for name in names if name not in config]:
         msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
         raise DamagedFile(msg)
@@ -71,15 +71,18 @@ def read_config(run: Path) -> dict[str, Any]:
 
 def remembered_label(config: Mapping[str, Any]) -> Remembered:
     """Return how a run read its label, with its bound of non-binders in pKd."""
-    unit, floor = config["label_unit"], None
+    unit = config["label_unit"]
+    floor = None
     if config["no_binding"] is not None:
         mass = read_molar_mass(config["molar_mass"])
         floor = float(to_pkd(np.array([config["no_binding"]]), unit, mass)[0])
     return Remembered(
-        column=config["label_column"], unit=unit, no_binding_pkd=floor,
+        column=config["label_column"],
+        unit=unit,
+        no_binding_pkd=floor,
         no_binding_empty=config["no_binding_empty"],
         quantity=Quantity.of_json(config["quantity"]),
-    )  # fmt: skip
+    )
 
 
 def training_logs(run: Path) -> list[Path]:
@@ -118,7 +121,8 @@ def start_run(
     run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
 ) -> None:
     """Write the configuration and the splits; the run is unfinished from here on."""
-    frame, path = split_frame(pairs, splits), run / "splits.parquet"
+    frame = split_frame(pairs, splits)
+    path = run / "splits.parquet"
     if path.exists():
         try:
             is_same = pd.read_parquet(path).equals(frame)
@@ -136,8 +140,8 @@ def start_run(
     (run / "summary.json").unlink(missing_ok=True)
     # both are followed: the absolute path, and this one if run and store have moved together
     from_run = os.path.relpath(Path(record["store"]).resolve(), run.resolve())
-    own = {**record, "format": RUN_FORMAT, "store_from_run": from_run}
-    write_json(run / "config.json", own, sort_keys=True)  # first: it marks the folder as a run
+    content = {**record, "format": RUN_FORMAT, "store_from_run": from_run}
+    write_json(run / "config.json", content, sort_keys=True)  # first: it marks the folder as a run
     with replacing(path) as partial:
         frame.to_parquet(partial, index=False)
 
@@ -254,9 +258,9 @@ class SavedRun:
 
     def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
         """Yield the summary of each regime, and its exact test rows in two forms."""
-        for one in self.summary["regimes"]:
+        for regime in self.summary["regimes"]:
             rows = self.tested[
-                (self.tested["regime"] == one["regime"]) & (self.tested["censored"] == 0)
+                (self.tested["regime"] == regime["regime"]) & (self.tested["censored"] == 0)
             ]
             pair = rows["pair"].to_numpy(np.int64)
             groups = [rows[name].to_numpy(np.int64) for name in ("group", "second_group")]
@@ -268,23 +272,23 @@ class SavedRun:
                 self.frame["antigen"].to_numpy(np.int64)[pair],
                 groups[:1] if np.array_equal(groups[0], groups[1]) else groups,
             )
-            yield one, rows, tested
+            yield regime, rows, tested
 
 
 def read_summary(run: Path) -> RunSummary:
     """Read summary.json, or raise `DamagedFile` or `OSError`."""
     path = run / "summary.json"
-    found = read_json(path)
-    reason = why_mistyped(found, RunSummary)
+    summary = read_json(path)
+    reason = why_mistyped(summary, RunSummary)
     if not reason:
         try:
-            describe_regimes(found["regimes"])
+            describe_regimes(summary["regimes"])
         except (LookupError, TypeError, ValueError) as error:
             reason = f"the scores of its regimes are damaged ({first_line(error)})"
     if reason:
         msg = f"{path}: {reason}. Copy the whole run folder again."
         raise DamagedFile(msg)
-    return cast("RunSummary", found)
+    return cast("RunSummary", summary)
 
 
 def read_run(run: Path) -> SavedRun:
@@ -309,8 +313,14 @@ def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> Sa
 
 
 _UNREADABLE = (
-    OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError,
-)  # fmt: skip
+    OSError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
 """What content of the wrong kind raises where it is read."""
 
 

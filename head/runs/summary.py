@@ -52,24 +52,25 @@ def write_results(
     history: list[dict[str, Any]] | None = None,
 ) -> RunSummary:
     """Write predictions, report, card and summary; the summary marks the run as finished."""
-    baselines = [one.predicted for one in fitted]
-    config, tested = read_config(run), _prediction_frame(pairs, weighed)
-    of_baselines = pd.concat(
+    baselines = [fold.predicted for fold in fitted]
+    config = read_config(run)
+    tested = _prediction_frame(pairs, weighed)
+    baseline_frame = pd.concat(
         [
-            pd.DataFrame(found).iloc[rows]
-            for found, (_, rows, _) in zip(baselines, _tests(weighed), strict=True)
+            pd.DataFrame(predictions).iloc[rows]
+            for predictions, (_, rows, _) in zip(baselines, _tests(weighed), strict=True)
         ],
         ignore_index=True,
     )
-    clusters = {
-        f"{kind}_cluster": one
-        for kind in KINDS
-        if (one := getattr(pairs, f"{kind}_cluster")) is not None
-    }
+    clusters = {}
+    for kind in KINDS:
+        cluster_of_pair = getattr(pairs, f"{kind}_cluster")
+        if cluster_of_pair is not None:
+            clusters[f"{kind}_cluster"] = cluster_of_pair
     labels = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
     for name, frame in (
         ("predictions.parquet", tested),
-        ("baselines.parquet", pd.concat([tested[[*KEYS, "fold"]], of_baselines], axis=1)),
+        ("baselines.parquet", pd.concat([tested[[*KEYS, "fold"]], baseline_frame], axis=1)),
         ("pairs.parquet", labels.assign(**clusters, **_names(pairs), **_rounds(pairs))),
         (MEASURED, measured_rows(pairs)),
     ):
@@ -103,7 +104,7 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
         if role in table.columns:
             cells = table.frame[table.columns[role]].iloc[pairs.row]
             texts = zip(cells, cells.isna(), strict=True)
-            columns[role] = ["" if gap else printable(str(one).strip()) for one, gap in texts]
+            columns[role] = ["" if gap else printable(str(cell).strip()) for cell, gap in texts]
     return columns
 
 
@@ -113,26 +114,26 @@ def _rounds(pairs: LabelledPairs) -> dict[str, Any]:
 
 
 def _tests(weighed: Sequence[WeighedRegime]) -> Iterator[tuple[WeighedRegime, Ints, int]]:
-    for one in weighed:
-        for at, split in enumerate(one.measured.splits):
-            yield one, split.rows(TEST), at
+    for regime in weighed:
+        for at, split in enumerate(regime.measured.splits):
+            yield regime, split.rows(TEST), at
 
 
 def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) -> pd.DataFrame:
     keys = pair_keys(pairs).assign(**_names(pairs))
     frames = [
         keys.iloc[rows].assign(
-            regime=one.measured.regime.name,
-            fold=one.measured.splits[at].fold,
+            regime=regime.measured.regime.name,
+            fold=regime.measured.splits[at].fold,
             pair=rows,
-            group=one.measured.groups[0][rows],
-            second_group=one.measured.groups[-1][rows],
+            group=regime.measured.groups[0][rows],
+            second_group=regime.measured.groups[-1][rows],
             pkd=pairs.pkd[rows],
             censored=pairs.censored[rows],
-            pkd_predicted=one.predicted[at][rows],
-            sigma=one.sigma[at][rows],
+            pkd_predicted=regime.predicted[at][rows],
+            sigma=regime.sigma[at][rows],
         )
-        for one, rows, at in _tests(weighed)
+        for regime, rows, at in _tests(weighed)
     ]
     return pd.concat(frames, ignore_index=True)
 
@@ -146,28 +147,34 @@ def _summarise(
     fitted: Sequence[FittedParts],
     threshold: float | None,
 ) -> RunSummary:
-    fits = list({id(one): one for one in fitted}.values())  # regimes share folds
-    trained = [one.trained for one in fits if one.trained is not None]
+    fits = list({id(fold): fold for fold in fitted}.values())  # regimes share folds
+    trained = [fold.trained for fold in fits if fold.trained is not None]
     resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
-    of_all = fitted[-1].trained
+    heads = fitted[-1].trained
     regimes: list[RegimeSummary] = []
-    at = 0
-    for one in weighed:
-        n = len(one.measured.splits)
-        regimes.append(_summarise_regime(pairs, one, baselines[at : at + n], threshold))
-        at += n
+    first_fold = 0
+    for regime in weighed:
+        n = len(regime.measured.splits)
+        regimes.append(
+            _summarise_regime(pairs, regime, baselines[first_fold : first_fold + n], threshold)
+        )
+        first_fold += n
     return {
         "run": str(run),
         "regimes": regimes,
         "not_measured": [
-            {"regime": one.regime.name, "words": one.regime.words, "why": one.why_not}
-            for one in measured
-            if not one.splits
+            {
+                "regime": unmeasured.regime.name,
+                "words": unmeasured.regime.words,
+                "why": unmeasured.why_not,
+            }
+            for unmeasured in measured
+            if not unmeasured.splits
         ],
         "warnings": warnings(pairs, measured),
         "steps": sum(t.steps for t in trained),
-        "epochs": 0 if of_all is None else of_all.epochs,
-        "seconds": sum(one.seconds for one in fits),
+        "epochs": 0 if heads is None else heads.epochs,
+        "seconds": sum(fold.seconds for fold in fits),
         "resumed_from_step": max(resumed, default=None),
         "used": _settings_used([t.used for t in trained]),
         "data": _describe_source(pairs),
@@ -197,16 +204,21 @@ def _summarise_regime(
     strong_pkd: float | None,
 ) -> RegimeSummary:
     splits = weighed.measured.splits
-    names = [one for one in baselines[0] if all(one in fold for fold in baselines)]
-    models = {"head": weighed.predicted} | {one: [f[one] for f in baselines] for one in names}
+    names = [name for name in baselines[0] if all(name in fold for fold in baselines)]
+    models = {"head": weighed.predicted} | {
+        name: [fold[name] for fold in baselines] for name in names
+    }
     rows = [split.rows(TEST) for split in splits]
-    measured = [rows_to_score(pairs, one) for one in rows]
+    measured = [rows_to_score(pairs, fold_rows) for fold_rows in rows]
     scores: dict[str, metrics.Scores] = {}
     for name, folds in models.items():
-        found = [m.score(p[r], strong_pkd) for m, p, r in zip(measured, folds, rows, strict=True)]
-        scores[name] = {key: one["mean"] for key, one in metrics.average_folds(found).items()}
+        scored_folds = [
+            m.score(p[r], strong_pkd) for m, p, r in zip(measured, folds, rows, strict=True)
+        ]
+        averages = metrics.average_folds(scored_folds)
+        scores[name] = {metric: average["mean"] for metric, average in averages.items()}
         for count in ("n", "n_censored"):
-            scores[name][count] = sum(int(one[count] or 0) for one in found)
+            scores[name][count] = sum(int(scored[count] or 0) for scored in scored_folds)
     return {
         **weighed.score,
         "folds": len(splits),
@@ -228,8 +240,10 @@ def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the settings that the folds used; where these differ, their values in one text."""
     values = {name: [fold[name] for fold in folds] for name in (folds[0] if folds else ())}
     return {
-        name: each[0] if len(set(each)) == 1 else ", ".join(map(str, dict.fromkeys(each)))
-        for name, each in values.items()
+        name: settings[0]
+        if len(set(settings)) == 1
+        else ", ".join(map(str, dict.fromkeys(settings)))
+        for name, settings in values.items()
     }
 
 
@@ -249,21 +263,29 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
     quantity = quantity_of(summary)
     lines = list[str]()
     if "table" in summary:
-        found = summary["table"]
-        lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], summary)]
-        if found["far"]:
+        table_summary = summary["table"]
+        lines += [
+            f"{table_summary['source']}:",
+            *_describe_regimes(table_summary["regimes"], summary),
+        ]
+        if table_summary["far"]:
             lines.append(
-                f"{counted(found['far'], 'pair')} outside training data: no measured row of the "
-                "run's table covers such pairs"
+                f"{counted(table_summary['far'], 'pair')} outside training data: no measured row "
+                "of the run's table covers such pairs"
             )
-        if found["bias"] is not None and (bias := _noticeable(found["bias"], summary)):
+        if table_summary["bias"] is not None and (
+            bias := _noticeable(table_summary["bias"], summary)
+        ):
             side = "high" if bias > 0 else "low"
             amount = f"{quantity.show(abs(bias))} {quantity}"
             lines.append(f"predictions are {amount} too {side} on average")
     if "predictions" in summary:
-        found = summary["predictions"]
-        lines += [f"{found['source']}:", *_describe_regimes(found["regimes"], summary)]
-        lines += found["verdicts"]
+        table_summary = summary["predictions"]
+        lines += [
+            f"{table_summary['source']}:",
+            *_describe_regimes(table_summary["regimes"], summary),
+        ]
+        lines += table_summary["verdicts"]
     if "strong_at" in summary:
         lines += ["", *describe_strong(summary["strong_at"], quantity_of(summary))]
     if lines:
@@ -283,7 +305,7 @@ def _noticeable(bias: float, summary: Mapping[str, Any]) -> float:
     """Return a mean error, or 0 if it would be shown as 0."""
     if quantity_of(summary).affinity:
         return round(bias, 2)
-    largest = max((one["rmse_of_mean"] for one in summary["regimes"]), default=0.0)
+    largest = max((regime["rmse_of_mean"] for regime in summary["regimes"]), default=0.0)
     return bias if abs(bias) >= NOTICEABLE * largest else 0.0
 
 
@@ -291,7 +313,7 @@ def describe_fit(summary: Mapping[str, Any]) -> str:
     """Describe a finished fit: the table that everybody should see, and what it means."""
     lines = _describe_data(summary)
     lines += _describe_regimes(summary["regimes"], summary)
-    lines += [f"{one['words']}: {one['why']}" for one in summary["not_measured"]]
+    lines += [f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]]
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
     return "\n".join(lines + [f"{n:10} {path}" for n, path in places.items() if path.exists()])
@@ -302,7 +324,7 @@ def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     head, *rows = _lay_out(summary["regimes"], summary)
     return [
         *_describe_data(summary),
-        *(one["sentence"] for one in summary["regimes"]),
+        *(regime["sentence"] for regime in summary["regimes"]),
         *summary["warnings"],
         *align([head, *rows]),
     ]
@@ -334,4 +356,4 @@ def _describe_regimes(
     below = ["", *(second for *_, second in words)]
     cells = [list(line) for line in zip(head[1:], *(row[1:] for row in rows), strict=True)]
     table = [above, *([below] if any(below) else []), *cells]
-    return [*align(table), *(one["sentence"] for one in regimes)]
+    return [*align(table), *(regime["sentence"] for regime in regimes)]

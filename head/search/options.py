@@ -9,11 +9,22 @@ from abag.core.options import Options, flag, option
 
 CHOSEN_BY_SWEEP = frozenset(
     {
-        "add", "antibody_pooling", "antigen_pooling", "dropout", "folds", "head",
-        "learning_curve", "loss",
-        "lr", "members", "preset", "repeats", "weight_decay", "widths",
+        "add",
+        "antibody_pooling",
+        "antigen_pooling",
+        "dropout",
+        "folds",
+        "head",
+        "learning_curve",
+        "loss",
+        "lr",
+        "members",
+        "preset",
+        "repeats",
+        "weight_decay",
+        "widths",
     }
-)  # fmt: skip
+)
 """Options of ``fit`` that a sweep searches, sets itself or does not use."""
 
 
@@ -39,13 +50,19 @@ class SweepOptions(Options, group="Search"):
     leaves_out: ClassVar = CHOSEN_BY_SWEEP
 
     trials: int | None = option(
-        None, low=1, metavar="N", default_text="50; with --final the existing ones",
+        None,
+        low=1,
+        metavar="N",
+        default_text="50; with --final the existing ones",
         help="Total number of trials.",
-    )  # fmt: skip
+    )
     folds: int = option(
-        3, low=2, flag="--inner-folds", metavar="K",
+        3,
+        low=2,
+        flag="--inner-folds",
+        metavar="K",
         help="Folds of the other pairs than the test part, on which each trial is scored.",
-    )  # fmt: skip
+    )
     final: bool = option(False, help="Refit the best trial and score it on the test part, once.")
     members: int = option(
         8, low=1, high=1024, metavar="K", help="Networks of that refit, if networks are best."

@@ -54,8 +54,10 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     **{name: {"head": name} for name in ON_VECTORS},
 }
 RANGES: Mapping[str, tuple[float, float]] = {
-    "dropout": (0.0, 0.5), "lr": (1e-4, 1e-2), "weight_decay": (1e-3, 1.0),
-}  # fmt: skip
+    "dropout": (0.0, 0.5),
+    "lr": (1e-4, 1e-2),
+    "weight_decay": (1e-3, 1.0),
+}
 LOGARITHMIC = frozenset({"lr", "weight_decay"})
 POOLINGS = ("antibody_pooling", "antigen_pooling")
 BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
@@ -90,15 +92,17 @@ class SearchProblem:
             views = self.config.views_of(kind)
             if getattr(self.config, f"{kind}_vectors") is None:  # else nothing is left to choose
                 views = [{**views[0], "pooling": pooling}]
-            found = read_vectors(self.store, self.pairs.table, kind, views)
-            self.read[kind, pooling] = found.x_ND
+            stored = read_vectors(self.store, self.pairs.table, kind, views)
+            self.read[kind, pooling] = stored.x_ND
         return self.read[kind, pooling]
 
     @property
     def folds(self) -> int:
+        """Number of folds that each trial is scored on."""
         return int(self.fold.max()) + 1
 
     def choices(self) -> dict[str, tuple[str, ...]]:
+        """Return the values to choose from, by the name of a categorical parameter."""
         return {
             "shape": tuple(SHAPES),
             "loss": tuple(LOSSES),
@@ -113,21 +117,21 @@ def without_test_part(
     """Return the other pairs than the test part, whose labels are then lost, and their groups."""
     rows = np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
     columns = ("antibody", "antigen", "pkd", "censored", "row", "measurements")
-    kept = replace(
+    training_pairs = replace(
         pairs,
         **{name: getattr(pairs, name)[rows] for name in columns},
         cells=None if pairs.cells is None else pairs.cells.take(rows),
         share=None if pairs.share is None else pairs.share[rows],
     )
-    return kept, split.group[rows]
+    return training_pairs, split.group[rows]
 
 
 def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
     """Assign whole groups to inner folds; `group` and the result have shape (P,)."""
-    found = len(distinct(group))
-    if found < folds:
+    groups = len(distinct(group))
+    if groups < folds:
         msg = (
-            f"--inner-folds {folds}: only {found} groups are outside the test part; expected at "
+            f"--inner-folds {folds}: only {groups} groups are outside the test part; expected at "
             "least one per fold. Use fewer --inner-folds or another --split."
         )
         raise SplitError(msg)
@@ -169,16 +173,18 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
         for at in range(stack.steps):
             stack.training_step.run(step_seed(problem.config.seed, epoch * stack.steps + at))
         if epoch + 1 in rungs:
-            for of_trial, value in zip(values, _score(problem, stack), strict=True):
-                of_trial += [] if value is None else [value]
+            for scores_of_trial, value in zip(values, _score(problem, stack), strict=True):
+                scores_of_trial += [] if value is None else [value]
     best = min if find_metric(problem.config.select).lower_is_better else max
-    return [best(of_trial) if of_trial else None for of_trial in values]
+    return [best(scores_of_trial) if scores_of_trial else None for scores_of_trial in values]
 
 
 def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
-    pairs, (scored, labels) = problem.pairs, _scored(problem)
+    pairs = problem.pairs
+    scored, labels = _scored(problem)
     fit = cast("Fit", MODELS[fit_options(params)["head"]].fit)
-    vectors, predicted = _vectors(problem, params), []
+    vectors = _vectors(problem, params)
+    predicted = []
     for fold in range(problem.folds):
         rows = np.flatnonzero(problem.fold != fold)
         inside = pairs_inner_folds(problem.group[rows])
@@ -193,9 +199,13 @@ def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
     table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
     pairs = problem.pairs
     return PairVectors(
-        table_ND, table_ME, pairs.antibody, pairs.antigen, views=problem.views,
+        table_ND,
+        table_ME,
+        pairs.antibody,
+        pairs.antigen,
+        views=problem.views,
         features=encoded_features(pairs),
-    )  # fmt: skip
+    )
 
 
 def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads:
@@ -205,7 +215,9 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
     n_training = max(map(len, training))
     vectors = _vectors(problem, batch[0])
     members = [
-        replace(one, seed=one.seed + fold) for fold in range(problem.folds) for one in configs
+        replace(config, seed=config.seed + fold)
+        for fold in range(problem.folds)
+        for config in configs
     ]
     scaling = PairStandardizer.of(problem.pairs, np.arange(len(problem.pairs)), vectors)
     with reporting(silent=True):  # else every batch reports where its vectors are
@@ -223,7 +235,7 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
 def _score(problem: SearchProblem, stack: StackedHeads) -> list[float | None]:
     scored, labels = _scored(problem)
     by_trial = zip(*stack.predict_parts(scored), strict=True)
-    return [_mean_score(problem, labels, of_folds) for of_folds in by_trial]
+    return [_mean_score(problem, labels, fold_predictions) for fold_predictions in by_trial]
 
 
 def _mean_score(
@@ -231,17 +243,23 @@ def _mean_score(
     labels: Sequence[MeasuredRows],
     predicted: Sequence[NDArray[np.float64]],
 ) -> float | None:
-    folds, metric = zip(labels, predicted, strict=True), problem.config.select
-    known = [v for rows, one in folds if (v := rows.score_one(metric, one)) is not None]
-    return float(np.mean(known)) if known else None
+    folds = zip(labels, predicted, strict=True)
+    metric = problem.config.select
+    scores = [
+        labels_of_fold.score_one(metric, predicted_of_fold)
+        for labels_of_fold, predicted_of_fold in folds
+    ]
+    scored = [score for score in scores if score is not None]
+    return float(np.mean(scored)) if scored else None
 
 
 def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[MeasuredRows]]:
-    pairs, rows = problem.pairs, []
+    pairs = problem.pairs
+    rows = []
     for fold in range(problem.folds):
-        own = np.flatnonzero(problem.fold == fold)
+        rows_of_fold = np.flatnonzero(problem.fold == fold)
         rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])
-        rows.append(np.sort(rng.permutation(own)[:VALIDATION_PAIRS]))
+        rows.append(np.sort(rng.permutation(rows_of_fold)[:VALIDATION_PAIRS]))
     sign = pairs.quantity.sign
     labels = [
         MeasuredRows.of(pairs.pkd[r], pairs.antigen[r], pairs.censored[r], sign) for r in rows

@@ -67,11 +67,16 @@ if TYPE_CHECKING:
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
 
-SWEEP_FORMAT, TRIALS = "abag-sweep 1", 50
+SWEEP_FORMAT = "abag-sweep 1"
+TRIALS = 50
+"""Trials of a new sweep."""
 BATCH_TRIALS = 8
 RANDOM_TRIALS = 16
 """Trials drawn at random before the sampler uses earlier results."""
-BEST_TRIALS, SHOWN_TRIALS = 10, 5
+BEST_TRIALS = 10
+"""Trials that the summary lists."""
+SHOWN_TRIALS = 5
+"""Trials that are printed."""
 
 
 class SweepSummary(TypedDict):
@@ -131,30 +136,30 @@ def sweep(
     except ModuleNotFoundError as error:
         msg = "abag sweep: needs Optuna, which is not installed. Run: pip install optuna"
         raise MissingPackage(msg) from error
-    own, others = SweepOptions.take(options)
+    search_options, fit_options = SweepOptions.take(options)
     with reporting(say, bars=progress):
-        return _sweep(table, store, Path(folder), own, others, progress=progress)
+        return _sweep(table, store, Path(folder), search_options, fit_options, progress=progress)
 
 
 def _sweep(
     table: Path | str | pd.DataFrame,
     store: Path | str,
     folder: Path,
-    own: SweepOptions,
+    search_options: SweepOptions,
     options: dict[str, Any],
     *,
     progress: bool,
 ) -> SweepSummary:
-    given = sorted(options.keys() & CHOSEN_BY_SWEEP)
-    if given:
-        raise OptionError(refusal(flag(given[0])))
+    chosen_by_sweep = sorted(options.keys() & CHOSEN_BY_SWEEP)
+    if chosen_by_sweep:
+        raise OptionError(refusal(flag(chosen_by_sweep[0])))
     config = FitConfig.from_keywords(options, "sweep")
     inputs = read_inputs(table, store, config)
     config = replace(config, antibody_region=inputs.region)
     config, split = _hold_out_test(inputs.pairs, config)
-    problem, record = _define_search(inputs, config, split, own.folds)
-    wanted = own.trials or (0 if own.final else TRIALS)
-    if not wanted and not (folder / "sweep.json").exists():
+    problem, record = _define_search(inputs, config, split, search_options.folds)
+    trials = search_options.trials or (0 if search_options.final else TRIALS)
+    if not trials and not (folder / "sweep.json").exists():
         raise _no_trials(folder)
     closed = (folder / "final" / "summary.json").exists()
     _open_folder(folder, record)
@@ -162,7 +167,7 @@ def _sweep(
         journal = folder / "journal.log"
         with _naming_damage(journal):
             study = open_study(journal, config.select)
-        if _count_finished(study) >= wanted:
+        if _count_finished(study) >= trials:
             say(f"{folder}: nothing to do, {counted(_count_finished(study), 'trial')} finished")
         elif closed:
             msg = (
@@ -171,10 +176,10 @@ def _sweep(
             )
             raise RunError(msg)
         else:
-            _run_trials(study, problem, wanted)
+            _run_trials(study, problem, trials)
         with _naming_damage(journal):
             summary = _summarise_trials(folder, study, config.select)
-    if own.final:
+    if search_options.final:
         if "best" not in summary:
             raise _no_trials(folder)
         winner = fit_options(summary["best"]["params"])
@@ -186,8 +191,8 @@ def _sweep(
         held_out = folder / "split.parquet"
         with replacing(held_out) as partial:
             split_frame(inputs.pairs, [split]).to_parquet(partial, index=False)
-        others = {**options, "split": f"file={held_out}", "members": own.members}
-        options = {n: one for n, one in others.items() if is_used(n, head)} | winner
+        rest = {**options, "split": f"file={held_out}", "members": search_options.members}
+        options = {n: value for n, value in rest.items() if is_used(n, head)} | winner
         summary["final"] = fit(table, store, folder / "final", progress=progress, **options)
     return summary
 
@@ -226,17 +231,21 @@ def _define_search(
         "test_pairs": len(inputs.pairs) - len(pairs),
     }
     fixed = [kind for kind in KINDS if getattr(config, f"{kind}_vectors") is not None]
-    of_antibody, of_antigen = (found.widths for found in inputs.vectors.values())
+    antibody_widths, antigen_widths = (vectors.widths for vectors in inputs.vectors.values())
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(group, folds, config.seed),
         group=group,
         store=inputs.store,
         poolings={
-            kind: (found.folder.vector_poolings if found.views and kind not in fixed else ("mean",))
-            for kind, found in inputs.vectors.items()
+            kind: (
+                vectors.folder.vector_poolings if vectors.views and kind not in fixed else ("mean",)
+            )
+            for kind, vectors in inputs.vectors.items()
         },
-        views=(of_antibody, of_antigen) if len(of_antibody) + len(of_antigen) > 2 else None,
+        views=(antibody_widths, antigen_widths)
+        if len(antibody_widths) + len(antigen_widths) > 2
+        else None,
         config=config,
         device=resolve_device(config.device),
     )
@@ -253,7 +262,8 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     path = folder / "sweep.json"
     sweep_partials(folder)
     if path.exists():
-        before, may_change = read_json(path), MAY_CHANGE - {"epochs", "format"}
+        before = read_json(path)
+        may_change = MAY_CHANGE - {"epochs", "format"}
         check_same(folder, before, record, may_change=may_change, option="--sweep")
         return
     if folder.exists() and not all(map(is_partial, folder.iterdir())):
@@ -376,8 +386,8 @@ def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
         {"trial": t.number, "value": t.value, "params": used_parameters(t.params)} for t in frozen
     ]
     sign = 1 if find_metric(select).lower_is_better else -1
-    complete = [one for one, state in zip(trials, states, strict=True) if state == "complete"]
-    ranked = sorted(complete, key=lambda one: (sign * one["value"], one["trial"]))
+    complete = [trial for trial, state in zip(trials, states, strict=True) if state == "complete"]
+    ranked = sorted(complete, key=lambda trial: (sign * trial["value"], trial["trial"]))
     summary: SweepSummary = {
         "sweep": str(folder),
         "select": select,
@@ -387,8 +397,8 @@ def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
     if ranked:
         summary["best"] = ranked[0]
         rows = [
-            {"trial": one["trial"], "value": one["value"], **one["params"], "state": state}
-            for one, state in zip(trials, states, strict=True)
+            {"trial": trial["trial"], "value": trial["value"], **trial["params"], "state": state}
+            for trial, state in zip(trials, states, strict=True)
         ]
         with replacing(folder / "trials.csv") as partial:
             pd.DataFrame(rows).to_csv(partial, index=False)
@@ -399,16 +409,19 @@ def describe_trials(summary: SweepSummary) -> str:
     """Lay out the best trials: a row for each parameter, a column for each trial."""
     # optuna's names of trials that were stopped, whose process was killed or runs, without a score
     words = {"fail": "interrupted", "running": "unfinished", "pruned": "without a score"}
-    counts = ", ".join(f"{n} {words.get(one, one)}" for one, n in summary["trials"].items())
+    counts = ", ".join(f"{n} {words.get(state, state)}" for state, n in summary["trials"].items())
     shown = summary["best_trials"][:SHOWN_TRIALS]
     if not shown:
         return f"no trial is complete yet ({counts})"
-    names = dict.fromkeys(name for one in shown for name in one["params"])
+    names = dict.fromkeys(name for trial in shown for name in trial["params"])
     lines = align(
         [
-            ["trial", *(str(one["trial"]) for one in shown)],
-            [summary["select"], *(f"{one['value']:.3f}" for one in shown)],
-            *([name, *(_format(one["params"].get(name, "-")) for one in shown)] for name in names),
+            ["trial", *(str(trial["trial"]) for trial in shown)],
+            [summary["select"], *(f"{trial['value']:.3f}" for trial in shown)],
+            *(
+                [name, *(_format(trial["params"].get(name, "-")) for trial in shown)]
+                for name in names
+            ),
         ]
     )
     if "final" not in summary:

@@ -245,10 +245,14 @@ def splits(folder):
 
 def baselines(folder):
     fits = (("demo", "random"), ("pairs", "antigen"), ("variants", "mutations"))
-    return {
+    found = {
         table: folder.fit(table, "ridge", "--split", how)[0]["regimes"][0]["metrics"]
         for table, how in fits
     }
+    given = ("--split", "antigen", "--categories", "assay")
+    (regime,) = folder.fit("pairs", "ridge", *given)[0]["regimes"]
+    of_features = {name: regime["metrics"][name] for name in ("features_ridge", "head")}
+    return found | {"pairs with categories": of_features}
 
 
 OPTIONS = {

@@ -1,0 +1,81 @@
+"""Cells of a table as numbers, bounds or words: what a laboratory writes where a value belongs.
+
+Nothing is guessed: what is neither a number nor text of one is NaN. R rows.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_any_real_numeric_dtype
+
+from abag.core.arrays import Floats
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
+"""Relations by their first character: on which side of a number the value lies."""
+_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
+NO_BINDING = frozenset(
+    "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
+    "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
+    "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
+    "belowlimitofdetection".split()
+)
+"""Words for a pair that does not bind, without spaces and signs."""
+_CLASS_WORDS = frozenset({"true", "false", "yes", "no", "y", "n", "+", "-", "binder", "positive",
+                          "negative", "pos", "neg", "binding", "high", "low"})  # fmt: skip
+"""Words that classes are called by, beside `NO_BINDING`."""
+
+
+def says_class(cell: object) -> bool:
+    """Tell whether a cell is a truth value or a word for a class, not a measurement."""
+    if isinstance(cell, bool | np.bool_):
+        return True
+    return isinstance(cell, str) and (cell.strip().lower() in _CLASS_WORDS or says_no_binding(cell))
+
+
+def says_no_binding(cell: object) -> bool:
+    """Tell whether a cell says in words that a pair does not bind."""
+    return (
+        isinstance(cell, str)
+        and re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
+        and (re.search(r"\d", cell) is None)
+    )
+
+
+def read_numbers(cells: pd.Series) -> Floats:
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+
+    def is_number(cell: object) -> bool:
+        kinds = (str, int, float, Decimal, np.integer, np.floating)
+        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
+            return False  # pandas would raise OverflowError
+        return isinstance(cell, kinds) and not isinstance(cell, bool)
+
+    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
+        cells = cells.astype(object)
+        cells = cells.where(cells.map(is_number).astype(bool))
+    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+
+
+def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
+    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
+
+    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
+    """
+    if is_any_real_numeric_dtype(cells.dtype):
+        return read_numbers(cells), np.zeros(len(cells), np.int8)
+    values = cells.tolist()
+    sides = np.zeros(len(values), np.int8)
+    for i, value in enumerate(values):
+        if isinstance(value, str) and (match := _BOUND.match(value)):
+            values[i] = value[match.end() :]
+            sides[i] = SIDES[match[1]]
+    return read_numbers(pd.Series(values, dtype=object)), sides
