@@ -1,1 +1,1 @@
-"""Metrics, closed-form baselines and paired comparisons with intervals."""
+"""Metrics of predictions, verdicts of regimes, strong binders, and tied predictions."""

@@ -1,4 +1,4 @@
-"""Which parts a run has: decided once, from all its pairs, for every fold and for the last fit.
+"""The parts that a run has, decided once, from all its pairs, for every fold and for the last fit.
 
 A part that only some fits had would be measured and not saved, or saved with a weight that no fold
 has measured. So a fold never decides by its own size what it fits.

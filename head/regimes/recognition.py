@@ -1,4 +1,4 @@
-"""What is new about sequences of other tables, by the comparisons that a fit makes of its own.
+"""Recognition of what is new about sequences of other tables, by the comparisons of a fit.
 
 A predictor keeps its training sequences. One that was shared without them keeps their keys: an
 exact repeat is known, and everything else counts as new. N sequences, T training sequences.

@@ -1,4 +1,4 @@
-"""Which residues, at which positions, the sequences of a library have, and which are unseen.
+"""Residues at positions that the sequences of a library have, and those that are unseen.
 
 A library is a side whose sequences are variants that align to one reference. Antibodies are aligned
 by IMGT numbering, antigens to the most common residues of those of the usual lengths. A residue at

@@ -1,1 +1,1 @@
-"""The training loop, its compiled step, and checkpoints that resume bit for bit."""
+"""The training loop, its compiled step, heads, and checkpoints that resume bit for bit."""
