@@ -78,7 +78,7 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
 # The commands are in the order in which help lists them: what most people need first.
 
 
-@_command("", "core.options:EncoderOptions", "embed.options:EmbedOptions")
+@_command("", "core.options:EncoderOptions", "embed.embed_options:EmbedOptions")
 @_TABLES
 @_STORE
 @click.option(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from abag.core.options import DeviceOptions, EncoderOptions, option
-from abag.embed.options import Lora
-from abag.embed.sequences.options import TableOptions
-from abag.head.data.options import LabelOptions
+from abag.embed.embed_options import Lora
+from abag.embed.sequences.table_options import TableOptions
+from abag.head.data.label_options import LabelOptions
 from abag.head.models.config import Precision
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ import numpy as np
 import pandas as pd
 
 import abag
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.data.labels import LabelledPairs, label_pairs

@@ -25,12 +25,12 @@ from abag.core.errors import TableError
 from abag.embed.embed import embed_table
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.domains import find_domains
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
+from abag.head.data.label_options import SplitOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.regime_scores import TestedPairs, compare_models
 from abag.head.models.baselines import inner_folds

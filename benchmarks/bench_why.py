@@ -23,12 +23,12 @@ import torch
 from abag.embed.embed import embed_table
 from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.sequences.chains import keys_array
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
+from abag.head.data.label_options import SplitOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
 from abag.head.data.vectors import Standardizer
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import spearman

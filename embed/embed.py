@@ -19,9 +19,9 @@ from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import sweep_partials
 from abag.core.messages import bar, counted, detail, note, reporting, say
 from abag.core.options import EncoderOptions
+from abag.embed.embed_options import EmbedOptions
 from abag.embed.families.registry import known_alias
 from abag.embed.job import KindJob, Rank, check_layers, identify_for, rank_here
-from abag.embed.options import EmbedOptions
 from abag.embed.ranks import count_devices, launch
 from abag.embed.sequences.chains import KINDS, PLURAL, Kind
 from abag.embed.sequences.changes import SkippedRows, count_changes, describe_counts

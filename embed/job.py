@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.errors import OptionError, SequenceError, StoreError, WorkerError
+from abag.embed.embed_options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
-from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.sequences.chains import PLURAL, Kind
 from abag.embed.sequences.partitions import Partitions, SequencePart
 from abag.embed.store.encoder_folder import EncoderFolder

@@ -21,10 +21,10 @@ import numpy as np
 
 from abag.core.errors import AbagError, MissingPackage, StoreError, WorkerError
 from abag.core.messages import bar, note
+from abag.embed.embed_options import EmbedOptions
 from abag.embed.encode import encode_parts
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.job import KindJob, identify_for
-from abag.embed.options import EmbedOptions
 from abag.embed.packing import longest_first
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.partitions import SequencePart

@@ -38,7 +38,7 @@ from abag.core.files import (
 )
 from abag.core.messages import bar, counted, first_line, reporting, say, size_text
 from abag.core.options import EncoderOptions, user_path
-from abag.embed.options import ResidueFileOptions
+from abag.embed.embed_options import ResidueFileOptions
 from abag.embed.residues import Side, read_sides
 from abag.embed.sequences.chains import PLURAL
 from abag.embed.sequences.pairs import SequenceTable

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from abag.core.messages import note, reporting, say
 from abag.core.options import EncoderOptions
+from abag.embed.embed_options import ResidueOptions
 from abag.embed.encoders.identity import Identity, check_backend
 from abag.embed.families.registry import known_alias
 from abag.embed.job import (
@@ -31,7 +32,6 @@ from abag.embed.job import (
     plan_for,
     refuse_long,
 )
-from abag.embed.options import ResidueOptions
 from abag.embed.packing import Layout, PackedBatch, fill_batches, longest_first
 from abag.embed.sequences.chains import Chains, Kind
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs

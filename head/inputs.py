@@ -31,12 +31,12 @@ from abag.head.regimes.sides import Side, sides_of
 from abag.head.regimes.splits import TRAIN, describe_parts
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.options import AntibodyRegion
     from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.sequences.table_options import AntibodyRegion
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.encoder_folder import EncoderFolder
-    from abag.embed.store.options import VectorsOf
-    from abag.head.data.options import PairColumnOptions
+    from abag.embed.store.export_options import VectorsOf
+    from abag.head.data.label_options import PairColumnOptions
 
 
 @dataclass(frozen=True, slots=True)

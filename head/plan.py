@@ -29,6 +29,7 @@ from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pair
 from abag.embed.sequences.tables import TableLike
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.label_column import UnclearLabel, has_numbers
+from abag.head.data.label_options import PairColumnOptions
 from abag.head.data.labels import (
     LabelledPairs,
     describe_columns,
@@ -37,11 +38,10 @@ from abag.head.data.labels import (
     training_labels,
 )
 from abag.head.data.likelihoods import likelihoods_asked_for
-from abag.head.data.options import PairColumnOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
 from abag.head.models.registry import describe_left_out
-from abag.head.runs.options import PlanOptions
+from abag.head.runs.run_options import PlanOptions
 
 SESSION_HOURS = (4, 12, 24)
 

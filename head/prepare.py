@@ -21,7 +21,7 @@ from abag.core.cache import cache_dir
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
 from abag.core.messages import detail, reporting
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.table_options import TableOptions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.tables import TableLike

@@ -24,6 +24,7 @@ from abag.head.data.cells import read_numbers
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.features import LOGLIKS, refuse_absent
 from abag.head.data.label_column import holds_numbers
+from abag.head.data.label_options import LabelOptions, PairColumnOptions
 from abag.head.data.label_unit import AS_IN_THE_RUN
 from abag.head.data.labels import (
     CONFLICT_PKD,
@@ -35,7 +36,6 @@ from abag.head.data.labels import (
     spread_of,
 )
 from abag.head.data.likelihoods import with_logliks
-from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.data.usual_values import USUAL_PKD, outside
 from abag.head.data.written_columns import written_by
 from abag.head.design.batches import expect

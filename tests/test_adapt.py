@@ -30,8 +30,8 @@ from abag.core.errors import (
 )
 from abag.embed.encoders.identity import identify
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import SplitOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TRAIN, split_frame
 from abag.head.training.checkpoint import load

@@ -23,9 +23,9 @@ import abag
 from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.options import schema
+from abag.embed.embed_options import EmbedOptions
 from abag.embed.encoders import checkpoints
 from abag.embed.families.registry import ALIASES, FAMILIES
-from abag.embed.options import EmbedOptions
 from abag.head.data.demo import demo_table
 from abag.head.models.config import PRESETS, FitConfig
 from abag.head.runs import summary as outcome

@@ -7,8 +7,8 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag.core.errors import SequenceError, TableError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 
 LAMBDA = (
     "QSALTQPASVSGSPGQSITISCTGTSSDVGGYNYVSWYQQHPGKAPKLMIYDVSNRPSGVSNRFSGSKSGNTASLTISGLQAEDEADYYCSSYTSS"

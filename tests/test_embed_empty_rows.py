@@ -6,8 +6,8 @@ from drawn import COMPOSITION
 
 import abag
 from abag.core.errors import SequenceError, TableError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import CHUNK_ROWS
 from abag.head.data.demo import demo_table
 from abag.head.estimators.sequence_frame import NotAFrame, read_frame

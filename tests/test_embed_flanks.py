@@ -10,8 +10,8 @@ from trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 import abag
 from abag.core.errors import ColumnError, OptionError, TableError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 
 LEADERS = [
     "MKYLLPTAAAGLLLLAAQPAMA", "MGWSCIILFLVATATGVHS", "MEFGLSWLFLVAILKGVQC", "MSSHHHHHHSSG", "GGGGS",

@@ -23,9 +23,9 @@ from abag.embed.embed import embed_table
 from abag.embed.sequences import partitions as partitions_module
 from abag.embed.sequences.chains import antibody, antigen, keys_array, parse_antibody, sequence_text
 from abag.embed.sequences.changes import EMPTY_ROW, SkippedRows
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import UniqueSequences, read_pair_chunks, read_pairs
 from abag.embed.sequences.partitions import Partitions
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.embed.store.shard import Shard
 from abag.head.data.demo import demo_table

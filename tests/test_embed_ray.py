@@ -17,8 +17,8 @@ from invoke import PLAIN_ENCODERS, TINY_ENCODERS
 import abag
 from abag.core.errors import AbagError, MissingPackage, StoreError
 from abag.embed.embed import embed_table
+from abag.embed.embed_options import EmbedOptions
 from abag.embed.job import identify_for
-from abag.embed.options import EmbedOptions
 from abag.embed.ray_cluster import _units, _Worker
 from abag.embed.sequences.chains import keys_array
 from abag.embed.sequences.partitions import SequencePart

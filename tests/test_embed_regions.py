@@ -15,9 +15,9 @@ import abag
 from abag.core.errors import TableError
 from abag.embed.sequences import domains, parsing, tables
 from abag.embed.sequences.domains import variable_domain
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.parsing import chain_types
+from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.demo import demo_table
 
 SIGNAL = "MGWSCIILFLVATATGVHS"

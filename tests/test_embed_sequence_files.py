@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import abag
 from abag.core.errors import OptionError, TableError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import read_table
 

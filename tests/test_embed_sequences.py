@@ -14,8 +14,8 @@ from trastuzumab import LIGHT as VL
 from abag.core.errors import AbagError, ColumnError, SequenceError
 from abag.embed.sequences.chains import NO_SEQUENCE, antibody, antigen, keys_array
 from abag.embed.sequences.domains import UnsureDomains
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 

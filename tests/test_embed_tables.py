@@ -16,8 +16,8 @@ import abag
 from abag.core.errors import AbagError, ColumnError, TableError
 from abag.embed.sequences import table_writer, tables
 from abag.embed.sequences.columns import find_columns
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import Chunk, read_table, read_table_chunks
 from abag.head.data.demo import demo_table

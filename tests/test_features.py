@@ -13,12 +13,12 @@ from sklearn.linear_model import LinearRegression
 
 import abag
 from abag.core.errors import ColumnError
-from abag.embed.sequences.options import TableOptions
+from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.feature_scaling import FeatureScaling, PairFeatures
 from abag.head.data.features import read_cells
+from abag.head.data.label_options import LabelOptions, PairColumnOptions
 from abag.head.data.labels import label_pairs, read_pairs
-from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import record_digest
 

@@ -28,7 +28,7 @@ from abag.embed.store.store import open_store
 from abag.head.data.demo import demo_table
 from abag.head.models.baselines import BASELINES
 from abag.head.models.config import PRESETS, FitConfig, is_used
-from abag.head.search.options import CHOSEN_BY_SWEEP
+from abag.head.search.sweep_options import CHOSEN_BY_SWEEP
 
 NUMBERS = {
     "limit": [None, None, None, 9, 30],

@@ -22,8 +22,8 @@ import pytest
 from marks import in_ci
 
 from abag.core.errors import AbagError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import FORMATS, read_table, read_table_chunks
 from abag.head.data.labels import label_pairs
 

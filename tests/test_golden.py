@@ -6,7 +6,7 @@ import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
 from marks import in_ci
 
-from abag.head.data.options import SPLIT_VALUES
+from abag.head.data.label_options import SPLIT_VALUES
 from abag.head.design.batches import RULES
 from abag.head.models.baselines import BASELINES
 from abag.head.models.config import head_names

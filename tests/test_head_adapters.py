@@ -13,8 +13,8 @@ from abag.core.errors import SplitError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import write_adapter_files
+from abag.head.data.label_options import SplitOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import split_frame
 

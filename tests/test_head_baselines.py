@@ -11,8 +11,8 @@ from drawn import RESIDUES, draw_chains
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import LabelOptions, SplitOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.data.vectors import Standardizer
 from abag.head.evaluation.metrics import score
 from abag.head.evaluation.verdicts import explained, warnings

@@ -15,8 +15,8 @@ from abag.core.arrays import hex_keys
 from abag.core.errors import MissingVectors, OptionError
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
+from abag.head.data.label_options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.estimators.dataset import DatasetOptions
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits

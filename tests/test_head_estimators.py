@@ -26,8 +26,8 @@ from abag.core.errors import LabelError, MissingVectors, OptionError, SplitError
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table
+from abag.head.data.label_options import SplitOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
 from abag.head.estimators.regressor import NOT_OF_ESTIMATORS
 from abag.head.estimators.sequence_frame import NotAFrame, labelled, pair_of_row, read_frame
 from abag.head.models.config import FitConfig

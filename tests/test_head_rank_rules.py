@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
-from abag.head.design.options import RuleName
+from abag.head.design.design_options import RuleName
 
 PKD = st.floats(4, 12)
 SIGMA = st.floats(0.05, 3)

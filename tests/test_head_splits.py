@@ -12,8 +12,8 @@ from trastuzumab import HEAVY
 
 from abag.core.errors import SplitError
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import LabelOptions, SplitOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions, SplitOptions
 from abag.head.regimes import clusters
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import (

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from abag.core.errors import LabelError
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data import vectors
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions
 from abag.head.data.vectors import Standardizer
 
 ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from abag.core.errors import ColumnError, LabelError
 from abag.embed.sequences.columns import UNIT_ROLES
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.affinities import BOUND_OF_A_NON_BINDER
 from abag.head.data.cells import read_bounds
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions
 from abag.head.data.units import HIGHER_IS_STRONGER, TO_PKD, read_header, to_pkd
 
 RT_LN10 = 1.987204259e-3 * 298.15 * np.log(10)  # kcal/mol

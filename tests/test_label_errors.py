@@ -11,8 +11,8 @@ from sklearn.linear_model import Ridge
 import abag
 from abag.core.errors import ColumnError, LabelError
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import LabelOptions, PairColumnOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
 from abag.head.models.training_rows import TrainingRows
 from abag.head.regimes.splits import TEST, TRAIN, Split

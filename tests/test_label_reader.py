@@ -10,10 +10,10 @@ from invoke import run
 
 import abag
 from abag.core.errors import AbagError, ColumnError, LabelError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions
 from abag.head.plan import plan
 from abag.head.runs.evaluate import evaluate
 

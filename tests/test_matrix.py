@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 
 from abag.core.errors import OptionError, TableError
-from abag.embed.sequences.options import FileOptions, TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import FileOptions, TableOptions
 from abag.embed.sequences.tables import read_table
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions
 from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 ANTIGENS = ["TQVCTGTDMKLRLPASPETHLDMLRHLYQGC", "MRVKEKYQHLWRWGWRWGTMLLGMLMICSAT"]

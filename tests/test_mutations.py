@@ -5,8 +5,8 @@ import pytest
 
 from abag.core.errors import ColumnError, OptionError, SequenceError
 from abag.embed.sequences.mutations import BadMutation, MutationRules, mutate, read_mutations
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from tests.trastuzumab import HEAVY, LIGHT
 
 RBD = "NITNLCPFGEVFNATRFASVYAWNRKRISNCVADYSVLYNSASFSTFKCYG"  # from residue 331 of the spike

@@ -13,8 +13,8 @@ from sklearn.pipeline import make_pipeline
 
 import abag
 from abag.core.errors import ColumnError, OptionError, PredictionError, SequenceError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import open_store
 from abag.head.estimators.regressor import AffinityRegressor
 from abag.head.estimators.scikit import AntibodySplit, PairVectorizer

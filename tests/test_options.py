@@ -21,16 +21,16 @@ from abag.core.command_line import OptionsCommand
 from abag.core.errors import OptionError
 from abag.core.options import DeviceOptions, EncoderOptions, Options, option, schema
 from abag.embed.embed import embed_table
-from abag.embed.options import EmbedOptions, ResidueFileOptions
-from abag.embed.store.options import ExportOptions
-from abag.head.data.options import SPLIT_VALUES
-from abag.head.design.options import ScanOptions
+from abag.embed.embed_options import EmbedOptions, ResidueFileOptions
+from abag.embed.store.export_options import ExportOptions
+from abag.head.data.label_options import SPLIT_VALUES
+from abag.head.design.design_options import ScanOptions
 from abag.head.models.config import FitConfig
-from abag.head.prediction.options import PredictOptions
+from abag.head.prediction.predict_options import PredictOptions
 from abag.head.regimes.folds import SPLIT_METHODS
-from abag.head.runs.options import EvaluateOptions, PlanOptions
-from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions
+from abag.head.runs.run_options import EvaluateOptions, PlanOptions
 from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES
+from abag.head.search.sweep_options import CHOSEN_BY_SWEEP, SweepOptions
 
 sys.path.insert(0, str(Path(__file__).parent))
 from invoke import commands

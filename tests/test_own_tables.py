@@ -13,11 +13,11 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag.core.errors import AbagError, LabelError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.demo import demo_table
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions
 from abag.head.plan import plan
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"

@@ -12,12 +12,12 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag.core.errors import ColumnError, LabelError, OptionError, PredictionError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.label_column import UnclearLabel
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_unit import Remembered
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity, read_value_header
 from abag.head.estimators.regressor import AffinityRegressor
 from abag.head.evaluation.metrics import MeasuredRows

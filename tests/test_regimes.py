@@ -11,8 +11,8 @@ from trastuzumab import HEAVY, LIGHT
 
 from abag.core.errors import SplitError
 from abag.embed.sequences.pairs import read_pairs
+from abag.head.data.label_options import SplitOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import SplitOptions
 from abag.head.evaluation import regime_scores
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes

@@ -7,8 +7,8 @@ import pytest
 
 import abag
 from abag.core.errors import ColumnError, TableError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.demo import demo_table
 from tests.trastuzumab import HEAVY, LIGHT
 

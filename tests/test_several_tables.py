@@ -8,11 +8,11 @@ import pytest
 
 import abag
 from abag.core.errors import LabelError, TableError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.demo import demo_table
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions
 from tests.invoke import PLAIN_ENCODERS, one_line, run
 
 PAIRS = demo_table().head(90)

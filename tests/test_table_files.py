@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from abag.core.errors import ColumnError, TableError
-from abag.embed.sequences.options import FileOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import FileOptions
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from tests.invoke import one_line, run

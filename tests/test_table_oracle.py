@@ -20,8 +20,8 @@ from marks import in_ci
 from oracle_commands import Commands
 
 from abag.core.errors import AbagError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.labels import LabelOptions, label_pairs
 
 COMMANDS_EVERY = 40

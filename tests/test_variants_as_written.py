@@ -8,8 +8,8 @@ from trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 import abag
 from abag.core.errors import ColumnError, OptionError, SequenceError, TableError
 from abag.embed.sequences.mutations import read_mutations
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 
 PARENT = f"{HEAVY}|{LIGHT}"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEK"

@@ -19,10 +19,10 @@ import torch
 from torch.utils.checkpoint import checkpoint as recompute
 
 from abag.core.errors import MissingPackage, OptionError
+from abag.embed.embed_options import Lora
 from abag.embed.encoders.adapters import PEFT_PREFIX
 from abag.embed.encoders.loading import cast_parameters, load_transformers_model, run_padded
 from abag.embed.families.registry import FAMILIES
-from abag.embed.options import Lora
 from abag.embed.weights import EncoderCheckpoint
 
 if TYPE_CHECKING:

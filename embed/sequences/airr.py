@@ -19,7 +19,7 @@ import pandas as pd
 
 from abag.core.messages import counted
 from abag.embed.sequences.chains import MISSING_TEXT
-from abag.embed.sequences.options import ChainPlaces
+from abag.embed.sequences.table_options import ChainPlaces
 
 AIRR_TEXTS = (
     "sequence_id",

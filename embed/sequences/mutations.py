@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from abag.core.errors import AbagError, SequenceError
 from abag.embed.sequences.chains import STANDARD_RESIDUES, Kind, parse_antibody, parse_chain
 from abag.embed.sequences.domains import ChainName, locate_positions
-from abag.embed.sequences.options import Numbering
+from abag.embed.sequences.table_options import Numbering
 
 ChainId: TypeAlias = str
 """``H`` or ``L`` of an antibody, another letter as in a PDB file, or empty."""

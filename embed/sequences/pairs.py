@@ -29,7 +29,6 @@ from abag.embed.sequences.changes import (
     describe_counts,
 )
 from abag.embed.sequences.joined import JoinedTables, Part, join_tables, one_table, several
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.parsing import (
     NO_REFERENCES,
     ParsedColumn,
@@ -42,6 +41,7 @@ from abag.embed.sequences.parsing import (
     with_roles,
 )
 from abag.embed.sequences.resolve import find_references, with_references
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import (
     Table,
     TableLike,

@@ -58,7 +58,7 @@ from abag.embed.sequences.mutations import (
     read_mutations,
 )
 from abag.embed.sequences.names import NamedSequences, UnknownName, cell_name
-from abag.embed.sequences.options import ChainPlaces, TableOptions
+from abag.embed.sequences.table_options import ChainPlaces, TableOptions
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
 
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all

@@ -48,7 +48,6 @@ from abag.embed.sequences.names import (
     is_fasta,
     name_sequences,
 )
-from abag.embed.sequences.options import Numbering, ReferenceOptions, TableOptions
 from abag.embed.sequences.parsing import (
     MUTATIONS,
     NO_REFERENCES,
@@ -58,6 +57,7 @@ from abag.embed.sequences.parsing import (
     holds_sequences,
     roles_by_content,
 )
+from abag.embed.sequences.table_options import Numbering, ReferenceOptions, TableOptions
 from abag.embed.sequences.tables import FORMATS, Table, bare_suffix, read_table
 
 _GENERIC_SEQUENCE = re.compile("(protein)?(seq|sequence|aa|aaseq|aminoacidsequence)")

@@ -39,7 +39,7 @@ from abag.embed.sequences.columns import (
     with_found,
 )
 from abag.embed.sequences.matrix import read_matrix
-from abag.embed.sequences.options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
+from abag.embed.sequences.table_options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
 
 OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""

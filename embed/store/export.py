@@ -31,7 +31,7 @@ from abag.core.messages import counted, first_line, reporting
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.pairs import SequenceTable, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.options import ExportOptions
+from abag.embed.store.export_options import ExportOptions
 from abag.embed.store.store import Store, folder_with, open_store
 
 

@@ -21,6 +21,7 @@ from abag.head.data.label_column import (
     find_label,
     find_same,
 )
+from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_unit import (
     AS_IN_THE_RUN,
     Remembered,
@@ -29,7 +30,6 @@ from abag.head.data.label_unit import (
     refuse_affinity_options,
     unit_of_column,
 )
-from abag.head.data.options import Label, LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import (
     HIGHER_IS_STRONGER,

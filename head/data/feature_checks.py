@@ -16,7 +16,7 @@ from abag.core.messages import counted, say
 from abag.embed.sequences.columns import quote_some
 from abag.head.data.feature_scaling import CONSTANT
 from abag.head.data.features import FeatureColumns
-from abag.head.data.options import MOST_FEATURES
+from abag.head.data.label_options import MOST_FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.head.data.feature_scaling import PairFeatures
+    from abag.head.data.label_options import PairColumnOptions
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.options import PairColumnOptions
 
 SAME_AS_LABEL = 0.999
 """Correlation with the label above which a column may be the label itself."""

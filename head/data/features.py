@@ -24,12 +24,12 @@ from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import quote_some, with_found
 from abag.head.data.cells import read_numbers
 from abag.head.data.feature_scaling import PairFeatures
-from abag.head.data.options import MOST_FEATURES
+from abag.head.data.label_options import MOST_FEATURES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from abag.head.data.options import PairColumnOptions
+    from abag.head.data.label_options import PairColumnOptions
 
 LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
 """Likelihoods of a store (``abag embed --loglik``) as features, by name."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.affinities import Affinities
-    from abag.head.data.options import LabelOptions
+    from abag.head.data.label_options import LabelOptions
 
 
 def with_one_label(

@@ -17,7 +17,7 @@ import numpy as np
 from abag.core.errors import ColumnError
 from abag.embed.sequences.columns import quote_names, with_found
 from abag.head.data.cells import read_bounds
-from abag.head.data.options import Label, LabelOptions
+from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.quantity import Quantity, read_value_header
 from abag.head.data.units import Header, is_of_alphaseq, read_header
 from abag.head.data.written_columns import written_by

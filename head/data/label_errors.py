@@ -16,7 +16,7 @@ from abag.core.errors import LabelError
 from abag.core.messages import counted, say
 from abag.head.data.cells import read_numbers
 from abag.head.data.features import refuse_absent
-from abag.head.data.options import Label
+from abag.head.data.label_options import Label
 from abag.head.data.units import POSITIVE
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from abag.core.arrays import Bools, Floats
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.affinities import Affinities
-    from abag.head.data.options import PairColumnOptions
+    from abag.head.data.label_options import PairColumnOptions
 
 PER_UNIT: Mapping[Label, float] = {
     "ln_kd_m": float(1 / np.log(10)), "ln_kd_nm": float(1 / np.log(10)),

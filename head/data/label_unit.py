@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from abag.core.errors import LabelError
 from abag.head.data.cells import read_bounds, says_class
 from abag.head.data.label_column import UnclearLabel, is_named_affinity, propose_numbers
-from abag.head.data.options import Better, Label, LabelOptions
+from abag.head.data.label_options import Better, Label, LabelOptions
 from abag.head.data.quantity import PKD, Quantity, read_value_header
 from abag.head.data.units import TO_PKD, read_header
 from abag.head.data.usual_values import refuse_two_values

@@ -33,8 +33,8 @@ from abag.head.data.features import (
 )
 from abag.head.data.joined_labels import with_one_label
 from abag.head.data.label_errors import LabelTrust, read_trust, share_of_pairs
+from abag.head.data.label_options import Floor, Label, LabelOptions, PairColumnOptions, Replicates
 from abag.head.data.label_unit import Remembered, name_affinity
-from abag.head.data.options import Floor, Label, LabelOptions, PairColumnOptions, Replicates
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd
 from abag.head.data.usual_values import outside
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
-    from abag.embed.sequences.options import TableOptions
     from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.sequences.table_options import TableOptions
     from abag.embed.sequences.tables import TableLike
     from abag.head.data.affinities import Affinities
 

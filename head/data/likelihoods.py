@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.store.encoder_folder import EncoderFolder
-    from abag.head.data.options import PairColumnOptions
+    from abag.head.data.label_options import PairColumnOptions
 
 
 def asks_for_logliks(table: SequenceTable, named: PairColumnOptions) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from abag.core.errors import OptionError
 from abag.core.messages import printable
-from abag.head.data.options import Better
+from abag.head.data.label_options import Better
 from abag.head.data.units import plain_text, read_header
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from abag.core.arrays import Floats
-from abag.head.data.options import ANTIBODY_KDA, Label
+from abag.head.data.label_options import ANTIBODY_KDA, Label
 
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
 """R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""

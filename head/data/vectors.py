@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.store.encoder_folder import EncoderFolder
-    from abag.embed.store.options import VectorsOf
+    from abag.embed.store.export_options import VectorsOf
     from abag.embed.store.store import Store
 
 

@@ -19,14 +19,14 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
 from abag.embed.sequences.joined import read_chunks
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import TableLike
 from abag.head.data.cells import read_numbers
 from abag.head.data.label_column import UnclearLabel
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_unit import Remembered, choose_prediction
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import to_pkd
 from abag.head.data.usual_values import USUAL_PKD, outside
@@ -42,7 +42,7 @@ from abag.head.runs.run_folder import read_config, remembered_label
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
     from abag.embed.sequences.pairs import SequenceTable
-    from abag.head.design.options import RankOptions
+    from abag.head.design.design_options import RankOptions
     from abag.head.prediction.predictor import Predictor
     from abag.head.prediction.reading import ReadAs
 

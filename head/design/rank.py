@@ -47,7 +47,7 @@ from abag.head.design.candidates import (
     with_antigen,
     without_labels,
 )
-from abag.head.design.options import RankOptions
+from abag.head.design.design_options import RankOptions
 from abag.head.evaluation.regime_scores import is_by_chance
 from abag.head.evaluation.ties import equal_groups
 from abag.head.prediction.bundle import load_predictor

@@ -21,8 +21,8 @@ from abag.core.files import replacing
 from abag.core.messages import counted
 from abag.embed.sequences.table_writer import writing_table
 from abag.head.data.quantity import INSIDE, PKD, Quantity
+from abag.head.design.design_options import ScanOptions
 from abag.head.design.mutant_scores import score_mutants
-from abag.head.design.options import ScanOptions
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
 from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.reading import as_in_the_run, with_habits

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.sequences.tables import TableLike
-    from abag.head.design.options import PositionRange, ScanOptions
+    from abag.head.design.design_options import PositionRange, ScanOptions
 
 
 class Site(NamedTuple):

@@ -18,14 +18,14 @@ from abag.core.arrays import hex_keys
 from abag.core.cache import cache_dir
 from abag.core.messages import counted, reporting
 from abag.core.python_surface import as_html, shorten
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.options import VectorOptions
+from abag.embed.sequences.table_options import TableOptions
+from abag.embed.store.export_options import VectorOptions
 from abag.embed.store.store import folder_with
 from abag.head.data.feature_checks import with_feature_columns
+from abag.head.data.label_options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.data.likelihoods import with_logliks
-from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.estimators.sequence_frame import as_store
 from abag.head.evaluation.verdicts import label_problems
 from abag.head.models.training_rows import label_weights

@@ -23,8 +23,8 @@ from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.features import read_features
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.likelihoods import asks_for_logliks, with_logliks
-from abag.head.data.options import LabelOptions
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
 from abag.head.fit import fit_predictor
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from abag.embed.sequences.chains import Kind
-    from abag.head.data.options import PairColumnOptions
+    from abag.head.data.label_options import PairColumnOptions
 
 NOT_OF_ESTIMATORS = frozenset(
     """

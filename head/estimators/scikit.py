@@ -18,11 +18,11 @@ from sklearn.utils.validation import check_is_fitted
 from abag.core.cache import cache_dir
 from abag.core.options import schema
 from abag.core.python_surface import naming_keywords
-from abag.embed.sequences.options import ColumnOptions, TableOptions
+from abag.embed.sequences.table_options import ColumnOptions, TableOptions
 from abag.embed.store.export import vector_names
-from abag.embed.store.options import VectorOptions
+from abag.embed.store.export_options import VectorOptions
 from abag.embed.store.store import Store
-from abag.head.data.options import SplitOptions
+from abag.head.data.label_options import SplitOptions
 from abag.head.estimators.sequence_frame import (
     as_store,
     folders_with,

@@ -15,11 +15,11 @@ import pandas as pd
 
 import abag
 from abag.core.errors import TableError
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import Store, folder_with, open_store
+from abag.head.data.label_options import LabelOptions, PairColumnOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.options import LabelOptions, PairColumnOptions
 from abag.head.data.quantity import read_value_header
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.store.encoder_folder import EncoderFolder
-    from abag.embed.store.options import VectorOptions
+    from abag.embed.store.export_options import VectorOptions
     from abag.head.data.labels import LabelledPairs
 
 ANY_PKD = 7.0

@@ -39,7 +39,7 @@ from abag.core.files import (
     write_json,
 )
 from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.options import AntibodyRegion  # read by get_type_hints
+from abag.embed.sequences.table_options import AntibodyRegion  # read by get_type_hints
 from abag.head.data.features import FeatureColumns
 from abag.head.data.quantity import Quantity
 from abag.head.models.pair_vectors import PairVectors

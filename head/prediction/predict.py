@@ -38,7 +38,7 @@ from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import read_header
 from abag.head.data.written_columns import STRONG_COLUMN
 from abag.head.evaluation.ties import SamePredictions
-from abag.head.prediction.options import PredictOptions
+from abag.head.prediction.predict_options import PredictOptions
 from abag.head.prediction.predictor import SCORE_COLUMNS, Scorer
 from abag.head.prediction.reading import NOTHING, ReadAs, as_in_the_run
 from abag.head.prediction.sequences import SequenceCounts, Sequences

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Chains, Kind
-    from abag.embed.sequences.options import AntibodyRegion
+    from abag.embed.sequences.table_options import AntibodyRegion
     from abag.embed.store.store import Store
 
 

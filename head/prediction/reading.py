@@ -19,9 +19,9 @@ from abag.embed.sequences.chains import KINDS, parse_antibody
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.columns import ROLES
 from abag.embed.sequences.joined import read_chunks
-from abag.embed.sequences.options import ChainPlaces, Numbering, TableOptions
 from abag.embed.sequences.parsing import MUTATIONS, holds_sequences
 from abag.embed.sequences.resolve import find_references
+from abag.embed.sequences.table_options import ChainPlaces, Numbering, TableOptions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.tables import Table, TableLike

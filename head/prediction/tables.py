@@ -27,10 +27,10 @@ from abag.head.prediction.sequences import SequenceCollector
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from abag.embed.sequences.options import AntibodyRegion, TableOptions
     from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.sequences.table_options import AntibodyRegion, TableOptions
     from abag.head.data.features import FeatureColumns, ReadFeatures
-    from abag.head.prediction.options import ScoringOptions
+    from abag.head.prediction.predict_options import ScoringOptions
     from abag.head.prediction.predictor import Predictor
     from abag.head.prediction.sequences import Sequences
 

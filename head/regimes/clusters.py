@@ -36,8 +36,8 @@ from abag.head.regimes.near_duplicates import (
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
+    from abag.head.data.label_options import SplitOptions
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.options import SplitOptions
 
 CLONE_LOOP = 0.8
 """Smallest identity of the CDR H3 of clones, which have equal length."""

@@ -23,7 +23,7 @@ from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import quote_names
-from abag.head.data.options import SplitOptions
+from abag.head.data.label_options import SplitOptions
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.leaks import count_leaks
 from abag.head.regimes.near_duplicates import number_by_appearance

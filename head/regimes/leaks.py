@@ -23,8 +23,8 @@ from abag.head.regimes.splits import KEYS, TEST, TRAIN, UNUSED, VALIDATION, Part
 
 if TYPE_CHECKING:
     from abag.embed.store.encoder_folder import EncoderFolder
+    from abag.head.data.label_options import AdapterRows
     from abag.head.data.labels import LabelledPairs
-    from abag.head.data.options import AdapterRows
     from abag.head.regimes.clusters import PairGroups
 
 _ROWS = "adapter/splits.parquet"

@@ -21,14 +21,14 @@ from abag.core.errors import OptionError, PredictionError
 from abag.core.messages import counted
 from abag.core.options import schema
 from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.store.store import open_store
 from abag.head.data.affinities import read_predictions
 from abag.head.data.cells import read_numbers
 from abag.head.data.features import features_of
+from abag.head.data.label_options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.data.labels import label_pairs, report_counts
-from abag.head.data.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.evaluation.metrics import antigen_clusters, rows_to_score, strong_threshold
 from abag.head.evaluation.regime_scores import (
     RegimeScore,
@@ -45,8 +45,8 @@ from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.regimes import REGIMES, without_antigens
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS
-from abag.head.runs.options import EvaluateOptions
 from abag.head.runs.run_folder import SavedRun, naming_damage, read_run, remembered_label
+from abag.head.runs.run_options import EvaluateOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,10 +12,10 @@ import pandas as pd
 
 from abag.core.errors import DamagedFile
 from abag.core.messages import align, printable
-from abag.embed.sequences.options import TableOptions
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.table_options import TableOptions
+from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_unit import Remembered
-from abag.head.data.options import LabelOptions
 from abag.head.data.quantity import PKD, Quantity
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from abag.core.files import (
 )
 from abag.core.messages import first_line
 from abag.core.options import schema
+from abag.head.data.label_options import read_molar_mass
 from abag.head.data.label_unit import Remembered
 from abag.head.data.labels import (
     LabelledPairs,
 )
-from abag.head.data.options import read_molar_mass
 from abag.head.data.quantity import Quantity
 from abag.head.data.units import to_pkd
 from abag.head.evaluation.metrics import Scores

@@ -42,7 +42,6 @@ from abag.head.models.config import MAY_CHANGE, FitConfig, check_same, is_used
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits, strictest_split
 from abag.head.regimes.splits import split_frame
-from abag.head.search.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
 from abag.head.search.search import (
     BATCH_PARAMETERS,
     LOGARITHMIC,
@@ -56,6 +55,7 @@ from abag.head.search.search import (
     used_parameters,
     without_test_part,
 )
+from abag.head.search.sweep_options import CHOSEN_BY_SWEEP, SweepOptions, refusal
 from abag.head.training.torch_settings import torch_settings
 
 if TYPE_CHECKING:

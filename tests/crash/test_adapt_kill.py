@@ -28,8 +28,8 @@ def make_inputs(folder):
     from drawn import draw_pairs
 
     from abag.embed.sequences.pairs import read_pairs
+    from abag.head.data.label_options import SplitOptions
     from abag.head.data.labels import label_pairs
-    from abag.head.data.options import SplitOptions
     from abag.head.regimes.folds import make_splits
     from abag.head.regimes.splits import split_frame
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from abag.core.errors import OptionError
 from abag.core.options import DeviceOptions, Options, Precision, option
-from abag.embed.sequences.options import SkippedOptions, TableOptions
+from abag.embed.sequences.table_options import SkippedOptions, TableOptions
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from abag.core.options import DeviceOptions, option
-from abag.embed.sequences.options import (
+from abag.embed.sequences.table_options import (
     BAD_ROWS_HELP,
     CHAINS_HELP,
     AntibodyRegion,

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from abag.core.errors import OptionError
 from abag.core.options import Options, option
-from abag.embed.sequences.options import BadRowOptions
+from abag.embed.sequences.table_options import BadRowOptions
 
 Label: TypeAlias = Literal[
     "pkd",

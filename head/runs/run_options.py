@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from abag.core.options import EncoderOptions, option
-from abag.embed.sequences.options import (
+from abag.embed.sequences.table_options import (
     BAD_ROWS_HELP,
     FileOptions,
     ReferenceOptions,
     SkippedOptions,
     TableOptions,
 )
-from abag.head.data.options import Label, LabelOptions, PairColumnOptions, read_molar_mass
+from abag.head.data.label_options import Label, LabelOptions, PairColumnOptions, read_molar_mass
 from abag.head.models.config import ViewNames
 
 

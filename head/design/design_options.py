@@ -11,9 +11,9 @@ from abag.core.errors import OptionError
 from abag.core.options import flag, option
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.embed.sequences.domains import IMGT_REGIONS
-from abag.embed.sequences.options import BAD_ROWS_HELP, TableOptions
-from abag.head.data.options import Better, Label, read_molar_mass
-from abag.head.prediction.options import ScoringOptions
+from abag.embed.sequences.table_options import BAD_ROWS_HELP, TableOptions
+from abag.head.data.label_options import Better, Label, read_molar_mass
+from abag.head.prediction.predict_options import ScoringOptions
 
 REGIONS = {
     **dict.fromkeys(("cdr", "framework", "fv"), ("heavy", "light")),
