@@ -550,13 +550,15 @@ def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "f
     """Run all tasks; after a signal or an error none begins, and trainings save and stop."""
     from abag.head.training.stopping import NO_SIGNAL, Stopped, delayed_signals
 
-    # a single training draws its own bar
+    # a single training draws its own bar only; one after the other, they draw theirs below this
+    # one, which a step of a large table would leave still for a minute
     alone = {"disable": True} if len(tasks) == 1 else {}
+    with_bars = None if alone or threads == 1 else False
     with delayed_signals() as stop, bar(total=len(tasks), desc=title, **alone) as drawn:
 
         def run(task: Callable[[], None]) -> None:
             if not stop:
-                with reporting(bars=None if alone else False):
+                with reporting(bars=with_bars):
                     task()
                 drawn.update()
 

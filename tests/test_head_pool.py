@@ -12,6 +12,7 @@ from marks import in_ci
 
 import abag
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
+from abag.core.messages import bar, reporting
 from abag.head import fit as fit_module
 from abag.head.fit import run_tasks
 from abag.head.training import torch_settings
@@ -61,6 +62,19 @@ def train_until_stopped(begun, ended):
         while not received:
             pass
         ended.append("saved")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_trainings_one_after_the_other_draw_their_own_bars(threads):
+    silent = []
+
+    def train():
+        with bar(total=1) as drawn:
+            silent.append(drawn.disable)
+
+    with reporting(bars=True):
+        run_tasks([train, train], threads)
+    assert silent == [threads == 2] * 2
 
 
 def test_an_error_in_one_thread_stops_the_others_and_is_raised():
