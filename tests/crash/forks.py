@@ -140,8 +140,8 @@ def timeless(value):
     """Leave out what depends on times and paths."""
     if isinstance(value, dict):
         dropped = ("run", "seconds", "resumed_from_step", "adapter")
-        return {name: timeless(one) for name, one in value.items() if name not in dropped}
-    return [timeless(one) for one in value] if isinstance(value, list) else value
+        return {name: timeless(item) for name, item in value.items() if name not in dropped}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
 def snapshot(folder, without=None):
@@ -155,9 +155,9 @@ def snapshot(folder, without=None):
             lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
             kept[name] = [timeless(json.loads(line)) for line in lines]
         elif "checkpoints" in path.relative_to(folder).parts:
-            found = load(path)
-            tensors = {n: t.numpy().tobytes() for n, t in found.tensors.items()}
-            kept[name] = timeless(found.state), tensors
+            checkpoint = load(path)
+            tensors = {n: t.numpy().tobytes() for n, t in checkpoint.tensors.items()}
+            kept[name] = timeless(checkpoint.state), tensors
         else:
             kept[name] = path.read_bytes()
     return kept

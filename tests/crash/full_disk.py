@@ -141,10 +141,10 @@ def trial(name, folder, free, where):
             again = in_child(lambda: call(arguments, log))
             if again:
                 wrong.append(f"again: code {again}: {log.read_text()[-2000:]}")
-        found = content(disk)
+        result = content(disk)
         if name in ("embed", "merge") and not any(wrong):
-            found["rows"] = in_child_value(lambda: rows(disk / "store"), folder)
-        return code, [w for w in wrong if w], found, used(small), said
+            result["rows"] = in_child_value(lambda: rows(disk / "store"), folder)
+        return code, [w for w in wrong if w], result, used(small), said
     finally:
         subprocess.run(["umount", str(disk)], check=True)
         subprocess.run(["umount", str(local)], check=True)
@@ -171,8 +171,8 @@ def make_inputs(inputs):
         ["embed", inputs / "more.csv", "--store", inputs / "more", *PLAIN],
         ["fit", inputs / "pairs.csv", "--store", inputs / "store", "--run", inputs / "run", *HEAD],
     ]
-    for one in here:
-        assert in_child(lambda one=one: call(one, log)) == 0, log.read_text()
+    for command in here:
+        assert in_child(lambda command=command: call(command, log)) == 0, log.read_text()
 
 
 def main(folder, levels=18, *names):
@@ -197,20 +197,20 @@ def main(folder, levels=18, *names):
             lines = set()
             for level in range(levels):
                 free = size * level // levels if where == "disk" else level * 4096
-                code, wrong, found, _, said = trial(name, folder, free, where)
+                code, wrong, written, _, said = trial(name, folder, free, where)
                 failed += code == 1
                 finished += code == 0
                 lines.update(said if code == 1 else ())
-                different = found != expected
+                different = written != expected
                 if wrong or different:
-                    problems.append((level, different, sorted(found), wrong))
+                    problems.append((level, different, sorted(written), wrong))
             result[f"{name}, {where}"] = {"bytes": size, "failed": failed, "finished": finished,
                                           "problems": len(problems)}  # fmt: skip
             print(name, where, result[f"{name}, {where}"], file=sys.stderr)
             for line in sorted(lines):
                 print("   ", line[:300], file=sys.stderr)
-            for one in problems:
-                print("    PROBLEM", *one, file=sys.stderr)
+            for differing in problems:
+                print("    PROBLEM", *differing, file=sys.stderr)
     print(json.dumps(result))
 
 

@@ -54,11 +54,11 @@ class Drive(mfusepy.Operations):
     def at(self, path):
         if not self.any_case:
             return self.folder / path[1:]
-        found = self.folder
+        real = self.folder
         for name in Path(path).parts[1:]:
-            names = {p.name.lower(): p.name for p in found.iterdir()} if found.is_dir() else {}
-            found = found / names.get(name.lower(), name)
-        return found
+            names = {p.name.lower(): p.name for p in real.iterdir()} if real.is_dir() else {}
+            real = real / names.get(name.lower(), name)
+        return real
 
     def getattr(self, path, fh=None):
         state = self.at(path).lstat()
@@ -68,8 +68,12 @@ class Drive(mfusepy.Operations):
 
     def readdir(self, path, fh):
         now = time.monotonic()
-        names = [one.name for one in self.at(path).iterdir()]
-        hidden = {Path(one).name for one, until in self.hidden_until.items() if until > now}
+        names = [entry.name for entry in self.at(path).iterdir()]
+        hidden = {
+            Path(hidden_path).name
+            for hidden_path, until in self.hidden_until.items()
+            if until > now
+        }
         return [".", "..", *(name for name in names if name not in hidden)]
 
     def create(self, path, mode, fi=None):
@@ -145,7 +149,7 @@ for _name in (
 class Mounted:
     """The drive of `folder`, mounted beside it by a process of its own."""
 
-    def __init__(self, folder, **how):
+    def __init__(self, folder, **options):
         self.point = folder / "drive"
         self.backing = folder / "backing"
         self.point.mkdir(exist_ok=True)
@@ -154,7 +158,7 @@ class Mounted:
         if self.pid == 0:
             try:
                 mfusepy.FUSE(
-                    Drive(self.backing, **how),
+                    Drive(self.backing, **options),
                     str(self.point),
                     foreground=True,
                     entry_timeout=0,
@@ -215,10 +219,10 @@ def main(folder, kills=20, *chosen):
         "any case": {"any_case": True},
         "all of it": {"delay_s": 0.002, "late_s": 0.3, "fails": 0.005},
     }
-    for name, how in ways.items():
+    for name, options in ways.items():
         if chosen and name not in chosen:
             continue
-        with Mounted(folder, **how) as drive:
+        with Mounted(folder, **options) as drive:
             begun = time.monotonic()
             ends = Counter([str(embed(drive.point / name))])
             seconds = time.monotonic() - begun
@@ -231,7 +235,7 @@ def main(folder, kills=20, *chosen):
                     ends[f"again: {code}"] += 1
         stores = [drive.backing / name, drive.backing / f"{name} killed"]
         held = [in_child_value(partial(rows, store), folder) for store in stores]
-        result[name] = {**ends, "complete": [one == whole for one in held]}
+        result[name] = {**ends, "complete": [rows_held == whole for rows_held in held]}
         print(name, result[name], f"{seconds:.1f} s", file=sys.stderr)
     if not chosen or "disconnected" in chosen:
         result["disconnected"] = disconnected(folder, embed, whole, log, kills, whole_s)

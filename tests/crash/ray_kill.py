@@ -60,14 +60,14 @@ def make_table(path):
 
 def workers():
     """Process ids of all actors on this machine."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if "ray::_Worker" in path.read_text():
-                found.append(int(path.parent.name))
+                pids.append(int(path.parent.name))
         except OSError:  # it has ended
             continue
-    return found
+    return pids
 
 
 def content(store):
@@ -99,14 +99,14 @@ def killed(arguments, log, rng, counts):
     """
     ours = {*workers()}  # those of the driver before may take a moment to end
     driver = start(arguments, log)
-    while not (found := [*{*workers()} - ours]):
+    while not (started := [*{*workers()} - ours]):
         if os.waitpid(driver, os.WNOHANG) != (0, 0):
             return 0  # nothing was missing
         time.sleep(0.02)
     time.sleep(rng.uniform(0, KILLED_WITHIN_S))
     if rng.random() < 0.5:
         with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(rng.choice([*{*workers()} - ours] or found), signal.SIGKILL)
+            os.kill(rng.choice([*{*workers()} - ours] or started), signal.SIGKILL)
             counts["workers killed"] += 1
         return os.waitstatus_to_exitcode(os.waitpid(driver, 0)[1])
     os.kill(driver, signal.SIGKILL)
@@ -150,11 +150,11 @@ def main(folder, kills=30, seed=1):
                     break
                 counts["wrong"] += differing(held, whole)
             _, status = os.waitpid(start(arguments, log), 0)
-            found = in_child_value(partial(content, store), folder)
+            embedded = in_child_value(partial(content, store), folder)
             counts["acknowledged"] += len(kept)
-            counts["lost"] += len(kept - found.keys())
+            counts["lost"] += len(kept - embedded.keys())
             counts["incomplete"] += bool(
-                status != 0 or found.keys() != whole.keys() or differing(found, whole)
+                status != 0 or embedded.keys() != whole.keys() or differing(embedded, whole)
             )
             counts["stores"] += 1
             print(dict(counts), file=sys.stderr)

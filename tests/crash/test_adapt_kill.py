@@ -42,8 +42,8 @@ def make_inputs(folder):
 def adapt(folder, out):
     from abag.adapt.train import adapt_encoders
 
-    given = folder / "split.parquet"
-    return adapt_encoders(folder / "pairs.csv", out / "a", split_from=given, **OPTIONS)
+    split = folder / "split.parquet"
+    return adapt_encoders(folder / "pairs.csv", out / "a", split_from=split, **OPTIONS)
 
 
 def main(folder, kills, seed):

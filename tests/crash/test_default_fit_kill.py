@@ -24,11 +24,11 @@ def test_a_default_fit_killed_anywhere_ends_alike_and_repeats_no_finished_part(r
     result = result_of(__file__, kills)
     assert {kind for kind, _, _ in result["killed"]} == {*KINDS}
     assert len(result["killed"]) == kills
-    for kind, n, found in result["killed"]:
-        assert found["ended"] == [-signal.SIGKILL, 0], (kind, n)
-        assert found["different"] == [], (kind, n)
+    for kind, n, outcome in result["killed"]:
+        assert outcome["ended"] == [-signal.SIGKILL, 0], (kind, n)
+        assert outcome["different"] == [], (kind, n)
         # what was computed while the process was killed is computed again, and nothing else
-        assert found["repeated"] == [], (kind, n)
+        assert outcome["repeated"] == [], (kind, n)
 
 
 def make_inputs(folder):
@@ -64,12 +64,12 @@ def compute(folder, run, journal, kill_at=None):
     notes = journal.open("a", encoding="utf-8", buffering=1)
 
     def watched(kind, real, name):
-        def call(*given):
+        def call(*arguments):
             counts[kind] += 1
             if (kind, counts[kind]) == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            notes.write(json.dumps([kind, name(*given)]) + "\n")
-            return real(*given)
+            notes.write(json.dumps([kind, name(*arguments)]) + "\n")
+            return real(*arguments)
 
         return call
 
@@ -89,7 +89,7 @@ def compute(folder, run, journal, kill_at=None):
 
 def noted(journal, kind):
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    return [name for found, name in lines if found == kind]
+    return [name for noted_kind, name in lines if noted_kind == kind]
 
 
 def places(total, first_folds):
@@ -105,9 +105,9 @@ def content(run):
     """Return all files of a run but for times; the report shows when it was written."""
     from forks import snapshot
 
-    found = snapshot(run)
-    found["report.html"] = re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC", b"", found["report.html"])
-    return found
+    files = snapshot(run)
+    files["report.html"] = re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC", b"", files["report.html"])
+    return files
 
 
 def main(folder, kills):
@@ -122,7 +122,7 @@ def main(folder, kills):
     expected = content(unbroken)
     whole = {kind: noted(journal, kind) for kind in KINDS}
     rows = [name.partition(" ")[2] for name in whole["fit"]]
-    of_last = rows[-1]
+    last_training = rows[-1]
     killed = []
     totals = {kind: len(names) for kind, names in whole.items()}
     for kind, n in places(totals, rows.count(rows[0]))[:kills]:
@@ -132,9 +132,9 @@ def main(folder, kills):
             in_child(lambda run=run, at=at, journal=journal: compute(folder, run, journal, at))
             for at in ((kind, n), None)
         ]
-        found = content(run)
-        different = [name for name in expected if found.get(name) != expected[name]]
-        fits = [name for name in noted(journal, "fit") if name.partition(" ")[2] != of_last]
+        files = content(run)
+        different = [name for name in expected if files.get(name) != expected[name]]
+        fits = [name for name in noted(journal, "fit") if name.partition(" ")[2] != last_training]
         repeated = [name for name in {*fits} if fits.count(name) > 1]
         if kind != "cost":
             costs = noted(journal, "cost")

@@ -100,5 +100,5 @@ def test_a_disk_that_is_full_at_any_level_is_one_line_and_the_same_command_conti
         [sys.executable, script, tmp_path, "6"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for one in json.loads(done.stdout).values():
-        assert one["problems"] == 0, done.stderr
+    for system in json.loads(done.stdout).values():
+        assert system["problems"] == 0, done.stderr

@@ -40,8 +40,10 @@ VALUES = [
 
 
 def draw_variants(parent, number):
-    found = {parent[:at] + new + parent[at + 1 :] for at in range(len(parent)) for new in "ACDEFG"}
-    return sorted(found)[:number]
+    variants = {
+        parent[:at] + new + parent[at + 1 :] for at in range(len(parent)) for new in "ACDEFG"
+    }
+    return sorted(variants)[:number]
 
 
 def draw_table(head):
@@ -134,18 +136,18 @@ def outcome(folder, table):
                 (h[n:] + "W" * (n % 3), x)
                 for n, (h, x) in enumerate(zip(heavy, light, strict=True))
             ]
-            antigens = [tuple((one[n:] + "W" * n).split("|")) for n, one in enumerate(antigen)]
+            antigens = [tuple((text[n:] + "W" * n).split("|")) for n, text in enumerate(antigen)]
             antibody = predictor.seen.antibodies.compare(chains).take(i)
             antigen = predictor.seen.antigens.compare(antigens[:5]).take(j)
             pairs = PairVectors(x_ND, y_ME, i, j, chains, antigens[:5])
-            found = predictor.score(pairs, antibody, antigen)
+            scores = predictor.score(pairs, antibody, antigen)
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for
         return f"{type(error).__name__}: {error}"
-    if not np.isfinite(found[["pkd_predicted", "sigma"]]).all(axis=None):
+    if not np.isfinite(scores[["pkd_predicted", "sigma"]]).all(axis=None):
         return "not finite"
-    return "predicted" if found["sigma"].min() >= 0 else "negative sigma"
+    return "predicted" if scores["sigma"].min() >= 0 else "negative sigma"
 
 
 def run(folder, seed, heads=HEADS):
@@ -157,19 +159,19 @@ def run(folder, seed, heads=HEADS):
         table = draw_table(head)
         store = add_vectors(folder / f"{head}-store", table).path
         name = "ridge" if head == "variants" else head
-        used = {n: one for n, one in QUICK.items() if is_used(n, name)}
+        used = {n: options for n, options in QUICK.items() if is_used(n, name)}
         abag.fit(table, store, folder / head, head=name, **used)
         forged = folder / f"{head}-forged"
         forged.mkdir()
         assert outcome(folder / head, table) == "predicted"
-        for what, *files in forgeries(folder / head / "predictor", rng):
+        for forgery, *files in forgeries(folder / head / "predictor", rng):
             sign(forged, *files)
-            found = outcome(forged, table)
-            good = found in ("refused", "predicted")
-            counts[found if good else "fault"] += 1
+            result = outcome(forged, table)
+            good = result in ("refused", "predicted")
+            counts[result if good else "fault"] += 1
             if not good:
-                faults.append((head, what, found))
-                print(head, what, found, flush=True)
+                faults.append((head, forgery, result))
+                print(head, forgery, result, flush=True)
     return counts, faults
 
 

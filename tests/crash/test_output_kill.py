@@ -48,7 +48,7 @@ def content(path):
         assert verify(open_store(path)) == []
         return vectors(path)
     if path.is_dir():
-        return {str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*.*")}
+        return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*.*")}
     return path.read_bytes()
 
 
@@ -59,14 +59,14 @@ def compute(folder, out):
         path = out / name
         if path.exists() and name != "merged" and out.name != "unbroken":
             whole = content(folder / "unbroken" / name)
-            found = content(path)
+            current = content(path)
             # a folder is filled file by file
-            assert found == whole or (path.is_dir() and is_part(found, whole)), name
+            assert current == whole or (path.is_dir() and is_part(current, whole)), name
         run(*arguments)
 
 
-def is_part(found, whole):
-    return all(whole.get(n) == data for n, data in found.items() if not n.endswith(".partial"))
+def is_part(current, whole):
+    return all(whole.get(n) == data for n, data in current.items() if not n.endswith(".partial"))
 
 
 def snapshot(out):

@@ -98,27 +98,29 @@ class Recorder:
 
     def _note(self):
         """Compare the folder with what was seen last, and add a point."""
-        found = {}
+        entries = {}
         for folder, folders, names in os.walk(self.root):
             here = Path(folder).stat().st_ino
             self._folders.add(here)
             for name in [*folders, *names]:
                 path = Path(folder, name)
-                inode = found[here, name] = path.stat().st_ino
+                inode = entries[here, name] = path.stat().st_ino
                 if name in names:
                     self._data[inode] = path.read_bytes()
-        gone = {place: inode for place, inode in self._cached.items() if found.get(place) != inode}
-        for place, inode in found.items():
+        gone = {
+            place: inode for place, inode in self._cached.items() if entries.get(place) != inode
+        }
+        for place, inode in entries.items():
             if self._cached.get(place) == inode:
                 continue
             change = {place: inode}
-            moved = next((old for old, one in gone.items() if one == inode), None)
-            if moved is not None and moved not in found:
+            moved = next((old for old, old_inode in gone.items() if old_inode == inode), None)
+            if moved is not None and moved not in entries:
                 change[moved] = None
                 gone.pop(moved)
             self._pending.append(change)
-        self._pending += [{place: None} for place in gone if place not in found]
-        self._cached = found
+        self._pending += [{place: None} for place in gone if place not in entries]
+        self._cached = entries
         self.points.append(
             (
                 dict(self._names),
@@ -139,8 +141,10 @@ class Recorder:
             for changes in _chosen(pending):
                 placed = dict(names)
                 _apply(placed, changes)
-                for what in UNSYNCED.values():
-                    kept = {i: _left(durable.get(i, b""), d, what) for i, d in data.items()}
+                for left_unsynced in UNSYNCED.values():
+                    kept = {
+                        i: _left(durable.get(i, b""), d, left_unsynced) for i, d in data.items()
+                    }
                     state = self._tree(placed, kept, self.root.stat().st_ino)
                     mark = (frozenset(state.items()), acknowledged)
                     if mark not in seen:
@@ -159,10 +163,10 @@ class Recorder:
         return state
 
 
-def _left(durable, latest, what):
+def _left(durable, latest, left_unsynced):
     """Return what is left of a file; bytes that were synced before others were appended stay."""
     kept = durable if latest.startswith(durable) else b""
-    return kept + what(latest[len(kept) :])
+    return kept + left_unsynced(latest[len(kept) :])
 
 
 def write_state(state, root):
@@ -187,8 +191,8 @@ def _chosen(pending):
     """Yield the subsets of pending changes: each prefix, each alone, and all but each one."""
     for n in range(len(pending) + 1):
         yield pending[:n]
-    for i, one in enumerate(pending):
-        yield [one]
+    for i, change in enumerate(pending):
+        yield [change]
         yield [*pending[:i], *pending[i + 1 :]]
 
 
@@ -267,10 +271,10 @@ def test_a_power_cut_loses_rows_where_syncs_have_no_effect(tmp_path, recorder, i
 
 
 def check_checkpoints(folder, acknowledged):
-    found = load_newest(folder)
-    step = found.state["step"] if found else 0
+    checkpoint = load_newest(folder)
+    step = checkpoint.state["step"] if checkpoint else 0
     assert step >= (acknowledged or 0)
-    assert not found or found.tensors["w"].tolist() == [step] * 3
+    assert not checkpoint or checkpoint.tensors["w"].tolist() == [step] * 3
 
 
 def test_the_newest_checkpoint_is_whole_after_a_power_cut(tmp_path, recorder):

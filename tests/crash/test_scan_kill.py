@@ -20,7 +20,7 @@ def scan(folder, out):
     out.mkdir(exist_ok=True)
     if (out / "mutants.csv").exists():  # a killed scan leaves a whole result or none
         assert (out / "mutants.csv").read_bytes() == (folder / "unbroken/mutants.csv").read_bytes()
-    found = vectors(out / "store") if (out / "store" / STORE_FILE).exists() else {}
+    acknowledged = vectors(out / "store") if (out / "store" / STORE_FILE).exists() else {}
     abag.scan(
         folder / "run",
         out / "mutants.csv",
@@ -32,7 +32,7 @@ def scan(folder, out):
         force=True,
         device="cpu",
     )
-    assert found.items() <= vectors(out / "store").items()  # nothing acknowledged is lost
+    assert acknowledged.items() <= vectors(out / "store").items()  # nothing acknowledged is lost
 
 
 def vectors(path):
