@@ -137,7 +137,7 @@ def variants_table():
     heavy, light = draw_antibody(rng)
     loops = [*range(25, 33), *range(50, 58), *range(96, len(heavy) - 11)]
     heavies = [heavy, *(mutate(rng, heavy, 1 + i % 5, loops) for i in range(120))]
-    pkd = 7.5 + np.array([0.8 * sum(EFFECT[one[i]] for i in loops) for one in heavies])
+    pkd = 7.5 + np.array([0.8 * sum(EFFECT[variant[i]] for i in loops) for variant in heavies])
     table = pd.DataFrame({"heavy": heavies, "light": light})
     return table.assign(kd_nM=(10 ** (9 - pkd - 0.2 * rng.normal(size=len(pkd)))).round(6))
 
@@ -183,17 +183,17 @@ class Folder:
     def embed(self, table, encoders=TINY, *options):
         """Embed a table; return the summary and the store."""
         store = f"store-{'-'.join([table, encoders[1], *options])}"
-        given = VARIANTS[:3] if table == "variants" else (f"{table}.csv",)
-        return self.json("embed", *given, "--store", store, *encoders, *CPU, *options), store
+        tables = VARIANTS[:3] if table == "variants" else (f"{table}.csv",)
+        return self.json("embed", *tables, "--store", store, *encoders, *CPU, *options), store
 
     def fit(self, table, head, *options):
         """Embed a table and fit a head for few epochs; return the summary and the run."""
-        given = VARIANTS if table == "variants" else (f"{table}.csv",)
+        tables = VARIANTS if table == "variants" else (f"{table}.csv",)
         run = "-".join(["run", table, head, *options])
         quick = ("--epochs", "4") if is_used("epochs", head) else ()
         options = ("--head", head, *quick, *options, *CPU)
         store = self.embed(table)[1]
-        return self.json("fit", *given, "--store", store, "--run", run, *options), run
+        return self.json("fit", *tables, "--store", store, "--run", run, *options), run
 
     def read(self, name):
         """Read a table that a command wrote, as columns of values, without the sequences."""
@@ -224,8 +224,8 @@ VARIABLE_KEY = "|".join([r"[\d.]+[A-Z]?", "head", "stack", *MODELS, *BASELINES])
 """Keys that name a head, a baseline, a residue or a threshold: ``*`` in lists of keys."""
 
 
-def scores_of_heads(table, heads, *given):
-    return lambda folder: {one: scores(folder.fit(table, one, *given)[0]) for one in heads}
+def scores_of_heads(table, heads, *arguments):
+    return lambda folder: {head: scores(folder.fit(table, head, *arguments)[0]) for head in heads}
 
 
 OF_VARIANTS = ("one_hot_kernel", "residue_kernel", "one_hot_ridge")
@@ -237,25 +237,25 @@ def splits(folder):
         "auto", "random", "antigen", "antibody", "both", "column=part", "column=family",
         f"file={fitted}/splits.parquet",
     )  # fmt: skip
-    found = {how: folder.fit("pairs", "ridge", "--split", how)[0] for how in values}
-    found["mutations"] = folder.fit("variants", "ridge", "--split", "mutations")[0]
+    summaries = {split: folder.fit("pairs", "ridge", "--split", split)[0] for split in values}
+    summaries["mutations"] = folder.fit("variants", "ridge", "--split", "mutations")[0]
     return {
-        how.partition("/")[0]: scores(summary, "split")
+        split.partition("/")[0]: scores(summary, "split")
         | {name: summary[name] for name in ("counts", "noise", "warnings")}
-        for how, summary in found.items()
+        for split, summary in summaries.items()
     }
 
 
 def baselines(folder):
     fits = (("demo", "random"), ("pairs", "antigen"), ("variants", "mutations"))
-    found = {
-        table: folder.fit(table, "ridge", "--split", how)[0]["regimes"][0]["metrics"]
-        for table, how in fits
+    metrics = {
+        table: folder.fit(table, "ridge", "--split", split)[0]["regimes"][0]["metrics"]
+        for table, split in fits
     }
-    given = ("--split", "antigen", "--categories", "assay")
-    (regime,) = folder.fit("pairs", "ridge", *given)[0]["regimes"]
-    of_features = {name: regime["metrics"][name] for name in ("features_ridge", "head")}
-    return found | {"pairs with categories": of_features}
+    arguments = ("--split", "antigen", "--categories", "assay")
+    (regime,) = folder.fit("pairs", "ridge", *arguments)[0]["regimes"]
+    with_categories = {name: regime["metrics"][name] for name in ("features_ridge", "head")}
+    return metrics | {"pairs with categories": with_categories}
 
 
 OPTIONS = {
@@ -276,13 +276,13 @@ Each option of a line changes what is recorded.
 
 
 def options(folder):
-    found = {}
+    result = {}
     for head, lines in OPTIONS.items():
         for line in lines:
             summary = folder.fit("few", head, *line.split(), "--split", "random")[0]
-            found[line] = scores(summary)
+            result[line] = scores(summary)
     summary = folder.fit("pairs", "ridge", "--antigen-identity", "0.95", "--split", "antigen")[0]
-    return found | {"--antigen-identity 0.95": scores(summary)}
+    return result | {"--antigen-identity 0.95": scores(summary)}
 
 
 def predictions(folder):
@@ -291,15 +291,15 @@ def predictions(folder):
         "gp": folder.fit("pairs", "gp", "--split", "random")[1],
         "mlp of 3 members": folder.fit("pairs", "mlp", "--members", "3", "--split", "random")[1],
     }
-    found = {}
+    predicted = {}
     for name, run in fitted.items():
         folder.json("predict", "some.csv", "--run", run, "--out", f"{name}.csv", *CPU)
-        found[name] = folder.read(f"{name}.csv")
+        predicted[name] = folder.read(f"{name}.csv")
     cross = ("--cross", "some.csv", "--limit", "4")
-    given = ("--run", fitted["stack"], "--out", "cross.csv", *CPU)
-    folder.json("predict", "some.csv", *given, *cross)
-    found["cross"] = folder.read("cross.csv")
-    return found
+    arguments = ("--run", fitted["stack"], "--out", "cross.csv", *CPU)
+    folder.json("predict", "some.csv", *arguments, *cross)
+    predicted["cross"] = folder.read("cross.csv")
+    return predicted
 
 
 def evaluations(folder):
@@ -307,30 +307,31 @@ def evaluations(folder):
     theirs = folder.tables["pairs"].drop_duplicates(["heavy", "light", "antigen"])
     theirs = theirs.assign(predicted=theirs["pKd"].round())
     theirs.to_csv(folder.path / "theirs.csv", index=False)
-    found = {
+    summaries = {
         "own": folder.json("evaluate", "--run", run),
         "table": folder.json("evaluate", "pairs.csv", "--run", run),
         "predictions": folder.json("evaluate", "--run", run, "--predictions", "theirs.csv"),
     }
     return {
-        name: scores(one) | {key: one[key] for key in ("table", "predictions") if key in one}
-        for name, one in found.items()
+        name: scores(summary)
+        | {key: summary[key] for key in ("table", "predictions") if key in summary}
+        for name, summary in summaries.items()
     }
 
 
 def scans(folder):
     run = folder.fit("variants", "stack")[1]
     parent = folder.tables["variants"].iloc[0]
-    given = ("--heavy", parent["heavy"], "--light", parent["light"], "--antigen", ANTIGEN)
+    parent_chains = ("--heavy", parent["heavy"], "--light", parent["light"], "--antigen", ANTIGEN)
     choice = ("--positions", "H107-H110,L91", "--mutate-to", "ADWY", "--pairs-of", "3")
-    summary = folder.json("scan", run, *given, *choice, "--out", "scan.csv", *CPU)
+    summary = folder.json("scan", run, *parent_chains, *choice, "--out", "scan.csv", *CPU)
     return {"summary": shape(summary), "table": folder.read("scan.csv")}
 
 
 def rankings(folder):
     run = folder.fit("pairs", "mlp", "--members", "3", "--split", "random")[1]
     folder.json("predict", "pairs.csv", "--run", run, "--out", "all.csv", *CPU)
-    found = {}
+    ranked = {}
     for rule in (
         "mean",
         "ucb",
@@ -340,21 +341,21 @@ def rankings(folder):
         "ucb --per-cluster 2",
     ):
         out = f"rank {rule}.csv"
-        given = ("--measured", "some.csv", "--batch", "12", "--rule", *rule.split())
-        summary = folder.json("rank", "all.csv", *given, "--out", out)
-        found[rule] = {"ids": folder.read(out)["id"], "summary": summary}
-    return found
+        arguments = ("--measured", "some.csv", "--batch", "12", "--rule", *rule.split())
+        summary = folder.json("rank", "all.csv", *arguments, "--out", out)
+        ranked[rule] = {"ids": folder.read(out)["id"], "summary": summary}
+    return ranked
 
 
 def shares(folder):
-    found = {}
+    bundles = {}
     for table, head in (("pairs", "stack"), ("variants", "one_hot_kernel"), ("pairs", "gp")):
-        given = ("--split", "random") if table == "pairs" else ()
-        run = folder.fit(table, head, *given)[1]
+        arguments = ("--split", "random") if table == "pairs" else ()
+        run = folder.fit(table, head, *arguments)[1]
         shared = folder.path / f"shared-{head}"
         summary = folder.json("share", run, "--to", shared.name)
         card = (shared / "README.md").read_text(encoding="utf-8").splitlines()
-        found[head] = {
+        bundles[head] = {
             "files": sorted(file.name for file in shared.iterdir()),
             "headings": [line for line in card if line.startswith("#")],
             "keys": {
@@ -362,7 +363,7 @@ def shares(folder):
             },
             "summary": shape(summary),
         }
-    return found
+    return bundles
 
 
 def vectors(folder):
@@ -371,7 +372,7 @@ def vectors(folder):
         "antibody": [(row.heavy, row.light) for row in table.itertuples()],
         "antigen": table["antigen"].tolist(),
     }
-    found = {}
+    recorded = {}
     for encoders, extra in ((TINY, ("--layers", "1")), (COMPOSITION, ())):
         store = folder.embed("pairs", encoders, "--store-dtype", "float32", *extra)[1]
         info = folder.json("store", "info", store)
@@ -381,10 +382,10 @@ def vectors(folder):
                 x_ND = open_store(folder.path / store).vectors(
                     kind, sequences[kind], pooling=pooling
                 )
-                found[f"{encoder['encoder']} {kind} {pooling}"] = {
+                recorded[f"{encoder['encoder']} {kind} {pooling}"] = {
                     "norm": np.linalg.norm(x_ND, axis=1).tolist(), "first": x_ND[:, :16].tolist(),
                 }  # fmt: skip
-    return found
+    return recorded
 
 
 def commands(group=abag, path=()):
@@ -396,12 +397,12 @@ def commands(group=abag, path=()):
 
 def help_texts(folder):
     lines = [(), *commands()]
-    found = {
+    pages = {
         " ".join((*line, flag)): folder.run(*line, flag)
         for line in lines
         for flag in ("--help", "--help-all")
     }
-    return {line: done.stdout.splitlines() for line, done in found.items() if not done.exit_code}
+    return {line: done.stdout.splitlines() for line, done in pages.items() if not done.exit_code}
 
 
 def keys(folder):
@@ -410,7 +411,7 @@ def keys(folder):
     fitted, run = folder.fit("pairs", "stack", "--split", "antigen", "--folds", "3")
     scored = ("predict", "some.csv", "--run", run, "--out", "keys.csv", *CPU)
     search = ("--sweep", "sweep", "--trials", "2", "--inner-folds", "2", "--epochs", "2", *CPU)
-    found = {
+    outputs = {
         "embed": embedded, "fit": fitted, "predict": folder.json(*scored),
         "evaluate": folder.json("evaluate", "--run", folder.fit("demo", "ridge")[1]),
         "plan": folder.json("plan", "pairs.csv", *TINY),
@@ -422,7 +423,7 @@ def keys(folder):
         "runs": folder.json("runs", run),
         "report": folder.json("report", run),
     }  # fmt: skip
-    return {name: shape(value) for name, value in found.items()}
+    return {name: shape(value) for name, value in outputs.items()}
 
 
 def shape(value):
@@ -431,11 +432,11 @@ def shape(value):
 
     def visit(value, path):
         if isinstance(value, dict):
-            for key, one in value.items():
-                visit(one, f"{path}.{'*' if re.fullmatch(VARIABLE_KEY, key) else key}")
+            for key, item in value.items():
+                visit(item, f"{path}.{'*' if re.fullmatch(VARIABLE_KEY, key) else key}")
         elif isinstance(value, list):
-            for one in value:
-                visit(one, f"{path}[]")
+            for item in value:
+                visit(item, f"{path}[]")
         else:
             types.setdefault(path.removeprefix("."), set()).add(type(value).__name__)
 
@@ -503,11 +504,11 @@ REFUSALS = (
 def refusals(folder):
     run = "run-refusing"
     store = folder.embed("good", COMPOSITION)[1]
-    given = ("--head", "ridge", "--split", "random")
-    folder.json("fit", "good.csv", "--store", store, "--run", run, *given)
+    arguments = ("--head", "ridge", "--split", "random")
+    folder.json("fit", "good.csv", "--store", store, "--run", run, *arguments)
     folder.json("predict", "good.csv", "--run", run, "--out", "scored.csv")
     fixed = {"run": run, "store": store}
-    found = {}
+    answers = {}
     for line in REFUSALS:
         words = re.findall(r"\{[^}]*\}|\S+", line)
         words = [
@@ -521,8 +522,8 @@ def refusals(folder):
             words += ["--run", "new-run"]
         done = folder.run(*words)
         errors = [text for text in done.stderr.splitlines() if text.startswith("Error: ")]
-        found[line] = {"exit": done.exit_code, "error": (errors or [str(done.exception)])[0]}
-    return found
+        answers[line] = {"exit": done.exit_code, "error": (errors or [str(done.exception)])[0]}
+    return answers
 
 
 PARTS = {
@@ -545,9 +546,9 @@ PARTS = {
 def clean(value, root):
     """Round floats to 6 digits, undefined ones to None, and replace the folder's path."""
     if isinstance(value, dict):  # intervals have a test beside scipy in test_head_metrics.py
-        return {key: clean(one, root) for key, one in value.items() if key != "intervals"}
+        return {key: clean(item, root) for key, item in value.items() if key != "intervals"}
     if isinstance(value, list | tuple):
-        return [clean(one, root) for one in value]
+        return [clean(item, root) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value.replace(root, "<tmp>") if isinstance(value, str) else value
@@ -571,7 +572,7 @@ def write_golden(part, value):
     parts = {old: parts[old] for old in parts if f"{file}/{old}" in PARTS} | {name: value}
     text = json.dumps(parts, indent=1, sort_keys=True, ensure_ascii=False)
     # numbers of a list on one line
-    text = re.sub(r"\[([^\[\]{}\"]*)\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    text = re.sub(r"\[([^\[\]{}\"]*)\]", lambda match: f"[{' '.join(match[1].split())}]", text)
     path.write_text(text + "\n", encoding="utf-8")
 
 
@@ -605,17 +606,17 @@ def main():
     )
     parser.add_argument("parts", nargs="?", default="", help="how the names of the parts begin")
     parser.add_argument("--write", action="store_true", help="record the files again")
-    given = parser.parse_args()
-    found = []
+    arguments = parser.parse_args()
+    changes = []
     with tempfile.TemporaryDirectory() as path:
         folder = Folder(path)
-        for part in [part for part in PARTS if part.startswith(given.parts)]:
+        for part in [part for part in PARTS if part.startswith(arguments.parts)]:
             now = record(part, folder)
-            found += differences(read_golden(part), now, part)
-            if given.write:
+            changes += differences(read_golden(part), now, part)
+            if arguments.write:
                 write_golden(part, now)
-    print(*found, f"{len(found)} differences", sep="\n")
-    sys.exit(bool(found) and not given.write)
+    print(*changes, f"{len(changes)} differences", sep="\n")
+    sys.exit(bool(changes) and not arguments.write)
 
 
 if __name__ == "__main__":

@@ -201,15 +201,15 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send_file(*match.groups())
         if not (match := API.fullmatch(path)):
             raise Problem(404)
-        kind, name, what, rest = match.groups()
+        kind, name, action, rest = match.groups()
         repository = self.repository(kind == "datasets", name)
         revision = (rest or "main").removesuffix("/")
         commit, tree = self.tree(repository, revision)
-        if what == "tree":
+        if action == "tree":
             return self.answer(self.hub.listed([_as_listed(p, e) for p, e in tree.items()]))
-        found = {"_id": "0", "id": name, "sha": commit, "private": repository["private"]}
+        listing = {"_id": "0", "id": name, "sha": commit, "private": repository["private"]}
         counts = {"downloads": 0, "likes": 0, "tags": [], "siblings": []}
-        return self.answer(found | counts | {"disabled": False, "gated": False})
+        return self.answer(listing | counts | {"disabled": False, "gated": False})
 
     def send_file(self, datasets, name, revision, path):
         repository = self.repository(datasets, name)
@@ -245,13 +245,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self.create()
         if BATCH.fullmatch(path):
             return self.batch()
-        kind, name, what, revision = API.fullmatch(path).groups()
+        kind, name, action, revision = API.fullmatch(path).groups()
         repository = self.repository(kind == "datasets", name)
-        if what == "branch":
+        if action == "branch":
             self.body()
             repository["branches"].setdefault(revision, repository["branches"]["main"])
             return self.answer({})
-        if what == "preupload":
+        if action == "preupload":
             return self.preupload(self.tree(repository, revision)[1])
         return self.commit(repository, revision, f"{self.hub.address}/{kind}/{name}")
 
@@ -274,22 +274,22 @@ class _Handler(BaseHTTPRequestHandler):
             {
                 "files": [
                     {
-                        "path": one["path"],
+                        "path": file["path"],
                         "shouldIgnore": False,
-                        "oid": _oid(tree.get(one["path"], {})),
-                        "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular",
+                        "oid": _oid(tree.get(file["path"], {})),
+                        "uploadMode": "lfs" if file["path"].endswith(LARGE) else "regular",
                     }
-                    for one in files
+                    for file in files
                 ]
             }
         )
 
     def batch(self):
         objects = []
-        for one in json.loads(self.body())["objects"]:
-            upload = {"upload": {"href": f"{self.hub.address}/lfs/{one['oid']}"}}
-            known = (self.hub.folder / one["oid"]).exists()
-            objects.append(one if known else one | {"actions": upload})
+        for requested in json.loads(self.body())["objects"]:
+            upload = {"upload": {"href": f"{self.hub.address}/lfs/{requested['oid']}"}}
+            is_stored = (self.hub.folder / requested["oid"]).exists()
+            objects.append(requested if is_stored else requested | {"actions": upload})
         return self.answer({"transfer": "basic", "objects": objects})
 
     def put(self, path):

@@ -123,13 +123,13 @@ def test_only_the_shards_of_the_encoder_are_fetched_and_once(hub, tmp_path, suff
         files[shard] = tmp_path / "model" / shard
     contents = {name: path.read_bytes() for name, path in files.items()}
     hub.put("model", "lab/t5", contents | {index: json.dumps({"weight_map": shards}).encode()})
-    found = find_checkpoint("lab/t5")
-    of_encoder = {s for n, s in shards.items() if n.startswith(("shared", "encoder"))}
+    remote = find_checkpoint("lab/t5")
+    encoder_shards = {s for n, s in shards.items() if n.startswith(("shared", "encoder"))}
     asked = {path.rsplit("/", 1)[-1] for _, path in hub.asked}
-    assert {path.name for path in found.weights} == asked & {*shards.values()} == of_encoder
-    assert of_encoder < {*shards.values()}
+    assert {path.name for path in remote.weights} == asked & {*shards.values()} == encoder_shards
+    assert encoder_shards < {*shards.values()}
     hub.asked.clear()
-    assert find_checkpoint("lab/t5") == found
+    assert find_checkpoint("lab/t5") == remote
     assert not hub.asked
 
 
@@ -139,8 +139,8 @@ def test_the_shards_of_the_head_of_a_language_model_are_fetched_too(hub, tmp_pat
     (tmp_path / "model" / "vocab.json").write_text(json.dumps(FAMILIES["esm"].tokens))
     contents = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
     shards = json.loads(contents["model.safetensors.index.json"])["weight_map"]
-    of_head = {shard for name, shard in shards.items() if name.startswith("lm_head.")}
-    assert of_head - {shard for name, shard in shards.items() if name.startswith("esm.")}
+    head_shards = {shard for name, shard in shards.items() if name.startswith("lm_head.")}
+    assert head_shards - {shard for name, shard in shards.items() if name.startswith("esm.")}
     hub.put("model", "lab/masked", contents)
     here = find_checkpoint(str(tmp_path / "model"))
     there = find_checkpoint("lab/masked")

@@ -66,8 +66,10 @@ def test_the_card_is_read_by_huggingface_hub_with_tags_and_licence(trained, tmp_
     card = ModelCard((tmp_path / "shared" / "README.md").read_text())
     assert (card.data.license, card.data.library_name) == ("cc-by-4.0", "abag")
     assert card.data.pipeline_tag == "tabular-regression"
-    own = (trained.run / "predictor" / "README.md").read_text().replace('"predictor"', '"shared"')
-    assert card.text.strip() == own.replace("--run predictor ", "--run shared ").strip()
+    local_text = (
+        (trained.run / "predictor" / "README.md").read_text().replace('"predictor"', '"shared"')
+    )
+    assert card.text.strip() == local_text.replace("--run predictor ", "--run shared ").strip()
     abag.share(trained.run, tmp_path / "other")
     about = yaml.safe_load((tmp_path / "other" / "README.md").read_text().split("---\n")[1])
     assert (about["license"], about["license_link"]) == ("other", "LICENSE")
@@ -240,9 +242,9 @@ def test_a_killed_download_never_looks_whole_and_is_repeated(hub, shared, traine
 
 
 def manifest_with(files, **names):
-    found = json.loads(files[MANIFEST])
-    found["files"] |= names
-    return json.dumps(found).encode()
+    manifest = json.loads(files[MANIFEST])
+    manifest["files"] |= names
+    return json.dumps(manifest).encode()
 
 
 ANY = {"bytes": 1, "sha256": "0" * 64}
@@ -278,7 +280,7 @@ def test_repositories_that_are_not_a_sound_predictor_are_refused(hub, shared, tm
 
 def test_a_size_that_no_predictor_has_is_refused_before_the_download(hub, shared):
     hub.listed = lambda entries: [
-        one | ({"size": 1 << 60} if one["path"] == MANIFEST else {}) for one in entries
+        entry | ({"size": 1 << 60} if entry["path"] == MANIFEST else {}) for entry in entries
     ]
     hub.asked.clear()
     with pytest.raises(HubError, match="free"):

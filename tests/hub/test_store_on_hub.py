@@ -254,8 +254,8 @@ def test_stores_pushed_at_the_same_time_lose_no_shard(hub, tmp_path):
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert failures == []
-    found = {n: c for n, c in hub.files("dataset", NAME).items() if n.endswith(".h5")}
-    assert found == {name: c for path in stores for name, c in shards_of(path).items()}
+    uploaded = {n: c for n, c in hub.files("dataset", NAME).items() if n.endswith(".h5")}
+    assert uploaded == {name: c for path in stores for name, c in shards_of(path).items()}
 
 
 def listed(**changes):
@@ -306,7 +306,7 @@ def test_a_hub_that_fails_in_the_middle_of_a_pull_is_one_line_and_it_is_continue
 
     def before(_method, path):
         asked.append(path)
-        if re.search(failing, path) and sum("/tree/" in one for one in asked) > 1:
+        if re.search(failing, path) and sum("/tree/" in asked_path for asked_path in asked) > 1:
             raise Problem(status)
 
     hub.before = before
