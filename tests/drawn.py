@@ -46,7 +46,7 @@ def predicting_the_mean(predictor):
     """Return a predictor whose regimes have all weight on one value."""
     parts = (*predictor.parts, Part("train_mean", (Constant(),)))
     weights = (*[0.0] * len(predictor.parts), 1.0)
-    regimes = {name: replace(one, weights=weights) for name, one in predictor.regimes.items()}
+    regimes = {name: replace(regime, weights=weights) for name, regime in predictor.regimes.items()}
     return replace(predictor, parts=parts, regimes=regimes)
 
 
@@ -73,7 +73,7 @@ def mutated(rng, chain, mutations):
     """Exchange as many residues of a chain for others."""
     letters = list(chain)
     for at in rng.choice(len(chain), mutations, replace=False):
-        letters[at] = rng.choice([one for one in RESIDUES if one != letters[at]])
+        letters[at] = rng.choice([residue for residue in RESIDUES if residue != letters[at]])
     return "".join(letters)
 
 

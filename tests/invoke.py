@@ -20,7 +20,7 @@ def commands(group=main, path=()):
 
 def run(*arguments, code=0):
     """Run a command, which has to end with an exit code; return its result."""
-    done = CliRunner().invoke(main, [str(one) for one in arguments])
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert done.exit_code == code, done.output + done.stderr
     return done
 

@@ -59,13 +59,19 @@ def function(name):
     signature = PublicFunction(name, *abag._FUNCTIONS[name]).signature()
     lines = [f"def {name}("]
     keyword_only = False
-    for one in signature.parameters.values():
-        if one.kind is one.KEYWORD_ONLY and not keyword_only:
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             lines.append("    *,")
             keyword_only = True
-        simple = isinstance(one.default, str | int | float | None)
-        default = "" if one.default is one.empty else f" = {one.default!r}" if simple else " = ..."
-        lines.append(f"    {one.name}: {one.annotation}{default},")
+        simple = isinstance(parameter.default, str | int | float | None)
+        default = (
+            ""
+            if parameter.default is parameter.empty
+            else f" = {parameter.default!r}"
+            if simple
+            else " = ..."
+        )
+        lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
     return "\n".join([*lines, f") -> {signature.return_annotation}: ..."]) + "\n"
 
 

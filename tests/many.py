@@ -29,8 +29,8 @@ def run(check, numbers, each_case=map):
     """Check all cases; return counts, and the failures by number."""
     counts = Counter()
     failures = {}
-    for number, found, failure in each_case(partial(run_case, check), numbers):
-        counts.update(found)
+    for number, case_counts, failure in each_case(partial(run_case, check), numbers):
+        counts.update(case_counts)
         if failure:
             failures[number] = failure
             print(f"case {number}: {failure}", file=sys.stderr, flush=True)
@@ -44,12 +44,12 @@ def main(check_of_seed, about):
     parser.add_argument("seed", type=int)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # read by the processes to come
-    numbers = range(given.first, given.first + given.count)
+    numbers = range(arguments.first, arguments.first + arguments.count)
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    with ProcessPoolExecutor(given.jobs, context, warnings.simplefilter, ("error",)) as pool:
-        counts, failures = run(check_of_seed(given.seed), numbers, pool.map)
-    print(json.dumps({"cases": given.count, **counts, "failed": sorted(failures)}))
+    with ProcessPoolExecutor(arguments.jobs, context, warnings.simplefilter, ("error",)) as pool:
+        counts, failures = run(check_of_seed(arguments.seed), numbers, pool.map)
+    print(json.dumps({"cases": arguments.count, **counts, "failed": sorted(failures)}))
     sys.exit(bool(failures))

@@ -86,7 +86,7 @@ class Commands:
             assert not (work / "store").exists()
             return
         folders = abag.open_store(work / "store").folders()
-        stored = {bytes(key) for one in folders for keys in one.keys() for key in keys}
+        stored = {bytes(key) for folder in folders for keys in folder.keys() for key in keys}
         assert stored == {key for row in good for key in keys_of_pair(row)}
 
     def check_plan(self, path, good, labelled, bad_rows):
@@ -95,8 +95,8 @@ class Commands:
         except AbagError:
             assert good is None
             return
-        found = plan["rows"], plan["antibodies"]["unique"], plan["antigens"]["unique"]
-        assert found == (len(good), len({row[0] for row in good}), len({row[1] for row in good}))
+        planned = plan["rows"], plan["antibodies"]["unique"], plan["antigens"]["unique"]
+        assert planned == (len(good), len({row[0] for row in good}), len({row[1] for row in good}))
         if labelled and bad_rows == "skip":
             assert plan["labels"]["pairs"] == len({row[:2] for row in labelled})
 
@@ -104,7 +104,9 @@ class Commands:
     def scores(predictor, pairs, store):
         antibodies, antigens = zip(*(pair[:2] for pair in pairs), strict=True)
         heavy, light = zip(*antibodies, strict=True)
-        made = predictor.predict(heavy, light, ["|".join(one) for one in antigens], store=store)
+        made = predictor.predict(
+            heavy, light, ["|".join(strands) for strands in antigens], store=store
+        )
         return np.asarray(made["pkd_predicted"])
 
     def check_predict(self, path, work, rows, truth, good, bad_rows):
@@ -162,11 +164,11 @@ class Commands:
         got = fitted[["antibody_key", "antigen_key", "pkd"]].to_records(index=False).tolist()
         want = [(*(key.hex() for key in keys_of_pair(row)), row[2]) for row in labelled]
         assert sorted(got) == sorted(want)
-        found = abag.evaluate(run, table=path)
-        assert found["table"]["pairs"] == len(labelled)
+        evaluation = abag.evaluate(run, table=path)
+        assert evaluation["table"]["pairs"] == len(labelled)
         predictor = abag.load_predictor(run)
         error = self.scores(predictor, labelled, work / "store") - [row[2] for row in labelled]
-        rmse = found["table"]["metrics"]["rmse"]
+        rmse = evaluation["table"]["metrics"]["rmse"]
         np.testing.assert_allclose(rmse, np.sqrt(np.mean(error**2)), rtol=1e-4)
         counts = Counter({"fit and evaluate, done": 1})
         self.fitted += 1

@@ -254,7 +254,7 @@ def fasta_rows(text, alone=False):
         return None
     rows = {}
     roles = set()
-    of_name = {}
+    roles_of_name = {}
     chains = {}
     for record in records:
         title, _, chain = record.partition("\n")
@@ -265,14 +265,14 @@ def fasta_rows(text, alone=False):
         at = max(name.rfind(mark) for mark in "_-|.:/")
         role = ROLES.get(name[at + 1 :].lower()) if at > 0 else None
         if role:
-            of_name.setdefault(name[:at], set()).add(role)
+            roles_of_name.setdefault(name[:at], set()).add(role)
         chains.setdefault(name, []).append(chain)
         row = rows.setdefault(name[:at] if role else name, {})
         if (role or "") in row:
             row["twice"] = ""
         row[role or ""] = chain
         roles.add(role)
-    if alone and not any("antigen" in of and len(of) > 1 for of in of_name.values()):
+    if alone and not any("antigen" in of and len(of) > 1 for of in roles_of_name.values()):
         if any(len(of) > 1 for of in chains.values()):
             return None
         return [{"antigen": chain} for (chain,) in chains.values()]
@@ -294,9 +294,9 @@ def airr_rows(rows):
     cells = {}
     labels = [row.get("pKd") for row in rows]
     number = r"(\d+\.?\d*|\.\d+)\s*"
-    if all(re.fullmatch(number, one) for one in labels if one):  # 7.0 is 7.00
+    if all(re.fullmatch(number, pkd) for pkd in labels if pkd):  # 7.0 is 7.00
         rows = [
-            row | {"pKd": one and str(float(one))} for row, one in zip(rows, labels, strict=True)
+            row | {"pKd": pkd and str(float(pkd))} for row, pkd in zip(rows, labels, strict=True)
         ]
     for at, row in enumerate(rows):
         aligned = re.sub(r"[.-]", "", row.get("sequence_alignment_aa") or "")

@@ -298,14 +298,14 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     assert "trained its adapter" in line
     assert "--allow-adapter-leak" in line
     assert not (tmp_path / "other").exists()
-    own = line.split("--split file=")[1].split(")")[0]
+    split_file = line.split("--split file=")[1].split(")")[0]
     said = []
     fitted = abag.fit(
         pairs,
         store,
         tmp_path / "own",
         antibody_encoder="tiny-igt5-first",
-        split=f"file={own}",
+        split=f"file={split_file}",
         **(quick | {"say": said.append}),
     )
     assert fitted["regimes"][0]["split"]["rows"]["train"] == made["pairs"]["head"]

@@ -46,9 +46,9 @@ BAD = {
 def test_a_bad_column_is_one_line_and_nothing_is_written(case, tmp_path, option, cells, words):
     path = tmp_path / "pairs.csv"
     case.frame.assign(x=cells).to_csv(path, index=False)
-    given = ("x",) if option in ("features", "categories") else "x"
+    value = ("x",) if option in ("features", "categories") else "x"
     with pytest.raises(abag.AbagError, match=words) as refused:
-        abag.fit(path, case.store, tmp_path / "run", **{option: given})
+        abag.fit(path, case.store, tmp_path / "run", **{option: value})
     message = str(refused.value)
     assert "\n" not in message
     assert str(path.name) in message
@@ -64,9 +64,9 @@ def test_a_bad_column_is_one_line_and_nothing_is_written(case, tmp_path, option,
 def test_the_label_and_sequences_are_no_features(case, tmp_path, name):
     case.frame.to_csv(tmp_path / "pairs.csv", index=False)
     command = ["fit", tmp_path / "pairs.csv", "--store", case.store, "--run", tmp_path / "run"]
-    what = "--categories" if name == "heavy" else "--features"
+    flag = "--categories" if name == "heavy" else "--features"
     role = "the label" if name == "pKd" else "the heavy column"
-    assert f"column {name!r} is {role}; expected another" in one_line(*command, what, name)
+    assert f"column {name!r} is {role}; expected another" in one_line(*command, flag, name)
 
 
 @pytest.mark.parametrize(("noise", "is_said"), [(1e-3, True), (0.5, False)])

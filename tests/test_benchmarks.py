@@ -141,8 +141,8 @@ def tiny_lines(run_script, folder, script, *options):
 
 def test_early_stopping_is_scored_and_timed(run_script, tmp_path):
     lines = tiny_lines(run_script, tmp_path, "bench_patience.py")
-    found = [(line["head"], line["epochs"], line["patience"]) for line in lines]
-    assert found == [(head, 2, patience) for head in ("mlp", "stack") for patience in (0, 1)]
+    settings = [(line["head"], line["epochs"], line["patience"]) for line in lines]
+    assert settings == [(head, 2, patience) for head in ("mlp", "stack") for patience in (0, 1)]
     assert all(line["rmse"] and line["steps"] and line["seconds"] > 0 for line in lines)
 
 
@@ -192,27 +192,27 @@ def test_campaigns_of_all_kinds_start_alike_and_count_what_they_find(run_script,
 
 def test_columns_of_a_table_are_measured_on_rows_that_abag_never_saw(run_script, tmp_path):
     lines = tiny_lines(run_script, tmp_path, "bench_columns.py")
-    changed = {one["difference"]: one for one in lines if "difference" in one}
+    changed = {line["difference"]: line for line in lines if "difference" in line}
     assert [*changed] == ["features", "categories", "error", "all"]
     assert changed["features"]["rmse"] < 0
-    assert all(one["rmse_se"] >= 0 for one in changed.values())
+    assert all(line["rmse_se"] >= 0 for line in changed.values())
 
 
 def test_likelihoods_are_stored_and_timed_before_they_are_features(run_script, tmp_path):
     encoder = ["--antigen-encoder", "tiny-esm2", "--loglik", "--features", "antigen_loglik"]
     store = ["--store", tmp_path / "store"]
     lines = tiny_lines(run_script, tmp_path, "bench_columns.py", *encoder, *store)
-    embedded = [one for one in lines if "round" in one]
-    assert [one["loglik"] for one in embedded] == [False, True, False, True]
-    without, with_loglik = (one["antigen"]["store_bytes"] for one in embedded[:2])
+    embedded = [line for line in lines if "round" in line]
+    assert [line["loglik"] for line in embedded] == [False, True, False, True]
+    without, with_loglik = (line["antigen"]["store_bytes"] for line in embedded[:2])
     assert 0 < without < with_loglik
     assert embedded[0]["antibody"] | {"seconds": 0} == embedded[1]["antibody"] | {"seconds": 0}
-    fits = [one for one in lines if one.get("case") == "features"]
+    fits = [line for line in lines if line.get("case") == "features"]
     (tmp_path / "lines.jsonl").rename(tmp_path / "fits.jsonl")
     again = tiny_lines(run_script, tmp_path, "bench_columns.py", *encoder, *store)
-    assert not [one for one in again if "round" in one]
+    assert not [line for line in again if "round" in line]
     joined = tiny_lines(run_script, tmp_path, "bench_columns.py", "--join", tmp_path / "fits.jsonl")
-    assert joined == [one for one in lines if "difference" in one]
+    assert joined == [line for line in lines if "difference" in line]
     assert len(fits) == joined[0]["seeds"] == 2
 
 

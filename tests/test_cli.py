@@ -30,8 +30,8 @@ ROOT = Path(__file__).parent.parent
 
 def options_of(command):
     parameters = command.get_params(click.Context(command, **main.context_settings))
-    of_click = {"--help", "--help-all"}
-    return [p for p in parameters if isinstance(p, click.Option) and not of_click & {*p.opts}]
+    help_flags = {"--help", "--help-all"}
+    return [p for p in parameters if isinstance(p, click.Option) and not help_flags & {*p.opts}]
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()])
@@ -67,7 +67,7 @@ def test_help_has_80_columns_and_every_choice_and_default(path):
         declared = getattr(option, "schema", None)
         if declared is not None:
             listed = "|".join(declared.choices), ", ".join(declared.choices)
-            assert any(one in words for one in listed), option.name
+            assert any(choices in words for choices in listed), option.name
             assert declared.default_text in words
 
 

@@ -114,18 +114,18 @@ def test_a_temporary_folder_that_others_prepared_is_not_used_either(home, tmp_pa
     prepared = tmp_path / "tmp" / f"abag-{os.getuid()}"
     prepared.mkdir()
     prepared.chmod(0o777)
-    found = cache_dir()
-    assert found.parent == tmp_path / "tmp"
-    assert found != prepared
-    assert stat.S_IMODE(found.stat().st_mode) == 0o700
-    assert cache_dir() == found  # one for all parts of a command
+    folder = cache_dir()
+    assert folder.parent == tmp_path / "tmp"
+    assert folder != prepared
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert cache_dir() == folder  # one for all parts of a command
 
 
 def test_a_folder_holds_a_bounded_number_of_the_entries_used_last(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "MOST_ENTRIES", 5)
     for number in range(9):
         store_cached(tmp_path, bytes([number]), CONTENT)
-        (at,) = (one for one in [cache._path(tmp_path, bytes([number]))] if one.exists())
+        (at,) = (path for path in [cache._path(tmp_path, bytes([number]))] if path.exists())
         os.utime(at, ns=(number, number))
         load_cached(tmp_path, bytes([0]))  # used again and again
     assert [n for n in range(9) if load_cached(tmp_path, bytes([n])) is not None] == [0, 5, 6, 7, 8]
@@ -148,10 +148,10 @@ def test_readers_and_writers_at_the_same_time_find_whole_entries_or_none(tmp_pat
 
     def work(seed):
         for number in np.random.default_rng(seed).integers(8, size=150).tolist():
-            found = load_cached(tmp_path, bytes([number]))
-            if found is None:
+            content = load_cached(tmp_path, bytes([number]))
+            if content is None:
                 store_cached(tmp_path, bytes([number]), bytes([number]) * 5000)
-            elif found != bytes([number]) * 5000:
+            elif content != bytes([number]) * 5000:
                 wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]

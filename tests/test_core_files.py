@@ -110,9 +110,9 @@ def test_an_error_names_the_file_and_not_its_partial_file(tmp_path):
 
 
 def test_every_partial_file_has_its_own_name_that_says_who_writes_it(tmp_path):
-    found = {partial_path(tmp_path / "0a1b.h5").name for _ in range(100)}
-    assert len(found) == 100
-    for name in found:
+    partials = {partial_path(tmp_path / "0a1b.h5").name for _ in range(100)}
+    assert len(partials) == 100
+    for name in partials:
         assert name.startswith("0a1b.")
         assert is_partial(tmp_path / name)
         assert f".{host_name()}.{os.getpid()}.partial" in name

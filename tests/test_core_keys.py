@@ -26,9 +26,9 @@ def test_the_index_distinguishes_keys_that_share_their_first_eight_bytes():
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 2**32))
 def test_distinct_keys_agree_with_numpy(picked, seed):
     keys = random_keys(4, seed, values=2)[picked]
-    found, inverse = distinct_keys(keys)
-    assert found.tolist() == np.unique(keys, axis=0).tolist()
-    assert found[inverse].tolist() == keys.tolist()
+    unique, inverse = distinct_keys(keys)
+    assert unique.tolist() == np.unique(keys, axis=0).tolist()
+    assert unique[inverse].tolist() == keys.tolist()
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 2**32))

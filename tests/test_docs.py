@@ -38,7 +38,7 @@ SHOWN = {"", "text", "json"}
 SCALES = ("several GPUs", "several machines", "Slurm", "a Ray cluster")
 SKIPPED = {
     "README.md": ["run by .ci/run", "run by .ci/run"], "CONTRIBUTING.md": ["installs"],
-    "docs/scaling.md": [f"needs {what}" for what in SCALES], "docs/tutorial.md": ["installs"],
+    "docs/scaling.md": [f"needs {need}" for need in SCALES], "docs/tutorial.md": ["installs"],
     "docs/how-to/share.md": ["needs an account on the hub", "needs an account on the hub"],
     "docs/how-to/rent-a-gpu.md": ["installs, and encodes with the real weights"],
     "docs/how-to/own-encoder.md": ["needs a checkpoint with an adapter"],
@@ -82,8 +82,8 @@ def test_the_site_has_every_command_and_every_public_function(site):
 def test_the_site_describes_every_keyword_option(site):
     python = html.unescape((site / "reference" / "python.html").read_text())
     for cls in (EmbedOptions, FitConfig, AdaptConfig):
-        for one in schema(cls):
-            assert f"<code>{one.name}</code></td>\n<td>{one.declaration['help']}</td>" in python
+        for field in schema(cls):
+            assert f"<code>{field.name}</code></td>\n<td>{field.declaration['help']}</td>" in python
 
 
 @pytest.mark.ci
@@ -128,13 +128,13 @@ def name(page):
 
 
 def test_only_the_listed_blocks_are_not_run():
-    found = {}
+    not_run = {}
     for page in PAGES:
         for block in blocks(page):
             assert block.language in {"sh", "python"} | SHOWN, (name(page), block)
             if block.reason:
-                found.setdefault(name(page), []).append(block.reason)
-    assert found == SKIPPED
+                not_run.setdefault(name(page), []).append(block.reason)
+    assert not_run == SKIPPED
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ RUN = [
 
 
 @pytest.mark.parametrize(
-    "page", [*QUICK, *in_ci(*(one for one in RUN if one not in QUICK))], ids=name
+    "page", [*QUICK, *in_ci(*(page for page in RUN if page not in QUICK))], ids=name
 )
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, workplace):
     run_page(page)
@@ -224,8 +224,8 @@ def run(line):
 
 def without_scores(text):
     """Keep the counts, names and columns of a printed text."""
-    found = re.sub(r"-?\d+\.\d+|\d+%", "#", text).splitlines()
-    return [" ".join(line.split()) for line in found if re.search(r"[#\d/]", line)]
+    lines = re.sub(r"-?\d+\.\d+|\d+%", "#", text).splitlines()
+    return [" ".join(line.split()) for line in lines if re.search(r"[#\d/]", line)]
 
 
 @pytest.mark.ci
@@ -245,42 +245,42 @@ def test_the_lines_of_the_readme_work_on_the_shipped_table():
     shipped = Path("data/demo_pairs.csv")
     shipped.parent.mkdir()
     shutil.copy(ROOT / shipped, shipped)
-    found, printed = run_page(ROOT / "README.md")
+    scope, printed = run_page(ROOT / "README.md")
     rows = len(pd.read_csv(shipped))
     assert run("abag --version").startswith("abag ")
     assert "antigens: " in printed
     assert "report     runs/first/report.html" in printed
     shown = re.findall(r"^\| (known|new), (known|new) \|(.*)", PAGES[0].read_text(), re.MULTILINE)
     regimes = json.loads(Path("runs/first/summary.json").read_text())["regimes"]
-    of_words = {row["words"]: row for row in regimes}
+    regime_of_words = {row["words"]: row for row in regimes}
     for antibody, antigen, cells in shown:
-        row = of_words[f"{antibody} antibodies, {antigen} antigens"]
+        row = regime_of_words[f"{antibody} antibodies, {antigen} antigens"]
         claims = [row["spearman"], row["spearman_within_antigen"]]
         other = [claim[name] for claim in claims for name in ("value", "low", "high")]
         other += [row[name] for name in ("rmse", "rmse_of_mean", "rmse_of_best")]
-        one = [float(x) for x in re.findall(r"\d\.\d\d", cells)]
+        claimed = [float(x) for x in re.findall(r"\d\.\d\d", cells)]
         # the mean and the baseline; the networks are trained for fewer epochs here
-        np.testing.assert_allclose(one[-2:], other[-2:], atol=0.011)
-        np.testing.assert_allclose(one, other, atol=0.4)
+        np.testing.assert_allclose(claimed[-2:], other[-2:], atol=0.011)
+        np.testing.assert_allclose(claimed, other, atol=0.4)
     assert len(shown) == 4
     # the worst predictions, the largest first, with their rows
-    errors = found["worst"]["error"].abs()
+    errors = scope["worst"]["error"].abs()
     assert errors.is_monotonic_decreasing
-    assert errors.iloc[0] == found["test"]["error"].abs().max()
-    of_table = pd.read_csv(shipped)["id"].iloc[found["worst"]["row"] - 2]
-    assert found["worst"]["id"].tolist() == of_table.tolist()
+    assert errors.iloc[0] == scope["test"]["error"].abs().max()
+    shipped_ids = pd.read_csv(shipped)["id"].iloc[scope["worst"]["row"] - 2]
+    assert scope["worst"]["id"].tolist() == shipped_ids.tolist()
     compared = printed.split("$ abag runs runs")[1].split("$")[0]
     assert "[256, 128]" in compared
     assert "no other run" not in compared
     # the vectors, one row per row of the table
-    assert len(found["vectors"]) == rows
-    assert found["vectors"].dtype == "float32"
+    assert len(scope["vectors"]) == rows
+    assert scope["vectors"].dtype == "float32"
     assert set(pd.read_csv("scan.csv")["region"]) == {"cdrh3"}
     assert Path("scan.html").exists()
     assert len(pd.read_csv("order.csv")) == 8
     # a shared predictor gives the same scores
     scored = pd.read_csv("scored.csv")["pkd_predicted"]
-    np.testing.assert_allclose(found["scores"]["pkd_predicted"], scored, atol=1e-4)
+    np.testing.assert_allclose(scope["scores"]["pkd_predicted"], scored, atol=1e-4)
     # the same lines again repeat nothing
     fit = "abag fit data/demo_pairs.csv --store store --run runs/first"
     assert "runs/first: nothing to do, this run has finished" in run(fit)
@@ -335,8 +335,8 @@ SELECTED = re.findall(r"(?:pytest.* (tests/\S+\.py)|…) -k \"?([\w ]+)", RELIAB
 def test_every_command_on_the_reliability_page_selects_tests_and_its_scripts_exist():
     assert len(SELECTED) >= 6
     path = ""
-    for given, words in SELECTED:
-        path = given or path  # … stands for the command of an earlier row
+    for named_path, words in SELECTED:
+        path = named_path or path  # … stands for the command of an earlier row
         names = re.findall(r"^def (test_\w+)", (ROOT / path).read_text(), re.MULTILINE)
         for word in words.split(" or "):
             assert any(word in name for name in names), (path, word)

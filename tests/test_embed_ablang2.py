@@ -61,8 +61,8 @@ def package(tmp_path, monkeypatch, theirs):
     (tmp_path / WEIGHTS).mkdir()
     torch.save(theirs.state_dict(), tmp_path / WEIGHTS / "model.pt")
     (tmp_path / WEIGHTS / "hparams.json").write_text(json.dumps(SETTINGS))
-    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr("abag.embed.encoders.checkpoints.find_spec", lambda name: found)
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr("abag.embed.encoders.checkpoints.find_spec", lambda name: spec)
     return tmp_path
 
 

@@ -29,13 +29,13 @@ OPTIONS = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
 
 def places(chain, cdrs):
     """Positions of the residues of CDRs, each found by its sequence behind the one before."""
-    found = []
+    positions = []
     end = 0
     for cdr in cdrs:
         start = chain.index(cdr, end + 14 if end else 20)
         end = start + len(cdr)
-        found += range(start, end)
-    return found
+        positions += range(start, end)
+    return positions
 
 
 def test_cdr_mean_is_the_mean_over_the_residues_that_imgt_calls_cdrs(tmp_path, said):
@@ -49,9 +49,9 @@ def test_cdr_mean_is_the_mean_over_the_residues_that_imgt_calls_cdrs(tmp_path, s
     heavy = places(HEAVY, CDRS[0])
     light = places(LIGHT, CDRS[1])
     residues = [heavy + [len(HEAVY) + 1 + i for i in light], heavy]
-    for chains, own, at in zip(pairs, ours, residues, strict=False):
+    for chains, pooled, at in zip(pairs, ours, residues, strict=False):
         token_TD = encoder(batch_of(identity, chains))
-        np.testing.assert_allclose(own, token_TD[at].mean(0).numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(pooled, token_TD[at].mean(0).numpy(), rtol=1e-4, atol=1e-5)
     mean = store.vectors("antibody", pairs, pooling="mean")
     np.testing.assert_allclose(ours[2], mean[2], rtol=1e-5, atol=1e-6)
     assert not np.allclose(ours[0], mean[0], rtol=1e-2)
@@ -87,9 +87,9 @@ def test_weights_of_residues_are_kept_in_pairs_chains_and_windows(family, length
     assert total == pytest.approx(sum(map(np.sum, extra)), rel=1e-5)
     letters = np.concatenate([span.ids for span in spans])
     weights = torch.from_numpy(np.concatenate([span.weights[:, -1] for span in spans]))
-    for chain, own in zip("AC", extra, strict=True):
-        of_chain = weights[torch.from_numpy(letters == vocabulary.ids[ord(chain)])]
-        assert float(of_chain.sum()) == pytest.approx(float(own.sum()), rel=1e-5)
+    for chain, expected in zip("AC", extra, strict=True):
+        chain_weights = weights[torch.from_numpy(letters == vocabulary.ids[ord(chain)])]
+        assert float(chain_weights.sum()) == pytest.approx(float(expected.sum()), rel=1e-5)
 
 
 def test_a_store_keeps_the_poolings_that_it_was_begun_with(tmp_path):

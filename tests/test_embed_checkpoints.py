@@ -297,11 +297,11 @@ def test_the_digest_is_that_of_the_specification(tmp_path):
 
     folder = tiny(tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
-    each = [
+    hashers = [
         blake3(f"{n}\0float32\0{','.join(map(str, t.shape))}\0".encode() + t.numpy().tobytes())
         for n, t in sorted(tensors.items())
     ]
-    expected = blake3(b"".join(one.digest() for one in each)).hexdigest(length=16)
+    expected = blake3(b"".join(hasher.digest() for hasher in hashers)).hexdigest(length=16)
     assert weights_digest(find_checkpoint(str(folder))) == expected
 
 
@@ -370,27 +370,27 @@ def test_a_value_in_config_json_that_changes_vectors_changes_the_fingerprint(tmp
     """And the packed encoder refuses a value, or reads it as transformers does."""
     plain = tiny(tmp_path / "plain", name)
     config = find_checkpoint(str(plain)).config
-    known = class_of(family_of(config).transformers_class).config_class()
+    default_config = class_of(family_of(config).transformers_class).config_class()
     backends = ("packed", "reference")
     expected = {backend: encode(plain, backend) for backend in backends}
     changing = set()
     folder = tiny(tmp_path / "changed", name)
-    for key, value in {**known.to_dict(), **config}.items():
+    for key, value in {**default_config.to_dict(), **config}.items():
         for other in [None, *other_values(value)] if key != "model_type" else ():
             with_config(folder, {**config, key: other})
-            found = {}
+            encoded = {}
             for backend in backends:
                 try:
-                    found[backend] = encode(folder, backend)
+                    encoded[backend] = encode(folder, backend)
                 except Exception:  # noqa: BLE001 - whatever refuses the value
                     continue
-                if not np.allclose(found[backend], expected[backend], atol=1e-6):
+                if not np.allclose(encoded[backend], expected[backend], atol=1e-6):
                     changing.add(key)
                     assert fingerprint(folder) != fingerprint(plain), (key, other, backend)
-            if len(found) == 2:
-                assert np.allclose(*found.values(), atol=1e-5), (key, other)
-    of_t5 = family_of(config).model_type == "t5"
-    assert ("layer_norm_epsilon" if of_t5 else "num_attention_heads") in changing
+            if len(encoded) == 2:
+                assert np.allclose(*encoded.values(), atol=1e-5), (key, other)
+    is_t5 = family_of(config).model_type == "t5"
+    assert ("layer_norm_epsilon" if is_t5 else "num_attention_heads") in changing
 
 
 @pytest.mark.parametrize(("name", "change", "message"), [
@@ -444,8 +444,10 @@ def test_fewer_positions_in_config_json_do_not_limit_what_is_rotated(tmp_path, n
 
 
 def test_a_default_that_is_written_out_leaves_the_fingerprint_unchanged(tmp_path):
-    given = tiny(tmp_path / "given", rope_theta=10000.0, is_decoder=None, transformers_version="9")
-    assert fingerprint(given) == fingerprint(tiny(tmp_path / "plain"))
+    written_out = tiny(
+        tmp_path / "given", rope_theta=10000.0, is_decoder=None, transformers_version="9"
+    )
+    assert fingerprint(written_out) == fingerprint(tiny(tmp_path / "plain"))
 
 
 @pytest.mark.parametrize(("content", "expected"), [

@@ -186,7 +186,7 @@ def test_every_kernel_compiles_and_fits_the_gpu(capability, only, tmp_path):
     command = [sys.executable, "-W", "ignore", __file__, str(capability), only]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    compiled = [json.loads(line) for line in done.stdout.splitlines()]
     from abag.embed.kernels import triton_kernels
 
     kernels = {
@@ -194,8 +194,8 @@ def test_every_kernel_compiles_and_fits_the_gpu(capability, only, tmp_path):
         for name in vars(triton_kernels)
         if name.endswith("_kernel") and re.fullmatch(only, name)
     }
-    assert {name for name, *_ in found} == kernels
-    for name, shared_bytes, registers, stack_bytes, tensor_cores in found:
+    assert {name for name, *_ in compiled} == kernels
+    for name, shared_bytes, registers, stack_bytes, tensor_cores in compiled:
         attends = name == "_attention_kernel"
         # Triton multiplies on tensor cores from 8.0 on: the T4 uses grouped SDPA instead
         assert tensor_cores == (attends and capability >= 80), name

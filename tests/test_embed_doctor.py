@@ -37,12 +37,12 @@ INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 
 def examined(**options):
     """Return the checks of two small encoders by name, as (state, text)."""
-    return {one.name: one[1:] for one in doctor.examine(**(TINY | options))}
+    return {check.name: check[1:] for check in doctor.examine(**(TINY | options))}
 
 
-def assert_found(found, state, *words):
-    assert found[0] == state
-    assert all(one in found[1] for one in words), found
+def assert_found(check, state, *words):
+    assert check[0] == state
+    assert all(word in check[1] for word in words), check
 
 
 def test_a_working_machine_passes_every_check_and_no_file_is_left_behind(tmp_path):
@@ -56,9 +56,9 @@ def test_a_working_machine_passes_every_check_and_no_file_is_left_behind(tmp_pat
 
 
 def test_json_has_every_check_and_the_exit_code_follows(tmp_path):
-    found = json.loads(run("doctor", "--json", *TINY_ENCODERS, "--device", "cpu").stdout)
-    assert found["ok"] is True
-    assert all(check.keys() == {"name", "state", "text"} for check in found["checks"])
+    result = json.loads(run("doctor", "--json", *TINY_ENCODERS, "--device", "cpu").stdout)
+    assert result["ok"] is True
+    assert all(check.keys() == {"name", "state", "text"} for check in result["checks"])
     (tmp_path / "thesis.txt").write_text("mine")
     bad = run("doctor", "--json", "--store", tmp_path, *TINY_ENCODERS, "--device", "cpu", code=1)
     assert json.loads(bad.stdout)["ok"] is False
@@ -91,10 +91,10 @@ def test_a_file_system_that_cannot_commit_fails(tmp_path, monkeypatch, call, rea
 
 def test_a_full_disk_fails_all_checks_of_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
-    found = examined(store=tmp_path / "store", device="cpu")
+    checks = examined(store=tmp_path / "store", device="cpu")
     for name in ("temporary files", "cache", "store"):
-        assert found[name][0] == "FAIL"
-        assert "free some space" in found[name][1]
+        assert checks[name][0] == "FAIL"
+        assert "free some space" in checks[name][1]
 
 
 def test_a_path_that_cannot_hold_a_store_fails(tmp_path):
@@ -130,8 +130,8 @@ def test_weights_to_download_are_noted_with_their_size_and_fail_without_free_spa
         (4_000_000_000, "FAIL", "set HF_HOME"),
     ):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        found, text = check_weights("nobody/nothing")
-        assert found == state
+        weights_state, text = check_weights("nobody/nothing")
+        assert weights_state == state
         assert words in text
 
 

@@ -22,9 +22,9 @@ LINKERS = ["", "GGGGS" * 3, "GGGGS" * 4, "GGGGS", "XXX", "GSTSGSGKPGSGEGSTKG"]
 @pytest.mark.parametrize("linker", LINKERS)
 @pytest.mark.parametrize(("heavy", "light"), PAIRS)
 def test_two_domains_are_split_in_either_order_and_the_linker_removed(heavy, light, linker):
-    how = "linker" if linker else "glued"
-    assert split_domains(heavy + linker + light) == (heavy, light, how)
-    assert split_domains(light + linker + heavy) == (heavy, light, how)
+    form = "linker" if linker else "glued"
+    assert split_domains(heavy + linker + light) == (heavy, light, form)
+    assert split_domains(light + linker + heavy) == (heavy, light, form)
 
 
 def test_a_trimmed_domain_takes_no_residues_from_the_other_chain_or_the_linker():
@@ -54,8 +54,8 @@ def test_a_linker_after_a_broken_framework_motif_is_removed():
 def test_residues_of_a_constant_region_stay_with_the_chain_they_follow(start):
     assert split_domains(VH + start + VL) == (VH + start, VL, "glued")
     assert split_domains(VH + start + VL + CK) == (VH + start, VL + CK, "glued")
-    for of_light in ("RTVAAP", "RTVAAPSVFIF"):
-        assert split_domains(VL + of_light + VH) == (VH, VL + of_light, "glued")
+    for light_end in ("RTVAAP", "RTVAAPSVFIF"):
+        assert split_domains(VL + light_end + VH) == (VH, VL + light_end, "glued")
 
 
 def test_the_j_segment_ends_a_domain_that_immunum_ends_within_a_long_cdr3():
@@ -80,8 +80,8 @@ def test_a_heavily_mutated_domain_is_found_by_its_conserved_residues():
         "EVQLVESGNATVGQDGSLRTSCAATDFSTADTYIQWTRTAANNTTESKATNASTNSTARYADSTEGRFTIKGDQSTNTGYLQMGNLQAEDESVQGC"
         "SRTEGDNFTEMAYWGQGTLVTVSS"
     )
-    (found,) = domains._annotator().number_domains(heavy)
-    assert domains.MIN_CONFIDENCE < found.confidence < domains.SURE_CONFIDENCE
+    (domain,) = domains._annotator().number_domains(heavy)
+    assert domains.MIN_CONFIDENCE < domain.confidence < domains.SURE_CONFIDENCE
     assert split_domains(heavy + VL) == (heavy, VL, "glued")
     with pytest.raises(UnsureDomains):
         split_domains(heavy.replace("TSCAAT", "TSAAAT") + VL)

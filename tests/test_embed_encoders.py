@@ -196,13 +196,13 @@ def test_composition_counts_residues_and_needs_no_weights():
 
 
 def test_the_fingerprint_depends_on_the_weights_and_not_on_name_or_path(tmp_path):
-    one = save_random_checkpoint(tmp_path / "one", TINY_CONFIG["tiny-esm2"], seed=1)
+    first = save_random_checkpoint(tmp_path / "one", TINY_CONFIG["tiny-esm2"], seed=1)
     same = save_random_checkpoint(tmp_path / "same", TINY_CONFIG["tiny-esm2"], seed=1)
     other = save_random_checkpoint(tmp_path / "other", TINY_CONFIG["tiny-esm2"], seed=2)
-    prints = [identify(str(f), "antigen").fingerprint for f in (one, same, other)]
+    prints = [identify(str(f), "antigen").fingerprint for f in (first, same, other)]
     assert prints[0] == prints[1] != prints[2]
-    assert identify(str(one), "antigen", "truncate").fingerprint != prints[0]
-    assert identify(str(one), "antigen", "error").fingerprint == prints[0]
+    assert identify(str(first), "antigen", "truncate").fingerprint != prints[0]
+    assert identify(str(first), "antigen", "error").fingerprint == prints[0]
 
 
 def test_an_unknown_name_lists_the_aliases():

@@ -101,11 +101,11 @@ def test_a_table_gives_one_row_per_row_with_its_columns(store, table, tmp_path, 
     assert summary["width"] == len(names)
     renamed = {"Kd (ng/ml)": "Kd (ng_ml)"} if suffix == ".h5ad" else {}
     for name in table:
-        found = column_of(out, renamed.get(name, name))
+        column = column_of(out, renamed.get(name, name))
         if pd.api.types.is_numeric_dtype(table[name]):
-            np.testing.assert_array_equal(found.to_numpy(float), table[name].to_numpy(float))
+            np.testing.assert_array_equal(column.to_numpy(float), table[name].to_numpy(float))
         else:
-            plain = found.astype(object).where(found.notna(), "").tolist()
+            plain = column.astype(object).where(column.notna(), "").tolist()
             assert plain == table[name].fillna("").tolist()
 
 
@@ -164,17 +164,17 @@ def test_anndata_and_plain_h5py_read_the_same_file(store, tmp_path):
 def test_cells_of_a_csv_table_stay_as_written_in_csv(store, table, tmp_path):
     table.assign(id="007", other="NA").to_csv(tmp_path / "in.csv", index=False)
     abag.export_vectors(store, tmp_path / "out.csv", table=tmp_path / "in.csv")
-    found = pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)
-    assert set(found["id"]) == {"007"}
-    assert set(found["other"]) == {"NA"}
+    exported = pd.read_csv(tmp_path / "out.csv", dtype=str, keep_default_na=False)
+    assert set(exported["id"]) == {"007"}
+    assert set(exported["other"]) == {"NA"}
 
 
 def test_one_row_of_a_sequence_that_is_stored_twice(store, tmp_path, table):
     twice = tmp_path / "twice"
     for dtype in ("float16", "float32"):
-        one = tmp_path / dtype
-        abag.embed_table(table.head(20), one, store_dtype=dtype, **TINY)
-        run("store", "merge", one, "--out", twice)
+        part_store = tmp_path / dtype
+        abag.embed_table(table.head(20), part_store, store_dtype=dtype, **TINY)
+        run("store", "merge", part_store, "--out", twice)
     folder = open_store(twice).folder("antibody")
     keys = np.concatenate(folder.keys())
     assert len(keys) == 2 * len(np.unique(keys, axis=0))
@@ -326,9 +326,9 @@ def test_any_text_and_number_of_a_table_is_read_back(store, table, tmp_path_fact
         out = folder / f"a{suffix}"
         abag.export_vectors(store, out, table=frame, force=True)
         for name in ("one", "two"):
-            found = column_of(out, name).astype(object)
+            column = column_of(out, name).astype(object)
             expected = frame[name].fillna("").tolist()
             if suffix == ".npz":  # NumPy drops NUL at the end of a text only
                 expected = [text.rstrip("\0") for text in expected]
-            assert found.where(found.notna(), "").tolist() == expected
+            assert column.where(column.notna(), "").tolist() == expected
         np.testing.assert_array_equal(column_of(out, "three").to_numpy(float), frame["three"])

@@ -110,7 +110,7 @@ def test_a_new_family_needs_a_description_an_alias_and_nothing_else(monkeypatch,
 
 def test_a_new_encoder_of_known_layers_is_one_table(monkeypatch, tmp_path):
     tokens = number_tokens("<s> </s> ? | A C D E F G H I K L M N P Q R S T V W Y")
-    own = Family(
+    family = Family(
         name="own",
         model_type="own",
         tokens=tokens,
@@ -144,8 +144,8 @@ def test_a_new_encoder_of_known_layers_is_one_table(monkeypatch, tmp_path):
             "vocab_size": 24,
         },
     )
-    monkeypatch.setitem(FAMILIES, "own", own)
-    folder = str(save_random_checkpoint(tmp_path / "model", own.tiny_config, seed=0))
+    monkeypatch.setitem(FAMILIES, "own", family)
+    folder = str(save_random_checkpoint(tmp_path / "model", family.tiny_config, seed=0))
     table = demo_table().head(8)
     vectors = {}
     for backend in ("packed", "reference"):

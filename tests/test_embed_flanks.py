@@ -57,8 +57,8 @@ def test_residues_behind_a_variable_domain_are_counted_with_an_example(tail):
     (f"{HEAVY}ASTKGPSVFPLAPSSK", f"{LIGHT}RTVAAPSVFIFPPSDEQ"), (f"{HEAVY}ASTKG", f"{LIGHT}R"),
 ])  # fmt: skip
 def test_variable_domains_and_their_constant_domains_have_no_leader_and_no_tag(heavy, light):
-    found = counts(table([heavy], [light]))
-    assert found["leader_antibodies"] == found["tail_antibodies"] == 0
+    flanks = counts(table([heavy], [light]))
+    assert flanks["leader_antibodies"] == flanks["tail_antibodies"] == 0
 
 
 def test_every_command_reports_leaders_and_tags_as_it_does_constant_domains(tmp_path):
@@ -77,10 +77,10 @@ def test_every_command_reports_leaders_and_tags_as_it_does_constant_domains(tmp_
         run("plan", path),
         run("predict", path, "--run", folder, "--out", tmp_path / "o.csv"),
     ]
-    for one in done:
-        assert f"a leader peptide or a tag ({LEADERS[0]})" in one.output + one.stderr
-    found = json.loads(run("plan", path, "--json").stdout)["found"]
-    assert (found["leader_antibodies"], found["tail_antibodies"]) == (1, 0)
+    for result in done:
+        assert f"a leader peptide or a tag ({LEADERS[0]})" in result.output + result.stderr
+    flanks = json.loads(run("plan", path, "--json").stdout)["found"]
+    assert (flanks["leader_antibodies"], flanks["tail_antibodies"]) == (1, 0)
 
 
 @pytest.mark.parametrize("cdrs", [
@@ -111,10 +111,10 @@ def test_chains_in_which_no_variable_domain_is_found_are_counted():
 
 
 def test_antigens_with_a_histidine_tag_are_counted():
-    found = counts(
+    flanks = counts(
         table([HEAVY] * 3, None, [ANTIGEN, f"{ANTIGEN}GSHHHHHHHH", f"MGHHHHHH{ANTIGEN}"])
     )
-    assert found["tagged_antigens"] == 2
+    assert flanks["tagged_antigens"] == 2
 
 
 # --- columns --------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
         ]
         for plan in (plan_device("cuda:0"), plan_device("cuda:1"))
     )
-    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+    assert all(np.array_equal(x_SPD, y_SPD) for x_SPD, y_SPD in zip(first, second, strict=True))
 
 
 def test_the_doctor_passes_on_this_gpu():

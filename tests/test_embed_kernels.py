@@ -39,9 +39,9 @@ def far(ours, theirs):
 def one_at_a_time(qkv, lengths, heads, scale, bias=None):
     """Attention of each sequence alone, written out: (T, H * D)."""
     out = []
-    for own in qkv.view(len(qkv), 3, heads, -1).split(lengths):
-        q, k, v = own.permute(1, 2, 0, 3)
-        scores = q @ k.mT if bias is None else q @ k.mT + dense_bias(bias, len(own))
+    for qkv_of_sequence in qkv.view(len(qkv), 3, heads, -1).split(lengths):
+        q, k, v = qkv_of_sequence.permute(1, 2, 0, 3)
+        scores = q @ k.mT if bias is None else q @ k.mT + dense_bias(bias, len(qkv_of_sequence))
         out.append(((scores * scale).softmax(-1) @ v).transpose(0, 1).flatten(1))
     return torch.cat(out)
 

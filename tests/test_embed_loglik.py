@@ -55,13 +55,15 @@ def table():
 def by_hand(logits_of, layout, chains):
     """The mean log-probability of all residues, each span read alone; no windows."""
     residues = set(layout.vocabulary.encode(RESIDUES).tolist())
-    each = []
+    logps = []
     for span in layout.spans(chains):
         ids = torch.from_numpy(span.ids).long()
         logp = logits_of(ids[None])[0].double().log_softmax(-1)
-        each += [float(logp[i, token]) for i, token in enumerate(ids.tolist()) if token in residues]
-    assert len(each) == sum(map(len, chains))
-    return np.mean(each)
+        logps += [
+            float(logp[i, token]) for i, token in enumerate(ids.tolist()) if token in residues
+        ]
+    assert len(logps) == sum(map(len, chains))
+    return np.mean(logps)
 
 
 def stored_logliks(store, kind, sequences):
@@ -230,11 +232,11 @@ def test_likelihoods_of_another_head_never_mix(table, tmp_path, said):
     def other_head(tensors):
         return {**tensors, "lm_head.bias": tensors["lm_head.bias"] + 1}
 
-    one = esm_folder(tmp_path / "one" / "esm")
+    first = esm_folder(tmp_path / "one" / "esm")
     other = esm_folder(tmp_path / "two" / "esm", other_head)
-    assert identify(one, "antigen").fingerprint == identify(other, "antigen").fingerprint
+    assert identify(first, "antigen").fingerprint == identify(other, "antigen").fingerprint
     options = {"kind": "antigen", "loglik": True}
-    abag.embed_table(table, tmp_path / "store", antigen_encoder=one, limit=5, **options)
+    abag.embed_table(table, tmp_path / "store", antigen_encoder=first, limit=5, **options)
     abag.embed_table(table, tmp_path / "theirs", antigen_encoder=other, **options)
     for more in ({"loglik": True}, {}):  # also without the option
         with pytest.raises(StoreError, match=r"has likelihoods of head .*, that of this"):
@@ -246,9 +248,9 @@ def test_likelihoods_of_another_head_never_mix(table, tmp_path, said):
     (folder,), (foreign,) = ((tmp_path / n).glob("antigen-*") for n in ("store", "theirs"))
     for shard in foreign.glob("*.h5"):  # what the format allows for equal heads
         (folder / shard.name).write_bytes(shard.read_bytes())
-    found = abag.open_store(tmp_path / "store").folder("antigen")
-    assert found.count_unique() == table["antigen"].head(5).nunique()
-    assert "likelihoods of head" in found.damaged[0][1]
+    antigens = abag.open_store(tmp_path / "store").folder("antigen")
+    assert antigens.count_unique() == table["antigen"].head(5).nunique()
+    assert "likelihoods of head" in antigens.damaged[0][1]
 
 
 @pytest.mark.parametrize("layout", ["safetensors", "bin", "sharded"])

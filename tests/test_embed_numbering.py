@@ -30,12 +30,12 @@ def antibodies():
 def assert_numbers(numbered, chains, name):
     """Compare with the numbering of one chain at a time."""
     assert set(numbered.chains) == set(chains) - {""}
-    found = {chain: {} for chain in numbered.chains}
+    residue_of = {chain: {} for chain in numbered.chains}
     for layout, rows, codes_RL in numbered.by_layout():
         for row, codes in zip(rows, codes_RL, strict=True):
             residues = bytes(codes).decode()
-            found[numbered.chains[row]] = dict(zip(layout, residues, strict=True))
-    for chain, residues in found.items():
+            residue_of[numbered.chains[row]] = dict(zip(layout, residues, strict=True))
+    for chain, residues in residue_of.items():
         places = locate_positions(chain, name)
         assert residues == {position: chain[at] for position, at in places.items()}
 
@@ -50,12 +50,12 @@ def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, fewest, monkey
         assert_numbers(number_antibodies(antibodies, None)[name], chains, name)
 
 
-def same(one, other):
+def same(first, second):
     return all(
-        one[name].chains == other[name].chains
-        and list(one[name].layouts) == list(other[name].layouts)
-        and np.array_equal(one[name].layout, other[name].layout)
-        and np.array_equal(one[name].start, other[name].start)
+        first[name].chains == second[name].chains
+        and list(first[name].layouts) == list(second[name].layouts)
+        and np.array_equal(first[name].layout, second[name].layout)
+        and np.array_equal(first[name].start, second[name].start)
         for name in CHAINS
     )
 

@@ -66,9 +66,9 @@ def check_parts(collected, chunks):
     first = {}
     start = 0
     for chains in chunks:
-        found = distinct(chains, start)
-        collected.add(found)
-        for key, row in zip(found.chains, found.first_rows.tolist(), strict=True):
+        unique = distinct(chains, start)
+        collected.add(unique)
+        for key, row in zip(unique.chains, unique.first_rows.tolist(), strict=True):
             first.setdefault(key, row)
         start += len(chains)
     for _ in range(2):  # they can be gone through again
@@ -116,13 +116,13 @@ def test_a_full_temporary_disk_is_named_with_what_to_do(monkeypatch):
     assert tempfile.gettempdir()
 
 
-def written(folder, table, how):
-    if how == "frame":
+def written(folder, table, form):
+    if form == "frame":
         return table
-    path = folder / f"pairs{how}"
-    if how in (".csv", ".csv.gz"):
+    path = folder / f"pairs{form}"
+    if form in (".csv", ".csv.gz"):
         table.to_csv(path, index=False)
-    elif how == ".parquet":
+    elif form == ".parquet":
         table.to_parquet(path, row_group_size=7)
     else:
         (path / "_temporary").mkdir(parents=True)
@@ -165,12 +165,12 @@ def test_only_the_sequences_of_parquet_are_read_but_every_column_is_named(tmp_pa
 def read_all(table, **options):
     rows = 0
     skipped = SkippedRows()
-    found = []
+    sequences = []
     for chunk in read_pair_chunks(table, TableOptions(**options), only_sequences=True):
         rows += len(chunk.frame)
         skipped.update(chunk.skipped)
-        found += chunk.sequences.values()
-    return found, rows, skipped
+        sequences += chunk.sequences.values()
+    return sequences, rows, skipped
 
 
 @given(
@@ -192,14 +192,14 @@ def test_chunks_give_the_sequences_counts_and_errors_of_the_whole_table(rows, ch
             with pytest.raises(type(error), match=re.escape(str(error))):
                 read_all(frame, bad_rows="skip")
             return
-        found, kept, skipped = read_all(frame, bad_rows="skip")
+        sequences, kept, skipped = read_all(frame, bad_rows="skip")
     assert kept == len(pairs.frame)
     assert sorted(skipped.rows) == sorted(pairs.skipped.rows)
     for kind, side in (("antibody", pairs.antibodies), ("antigen", pairs.antigens)):
         met = Partitions(kind)
-        for one in found:
-            if one.kind == kind:
-                met.add(one)
+        for unique in sequences:
+            if unique.kind == kind:
+                met.add(unique)
         (part,) = met.parts()
         assert set(part.chains) == set(side.chains)
         first = {
@@ -218,8 +218,8 @@ def plain(row):
     """Read one row by itself: the chains of each kind; None for a bad one."""
     try:
         cell = sequence_text(row.get("antibody"))
-        one = parse_antibody(cell).chains if "antibody" in row else antibody(row["h"], row["l"])
-        return {"antibody": one, "antigen": antigen(row["antigen"])}
+        chains = parse_antibody(cell).chains if "antibody" in row else antibody(row["h"], row["l"])
+        return {"antibody": chains, "antigen": antigen(row["antigen"])}
     except AbagError:
         return None
 
@@ -248,12 +248,12 @@ def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
         bad_rows="skip", columns={"heavy": "h", "light": "l"} if "h" in rows[0] else {}
     )
     empty = [not any((cell or "").strip() for cell in row.values()) for row in rows]
-    found = [None if skip else plain(row) for row, skip in zip(rows, empty, strict=True)]
+    expected = [None if skip else plain(row) for row, skip in zip(rows, empty, strict=True)]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setitem(read_table_chunks.__kwdefaults__, "rows", chunk_rows)
         path = f"{folder}/a.parquet"
         pq.write_table(pa.Table.from_pylist(rows), path)
-        if not any(found):
+        if not any(expected):
             with pytest.raises(AbagError):
                 [*read_pair_chunks(path, options, only_sequences=True)]
             return
@@ -262,16 +262,16 @@ def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
     for chunk in chunks:
         skipped.update(chunk.skipped)
     assert sorted(row for row, _ in skipped.rows) == [
-        i for i, one in enumerate(found, 1) if one is None
+        i for i, chains in enumerate(expected, 1) if chains is None
     ]
     assert [row for row, cell in skipped.rows if cell == EMPTY_ROW] == [
         i for i, skip in enumerate(empty, 1) if skip
     ]
     for kind in ("antibody", "antigen"):
         first = {}
-        for i, one in enumerate(found, 1):
-            if one is not None:
-                first.setdefault(one[kind], i)
+        for i, chains in enumerate(expected, 1):
+            if chains is not None:
+                first.setdefault(chains[kind], i)
         with Partitions(kind, held_bytes=held_bytes, part_bytes=1000) as met:
             for chunk in chunks:
                 met.add(chunk.sequences[kind])
@@ -329,17 +329,17 @@ def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatc
     )
     checked = []
     real = Shard.check
-    monkeypatch.setattr(Shard, "check", lambda one: (checked.append(one.path), real(one))[1])
+    monkeypatch.setattr(Shard, "check", lambda shard: (checked.append(shard.path), real(shard))[1])
     embed_table(demo_table().head(80), tmp_path / "store", *PLAIN)
     assert len(checked) == len(set(checked)) == len(list((tmp_path / "store").rglob("*.h5")))
 
 
 def test_sequences_of_several_chains_come_back_whole():
-    given = [("QVQ", "DIQ"), ("", "DIQ"), ("QVQ", ""), ("M",), ("M", "K", "T"), ("MK", "T")]
+    chains = [("QVQ", "DIQ"), ("", "DIQ"), ("QVQ", ""), ("M",), ("M", "K", "T"), ("MK", "T")]
     held = UniqueSequences(
         kind="antigen",
-        chains=given,
-        keys=keys_array("antigen", given),
+        chains=chains,
+        keys=keys_array("antigen", chains),
         of_row=np.arange(6),
         first_rows=np.arange(1, 7),
         replaced=np.zeros(6, np.int32),
@@ -350,5 +350,5 @@ def test_sequences_of_several_chains_come_back_whole():
             collected.add(held)
             collected.add(held)
             (part,) = collected.parts()
-        assert sorted(part.chains) == sorted(given)
+        assert sorted(part.chains) == sorted(chains)
         assert np.array_equal(part.keys, keys_array("antigen", part.chains))

@@ -175,8 +175,8 @@ def test_chunks_agree_with_the_whole_table(monkeypatch):
     table.loc[:9, ["heavy", "light"]] = table.loc[:9, ["light", "heavy"]].to_numpy()
     options = TableOptions(chains="auto", antibody_region="fv")
     whole = read_pairs(table, options).antibodies.chains
-    found = [c for chunk in read_pair_chunks(table, options) for c in chunk.antibodies.chains]
-    assert found == whole
+    chunked = [c for chunk in read_pair_chunks(table, options) for c in chunk.antibodies.chains]
+    assert chunked == whole
     assert whole == read_pairs(demo_table().head(40)).antibodies.chains
 
 
@@ -199,8 +199,8 @@ chains = st.lists(st.sampled_from(PIECES), max_size=3).map("".join)
 def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
     usual = [(VH, VL)] * (2 * len(antibodies))  # so that no table is refused
     heavies, lights = zip(*usual, *antibodies, strict=True)
-    found = read(heavies, lights).antibodies
-    form_of = dict(zip(found.chains, found.forms, strict=True))
+    cut = read(heavies, lights).antibodies
+    form_of = dict(zip(cut.chains, cut.forms, strict=True))
     for heavy, light in antibodies:
         alone = read([VH, VH, heavy], [VL, VL, light]).antibodies
         assert alone.forms[-1] == form_of[alone.chains[-1]]
@@ -271,8 +271,10 @@ def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):
         abag.predict(rows, run, path, **COMPOSITION)
     scores = [pd.read_csv(path)["pkd_predicted"] for path in out]
     np.testing.assert_array_equal(*scores)
-    one = abag.load_predictor(run).predict(fabs["heavy"][0], fabs["light"][0], fabs["antigen"][0])
-    np.testing.assert_allclose(one["pkd_predicted"], scores[0][:1], rtol=1e-5)
+    prediction = abag.load_predictor(run).predict(
+        fabs["heavy"][0], fabs["light"][0], fabs["antigen"][0]
+    )
+    np.testing.assert_allclose(prediction["pkd_predicted"], scores[0][:1], rtol=1e-5)
     with pytest.raises(abag.AbagError, match="antibody_region='as-given': the run used 'fv'"):
         abag.predict(table, run, tmp_path / "x.csv", antibody_region="as-given")
     abag.evaluate(run, table=tmp_path / "fabs.csv")

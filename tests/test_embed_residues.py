@@ -47,8 +47,8 @@ def igt5_states(heavy, light):
 
 def encoded(table, **options):
     """The vectors of residues by kind and chains, in float32."""
-    found = abag.residues(table, **TINY, dtype="float32", **options)
-    return {(one.kind, *one.chains): one.vectors for one in found}
+    vectors = abag.residues(table, **TINY, dtype="float32", **options)
+    return {(residues.kind, *residues.chains): residues.vectors for residues in vectors}
 
 
 def test_residues_are_those_of_transformers_in_the_order_of_chains():
@@ -88,13 +88,13 @@ def test_residues_in_several_windows_have_the_mean_of_their_vectors(batch_tokens
 
 def test_the_longest_sequence_comes_first_with_its_row():
     table = pd.DataFrame({"antigen": ["MK", "MKTAY", "MK", "MKT"]})
-    found = list(abag.residues(table, kind="antigen", antigen_encoder="tiny-esm2"))
-    assert [(one.row, one.chains) for one in found] == [
+    residues = list(abag.residues(table, kind="antigen", antigen_encoder="tiny-esm2"))
+    assert [(sequence.row, sequence.chains) for sequence in residues] == [
         (2, ("MKTAY",)),
         (4, ("MKT",)),
         (1, ("MK",)),
     ]
-    assert {one.vectors.dtype for one in found} == {np.dtype("float16")}
+    assert {sequence.vectors.dtype for sequence in residues} == {np.dtype("float16")}
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -107,14 +107,14 @@ def table():
 
 def read_files(out):
     """The chains, key, row and vectors of every sequence by its file and place."""
-    found = {}
+    sequences = {}
     for path in sorted(out.glob("*.h5")):
         with h5py.File(path) as file:
             ends = file["offsets"][:]
             for place, text in enumerate(file["sequence"].asstr()[:]):
                 vectors = file["vectors"][ends[place] : ends[place + 1]]
-                found[path.name, place] = text, int(file["row"][place]), vectors
-    return found
+                sequences[path.name, place] = text, int(file["row"][place]), vectors
+    return sequences
 
 
 def test_files_hold_what_is_yielded_and_rows_say_where(table, tmp_path):
@@ -138,8 +138,8 @@ def test_files_hold_what_is_yielded_and_rows_say_where(table, tmp_path):
         text, first, _ = files[row["antibody_file"], row["antibody_place"]]
         assert text == f"{heavy}|{light}"
         assert first <= row["row"]
-        of_antigen = files[row["antigen_file"], row["antigen_place"]][0]
-        assert of_antigen == "|".join(sorted(antigen.split("|")))
+        stored_antigen = files[row["antigen_file"], row["antigen_place"]][0]
+        assert stored_antigen == "|".join(sorted(antigen.split("|")))
 
 
 def test_a_second_run_writes_only_what_is_missing_or_damaged(table, tmp_path):
@@ -273,9 +273,9 @@ def test_residues_survive_batches_that_do_not_fit(table, monkeypatch):
 def test_a_value_that_float16_cannot_hold_is_refused_by_row(monkeypatch):
     change_encoders(monkeypatch, lambda _, hidden_TD: hidden_TD * 1e6)
     table = pd.DataFrame({"antigen": ["MKT"]})
-    found = abag.residues(table, kind="antigen", antigen_encoder="tiny-esm2")
+    residues = abag.residues(table, kind="antigen", antigen_encoder="tiny-esm2")
     with pytest.raises(EncoderError, match=r"row 1: antigen MKT: .* Give --dtype float32"):
-        next(found)
+        next(residues)
     wide = encoded(table, kind="antigen")
     assert float(np.abs(next(iter(wide.values()))).max()) > 65504
 

@@ -111,8 +111,8 @@ def test_vectors_do_not_depend_on_how_long_antigens_are_cut_over_batches(tmp_pat
     table = pd.DataFrame({"heavy": ["EVQL"], "light": ["DIQM"], "antigen": [f"{long}|MKT"]})
     for name, budget in (("one", 9000), ("many", 1024)):
         embed_table(table, tmp_path / name, batch_tokens=budget, store_dtype="float32", **TINY)
-    one, many = (stored(tmp_path / n, table, "antigen") for n in ("one", "many"))
-    np.testing.assert_allclose(many, one, rtol=1e-4, atol=1e-6)
+    whole, many = (stored(tmp_path / n, table, "antigen") for n in ("one", "many"))
+    np.testing.assert_allclose(many, whole, rtol=1e-4, atol=1e-6)
 
 
 def test_absent_chains_are_zero_and_flagged(tmp_path):
@@ -176,8 +176,8 @@ def test_stored_vectors_of_another_type_are_reused_and_reported(tmp_path, capsys
 
 
 def test_a_refusal_of_one_encoder_makes_no_folder_for_the_other(table, tmp_path):
-    one = {"antibody_encoder": "composition", "antigen_encoder": "tiny-esm2"}
-    embed_table(table, tmp_path / "store", limit=5, layers=(1,), **one)
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "tiny-esm2"}
+    embed_table(table, tmp_path / "store", limit=5, layers=(1,), **encoders)
     before = content(tmp_path)
     with pytest.raises(abag.AbagError, match="begun with --layers 1"):
         embed_table(table, tmp_path / "store", layers=(2,), **TINY)

@@ -137,14 +137,16 @@ def test_many_sequences_are_read_as_each_alone():
     target[2600] = "AC|CA"
     pairs = read_pairs(table(heavy=heavy, light=light, antigen=target))
     antibodies = [antibody(*chains) for chains in zip(heavy, light, strict=True)]
-    for unique, each in (
+    for unique, expected in (
         (pairs.antibodies, antibodies),
         (pairs.antigens, [antigen(text) for text in target]),
     ):
-        assert [unique.chains[i] for i in unique.of_row] == each
-        assert unique.chains == [*dict.fromkeys(each)]
-        assert [each[row - 1] for row in unique.first_rows] == unique.chains
-        assert unique.first_rows.tolist() == [each.index(chains) + 1 for chains in unique.chains]
+        assert [unique.chains[i] for i in unique.of_row] == expected
+        assert unique.chains == [*dict.fromkeys(expected)]
+        assert [expected[row - 1] for row in unique.first_rows] == unique.chains
+        assert unique.first_rows.tolist() == [
+            expected.index(chains) + 1 for chains in unique.chains
+        ]
 
 
 def test_a_table_may_hold_one_kind_of_chain_alone():
@@ -157,8 +159,8 @@ def test_a_light_column_alone_has_to_be_named_as_the_heavy_one_may_not_be_recogn
     error = refusal(table(**{"V_H 1": ["QVQ"], "VL": ["DIQ"], "antigen": ["M"]}))
     assert "no column for heavy, only 'VL' for light" in str(error)
     assert "--column light=VL" in str(error)
-    found = read_pairs(table(VHorVHH=["QVQ"], VL=["DIQ"], antigen=["M"]))  # as in CoV-AbDab
-    assert found.antibodies.chains == [("QVQ", "DIQ")]
+    pairs = read_pairs(table(VHorVHH=["QVQ"], VL=["DIQ"], antigen=["M"]))  # as in CoV-AbDab
+    assert pairs.antibodies.chains == [("QVQ", "DIQ")]
 
 
 @pytest.mark.parametrize(("cells", "word"), [

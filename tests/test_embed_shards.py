@@ -127,12 +127,12 @@ def noticed(path, arrays):
     """Read everything; return whether damage was noticed, and assert that nothing is wrong."""
     try:
         shard = open_shard(path)
-        found = {name: shard.load(name) for name in shard.arrays}
+        loaded = {name: shard.load(name) for name in shard.arrays}
     except DamagedFile:
         return True
     assert shard.attrs == ATTRS
-    assert found.keys() == arrays.keys()
-    assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    assert loaded.keys() == arrays.keys()
+    assert all(np.array_equal(loaded[name], arrays[name]) for name in arrays)
     return False
 
 

@@ -125,8 +125,8 @@ def test_vectors_are_found_by_their_residues(folder):
     keys = keys_array("antibody", [("EVQL", "DIQM"), ("EVQL", "")])
     add(folder, keys, vectors_of(2))
     store = open_store(folder.path.parent)
-    found = store.vectors("antibody", [("evql", ""), ("EVQL", "DIQM")])
-    assert np.array_equal(found, vectors_of(2)[::-1])
+    vectors = store.vectors("antibody", [("evql", ""), ("EVQL", "DIQM")])
+    assert np.array_equal(vectors, vectors_of(2)[::-1])
     with pytest.raises(MissingVectors):
         store.vectors("antibody", [("DIQM", "EVQL")])
 
@@ -148,8 +148,8 @@ def test_a_key_stored_twice_is_read_from_the_first_file_name(folder):
     add(folder, keys, vectors_of(5, seed=1))
     add(folder, keys, vectors_of(5, seed=2))
     first = open_shard(shard_of(folder))
-    found = reopened(folder).read(first.keys)
-    assert np.array_equal(found, first.load("mean").astype(np.float32))
+    vectors = reopened(folder).read(first.keys)
+    assert np.array_equal(vectors, first.load("mean").astype(np.float32))
 
 
 def test_shards_added_by_other_processes_are_found_at_the_next_call(filled):
@@ -734,10 +734,10 @@ def test_the_example_of_the_format_page_reads_a_store(filled):
     assert len(example.strip().splitlines()) <= 15
     scope = {}
     exec(compile(example, str(FORMAT_PAGE), "exec"), scope)
-    found = scope["read_folder"](filled.path, "mean")
-    assert len(found) == 50
+    vectors = scope["read_folder"](filled.path, "mean")
+    assert len(vectors) == 50
     for key, vector in zip(keys_of(50), vectors_of(50), strict=True):
-        assert np.array_equal(found[key.tobytes()], vector)
+        assert np.array_equal(vectors[key.tobytes()], vector)
 
 
 @pytest.mark.ci

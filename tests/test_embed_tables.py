@@ -312,14 +312,14 @@ def test_a_time_that_cannot_be_written_as_text_is_one_line(tmp_path):
         writing_table(tmp_path / "out.csv") as write,
     ):
         write(frame)
-    assert [one.name for one in tmp_path.iterdir()] == ["a.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
 def test_a_sequence_that_is_the_index_of_a_parquet_file_is_read_by_every_reader(tmp_path):
     table = demo_table().head(5)
     table.set_index("heavy").to_parquet(tmp_path / "a.parquet")
-    found = read_pairs(tmp_path / "a.parquet")
-    np.testing.assert_array_equal(found.antibodies.keys, read_pairs(table).antibodies.keys)
+    pairs = read_pairs(tmp_path / "a.parquet")
+    np.testing.assert_array_equal(pairs.antibodies.keys, read_pairs(table).antibodies.keys)
 
 
 @pytest.mark.parametrize("metadata", [b"{}", b"[1]", b"not json", b'{"index_columns": 7}'])
@@ -362,9 +362,9 @@ def test_a_lone_cr_in_a_cell_stays_in_its_row(tmp_path):
     for name in ("out.csv", "out.tsv"):
         with writing_table(tmp_path / name) as write:
             write(table)
-        found = read_table(tmp_path / name, as_written=True).frame
-        assert found["note"].tolist() == ["a\rb", "c\nd", ""]
-        assert found["heavy"].tolist() == table["heavy"].tolist()
+        frame = read_table(tmp_path / name, as_written=True).frame
+        assert frame["note"].tolist() == ["a\rb", "c\nd", ""]
+        assert frame["heavy"].tolist() == table["heavy"].tolist()
 
 
 def test_line_breaks_are_reported_only_where_a_quotation_mark_may_cause_them(tmp_path):
@@ -372,10 +372,10 @@ def test_line_breaks_are_reported_only_where_a_quotation_mark_may_cause_them(tmp
     table["heavy"] = table["heavy"].str[:30] + "\n" + table["heavy"].str[30:]
     table.to_excel(tmp_path / "a.xlsx", index=False)
     table.to_parquet(tmp_path / "a.parquet", index=False)
-    for found in (read_pairs(t) for t in (table, tmp_path / "a.xlsx", tmp_path / "a.parquet")):
-        assert found.notes == []
-        assert found.frame["note"].tolist() == ["a\nb", "c", "d"]
-        assert found.antibodies.chains[0][0] == demo_table()["heavy"][0]
+    for pairs in (read_pairs(t) for t in (table, tmp_path / "a.xlsx", tmp_path / "a.parquet")):
+        assert pairs.notes == []
+        assert pairs.frame["note"].tolist() == ["a\nb", "c", "d"]
+        assert pairs.antibodies.chains[0][0] == demo_table()["heavy"][0]
 
 
 @pytest.mark.parametrize("rows", [4, 50_000])
@@ -409,8 +409,8 @@ def test_two_writers_of_one_table_leave_one_of_the_two_whole(tmp_path, suffix):
         for _ in range(3):
             first(table)
             second(table.head(7))
-    found = read_table(path, as_written=True).frame
-    assert found["heavy"].tolist() == 3 * table["heavy"].tolist()  # the last to finish
+    frame = read_table(path, as_written=True).frame
+    assert frame["heavy"].tolist() == 3 * table["heavy"].tolist()  # the last to finish
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 

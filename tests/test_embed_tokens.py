@@ -465,8 +465,8 @@ sequences = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_s
 
 def _spans(lengths):
     token = iter(range(10**6))
-    for sequence, own in enumerate(lengths):
-        for length in own:
+    for sequence, span_lengths in enumerate(lengths):
+        for length in span_lengths:
             ids = np.array([next(token) for _ in range(length)], dtype=np.int32)
             yield sequence, TokenSpan(ids, np.ones((length, 2), dtype=np.float32))
 
@@ -478,12 +478,12 @@ def test_batches_partition_the_tokens_in_order_and_none_is_empty_or_over_budget(
     assert tokens.tolist() == list(range(sum(map(sum, lengths))))
     assert all(0 < len(b.ids) <= budget for b in batches)
     split = [len(span) for b in batches for span in np.split(b.ids, b.offsets[1:-1])]
-    assert split == [length for own in lengths for length in own]
+    assert split == [length for span_lengths in lengths for length in span_lengths]
 
 
 @given(lengths=sequences, budget=st.integers(40, 200))
 def test_every_token_belongs_to_its_sequence_and_only_a_split_sequence_continues(lengths, budget):
-    owner = [s for s, own in enumerate(lengths) for _ in range(sum(own))]
+    owner = [s for s, span_lengths in enumerate(lengths) for _ in range(sum(span_lengths))]
     batches = list(fill_batches(_spans(lengths), budget))
     seen = np.concatenate([np.repeat(b.sequences, np.diff(b.bounds)) for b in batches])
     assert seen.tolist() == owner
