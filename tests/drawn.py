@@ -55,9 +55,13 @@ def lines_of(run):
 
 
 QUICK = {
-    "split": "random", "report": False, "widths": (8,), "epochs": 2, "batch_size": 16,
+    "split": "random",
+    "report": False,
+    "widths": (8,),
+    "epochs": 2,
+    "batch_size": 16,
     "device": "cpu",
-}  # fmt: skip
+}
 """Options of a fit that takes a second."""
 
 

@@ -63,14 +63,12 @@ def function(name):
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             lines.append("    *,")
             keyword_only = True
-        simple = isinstance(parameter.default, str | int | float | None)
-        default = (
-            ""
-            if parameter.default is parameter.empty
-            else f" = {parameter.default!r}"
-            if simple
-            else " = ..."
-        )
+        if parameter.default is parameter.empty:
+            default = ""
+        elif isinstance(parameter.default, str | int | float | None):
+            default = f" = {parameter.default!r}"
+        else:
+            default = " = ..."
         lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
     return "\n".join([*lines, f") -> {signature.return_annotation}: ..."]) + "\n"
 

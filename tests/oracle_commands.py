@@ -162,7 +162,10 @@ class Commands:
         assert labelled is not None
         fitted = pd.read_parquet(run / "predictions.parquet")
         got = fitted[["antibody_key", "antigen_key", "pkd"]].to_records(index=False).tolist()
-        want = [(*(key.hex() for key in keys_of_pair(row)), row[2]) for row in labelled]
+        want = []
+        for row in labelled:
+            antibody_key, antigen_key = keys_of_pair(row)
+            want.append((antibody_key.hex(), antigen_key.hex(), row[2]))
         assert sorted(got) == sorted(want)
         evaluation = abag.evaluate(run, table=path)
         assert evaluation["table"]["pairs"] == len(labelled)

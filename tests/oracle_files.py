@@ -69,9 +69,9 @@ def write(rng, folder, kind, n):
 
 def write_parquet(rng, folder, n):
     names, rows = make_rows(rng, n)
-    columns = [
-        [v if rng.random() < 0.95 else None for v in cells] for cells in zip(*rows, strict=True)
-    ]
+    columns = []
+    for cells in zip(*rows, strict=True):
+        columns.append([v if rng.random() < 0.95 else None for v in cells])
     at = names.index("pKd")
     columns[at] = [float(v) if v and re.fullmatch(r"\d+\.\d+", v) else None for v in columns[at]]
     table = pa.table(
@@ -201,9 +201,13 @@ def write_airr(rng, folder, n):
 
 
 WRITERS = {
-    "csv": write_csv, "tsv": write_tsv, "parquet": write_parquet, "xlsx": write_xlsx,
-    "fasta": write_fasta, "airr": write_airr,
-}  # fmt: skip
+    "csv": write_csv,
+    "tsv": write_tsv,
+    "parquet": write_parquet,
+    "xlsx": write_xlsx,
+    "fasta": write_fasta,
+    "airr": write_airr,
+}
 
 
 def cells_of(path, alone=False):

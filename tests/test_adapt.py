@@ -290,10 +290,8 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     assert "trainable parameters" in again.stdout
     run("embed", pairs, "--store", store, *encoders, "--antibody-adapter", adapter)
     shutil.rmtree(adapter)  # the store needs it no more
-    other = [
-        "fit", pairs, "--store", store, "--antibody-encoder", "tiny-igt5-first", "--epochs", 1,
-        "--run", tmp_path / "other", "--split", "random", "--split-seed", 7,
-    ]  # fmt: skip
+    other = ["fit", pairs, "--store", store, "--antibody-encoder", "tiny-igt5-first"]
+    other += ["--epochs", 1, "--run", tmp_path / "other", "--split", "random", "--split-seed", 7]
     line = run(*other, code=1).stderr.splitlines()[-1]
     assert "trained its adapter" in line
     assert "--allow-adapter-leak" in line

@@ -72,7 +72,9 @@ def test_help_has_80_columns_and_every_choice_and_default(path):
 
 
 def test_every_heading_of_an_option_has_its_place():
-    used = {getattr(p, "group", "Output") for _, command in commands() for p in options_of(command)}
+    used = set()
+    for _, command in commands():
+        used |= {getattr(option, "group", "Output") for option in options_of(command)}
     assert used == {*HEADINGS}
 
 

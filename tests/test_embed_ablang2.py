@@ -23,9 +23,16 @@ from abag.embed.packing import pack_spans
 from abag.embed.weights import EncoderNotFound
 
 SETTINGS = {  # those of the published weights, with fewer and narrower layers
-    "vocab_size": 26, "hidden_embed_size": 72, "n_attn_heads": 3, "n_encoder_blocks": 3,
-    "pad_tkn": 21, "mask_tkn": 23, "layer_norm_eps": 1e-12, "a_fn": "swiglu", "dropout": 0.1,
-}  # fmt: skip
+    "vocab_size": 26,
+    "hidden_embed_size": 72,
+    "n_attn_heads": 3,
+    "n_encoder_blocks": 3,
+    "pad_tkn": 21,
+    "mask_tkn": 23,
+    "layer_norm_eps": 1e-12,
+    "a_fn": "swiglu",
+    "dropout": 0.1,
+}
 HEAVY = "EVQLVESGGGLVQPGGSLRLSCAASGFTFSSYAMSWX"
 LIGHT = "DIQMTQSPSSLSASVGDRVTITC"
 WEIGHTS = "model-weights-ablang2-paired"

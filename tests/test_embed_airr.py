@@ -16,13 +16,17 @@ LAMBDA = (
 )
 LEADER = "MEFGLSWLFLVAILKGVQC"
 PAIR = {
-    "sequence_id": ["a", "b"], "cell_id": ["c1", "c1"], "locus": ["IGH", "IGK"],
+    "sequence_id": ["a", "b"],
+    "cell_id": ["c1", "c1"],
+    "locus": ["IGH", "IGK"],
     "sequence_alignment_aa": [HEAVY, LIGHT],
-}  # fmt: skip
+}
 THREE = {
-    "sequence_id": ["a", "b", "c"], "cell_id": ["c1"] * 3, "locus": ["IGH", "IGK", "IGL"],
+    "sequence_id": ["a", "b", "c"],
+    "cell_id": ["c1"] * 3,
+    "locus": ["IGH", "IGK", "IGL"],
     "sequence_alignment_aa": [HEAVY, LIGHT, LAMBDA],
-}  # fmt: skip
+}
 
 
 def read(folder, columns, **options):

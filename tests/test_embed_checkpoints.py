@@ -142,10 +142,12 @@ def test_a_bin_file_with_more_than_tensors_is_refused_and_nothing_runs(tmp_path,
     (folder / "model.safetensors").unlink()
     path = folder / "pytorch_model.bin"
     contents = {
-        "command": weights | {"x": Command(tmp_path / "ran")}, "nested": {"model": weights},
+        "command": weights | {"x": Command(tmp_path / "ran")},
+        "nested": {"model": weights},
         "arguments": {"model": weights, "args": SimpleNamespace(epochs=3)},
-        "list": [*weights.values()], "numbers": weights | {"epoch": 3},
-    }  # fmt: skip
+        "list": [*weights.values()],
+        "numbers": weights | {"epoch": 3},
+    }
     if content == "page":
         path.write_text("<html>")
     else:

@@ -197,8 +197,8 @@ def test_float32_on_request_and_for_a_store_of_float32(store, table, tmp_path):
 
 def test_the_command_prints_what_it_wrote(store, table, tmp_path):
     table.to_csv(tmp_path / "pairs.csv", index=False)
-    arguments = ["store", "export", store, "--table", tmp_path / "pairs.csv", "--kind", "antigen",
-                 "--to", tmp_path / "a.parquet"]  # fmt: skip
+    arguments = ["store", "export", store, "--table", tmp_path / "pairs.csv"]
+    arguments += ["--kind", "antigen", "--to", tmp_path / "a.parquet"]
     summary = json.loads(run(*arguments, "--json").stdout)
     assert summary["rows"] == 60
     assert summary["kind"] == "antigen"

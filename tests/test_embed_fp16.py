@@ -21,10 +21,12 @@ FP16 = DevicePlan(torch.device("cpu"), "fp16", "as on a T4")
 
 def chains(count):
     rng = np.random.default_rng(0)
-    return [
-        tuple("".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), n)) for n in rng.integers(20, 70, 2))
-        for _ in range(count)
-    ]
+    letters = list("ACDEFGHIKLMNPQRSTVWY")
+    drawn = []
+    for _ in range(count):
+        lengths = rng.integers(20, 70, 2)
+        drawn.append(tuple("".join(rng.choice(letters, n)) for n in lengths))
+    return drawn
 
 
 def identity_of(tmp_path, family, changes=None, **factors):

@@ -152,15 +152,15 @@ def test_products_of_cublaslt_equal_those_of_torch(tokens, dtype):
 def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
     identity = wide_encoder(tmp_path, WIDE[family])
     chains = [("MKV" * n,) for n in (7, 90, 300)]
-    first, second = (
-        [
-            batch.stored_SPD
-            for batch in encode_stream(
-                load_encoder(identity, plan), identity.layout, chains, plan, 1000, torch.float32
-            )
-        ]
-        for plan in (plan_device("cuda:0"), plan_device("cuda:1"))
-    )
+
+    def encode_on(device):
+        plan = plan_device(device)
+        encoder = load_encoder(identity, plan)
+        batches = encode_stream(encoder, identity.layout, chains, plan, 1000, torch.float32)
+        return [batch.stored_SPD for batch in batches]
+
+    first = encode_on("cuda:0")
+    second = encode_on("cuda:1")
     assert all(np.array_equal(x_SPD, y_SPD) for x_SPD, y_SPD in zip(first, second, strict=True))
 
 

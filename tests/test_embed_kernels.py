@@ -144,7 +144,8 @@ def test_tiled_bias_holds_the_dense_bias_of_every_tile(blocks):
 
 @pytest.mark.parametrize("width", [64, 80, 1280])
 def test_norms_equal_their_plain_versions(width):
-    x, weight, bias, shift = (draw(5, width), *(draw(width, seed=s) for s in (1, 2, 3)))
+    x = draw(5, width)
+    weight, bias, shift = (draw(width, seed=seed) for seed in (1, 2, 3))
     x1 = x.clone()
     x2 = x.clone()
     delta = draw(5, width, seed=4)

@@ -227,18 +227,22 @@ def plain(row):
 @given(
     st.sampled_from([("h", "l"), ("antibody",)]).flatmap(
         lambda names: st.lists(
-            st.fixed_dictionaries({
-                **{name: st.sampled_from(ANTIBODIES + CELLS if len(names) == 1 else CELLS)
-                   for name in names},
-                "antigen": st.sampled_from(CELLS),
-            }),
+            st.fixed_dictionaries(
+                {
+                    **{
+                        name: st.sampled_from(ANTIBODIES + CELLS if len(names) == 1 else CELLS)
+                        for name in names
+                    },
+                    "antigen": st.sampled_from(CELLS),
+                }
+            ),
             min_size=1,
             max_size=25,
         )
     ),
     st.integers(1, 9),
     st.sampled_from([1, 1 << 26]),
-)  # fmt: skip
+)
 @settings(deadline=None, max_examples=100)
 def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
     rows, chunk_rows, held_bytes

@@ -1,5 +1,7 @@
 """Antibodies given as two chains: exchanged chains, constant domains, the Fv region."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -218,7 +220,8 @@ def numbered(monkeypatch):
 
 def mutants_without_j_segment(n):
     """As many heavy chains as asked for, cut before framework 4."""
-    return [VH[:5] + a + VH[6:-11] + b for a in "ACDEFGHIKLMNPQRSTVWY" for b in "ACDEFGHIKLM"][:n]
+    letters = itertools.product("ACDEFGHIKLMNPQRSTVWY", "ACDEFGHIKLM")
+    return [VH[:5] + a + VH[6:-11] + b for a, b in itertools.islice(letters, n)]
 
 
 def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):

@@ -38,8 +38,10 @@ def esm_states(chain):
 def igt5_states(heavy, light):
     """The vectors of heavy, then of light residues, from transformers itself."""
     model = T5EncoderModel.from_pretrained(find_checkpoint("tiny-igt5").folder).eval()
-    chains = [[T5_IDS[letter] for letter in chain] for chain in (heavy, light) if chain]
-    ids = chains[0] if len(chains) == 1 else [*chains[0], 1, *chains[1]]
+    heavy_ids = [T5_IDS[letter] for letter in heavy]
+    light_ids = [T5_IDS[letter] for letter in light]
+    separator = [1] if heavy and light else []
+    ids = heavy_ids + separator + light_ids
     states_LD = model(input_ids=torch.tensor([[*ids, 1]])).last_hidden_state[0].numpy()
     is_residue = np.array([i != 1 for i in [*ids, 1]])
     return states_LD[is_residue]
@@ -53,7 +55,8 @@ def encoded(table, **options):
 
 def test_residues_are_those_of_transformers_in_the_order_of_chains():
     pairs = [(draw_chain(RNG, 118), draw_chain(RNG, 107)), (draw_chain(RNG, 30), ""), ("", "DIQ")]
-    antigens = ["|".join(draw_chain(RNG, n) for n in lengths) for lengths in ((9, 40, 7), (1,))]
+    three_strands = "|".join(draw_chain(RNG, n) for n in (9, 40, 7))
+    antigens = [three_strands, draw_chain(RNG, 1)]
     table = pd.DataFrame(pairs, columns=["heavy", "light"])
     table["antigen"] = [*antigens, antigens[0]]
     ours = encoded(table)

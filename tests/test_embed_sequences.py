@@ -128,11 +128,15 @@ def test_repeated_sequences_are_stored_once_and_indexed_by_row():
 def test_many_sequences_are_read_as_each_alone():
     spelled = [str, str.lower, lambda text: f" {text}", lambda text: text.replace("A", "B")]
     rng = np.random.default_rng(0)
-    letters = [["".join(rng.choice([*"ACDEF"], 4)) for _ in range(5000)] for _ in range(3)]
-    for column in letters:  # most are as they will be stored; some, far apart, are not
+
+    def draw_column():
+        return ["".join(rng.choice([*"ACDEF"], 4)) for _ in range(5000)]
+
+    columns = [draw_column() for _ in range(3)]
+    for column in columns:  # most are as they will be stored; some, far apart, are not
         for at in (0, 1700, 1701, 4999):
             column[at] = spelled[at % 4](column[at])
-    heavy, light, target = letters
+    heavy, light, target = columns
     heavy[2500] = ""
     target[2600] = "AC|CA"
     pairs = read_pairs(table(heavy=heavy, light=light, antigen=target))

@@ -382,7 +382,8 @@ def test_line_breaks_are_reported_only_where_a_quotation_mark_may_cause_them(tmp
 def test_rows_swallowed_by_a_stray_quote_are_reported(tmp_path, monkeypatch, rows, said):
     monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", rows)
     text = demo_table().head(20).assign(note="x").to_csv(index=False).splitlines()
-    text[3], text[9] = text[3].replace(",x", ',"x'), text[9].replace(",x", ',x"')
+    text[3] = text[3].replace(",x", ',"x')
+    text[9] = text[9].replace(",x", ',x"')
     (tmp_path / "in.csv").write_text("\n".join(text) + "\n")
     note = "1 cell with a line break: does an unmatched quotation mark join rows?"
     assert note in read_pairs(tmp_path / "in.csv").notes

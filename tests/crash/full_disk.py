@@ -100,10 +100,11 @@ def rows(path):
 
     store = open_store(path)
     assert verify(store) == []
-    return {
-        folder.path.name: len({bytes(k) for part in folder.keys() for k in part})
-        for folder in store.folders()
-    }
+    counts = {}
+    for folder in store.folders():
+        distinct = {bytes(key) for keys in folder.keys() for key in keys}
+        counts[folder.path.name] = len(distinct)
+    return counts
 
 
 def problem(code, log):
@@ -204,8 +205,12 @@ def main(folder, levels=18, *names):
                 different = written != expected
                 if wrong or different:
                     problems.append((level, different, sorted(written), wrong))
-            result[f"{name}, {where}"] = {"bytes": size, "failed": failed, "finished": finished,
-                                          "problems": len(problems)}  # fmt: skip
+            result[f"{name}, {where}"] = {
+                "bytes": size,
+                "failed": failed,
+                "finished": finished,
+                "problems": len(problems),
+            }
             print(name, where, result[f"{name}, {where}"], file=sys.stderr)
             for line in sorted(lines):
                 print("   ", line[:300], file=sys.stderr)

@@ -36,8 +36,8 @@ def main(folder, kills=100):
     whole = None
     while counts["kills"] < kills:
         store = folder / f"store{counts['stores']}"
-        arguments = ["embed", folder / "pairs.csv", "--store", store, *PLAIN,
-                     "--commit-seconds", "0", "--batch-tokens", "3000"]  # fmt: skip
+        small_commits = ["--commit-seconds", "0", "--batch-tokens", "3000"]
+        arguments = ["embed", folder / "pairs.csv", "--store", store, *PLAIN, *small_commits]
         for attempt in range(6):
             logs = [folder / f"log{rank}" for rank in range(RANKS)]
             world = {"WORLD_SIZE": str(RANKS), "TORCHELASTIC_RUN_ID": str(attempt)}

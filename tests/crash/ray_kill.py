@@ -79,12 +79,12 @@ def content(store):
         return {}
     opened = open_store(store)
     assert verify(opened) == []
-    return {
-        f"{folder.kind} {bytes(key).hex()}": x.tolist()
-        for folder in opened.folders()
-        for keys in folder.keys()
-        for key, x in zip(keys, folder.read(keys), strict=True)
-    }
+    vectors = {}
+    for folder in opened.folders():
+        for keys in folder.keys():
+            for key, x in zip(keys, folder.read(keys), strict=True):
+                vectors[f"{folder.kind} {bytes(key).hex()}"] = x.tolist()
+    return vectors
 
 
 def differing(some, whole):

@@ -9,9 +9,15 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1]))
 
 OPTIONS = {
-    "antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2", "epochs": 3, "batch_size": 4,
-    "save_every": 2, "device": "cpu", "patience": 2, "gradient_checkpointing": True,
-}  # fmt: skip
+    "antibody_encoder": "tiny-igt5",
+    "antigen_encoder": "tiny-esm2",
+    "epochs": 3,
+    "batch_size": 4,
+    "save_every": 2,
+    "device": "cpu",
+    "patience": 2,
+    "gradient_checkpointing": True,
+}
 
 
 @pytest.mark.ci

@@ -9,9 +9,16 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1]))
 
 OPTIONS = {
-    "widths": (8, 4), "epochs": 4, "batch_size": 8, "accumulate": 2, "save_every": 3, "patience": 3,
-    "device": "cpu", "split": "random", "report": False,
-}  # fmt: skip
+    "widths": (8, 4),
+    "epochs": 4,
+    "batch_size": 8,
+    "accumulate": 2,
+    "save_every": 3,
+    "patience": 3,
+    "device": "cpu",
+    "split": "random",
+    "report": False,
+}
 
 
 @pytest.mark.ci

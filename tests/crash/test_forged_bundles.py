@@ -40,9 +40,9 @@ VALUES = [
 
 
 def draw_variants(parent, number):
-    variants = {
-        parent[:at] + new + parent[at + 1 :] for at in range(len(parent)) for new in "ACDEFG"
-    }
+    variants = set()
+    for at in range(len(parent)):
+        variants |= {parent[:at] + new + parent[at + 1 :] for new in "ACDEFG"}
     return sorted(variants)[:number]
 
 

@@ -23,9 +23,11 @@ from abag.head.data.demo import demo_table
 from abag.head.training.checkpoint import load_newest, save_rotating
 
 UNSYNCED = {
-    "whole": lambda data: data, "empty": lambda _: b"", "zeros": lambda data: bytes(len(data)),
+    "whole": lambda data: data,
+    "empty": lambda _: b"",
+    "zeros": lambda data: bytes(len(data)),
     "half": lambda data: data[: len(data) // 2],
-}  # fmt: skip
+}
 """What may be left of data that was not synced."""
 CALLS = ("fsync", "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "link")
 
@@ -285,8 +287,17 @@ def test_the_newest_checkpoint_is_whole_after_a_power_cut(tmp_path, recorder):
     assert all_hold(recorder, tmp_path, check_checkpoints) > 10
 
 
-HEAD = {"epochs": 2, "widths": (4,), "save_every": 2, "batch_size": 32, "split": "random",
-        "report": False, "device": "cpu", "threads": 1, "say": lambda _: None}  # fmt: skip
+HEAD = {
+    "epochs": 2,
+    "widths": (4,),
+    "save_every": 2,
+    "batch_size": 32,
+    "split": "random",
+    "report": False,
+    "device": "cpu",
+    "threads": 1,
+    "say": lambda _: None,
+}
 
 
 @pytest.fixture

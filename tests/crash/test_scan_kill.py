@@ -39,12 +39,12 @@ def vectors(path):
     """Return the vectors of a store, by key."""
     from abag.embed.store.store import open_store
 
-    return {
-        bytes(key): x.tobytes()
-        for folder in open_store(path).folders()
-        for keys in folder.keys()
-        for key, x in zip(keys, folder.read(keys), strict=True)
-    }
+    vector_of_key = {}
+    for folder in open_store(path).folders():
+        for keys in folder.keys():
+            for key, x in zip(keys, folder.read(keys), strict=True):
+                vector_of_key[bytes(key)] = x.tobytes()
+    return vector_of_key
 
 
 def snapshot(out):

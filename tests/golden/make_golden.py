@@ -137,7 +137,10 @@ def variants_table():
     heavy, light = draw_antibody(rng)
     loops = [*range(25, 33), *range(50, 58), *range(96, len(heavy) - 11)]
     heavies = [heavy, *(mutate(rng, heavy, 1 + i % 5, loops) for i in range(120))]
-    pkd = 7.5 + np.array([0.8 * sum(EFFECT[variant[i]] for i in loops) for variant in heavies])
+    effects = []
+    for variant in heavies:
+        effects.append(0.8 * sum(EFFECT[variant[i]] for i in loops))
+    pkd = 7.5 + np.array(effects)
     table = pd.DataFrame({"heavy": heavies, "light": light})
     return table.assign(kd_nM=(10 ** (9 - pkd - 0.2 * rng.normal(size=len(pkd)))).round(6))
 
@@ -153,9 +156,11 @@ class Folder:
         self.path = Path(path).resolve()
         self.done = {}
         self.tables = {
-            "demo": demo_table().head(200), "pairs": pairs_table(), "variants": variants_table(),
+            "demo": demo_table().head(200),
+            "pairs": pairs_table(),
+            "variants": variants_table(),
             **bad_tables(),
-        }  # fmt: skip
+        }
         first = self.tables["pairs"]["family"].isin(["family 0", "family 1", "family 2"])
         self.tables["few"] = self.tables["pairs"][first]
         near = self.tables["pairs"].iloc[::25]
@@ -167,8 +172,10 @@ class Folder:
     def run(self, *arguments):
         if arguments not in self.done:
             env = {
-                "XDG_CACHE_HOME": str(self.path / "cache"), "HF_HUB_OFFLINE": "1", "COLUMNS": "80"
-            }  # fmt: skip
+                "XDG_CACHE_HOME": str(self.path / "cache"),
+                "HF_HUB_OFFLINE": "1",
+                "COLUMNS": "80",
+            }
             with contextlib.chdir(self.path):
                 self.done[arguments] = CliRunner().invoke(abag, arguments, env=env)
         return self.done[arguments]
@@ -211,9 +218,10 @@ def scores(summary, *names):
         facts = {name: regime[name] for name in (*OF_REGIME, *names) if name in regime}
         facts["sentence"] = re.sub(BEST, "best baseline", re.sub(NUMBER, "#", regime["sentence"]))
         shown = {"head", *regime["weights"]} & {*regime["metrics"]}
-        facts["metrics"] = {
-            model: {name: regime["metrics"][model][name] for name in OF_MODEL} for model in shown
-        }
+        facts["metrics"] = {}
+        for model in shown:
+            metrics = regime["metrics"][model]
+            facts["metrics"][model] = {name: metrics[name] for name in OF_MODEL}
         regimes[regime["regime"]] = facts
     return {"regimes": regimes, "not_measured": summary["not_measured"]}
 
@@ -234,16 +242,22 @@ OF_VARIANTS = ("one_hot_kernel", "residue_kernel", "one_hot_ridge")
 def splits(folder):
     fitted = folder.fit("pairs", "ridge", "--split", "random")[1]
     values = (
-        "auto", "random", "antigen", "antibody", "both", "column=part", "column=family",
+        "auto",
+        "random",
+        "antigen",
+        "antibody",
+        "both",
+        "column=part",
+        "column=family",
         f"file={fitted}/splits.parquet",
-    )  # fmt: skip
+    )
     summaries = {split: folder.fit("pairs", "ridge", "--split", split)[0] for split in values}
     summaries["mutations"] = folder.fit("variants", "ridge", "--split", "mutations")[0]
-    return {
-        split.partition("/")[0]: scores(summary, "split")
-        | {name: summary[name] for name in ("counts", "noise", "warnings")}
-        for split, summary in summaries.items()
-    }
+    result = {}
+    for split, summary in summaries.items():
+        facts = {name: summary[name] for name in ("counts", "noise", "warnings")}
+        result[split.partition("/")[0]] = scores(summary, "split") | facts
+    return result
 
 
 def baselines(folder):
@@ -312,11 +326,11 @@ def evaluations(folder):
         "table": folder.json("evaluate", "pairs.csv", "--run", run),
         "predictions": folder.json("evaluate", "--run", run, "--predictions", "theirs.csv"),
     }
-    return {
-        name: scores(summary)
-        | {key: summary[key] for key in ("table", "predictions") if key in summary}
-        for name, summary in summaries.items()
-    }
+    result = {}
+    for name, summary in summaries.items():
+        facts = {key: summary[key] for key in ("table", "predictions") if key in summary}
+        result[name] = scores(summary) | facts
+    return result
 
 
 def scans(folder):
@@ -383,8 +397,9 @@ def vectors(folder):
                     kind, sequences[kind], pooling=pooling
                 )
                 recorded[f"{encoder['encoder']} {kind} {pooling}"] = {
-                    "norm": np.linalg.norm(x_ND, axis=1).tolist(), "first": x_ND[:, :16].tolist(),
-                }  # fmt: skip
+                    "norm": np.linalg.norm(x_ND, axis=1).tolist(),
+                    "first": x_ND[:, :16].tolist(),
+                }
     return recorded
 
 
@@ -412,7 +427,9 @@ def keys(folder):
     scored = ("predict", "some.csv", "--run", run, "--out", "keys.csv", *CPU)
     search = ("--sweep", "sweep", "--trials", "2", "--inner-folds", "2", "--epochs", "2", *CPU)
     outputs = {
-        "embed": embedded, "fit": fitted, "predict": folder.json(*scored),
+        "embed": embedded,
+        "fit": fitted,
+        "predict": folder.json(*scored),
         "evaluate": folder.json("evaluate", "--run", folder.fit("demo", "ridge")[1]),
         "plan": folder.json("plan", "pairs.csv", *TINY),
         "sweep": folder.json("sweep", "pairs.csv", "--store", store, *search),
@@ -422,7 +439,7 @@ def keys(folder):
         "store export": folder.json("store", "export", store, "--kind", "antigen", "--to", "x.npz"),
         "runs": folder.json("runs", run),
         "report": folder.json("report", run),
-    }  # fmt: skip
+    }
     return {name: shape(value) for name, value in outputs.items()}
 
 
@@ -579,20 +596,21 @@ def write_golden(part, value):
 def differences(before, now, path):
     """List every place at which two values differ by more than the tolerance, with both values."""
     if isinstance(before, dict) and isinstance(now, dict):
-        return [
-            line
-            for key in sorted({*before, *now})
-            for line in differences(
-                before.get(key, "(absent)"), now.get(key, "(absent)"), f"{path}/{key}"
-            )
-        ]
+        changes = []
+        for key in sorted({*before, *now}):
+            old = before.get(key, "(absent)")
+            new = now.get(key, "(absent)")
+            changes += differences(old, new, f"{path}/{key}")
+        return changes
     if isinstance(before, list) and isinstance(now, list):
         if before and now and isinstance(before[0], str) and isinstance(now[0], str):
             changed = [line for line in difflib.ndiff(before, now) if line[0] in "+-"]
             return [f"{path}: {line}" for line in changed]
         if len(before) == len(now):
-            both = enumerate(zip(before, now, strict=True))
-            return [line for i, (a, b) in both for line in differences(a, b, f"{path}/{i}")]
+            changes = []
+            for i, (old, new) in enumerate(zip(before, now, strict=True)):
+                changes += differences(old, new, f"{path}/{i}")
+            return changes
     if isinstance(before, float) and isinstance(now, float):
         tolerance = next(value for at, value in TOLERANCES.items() if re.search(at, path))
         close = abs(before - now) <= tolerance * max(1, abs(before))

@@ -16,9 +16,12 @@ def hub(tmp_path, monkeypatch):
     (tmp_path / "hub").mkdir()
     served = FakeHub(tmp_path / "hub")
     settings = {
-        "HF_ENDPOINT": served.address, "HF_HOME": str(tmp_path / "hf-home"), "HF_TOKEN": "hf_fake",
-        "HF_HUB_DISABLE_XET": "1", "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }  # fmt: skip
+        "HF_ENDPOINT": served.address,
+        "HF_HOME": str(tmp_path / "hf-home"),
+        "HF_TOKEN": "hf_fake",
+        "HF_HUB_DISABLE_XET": "1",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     constants = huggingface_hub.constants

@@ -41,7 +41,7 @@ def answer(status, code, words):
     return before
 
 
-def found(name):
+def refusal(name):
     with pytest.raises(EncoderNotFound) as error:
         find_checkpoint(name)
     text = str(error.value)
@@ -50,28 +50,28 @@ def found(name):
 
 
 def test_a_repository_that_does_not_exist_is_named_with_the_alias_that_was_meant(hub):
-    text = found("lab/esm2_t33_650M")
+    text = refusal("lab/esm2_t33_650M")
     assert "lab/esm2_t33_650M does not exist on the hub, or you may not see it" in text
     assert "Did you mean esm2-650m" in text
-    assert "Did you mean" not in found("facebook/esm2_t33_650M_UR50D")
+    assert "Did you mean" not in refusal("facebook/esm2_t33_650M_UR50D")
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_gated_model_is_refused_with_how_to_get_access(hub, checkpoint, status):
     hub.put("model", "lab/gated", checkpoint)
     hub.before = answer(status, "GatedRepo", "resolve")
-    assert "lab/gated has to grant access to it. Ask" in found("lab/gated")
+    assert "lab/gated has to grant access to it. Ask" in refusal("lab/gated")
 
 
 def test_a_revision_that_does_not_exist_is_named(hub, checkpoint):
     hub.put("model", "lab/esm", checkpoint)
-    assert "lab/esm has no revision v9; expected a branch" in found("lab/esm@v9")
+    assert "lab/esm has no revision v9; expected a branch" in refusal("lab/esm@v9")
 
 
 def test_weights_of_another_software_are_refused_with_the_alias_of_the_same_model(hub):
     name = "EvolutionaryScale/esmc-300m-2024-12"
     hub.put("model", name, {"data/weights/esmc_300m.pth": b"x"})
-    text = found(name)
+    text = refusal(name)
     assert f"{name} has no config.json on the hub; expected a model as transformers" in text
     assert "Did you mean esmc-300m" in text
 
@@ -79,7 +79,7 @@ def test_weights_of_another_software_are_refused_with_the_alias_of_the_same_mode
 def test_a_model_without_weights_or_of_another_type_is_refused_as_such(hub, checkpoint):
     small = {n: c for n, c in checkpoint.items() if "safetensors" not in n}
     hub.put("model", "lab/empty", small)
-    assert "has no model.safetensors or pytorch_model.bin on the hub" in found("lab/empty")
+    assert "has no model.safetensors or pytorch_model.bin on the hub" in refusal("lab/empty")
     hub.put("model", "lab/llama", small | {"config.json": json.dumps({"model_type": "l"}).encode()})
     with pytest.raises(EncoderError, match="model_type 'l' is not supported"):
         find_checkpoint("lab/llama")
@@ -88,9 +88,9 @@ def test_a_model_without_weights_or_of_another_type_is_refused_as_such(hub, chec
 def test_a_download_that_stopped_between_shards_is_completed(hub, checkpoint):
     hub.put("model", "lab/esm", checkpoint)
     hub.before = answer(403, "", "00002-of-00003")
-    assert "could not be downloaded (" in found("lab/esm")
+    assert "could not be downloaded (" in refusal("lab/esm")
     hub.before = answer(403, "", "")  # no answer at all: what is on disk is not taken for whole
-    assert "run `hf download lab/esm`" in found("lab/esm")
+    assert "run `hf download lab/esm`" in refusal("lab/esm")
     hub.before = lambda _method, _path: None
     assert len(find_checkpoint("lab/esm").weights) == 3
     hub.asked.clear()

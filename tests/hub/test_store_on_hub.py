@@ -420,10 +420,13 @@ def test_a_private_repository_is_created_private_and_a_branch_is_created(hub, st
 def test_an_adapter_goes_with_the_vectors_but_not_its_options(hub, tmp_path):
     folder = add(tmp_path / "store", seed=1, adapter="ee" * 16, origin="igt5")
     record = {
-        "format": "abag-adapter", "version": 1, "name": "first",
+        "format": "abag-adapter",
+        "version": 1,
+        "name": "first",
         "sides": {"antibody": {"encoder": "igt5", "weights": "ab"}},
-        "options": {"split_from": "/home/someone/run"}, "summary": {"adapter": "/home/someone/a"},
-    }  # fmt: skip
+        "options": {"split_from": "/home/someone/run"},
+        "summary": {"adapter": "/home/someone/a"},
+    }
     for name, content in {
         "adapter.json": json.dumps(record),
         "splits.parquet": "rows",
