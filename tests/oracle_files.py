@@ -220,8 +220,10 @@ def cells_of(path, alone=False):
     if path.suffix == ".xlsx":
         header, *rows = openpyxl.load_workbook(path).active.iter_rows(values_only=True)
         kept = [i for i, name in enumerate(header) if name is not None]
-        rows = [["" if row[i] is None else str(row[i]) for i in kept] for row in rows]
-        return as_dicts([header[i] for i in kept], rows)
+        texts = []
+        for row in rows:
+            texts.append(["" if row[i] is None else str(row[i]) for i in kept])
+        return as_dicts([header[i] for i in kept], texts)
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         if ".fa" in path.name:
@@ -241,14 +243,19 @@ def cells_of(path, alone=False):
 
 
 def as_dicts(names, rows):
-    return filled(
-        {n: None if v in STR_NA_VALUES else v for n, v in zip(names, row, strict=True)}
-        for row in rows
-    )
+    records = []
+    for row in rows:
+        cells = [None if cell in STR_NA_VALUES else cell for cell in row]
+        records.append(dict(zip(names, cells, strict=True)))
+    return filled(records)
 
 
 def filled(rows):
-    return [row for row in rows if any(str(v).strip() for v in row.values() if v is not None)]
+    return [row for row in rows if has_text(row)]
+
+
+def has_text(row):
+    return any(str(cell).strip() for cell in row.values() if cell is not None)
 
 
 def fasta_rows(text, alone=False):

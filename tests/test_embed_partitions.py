@@ -214,6 +214,10 @@ CELLS = [None, "", " ", "QVQ", "qv q", "QVU", "QV*", "ND", "ACGT" * 10, "M|A"]
 CELLS += ["EVQLVESGGG", "LIGHT"]
 
 
+def is_empty(row):
+    return not any((cell or "").strip() for cell in row.values())
+
+
 def plain(row):
     """Read one row by itself: the chains of each kind; None for a bad one."""
     try:
@@ -251,7 +255,7 @@ def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
     options = TableOptions(
         bad_rows="skip", columns={"heavy": "h", "light": "l"} if "h" in rows[0] else {}
     )
-    empty = [not any((cell or "").strip() for cell in row.values()) for row in rows]
+    empty = [is_empty(row) for row in rows]
     expected = [None if skip else plain(row) for row, skip in zip(rows, empty, strict=True)]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setitem(read_table_chunks.__kwdefaults__, "rows", chunk_rows)

@@ -77,11 +77,13 @@ def test_the_order_of_antigen_chains_does_not_matter(orders):
 
 @given(st.lists(st.tuples(chains, chains, chains), min_size=1, max_size=8), st.randoms())
 def test_the_key_of_a_sequence_does_not_depend_on_row_or_table(rows, random):
+    def keys_by_row(side):
+        return [side.keys[i].tobytes() for i in side.of_row]
+
     def keys_of(some):
         heavy, light, target = zip(*some, strict=True)
         pairs = read_pairs(table(heavy=heavy, light=light, antigen=target))
-        sides = (pairs.antibodies, pairs.antigens)
-        return [[side.keys[i].tobytes() for i in side.of_row] for side in sides]
+        return keys_by_row(pairs.antibodies), keys_by_row(pairs.antigens)
 
     shuffled = random.sample(rows, len(rows))
     for before, after in zip(keys_of(rows), keys_of(shuffled), strict=True):

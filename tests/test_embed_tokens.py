@@ -478,7 +478,9 @@ def test_batches_partition_the_tokens_in_order_and_none_is_empty_or_over_budget(
     tokens = np.concatenate([b.ids for b in batches])
     assert tokens.tolist() == list(range(sum(map(sum, lengths))))
     assert all(0 < len(b.ids) <= budget for b in batches)
-    split = [len(span) for b in batches for span in np.split(b.ids, b.offsets[1:-1])]
+    split = []
+    for batch in batches:
+        split += [len(span) for span in np.split(batch.ids, batch.offsets[1:-1])]
     expected = []
     for span_lengths in lengths:
         expected += span_lengths

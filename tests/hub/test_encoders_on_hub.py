@@ -27,7 +27,9 @@ def checkpoint(tmp_path):
     """Return the files of an ESM-2 of three shards."""
     folder = save_random_checkpoint(tmp_path / "whole", TINY_CONFIG["tiny-esm2"], seed=0)
     EsmModel.from_pretrained(folder).save_pretrained(tmp_path / "shards", max_shard_size="200KB")
-    files = {p.name: p.read_bytes() for f in ("whole", "shards") for p in (tmp_path / f).iterdir()}
+    files = {}
+    for name in ("whole", "shards"):
+        files |= {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
     del files["model.safetensors"]
     assert len([name for name in files if name.endswith(".safetensors")]) == 3
     return files
