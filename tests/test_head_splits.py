@@ -327,8 +327,8 @@ def test_replicates_that_a_column_divides_are_reported(replicates, said):
     pairs = label_pairs(read_pairs(frame), LabelOptions(replicates=replicates))
     (split,) = make_splits(pairs, SplitOptions(split="column=part"))
     expected = [f"column 'part': {divided} pairs have replicates with different values; each pair"]
-    found = [line.partition(" is where")[0] for line in said if "different values" in line]
-    assert found == expected * (replicates == "median")
+    columns = [line.partition(" is where")[0] for line in said if "different values" in line]
+    assert columns == expected * (replicates == "median")
     names = frame["part"].map({"train": TRAIN, "test": TEST, "validation": VALIDATION})
     assert split.part.tolist() == names[pairs.table.row_numbers[pairs.row] - 1].tolist()
 

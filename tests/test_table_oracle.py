@@ -54,13 +54,13 @@ def check_sequences(path, options, truth, antigens):
             of_row = [
                 tuple(row[("antibody", "antigen").index(kind)] for kind in kinds) for row in rows
             ]
-            good = [one for one in of_row if None not in one]
+            good = [chains for chains in of_row if None not in chains]
             is_read = good and (options.bad_rows == "skip" or len(good) == len(of_row))
             want = good if is_read else None
-        for one in read:
+        for reader in read:
             refused = ""
             try:
-                got = [row for table in one() for row in found_in(table, kinds)]
+                got = [row for table in reader() for row in found_in(table, kinds)]
             except AbagError as error:
                 got = None
                 refused = str(error)
