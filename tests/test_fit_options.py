@@ -84,11 +84,8 @@ SWEEP = {"trials": [1, 2], "folds": [2, 3, 9], "final": [False, True], "members"
 def random_options(rng):
     drawn = {"widths": (8,), "epochs": 1, "device": "cpu", "report": False}
     for option in schema(FitConfig):
-        values = (
-            NUMBERS.get(option.name)
-            or option.choices
-            or ([False, True] if option.type is bool else [])
-        )
+        flags = [False, True] if option.type is bool else []
+        values = NUMBERS.get(option.name) or option.choices or flags
         if values and rng.random() < 0.4:
             drawn[option.name] = rng.choice(values)
     head = drawn.get("head") or PRESETS[drawn.get("preset", "small")].head

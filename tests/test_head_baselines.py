@@ -148,7 +148,8 @@ def test_ridges_on_a_gpu_equal_those_of_the_cpu():
 def test_residues_are_counted_like_by_count():
     texts = ["ACDA", "", "XXYA", "W"]
     counts = count_residues(texts)
-    assert counts.tolist() == [[text.count(letter) for letter in RESIDUES] for text in texts]
+    for text, counted in zip(texts, counts.tolist(), strict=True):
+        assert counted == [text.count(letter) for letter in RESIDUES]
 
 
 @pytest.mark.parametrize(("limit", "threads"), [(1500, {1}), (0, {2})])
@@ -243,10 +244,8 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     rows = split.rows(TEST)
     assert np.corrcoef(pairs.pkd[rows], predicted["mutation_count"][rows])[0, 1] > 0.95
     assert "one_hot_ridge" in predicted
-    assert (
-        not {"mutation_count", "one_hot_ridge"}
-        & predict_compared(inputs_of(*families(60, 70, 80))).keys()
-    )
+    of_many_lengths = predict_compared(inputs_of(*families(60, 70, 80)))
+    assert not {"mutation_count", "one_hot_ridge"} & of_many_lengths.keys()
 
 
 def test_parent_distance_learns_what_mutations_of_any_parent_cost():
@@ -254,9 +253,8 @@ def test_parent_distance_learns_what_mutations_of_any_parent_cost():
     assert len(np.unique(pairs.antibody_cluster)) == 2
     rows = split.rows(TEST)
     predicted = predict_baselines(inputs_of(pairs, split, *vectors))
-    assert (
-        score(pairs.pkd[rows], predicted["parent_distance"][rows], pairs.antigen[rows])["r2"] > 0.95
-    )
+    by_distance = predicted["parent_distance"][rows]
+    assert score(pairs.pkd[rows], by_distance, pairs.antigen[rows])["r2"] > 0.95
     unclustered = replace(pairs, antibody_cluster=None)
     assert "parent_distance" not in predict_baselines(inputs_of(unclustered, split, *vectors))
 
@@ -273,24 +271,19 @@ def test_nearest_antibodies_are_left_out_of_large_tables(monkeypatch):
 def test_nearest_antibody_prefers_labels_with_the_same_antigen():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    predicted = predict_baselines(inputs_of(pairs, split, antibody_ND, antigen_ND))[
-        "nearest_antibody"
-    ]
+    inputs = inputs_of(pairs, split, antibody_ND, antigen_ND)
+    predicted = predict_baselines(inputs)["nearest_antibody"]
     train = split.rows(TRAIN)
     z_ND = Standardizer.of(antibody_ND, pairs.antibody[train]).apply(antibody_ND)
     seen = np.unique(pairs.antibody[train])
     for row in split.rows(TEST)[:10]:
-        antibody = pairs.antibody[row]
-        nearest = (
-            antibody
-            if antibody in seen
-            else seen[np.argmin(((z_ND[seen] - z_ND[antibody]) ** 2).sum(1))]
-        )
+        nearest = pairs.antibody[row]
+        if nearest not in seen:
+            nearest = seen[np.argmin(((z_ND[seen] - z_ND[nearest]) ** 2).sum(1))]
         same_antibody = train[pairs.antibody[train] == nearest]
         same = same_antibody[pairs.antigen[same_antibody] == pairs.antigen[row]]
-        assert predicted[row] == pytest.approx(
-            pairs.pkd[same if len(same) else same_antibody].mean()
-        )
+        nearest_rows = same if len(same) else same_antibody
+        assert predicted[row] == pytest.approx(pairs.pkd[nearest_rows].mean())
 
 
 def test_fit_warns_of_the_problems_that_plan_lists():
@@ -336,9 +329,8 @@ def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
     part[np.flatnonzero(part == TRAIN)[:9]] = VALIDATION
     split = Split(name="cold", part=part, group=third)
     cold = replace(pairs, antibody_cluster=third)
-    predicted = predict_baselines(inputs_of(cold, split, vectors, np.zeros((1, 2))))[
-        "parent_distance"
-    ]
+    inputs = inputs_of(cold, split, vectors, np.zeros((1, 2)))
+    predicted = predict_baselines(inputs)["parent_distance"]
     assert np.ptp(predicted[split.rows(TEST)]) == 0
     assert predicted[split.rows(TEST)[0]] == pytest.approx(predicted[split.rows(TRAIN)].min())
 

@@ -281,11 +281,8 @@ def test_distances_to_parents_equal_those_of_one_antibody_at_a_time(antibodies, 
     is_known[np.unique(group, return_index=True)[1]] = True
     expected = []
     for group_of_antibody, chains in zip(group, antibodies, strict=True):
-        family = [
-            a
-            for a, k, g in zip(antibodies, is_known, group, strict=True)
-            if k and g == group_of_antibody
-        ]
+        rows_of_family = np.flatnonzero(is_known & (group == group_of_antibody))
+        family = [antibodies[row] for row in rows_of_family]
         parents = [consensus(texts) for texts in zip(*family, strict=True)]
         edits = [plain_distance(x, y, False) for x, y in zip(chains, parents, strict=True)]
         expected.append(sum(edits))
@@ -303,11 +300,10 @@ def test_peptides_are_found_where_they_occur_in_longer_chains():
 
 def plain_clones(antibodies):
     """Single-linkage clusters of clones, by comparing every pair."""
-    places = [(heavy, locate_positions(heavy, "heavy")) for heavy, _ in antibodies]
-    loops = [
-        [heavy[at] for p, at in positions.items() if 105 <= position_number(p) <= 117]
-        for heavy, positions in places
-    ]
+    loops = []
+    for heavy, _ in antibodies:
+        positions = locate_positions(heavy, "heavy")
+        loops.append([heavy[at] for p, at in positions.items() if 105 <= position_number(p) <= 117])
     labels = list(range(len(antibodies)))
     for i, (x, _) in enumerate(antibodies):
         for j, (y, _) in enumerate(antibodies[:i]):

@@ -37,9 +37,10 @@ def run_evaluate(case, name="one", **options):
 def keyed(frame):
     table = read_pairs(frame)
     sides = {"antibody_key": table.antibodies, "antigen_key": table.antigens}
-    return frame.assign(
-        **{n: [k.tobytes().hex() for k in side.keys[side.of_row]] for n, side in sides.items()}
-    )
+    keys = {}
+    for name, side in sides.items():
+        keys[name] = [key.tobytes().hex() for key in side.keys[side.of_row]]
+    return frame.assign(**keys)
 
 
 def own_predictions(case, name="one", part="test"):  # all that is written is tested
@@ -263,9 +264,8 @@ def test_the_predictions_of_the_run_are_indistinguishable_from_the_head(case, na
     summary, said = run_evaluate(case, name, predictions=own_predictions(case, name))
     theirs = summary["predictions"]["regimes"]
     ours = summary["regimes"]
-    assert [regime["rmse"] for regime in theirs] == pytest.approx(
-        [regime["rmse"] for regime in ours]
-    )
+    our_rmse = [regime["rmse"] for regime in ours]
+    assert [regime["rmse"] for regime in theirs] == pytest.approx(our_rmse)
     (verdict,) = summary["predictions"]["verdicts"]
     assert "the run is statistically indistinguishable from" in verdict
     assert verdict in said

@@ -125,20 +125,22 @@ def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
     fit = fit_residue_kernel(training, "one_hot_kernel")
     settings = fit.inner.settings
     # residues that training did not have are of one kind, and where nothing varied half as far
-    seen = [
-        "".join({antibody[0][at] for antibody in chains[:40]}) for at in range(len(TRASTUZUMAB))
-    ]
+    seen = [set(column) for column in zip(*(heavy for heavy, _ in chains[:40]), strict=True)]
+
+    def residues_as_seen(antibody):
+        return [a if a in s else "new" for a, s in zip(antibody[0], seen, strict=True)]
 
     def squared(left, right):
-        read = [
-            [a if a in s else "new" for a, s in zip(antibody[0], seen, strict=True)]
-            for antibody in (left, right)
-        ]
-        return sum(
-            0 if a == b else 2 if len(s) > 1 else 1 for a, b, s in zip(*read, seen, strict=True)
-        )
+        distance = 0
+        columns = zip(residues_as_seen(left), residues_as_seen(right), seen, strict=True)
+        for a, b, letters in columns:
+            if a != b:
+                distance += 2 if len(letters) > 1 else 1
+        return distance
 
-    d = np.array([[squared(a, b) for b in chains] for a in chains], float)
+    d = np.zeros((len(chains), len(chains)))
+    for i, left in enumerate(chains):
+        d[i] = [squared(left, right) for right in chains]
     unit = d[:40, :40].mean()
     k = 1 / (1 + d / unit / (2 * settings.scale))
     mean = training.pkd.mean()
@@ -146,9 +148,8 @@ def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
     weights = [
         np.linalg.solve(k[:40, :40] + noise * np.eye(40), training.pkd - mean) for noise in NOISES
     ]
-    assert (
-        sum(np.allclose(predicted, mean + k[:, :40] @ weight, rtol=1e-7) for weight in weights) == 1
-    )
+    expected = [mean + k[:, :40] @ weight for weight in weights]
+    assert sum(np.allclose(predicted, pkd, rtol=1e-7) for pkd in expected) == 1
 
 
 def test_coordinates_have_the_distances_of_substitutions_also_to_residues_not_seen():
@@ -172,12 +173,9 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     root = np.linalg.cholesky(alike[np.ix_(codes, codes)])
     effect = {at: root @ rng.normal(size=20) for at in range(98, 104)}
     chains = [antibody for antibody in variants(160) if len(antibody[0]) == len(TRASTUZUMAB)]
-    pkd = np.array(
-        [
-            8 + sum(effect[at][RESIDUES.index(antibody[0][at])] for at in effect)
-            for antibody in chains
-        ]
-    )
+    pkd = np.full(len(chains), 8.0)
+    for row, (heavy, _) in enumerate(chains):
+        pkd[row] += sum(effect[at][RESIDUES.index(heavy[at])] for at in effect)
     training = make_training(chains, pkd, 60)
     train = 60
     errors = {}

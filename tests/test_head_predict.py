@@ -533,9 +533,8 @@ def test_every_row_keeps_its_sequence_after_any_number_of_chunks(rows):
         used, of_row = np.unique(numbers, return_inverse=True)
         collected.add([(f"EVQL{'A' * n}", "") for n in used], of_row)
     sequences = collected.finish()
-    assert [len(sequences.chains[n][0]) - 4 for n in sequences.of_row] == np.concatenate(
-        rows
-    ).tolist()
+    numbers_read = [len(sequences.chains[n][0]) - 4 for n in sequences.of_row]
+    assert numbers_read == np.concatenate(rows).tolist()
     assert len(sequences.keys) == len({*sequences.chains}) == len(sequences.chains)
 
 

@@ -269,10 +269,9 @@ def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
     x_ND = np.ones((1, 6), np.float32)
     first = np.zeros(1, np.int64)
     sequences = NewSequences(*np.zeros((3, 1), np.int64))
+    vectors = PairVectors(x_ND, x_ND, first, first)
     with pytest.raises(DamagedFile, match="the predictor gives infinity or NaN"):
-        load_predictor(signed(bundle)).score(
-            PairVectors(x_ND, x_ND, first, first), sequences, sequences
-        )
+        load_predictor(signed(bundle)).score(vectors, sequences, sequences)
 
 
 @pytest.mark.parametrize("change", [lambda x: x[0], lambda x: torch.cat([x, x], 1)])

@@ -62,9 +62,11 @@ def test_equal_scores_are_ordered_by_mean_and_then_as_they_come():
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=30),
-    st.integers(1, 30), st.integers(1, 5), st.integers(1, 5),
-)  # fmt: skip
+    groups=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=30),
+    size=st.integers(1, 30),
+    most=st.integers(1, 5),
+    at_site=st.integers(1, 5),
+)
 def test_caps_take_the_best_that_keep_to_both_as_a_plain_loop_does(groups, size, most, at_site):
     order = np.random.default_rng(len(groups)).permutation(len(groups))
     clusters = [[cluster] for cluster, _ in groups]
@@ -72,7 +74,8 @@ def test_caps_take_the_best_that_keep_to_both_as_a_plain_loop_does(groups, size,
     taken = []
     for candidate in order.tolist():
         same = sum(clusters[i] == clusters[candidate] for i in taken)
-        crowded = any(sum(s in sites[i] for i in taken) >= at_site for s in sites[candidate])
+        taken_at = [sum(site in sites[i] for i in taken) for site in sites[candidate]]
+        crowded = max(taken_at) >= at_site
         if same < most and not crowded and len(taken) < size:
             taken.append(candidate)
     caps = [Cap(clusters, most), Cap(sites, at_site)]

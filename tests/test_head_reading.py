@@ -35,8 +35,9 @@ def case(tmp_path_factory):
     table.to_csv(folder / "pairs.csv", index=False)
     options = {
         "columns": {"heavy": "clone seq A", "light": "clone seq B", "pkd": "result"},
-        "antigen": ANTIGEN, "bad_rows": "skip",
-    }  # fmt: skip
+        "antigen": ANTIGEN,
+        "bad_rows": "skip",
+    }
     with reporting(silent=True):
         abag.embed_table(folder / "pairs.csv", folder / "store", **options, **COMPOSITION)
         abag.fit(
@@ -63,10 +64,8 @@ def test_predict_reads_a_table_as_the_run_did(case, tmp_path, said):
     table = new_table(tmp_path, note=["EVQ1"] + [""] * 5)
     abag.predict(table, case / "run", tmp_path / "out.csv")
     predicted = pd.read_csv(tmp_path / "out.csv")
-    options = {
-        "columns": {"heavy": "clone seq A", "light": "clone seq B"}, "antigen": ANTIGEN
-    }  # fmt: skip
-    abag.predict(table, case / "run", tmp_path / "given.csv", **options)
+    columns = {"heavy": "clone seq A", "light": "clone seq B"}
+    abag.predict(table, case / "run", tmp_path / "given.csv", columns=columns, antigen=ANTIGEN)
     pd.testing.assert_frame_equal(predicted, pd.read_csv(tmp_path / "given.csv"))
     assert "new.csv: the antigen of the run is taken for all rows" in said
 

@@ -54,7 +54,10 @@ def unrelated(rng, number):
 def effects_of(rng, texts):
     """Draw an effect of each residue at each site, and add those of each chain."""
     effect = rng.normal(size=(len(SITES), 256))
-    return np.array([sum(effect[k, ord(text[at])] for k, at in enumerate(SITES)) for text in texts])
+    sums = []
+    for text in texts:
+        sums.append(sum(effect[k, ord(text[at])] for k, at in enumerate(SITES)))
+    return np.array(sums)
 
 
 def make_training(antibodies, antigens, index, pkd, train):
@@ -109,9 +112,10 @@ def test_a_ridge_on_the_residues_of_antigens_is_that_of_their_columns():
     (side,) = model.settings.sides
     assert side.kind == "antigen"
     assert not model.antibody_D.any()
-    x = np.array([[text[0][at] for at in SITES] for text in training.vectors.antigen_chains])
+    antigens = [text for (text,) in training.vectors.antigen_chains]
+    residues = pd.DataFrame({at: [text[at] for text in antigens] for at in SITES})
     predicted = model.predict(training.vectors)
-    dummies = pd.get_dummies(pd.DataFrame(x)).to_numpy(float)[training.vectors.antigen]
+    dummies = pd.get_dummies(residues).to_numpy(float)[training.vectors.antigen]
     # a linear function of the residues of the sites, whatever the strength of the ridge
     both = np.column_stack([np.ones(len(predicted)), dummies])
     linear = both @ np.linalg.lstsq(both, predicted, rcond=None)[0]
@@ -226,9 +230,8 @@ def test_antigens_that_are_no_variants_keep_their_vectors(antigens, message):
     cells = np.arange(4 * len(antigens))
     index = np.unravel_index(cells, (4, len(antigens)))
     training = make_training(antibodies, antigens, index, cells.astype(float), len(cells))
-    with pytest.raises(
-        DoesNotApply, match=f"residue_kernel: .*({message}).*; expected variants of"
-    ):
+    refusal = f"residue_kernel: .*({message}).*; expected variants of"
+    with pytest.raises(DoesNotApply, match=refusal):
         MODELS["residue_kernel"].fit(training)
 
 

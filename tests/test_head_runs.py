@@ -40,7 +40,7 @@ def case(tmp_path_factory):
         (at / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
         abag.fit(frame, at / "store", at / "runs" / name, **QUICK | options)
     listed = runs(at / "runs")
-    return SimpleNamespace(at=at, runs=at / "runs", frame=frame, found=listed)
+    return SimpleNamespace(at=at, runs=at / "runs", frame=frame, listed=listed)
 
 
 def named(listed, name):
@@ -48,7 +48,7 @@ def named(listed, name):
 
 
 def test_runs_are_found_at_any_depth_and_only_differing_options_are_listed(case):
-    listed = case.found
+    listed = case.listed
     runs = [run["run"] for run in listed["runs"]]
     assert set(runs) == {str(case.runs / name) for name in ("a", "deep/b", "folds", "other")}
     errors = [run["regimes"][0]["rmse"] for run in listed["runs"]]
@@ -59,7 +59,7 @@ def test_runs_are_found_at_any_depth_and_only_differing_options_are_listed(case)
 
 
 def test_runs_with_the_same_test_rows_are_compared_and_others_give_a_reason(case):
-    comparisons = case.found["comparisons"]
+    comparisons = case.listed["comparisons"]
     paired = [comparison for comparison in comparisons if comparison["with"]]
     assert len(paired) == 1
     assert {paired[0]["run"], paired[0]["with"]} == {
@@ -68,11 +68,8 @@ def test_runs_with_the_same_test_rows_are_compared_and_others_give_a_reason(case
     }
     (verdict,) = paired[0]["verdicts"]
     assert "is statistically indistinguishable from" in verdict
-    alone = {
-        comparison["run"]: comparison["reason"]
-        for comparison in comparisons
-        if not comparison["with"]
-    }
+    unpaired = [comparison for comparison in comparisons if not comparison["with"]]
+    alone = {comparison["run"]: comparison["reason"] for comparison in unpaired}
     assert set(alone) == {str(case.runs / "other"), str(case.runs / "folds")}
     assert "same test rows" in alone[str(case.runs / "other")]
 
@@ -149,7 +146,7 @@ def test_what_dead_processes_left_in_a_finished_run_is_removed(case, tmp_path):
 
 
 def test_the_text_shows_runs_differences_and_verdicts(case):
-    lines = describe_runs(case.found)
+    lines = describe_runs(case.listed)
     text = "\n".join(lines)
     assert "deep/b" in text
     assert str(case.runs) not in text

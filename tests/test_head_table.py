@@ -1,3 +1,4 @@
+import itertools
 from decimal import Decimal
 
 import numpy as np
@@ -105,9 +106,8 @@ def test_a_floor_is_kept_dropped_or_censored(floor, size, sides):
 @settings(deadline=None)
 @given(st.permutations(range(6)))
 def test_the_order_of_rows_does_not_matter(order):
-    rows = [
-        (x, y, 5.0 + i) for i, (x, y) in enumerate((x, y) for x in "abc" for y in ("MKT", "GGS"))
-    ]
+    names = itertools.product("abc", ("MKT", "GGS"))
+    rows = [(antibody, antigen, 5.0 + i) for i, (antibody, antigen) in enumerate(names)]
     pairs = labelled(rows)
     other = labelled([rows[i] for i in order])
     assert np.array_equal(pairs.keys("antibody"), other.keys("antibody"))
@@ -123,9 +123,8 @@ def test_the_distinct_training_rows_are_measured_like_by_numpy_in_blocks(monkeyp
     standardizer = Standardizer.of(x_ND, rows)
     assert standardizer.mean == pytest.approx(used_ND.mean(0), rel=1e-7)
     assert standardizer.scale == pytest.approx(1 / used_ND.std(0), rel=1e-7)
-    assert np.array_equal(
-        standardizer.apply(x_ND), ((x_ND - standardizer.mean) * standardizer.scale).clip(-10, 10)
-    )
+    expected = ((x_ND - standardizer.mean) * standardizer.scale).clip(-10, 10)
+    assert np.array_equal(standardizer.apply(x_ND), expected)
 
 
 def test_a_constant_column_becomes_zero_even_with_float16_rounding():

@@ -111,10 +111,13 @@ def test_a_learning_curve_leaves_out_sizes_with_nothing_to_learn(case):
 
 def same_results(first, other):
     """Whether two runs have trained to the same bits: log, predictions and what is kept."""
-    logs = [[without_times(line) for line in lines_of(run)] for run in (first, other)]
-    files = "baselines.parquet", "predictor/weights.safetensors"
-    written = [[(run / name).read_bytes() for name in files] for run in (first, other)]
-    return logs[0] == logs[1] and written[0] == written[1]
+
+    def results(run):
+        log = [without_times(line) for line in lines_of(run)]
+        files = ("baselines.parquet", "predictor/weights.safetensors")
+        return log, [(run / name).read_bytes() for name in files]
+
+    return results(first) == results(other)
 
 
 def validated(run, metric):

@@ -173,8 +173,10 @@ def test_a_single_chain_parent_is_numbered_as_it_is_given():
     place = len(HEAVY + linker) + 30
     table = pd.DataFrame({"variant": ["WT", named(parent, place, "W"), named(parent, 3, "K")]})
     expected = [
-        (HEAVY, LIGHT), (HEAVY, exchanged(LIGHT, (30, "W"))), (exchanged(HEAVY, (3, "K")), LIGHT),
-    ]  # fmt: skip
+        (HEAVY, LIGHT),
+        (HEAVY, exchanged(LIGHT, (30, "W"))),
+        (exchanged(HEAVY, (3, "K")), LIGHT),
+    ]
     assert variants(table, parent=parent, antigen=RBD) == expected
 
 
@@ -267,9 +269,11 @@ def test_mutations_without_a_wild_type_as_in_evolvepro_are_read_and_said_to_be_u
     table = pd.DataFrame({"Variant": ["33K", "50W_99S", "WT", "H:3K"], "activity": [1, 2, 3, 4]})
     read = read_pairs(table, TableOptions(parent=f"{HEAVY}|", antigen=RBD))
     expected = [
-        exchanged(HEAVY, (33, "K")), exchanged(HEAVY, (50, "W"), (99, "S")), HEAVY,
+        exchanged(HEAVY, (33, "K")),
+        exchanged(HEAVY, (50, "W"), (99, "S")),
+        HEAVY,
         exchanged(HEAVY, (3, "K")),
-    ]  # fmt: skip
+    ]
     assert [read.antibodies.chains[i][0] for i in read.antibodies.of_row] == expected
     assert "mutations such as '33K' name no wild-type residue" in " ".join(read.notes)
     assert "no residue 500" in refusal(["500G", "WT"], parent=f"{HEAVY}|")

@@ -87,11 +87,11 @@ def notebook(tmp_path, checkout):
 def printed(path):
     """Return the output of every code cell by its id."""
     cells = nbformat.read(path, 4).cells
-    return {
-        cell.id: "".join(out.get("text", "") for out in cell.outputs)
-        for cell in cells
-        if cell.cell_type == "code"
-    }
+    text_of_cell = {}
+    for cell in cells:
+        if cell.cell_type == "code":
+            text_of_cell[cell.id] = "".join(out.get("text", "") for out in cell.outputs)
+    return text_of_cell
 
 
 def test_the_notebook_is_stored_without_outputs():

@@ -95,31 +95,28 @@ def test_the_conda_recipe_has_the_dependencies_of_the_package():
     # what is installed on some platforms only is not needed, and the recipe is for all
     everywhere = [requirement for requirement in PROJECT["dependencies"] if ";" not in requirement]
     ours = [f"python{PROJECT['requires-python']}", *everywhere]
-    assert recipe == [
-        requirement.replace("torch", "pytorch").replace(">=", " >=") for requirement in ours
-    ]
+    expected = [text.replace("torch", "pytorch").replace(">=", " >=") for text in ours]
+    assert recipe == expected
+
+
+def imported_packages(path):
+    packages = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            packages.add(node.module.partition(".")[0])
+    return packages
 
 
 def test_every_imported_package_is_a_dependency_or_in_an_extra():
-    extras = [
-        requirement for named in PROJECT["optional-dependencies"].values() for requirement in named
-    ]
-    declared = {
-        re.match(r"[\w.-]+", requirement)[0].replace("-", "_")
-        for requirement in PROJECT["dependencies"] + extras
-    }
-    names = {
-        name.partition(".")[0]
-        for _, path in [*modules(), ("cli", ROOT / "cli.py")]
-        for node in ast.walk(ast.parse(path.read_text()))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
+    requirements = [*PROJECT["dependencies"]]
+    for extra in PROJECT["optional-dependencies"].values():
+        requirements += extra
+    declared = {re.match(r"[\w.-]+", text)[0].replace("-", "_") for text in requirements}
+    names = set()
+    for _, path in [*modules(), ("cli", ROOT / "cli.py")]:
+        names |= imported_packages(path)
     names -= {*sys.stdlib_module_names, "abag"}
     names = {name.replace("sklearn", "scikit_learn") for name in names}
     assert names <= declared
@@ -150,8 +147,10 @@ follow_imports = silent
 def documented_imports():
     """Lines of README and the pages that import modules of abag."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    imports = (re.findall(r"^(?:from|import) abag\..*", p.read_text(), re.MULTILINE) for p in pages)
-    return "\n".join(sorted({line for lines in imports for line in lines}))
+    lines = set()
+    for page in pages:
+        lines.update(re.findall(r"^(?:from|import) abag\..*", page.read_text(), re.MULTILINE))
+    return "\n".join(sorted(lines))
 
 
 @pytest.fixture(scope="module", params=[pytest.param("editable", marks=pytest.mark.ci), "wheel"])
@@ -265,7 +264,9 @@ IMPORTS = {name: set(imported(path)) for name, path in modules() if "__init__" n
 
 
 def test_no_module_imports_from_a_later_layer_or_in_a_cycle():
-    upward = [(a, b) for a, imports in IMPORTS.items() for b in imports if layer(b) > layer(a)]
+    upward = []
+    for module, imports in IMPORTS.items():
+        upward += [(module, name) for name in imports if layer(name) > layer(module)]
     assert not upward
     TopologicalSorter(IMPORTS).prepare()  # raises CycleError, which names the cycle
 
@@ -287,8 +288,9 @@ def test_head_imports_no_encoder():
 
 
 def test_every_sub_package_has_a_docstring():
-    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")):
-        assert ast.get_docstring(ast.parse(path.read_text())), path
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("__init__.py"):
+            assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
 def test_nothing_unpickles_or_evaluates_untrusted_input():

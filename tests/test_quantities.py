@@ -223,7 +223,8 @@ def test_replicates_have_their_median_and_the_parent_keeps_its_zero(tmp_path):
     frame.drop(columns="effect").to_csv(tmp_path / "t.csv", index=False)
     pairs = label_pairs(read_pairs(tmp_path / "t.csv", TableOptions(no_antigen=True)))
     expected = pd.read_csv(tmp_path / "t.csv").groupby("heavy")["ddG"].median()
-    values = {pairs.table.antibodies.chains[i][0]: y for i, y in zip(pairs.antibody, pairs.pkd)}  # noqa: B905
+    chains = pairs.table.antibodies.chains
+    values = {chains[i][0]: y for i, y in zip(pairs.antibody, pairs.pkd, strict=True)}
     assert values == pytest.approx(expected.to_dict())
     assert values[HEAVY] == 0.0
 
@@ -577,9 +578,8 @@ def test_predictions_of_another_tool_are_compared_as_they_are(runs):
     hexed = [bytes(key).hex() for key in used.antibodies.keys]
     kept = theirs[[hexed[i] in keys for i in used.antibodies.of_row]]
     comparison = abag.evaluate(runs / "tm", predictions=kept)["predictions"]
-    assert [regime["rmse"] for regime in comparison["regimes"]] == pytest.approx(
-        [0] * len(comparison["regimes"])
-    )
+    for regime in comparison["regimes"]:
+        assert regime["rmse"] == pytest.approx(0)
     assert all("Tm (°C)" in verdict for verdict in comparison["verdicts"])
 
 

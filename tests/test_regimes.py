@@ -111,14 +111,13 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
         columns=["heavy", "antigen", "pKd"],
     )
     measurements = RegimesOfTable(groups_of(frame)).measured()
-    assert [
-        measurement.regime.name for measurement in measurements if measurement.splits
-    ] == measured
-    assert [measurement.why_not for measurement in measurements if measurement.why_not][
-        : len(reasons)
-    ] == [f"not measured: {reason}" for reason in reasons]
-    for split in (split for measurement in measurements for split in measurement.splits):
-        assert len(split.rows(TRAIN)) > len(split.rows(VALIDATION)) > 0
+    names = [measurement.regime.name for measurement in measurements if measurement.splits]
+    assert names == measured
+    lines = [measurement.why_not for measurement in measurements if measurement.why_not]
+    assert lines[: len(reasons)] == [f"not measured: {reason}" for reason in reasons]
+    for measurement in measurements:
+        for split in measurement.splits:
+            assert len(split.rows(TRAIN)) > len(split.rows(VALIDATION)) > 0
 
 
 @pytest.mark.parametrize("split", ["auto", "random"])
@@ -128,14 +127,9 @@ def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypa
     heavy = draw_chains(rng, 400, 100)
     target = draw_chain(rng, 90)
     frame = pd.DataFrame({"heavy": heavy, "antigen": target, "pKd": rng.normal(8, 1, 400)})
-    folds = {
-        asked: max(
-            len(measurement.splits)
-            for measurement in measure_regimes(groups_of(frame, split=split, folds=asked))
-        )
-        for asked in (0, 4)
-    }
-    assert folds == {0: 1, 4: 4}
+    for asked, expected in {0: 1, 4: 4}.items():
+        measurements = measure_regimes(groups_of(frame, split=split, folds=asked))
+        assert max(len(measurement.splits) for measurement in measurements) == expected
 
 
 def test_variants_of_one_antibody_are_measured_by_new_mutations():
@@ -151,7 +145,7 @@ def test_variants_of_one_antibody_are_measured_by_new_mutations():
     antibody = table.groups.pairs.antibody
     for split in measured["new_mutations"].splits:
         trained = [chains[i][0] for i in antibody[np.isin(split.part, (TRAIN, VALIDATION))]]
-        seen = [{text[at] for text in trained} for at in range(len(HEAVY))]
+        seen = [set(column) for column in zip(*trained, strict=True)]
         for row in split.rows(TEST).tolist():
             tested = chains[antibody[row]][0]
             unseen = sum(tested[at] not in seen[at] for at in range(len(HEAVY)))
@@ -210,6 +204,10 @@ def test_exact_duplicates_are_known_and_unrelated_sequences_are_new():
     assert known_sequences.compare(unrelated).level.tolist() == [NEW, NEW]
 
 
+def mismatches(text, parent):
+    return sum(a != b for a, b in zip(text, parent, strict=False))
+
+
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
 def test_near_duplicates_are_exactly_those_of_the_edit_distance(kind):
     rng = np.random.default_rng(4)
@@ -220,14 +218,14 @@ def test_near_duplicates_are_exactly_those_of_the_edit_distance(kind):
     is_near = is_known(known_of(kind, [pack(text) for text in parents]), [pack(t) for t in asked])
     if kind == "antibody":
         most = [max(len(text), 100) // 10 for text in asked]
-        edits = [min(Levenshtein.distance(text, parent) for parent in parents) for text in asked]
-        expected = [edit <= limit for edit, limit in zip(edits, most, strict=True)]
+        distance = Levenshtein.distance
     else:  # the shorter is aligned inside the longer: nothing is shifted here
-        edits = [
-            min(sum(a != b for a, b in zip(text, parent, strict=False)) for parent in parents)
-            for text in asked
-        ]
-        expected = [edit <= len(text) // 10 for edit, text in zip(edits, asked, strict=True)]
+        most = [len(text) // 10 for text in asked]
+        distance = mismatches
+    expected = []
+    for text, limit in zip(asked, most, strict=True):
+        edits = [distance(text, parent) for parent in parents]
+        expected.append(min(edits) <= limit)
     assert is_near.tolist() == expected
 
 
@@ -302,32 +300,34 @@ def test_without_sequences_all_but_repeats_is_new():
         assert HEAVY[:8].encode() not in array.tobytes()
 
 
+def measured_by_name(frame):
+    measurements = RegimesOfTable(groups_of(frame)).measured()
+    return {measurement.regime.name: measurement for measurement in measurements}
+
+
 def test_a_side_with_its_kinds_exchanged_has_the_mirror_image_of_regimes():
     rng = np.random.default_rng(9)
-    families = [draw_chains(rng, n, 150) for n in (12, 9)]
-    sides = [[mutated(rng, parent, 3) for parent in family for _ in "ab"] for family in families]
+    parents = draw_chains(rng, 12, 150)
+    parents_of_antigens = draw_chains(rng, 9, 150)
+    heavies = [mutated(rng, parent, 3) for parent in parents for _ in "ab"]
+    antigens = [mutated(rng, parent, 3) for parent in parents_of_antigens for _ in "ab"]
     cells = rng.permutation(24 * 18)[:250]
     frame = pd.DataFrame(
-        {"heavy": [sides[0][i // 18] for i in cells], "antigen": [sides[1][i % 18] for i in cells]}
+        {"heavy": [heavies[i // 18] for i in cells], "antigen": [antigens[i % 18] for i in cells]}
     )
     frame["pKd"] = rng.normal(8, 1, 250)
     mirrored = frame.rename(columns={"heavy": "antigen", "antigen": "heavy"})
     exchanged = {"new_antibody": "new_antigen", "new_antigen": "new_antibody"}
-    measured, mirror = (
-        {
-            measurement.regime.name: measurement
-            for measurement in RegimesOfTable(groups_of(table)).measured()
-        }
-        for table in (frame, mirrored)
-    )
+    measured = measured_by_name(frame)
+    mirror = measured_by_name(mirrored)
     assert measured.keys() == mirror.keys()
     for name, measurement in measured.items():
         other = mirror[exchanged.get(name, name)]
-        tested = [sum(len(s.rows(TEST)) for s in both.splits) for both in (measurement, other)]
-        assert tested[0] == pytest.approx(tested[1], rel=0.1)
-        groups = [effective_groups(both.groups[0]) for both in (measurement, other)]
+        tested = sum(len(split.rows(TEST)) for split in measurement.splits)
+        tested_of_other = sum(len(split.rows(TEST)) for split in other.splits)
+        assert tested == pytest.approx(tested_of_other, rel=0.1)
         if len(measurement.groups) == 1:
-            assert groups[0] == groups[1]
+            assert effective_groups(measurement.groups[0]) == effective_groups(other.groups[0])
 
 
 def test_a_library_of_antigens_is_measured_by_new_variants_and_by_known_pairs():
@@ -353,9 +353,10 @@ def test_a_library_of_antigens_is_measured_by_new_variants_and_by_known_pairs():
     assert len(variant.splits) >= 3
     for split in variant.splits:
         trained = [chains[i][0] for i in antigen[np.isin(split.part, (TRAIN, VALIDATION))]]
+        seen = {at: {text[at] for text in trained} for at in sites}
         for row in split.rows(TEST).tolist():
             tested = chains[antigen[row]][0]
-            unseen = [at for at in sites if tested[at] not in {text[at] for text in trained}]
+            unseen = [at for at in sites if tested[at] not in seen[at]]
             assert len(unseen) == split.unseen[row] > 0
 
 

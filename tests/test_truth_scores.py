@@ -140,16 +140,13 @@ def test_the_scores_of_a_regime_are_those_of_scikit_learn_and_scipy(case, name):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_metrics_of_every_model_are_averages_of_what_scikit_learn_gives_per_fold(case, name):
     for regime, rows, exact in regimes_of(case.at / name):
-        models = {"head": "pkd_predicted"} | {
-            model: model for model in regime["metrics"] if model != "head"
-        }
-        for model, column in models.items():
-            metrics = regime["metrics"][model]
-            folds = [  # one row without a prediction, and the scores of its fold are undefined
-                scores(fold_rows, column)
-                for _, fold_rows in exact.groupby("fold")
-                if fold_rows[column].notna().all()
-            ]
+        for model, metrics in regime["metrics"].items():
+            column = "pkd_predicted" if model == "head" else model
+            folds = []
+            for _, fold_rows in exact.groupby("fold"):
+                # one row without a prediction, and the scores of its fold are undefined
+                if fold_rows[column].notna().all():
+                    folds.append(scores(fold_rows, column))
             if not folds:
                 assert metrics["rmse"] is None
                 continue
@@ -244,10 +241,8 @@ def test_the_ends_of_intervals_are_near_those_of_a_bootstrap_of_groups(case, nam
             interval = regime["intervals"][score]
             width = high - low
             # the jackknife is symmetric and has Student's t: wider for few groups
-            assert interval == pytest.approx([low, high], abs=0.25 * width), (
-                regime["regime"],
-                score,
-            )
+            of_interval = (regime["regime"], score)
+            assert interval == pytest.approx([low, high], abs=0.25 * width), of_interval
             compared += 1
     assert compared >= 5
 
@@ -255,13 +250,13 @@ def test_the_ends_of_intervals_are_near_those_of_a_bootstrap_of_groups(case, nam
 def test_the_command_prints_these_scores(case):
     printed = invoke.run("evaluate", "--run", case.at / "default").stdout
     cells = {line[:28].strip(): re.findall(r"(-?[\d.]+) \[", line) for line in printed.splitlines()}
-    regimes = [(regime, rows) for regime, _, rows in regimes_of(case.at / "default")]
+    exact_rows = [exact for _, _, exact in regimes_of(case.at / "default")]
     for line, value in {
         "RMSE (pKd)": lambda rows: rmse(rows["pkd"], rows["pkd_predicted"]),
         "R2": lambda rows: sk.r2_score(rows["pkd"], rows["pkd_predicted"]),
         "RMSE of mean (pKd)": lambda rows: rmse(rows["pkd"], rows["train_mean"]),
     }.items():
-        assert cells[line] == [f"{value(rows):.2f}" for _, rows in regimes]
+        assert cells[line] == [f"{value(rows):.2f}" for rows in exact_rows]
     assert "skill" in cells
 
 
@@ -276,9 +271,8 @@ def test_another_table_is_scored_as_its_predictions_are(case, tmp_path):
     of_run = labels.loc[labels["censored"] == 0, "pkd"].mean()
     for metric, expected in scores(rows, "pkd_predicted", "pKd").items():
         assert same(evaluated["metrics"][metric], expected, 1e-4), metric
-    assert evaluated["bias"] == pytest.approx(
-        (rows["pkd_predicted"] - rows["pKd"]).mean(), abs=1e-5
-    )
+    bias = (rows["pkd_predicted"] - rows["pKd"]).mean()
+    assert evaluated["bias"] == pytest.approx(bias, abs=1e-5)
     for regime in evaluated["regimes"]:
         regime_rows = rows[rows["regime"] == regime["regime"]]
         y = regime_rows["pKd"]
@@ -288,9 +282,8 @@ def test_another_table_is_scored_as_its_predictions_are(case, tmp_path):
         assert regime["r2"] == pytest.approx(sk.r2_score(y, p), abs=1e-5)
         of_mean = np.mean((y - of_run) ** 2)
         assert regime["skill"] == pytest.approx(1 - np.mean((y - p) ** 2) / of_mean, abs=1e-5)
-        assert regime["spearman"]["value"] == pytest.approx(
-            stats.spearmanr(y, p).statistic, abs=1e-4
-        )
+        spearman = stats.spearmanr(y, p).statistic
+        assert regime["spearman"]["value"] == pytest.approx(spearman, abs=1e-4)
         inside = abs(y - p) <= stats.norm.ppf(0.95) * regime_rows["sigma"]
         assert regime["coverage"] == pytest.approx(inside.mean(), abs=1e-9)
 
