@@ -220,10 +220,10 @@ def test_an_ambiguous_prediction_column_must_be_named(case):
     theirs = own_predictions(case)
     with pytest.raises(ColumnError, match="--column prediction=NAME"):
         run_evaluate(case, predictions=theirs.rename(columns={"pkd_predicted": "mine"}))
-    two = theirs.assign(prediction=7.0)
+    ambiguous = theirs.assign(prediction=7.0)
     with pytest.raises(ColumnError, match="--column prediction=NAME"):
-        run_evaluate(case, predictions=two)
-    summary, _ = run_evaluate(case, predictions=two, columns={"prediction": "prediction"})
+        run_evaluate(case, predictions=ambiguous)
+    summary, _ = run_evaluate(case, predictions=ambiguous, columns={"prediction": "prediction"})
     assert summary["predictions"]["regimes"][0]["spearman"]["value"] == 0
 
 

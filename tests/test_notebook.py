@@ -108,7 +108,7 @@ def source(monkeypatch):
     code = {c.id: c.source for c in nbformat.read(NOTEBOOK, 4).cells}
     function = code["install"].split("os.environ")[0]
 
-    def found(folder, address=""):
+    def source_in(folder, address=""):
         monkeypatch.chdir(folder)
         monkeypatch.setenv("ABAG_SOURCE", address)
         names = {}
@@ -116,7 +116,7 @@ def source(monkeypatch):
         exec(function, names)
         return names["source"]()
 
-    return found
+    return source_in
 
 
 def test_the_notebook_installs_what_source_names_or_a_wheel_in_its_folder(source, tmp_path):
