@@ -236,7 +236,8 @@ def test_a_run_with_only_a_configuration_is_starting(tmp_path):
 def test_progress_is_read_while_another_process_trains(case, tmp_path):
     script = (
         "import sys, abag; abag.fit(sys.argv[1], sys.argv[2], sys.argv[3], split='random',"
-        "report=False, widths=(8,), epochs=100000, batch_size=16, device='cpu', save_every=50)"
+        "report=False, widths=(8,), epochs=100000, patience=0, batch_size=16, device='cpu',"
+        "save_every=50)"
     )
     run = tmp_path / "live"
     arguments = [case.at / "pairs.csv", case.at / "store", run]
