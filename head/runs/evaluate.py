@@ -117,36 +117,9 @@ def evaluate(
         saved.quantity.check_threshold(chosen.strong, "--strong")
         summary: RunSummary = {**saved.summary, "run": str(run)}
         remembered = ReadAs.of(saved.config)
-        table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
-        reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
-        reading_options["antigen"] = _no_antigen_given(saved, chosen)
-        reading = _TableOfRun(
-            **reading_options,
-            no_antigen=saved.config["no_antigen"],
-            antibody_region=saved.config["antibody_region"],
-            chains=remembered.chains,
-            bad_rows=chosen.bad_rows or remembered.bad_rows,
-        )
+        reading = _reading_of(saved, chosen, remembered)
         if table is not None:
-            other = read_pairs(table, as_in_the_run(table, reading, remembered))
-            labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
-            predictor = abag.load_predictor(saved.run)
-            named = PairColumnOptions()
-            if predictor.features is not None:
-                numbers = [column.name for column in predictor.features.numbers if not column.head]
-                categories = [column.name for column in predictor.features.categories]
-                named = PairColumnOptions(features=tuple(numbers), categories=tuple(categories))
-            label_of_run = remembered_label(saved.config)
-            pairs = label_pairs(other, labels, remembered=label_of_run, named=named)
-            report_counts(pairs)
-            for problem in pairs.reading.problems:
-                messages.say(f"{pairs.table.source}: {problem}")
-            strong_pkd = chosen.strong
-            if strong_pkd is None:
-                strong_pkd = strong_threshold(saved.config["select"], saved.quantity)
-            summary["table"], scored = _score_table(
-                saved, predictor, pairs, chosen.store, strong_pkd
-            )
+            summary["table"], scored = _evaluate_table(saved, table, reading, remembered, chosen)
             if chosen.strong is not None:
                 regimes = summary["table"]["regimes"]
                 summary["strong_at"] = score_strong(
@@ -185,6 +158,20 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
             raise OptionError(msg)
 
 
+def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: ReadAs) -> _TableOfRun:
+    """Return how tables are read: by the options, and as the run read its own."""
+    table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
+    reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
+    reading_options["antigen"] = _no_antigen_given(saved, chosen)
+    return _TableOfRun(
+        **reading_options,
+        no_antigen=saved.config["no_antigen"],
+        antibody_region=saved.config["antibody_region"],
+        chains=remembered.chains,
+        bad_rows=chosen.bad_rows or remembered.bad_rows,
+    )
+
+
 def _no_antigen_given(saved: SavedRun, options: EvaluateOptions) -> str | None:
     """Return the antigen that was given; refuse one for a run of antibodies alone."""
     if saved.config["no_antigen"] and (options.antigen or "antigen" in options.columns):
@@ -220,6 +207,33 @@ def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOption
         f"{table.source}: no column affinity_type; all rows are used as {options.affinity_type!r}"
     )
     return replace(options, affinity_type=None)
+
+
+def _evaluate_table(
+    saved: SavedRun,
+    table: Path | str | pd.DataFrame,
+    reading: _TableOfRun,
+    remembered: ReadAs,
+    chosen: EvaluateOptions,
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Read the measured pairs of a table, and score them with the predictor of the run."""
+    other = read_pairs(table, as_in_the_run(table, reading, remembered))
+    labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
+    predictor = abag.load_predictor(saved.run)
+    named = PairColumnOptions()
+    if predictor.features is not None:
+        numbers = [column.name for column in predictor.features.numbers if not column.head]
+        categories = [column.name for column in predictor.features.categories]
+        named = PairColumnOptions(features=tuple(numbers), categories=tuple(categories))
+    label_of_run = remembered_label(saved.config)
+    pairs = label_pairs(other, labels, remembered=label_of_run, named=named)
+    report_counts(pairs)
+    for problem in pairs.reading.problems:
+        messages.say(f"{pairs.table.source}: {problem}")
+    strong_pkd = chosen.strong
+    if strong_pkd is None:
+        strong_pkd = strong_threshold(saved.config["select"], saved.quantity)
+    return _score_table(saved, predictor, pairs, chosen.store, strong_pkd)
 
 
 def _score_table(
