@@ -175,53 +175,19 @@ def label_pairs(
     named = named or PairColumnOptions()
     table = with_one_label(table, options, remembered)
     affinities = read_affinities(table, options, remembered=remembered)
-    column = affinities.column
-    unit = affinities.unit
     table = with_label(table, affinities)
     reading = _reading(table, affinities, options)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
-    of_type = _of_type(table, options.affinity_type)
-    pkd = affinities.pkd.copy()
-    affinities.refuse_other_units(of_type & np.isfinite(pkd))
     quantity = affinities.quantity
-    low, high = options.bounds(affinity=quantity.affinity)
-    usable = of_type & (low <= pkd) & (pkd <= high)
-    bad = []
-    for at in np.flatnonzero(of_type & ~usable).tolist():
-        cell = _bad_cell(table, at, unit, quantity, pkd[at], (low, high))
-        bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
-    pkd[~usable] = np.nan
-    if not usable.any():
-        _refuse_words_for_classes(table, of_type, quantity)
-    refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
-    if refuse_sequences:
-        refused.update(table.skipped)
-    if refused.bad:
-        raise refused.refusal(table.source, kept=int(usable.sum()))
-    if not usable.any():
-        msg = (
-            f"{table.source}: column {column} has no usable label. Choose another column with "
-            "--column pkd=NAME."
-        )
-        raise LabelError(msg)
-    table = replace(table, skipped=SkippedRows([*table.skipped.rows, *bad]))
-    censored = _read_censored(table, pkd, affinities)
-    rows = pd.DataFrame(
-        {
-            "row": np.arange(len(pkd)),
-            "antibody": table.antibodies.of_row,
-            "antigen": table.antigens.of_row,
-            "pkd": pkd,
-            "censored": censored,
-        }
-    )[usable]
+    labels = _check_labels(table, affinities, options)
+    _refuse_rows(table, labels, options, refuse_sequences=refuse_sequences)
+    table = replace(table, skipped=SkippedRows([*table.skipped.rows, *labels.bad]))
+    usable = labels.usable
+    censored = _read_censored(table, labels.pkd, affinities)
     cells = _cells_of(table, named)
-    if cells is not None:
-        rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
     trust = read_trust(table, named, affinities, usable, censored == 0)
-    if trust is not None:
-        rows = rows.assign(share=trust.share_R[usable])
-    beside = _beside(len(pkd), named, cells, trust)
+    beside = _beside(len(usable), named, cells, trust)
+    rows = _usable_rows(table, labels, censored, cells, trust)
     rows, floored = _apply_floor(rows, options.floor, quantity)
     if not quantity.affinity:
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
@@ -229,15 +195,11 @@ def label_pairs(
     conflicts = int((disagreement(rows) > reading.conflict).sum())
     pairs = _merge_replicates(table, rows, options.replicates, quantity)
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
-    types = {"pkd": np.float64, "censored": np.int8}
-    columns = {
-        name: pairs[name].to_numpy(types.get(name, np.int64), copy=True)
-        for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements")
-    }
+    columns = _columns_of(pairs)
     counts = {
-        "rows": len(pkd),
-        "other_affinity_type_rows": int((~of_type).sum()),
-        "skipped_labels": len(bad),
+        "rows": len(usable),
+        "other_affinity_type_rows": int((~labels.of_type).sum()),
+        "skipped_labels": len(labels.bad),
         "no_binding_rows": int((affinities.no_binding & usable).sum()),
         "floor_rows": floored,
         "replicate_rows": len(rows) - len(pairs),
@@ -246,7 +208,7 @@ def label_pairs(
     }
     if cells is not None:
         averaged = options.replicates in ("median", "mean")
-        pair_of_row = _pair_of_row(rows if averaged else pairs, pairs, len(pkd))
+        pair_of_row = _pair_of_row(rows if averaged else pairs, pairs, len(usable))
         cells = mean_cells(cells, pair_of_row, columns["row"])
     return LabelledPairs(
         **columns,
@@ -261,6 +223,91 @@ def label_pairs(
         beside=beside,
         share=share_of_pairs(pairs, of_errors=named.error is not None),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CheckedLabels:
+    """Hold the labels of the R rows of a table, and which of them can be used."""
+
+    pkd: Floats
+    """Shape (R,); NaN where no label can be used."""
+    of_type: Bools
+    """Shape (R,); whether a row has the affinity type that was asked for."""
+    usable: Bools
+    """Shape (R,)."""
+    bad: list[tuple[int, BadCell]]
+    """Rows of the type whose label cannot be used."""
+
+
+def _check_labels(
+    table: SequenceTable, affinities: Affinities, options: LabelOptions
+) -> _CheckedLabels:
+    """Find the rows of the affinity type, and those of them with a label in the valid range."""
+    quantity = affinities.quantity
+    of_type = _of_type(table, options.affinity_type)
+    pkd = affinities.pkd.copy()
+    affinities.refuse_other_units(of_type & np.isfinite(pkd))
+    low, high = options.bounds(affinity=quantity.affinity)
+    usable = of_type & (low <= pkd) & (pkd <= high)
+    bad = []
+    for at in np.flatnonzero(of_type & ~usable).tolist():
+        cell = _bad_cell(table, at, affinities.unit, quantity, pkd[at], (low, high))
+        bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
+    pkd[~usable] = np.nan
+    if not usable.any():
+        _refuse_words_for_classes(table, of_type, quantity)
+    return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
+
+
+def _refuse_rows(
+    table: SequenceTable, labels: _CheckedLabels, options: LabelOptions, *, refuse_sequences: bool
+) -> None:
+    """Refuse the rows that are not to be skipped, and a table without a usable label."""
+    refused = SkippedRows([*labels.bad] if options.bad_rows == "error" else [])
+    if refuse_sequences:
+        refused.update(table.skipped)
+    if refused.bad:
+        raise refused.refusal(table.source, kept=int(labels.usable.sum()))
+    if not labels.usable.any():
+        msg = (
+            f"{table.source}: column {table.column('pkd')} has no usable label. Choose another "
+            "column with --column pkd=NAME."
+        )
+        raise LabelError(msg)
+
+
+def _usable_rows(
+    table: SequenceTable,
+    labels: _CheckedLabels,
+    censored: NDArray[np.int8],
+    cells: FeatureCells | None,
+    trust: LabelTrust | None,
+) -> pd.DataFrame:
+    """Join what is read of each row with a usable label; categories are codes."""
+    usable = labels.usable
+    rows = pd.DataFrame(
+        {
+            "row": np.arange(len(usable)),
+            "antibody": table.antibodies.of_row,
+            "antigen": table.antigens.of_row,
+            "pkd": labels.pkd,
+            "censored": censored,
+        }
+    )[usable]
+    if cells is not None:
+        rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
+    if trust is not None:
+        rows = rows.assign(share=trust.share_R[usable])
+    return rows
+
+
+def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
+    types = {"pkd": np.float64, "censored": np.int8}
+    return {
+        name: pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+        for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements")
+    }
 
 
 def _cells_of(table: SequenceTable, named: PairColumnOptions) -> FeatureCells | None:
