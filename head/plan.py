@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from abag.core.cores import count_cores
-from abag.core.errors import AbagError, ColumnError
+from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting
 from abag.embed.families.registry import ALIASES, FAMILIES, Alias
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS, Kind
-from abag.embed.sequences.columns import quote_names
+from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.head.data.feature_checks import with_feature_columns
@@ -312,12 +312,12 @@ def _read_labels(
         training_labels(pairs, np.arange(len(pairs)))
         pairs = with_feature_columns(pairs, named, {})
     except AbagError as error:
-        is_missing = isinstance(error, ColumnError) and not isinstance(error, UnclearLabel)
+        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
         # a table to predict has no labels, but columns beside labels are of a table to fit
         no_label = is_missing and not has_numbers(table) and not named.named_columns
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
-            raise (refusal if isinstance(error, ColumnError) else error) from None
+            raise (refusal if isinstance(error, MissingColumn) else error) from None
         return None, "" if no_label else str(error)
     return pairs, ""
 

@@ -70,9 +70,9 @@ def rmse(predictor, table):
 
 @pytest.mark.parametrize("options", [{"head": "ridge"}, {"head": "kernel"}, {"head": "gp"}])
 def test_features_that_labels_depend_on_lower_the_errors_of_unseen_rows(planted, options):
-    known = planted.test[planted.test["ddg"].notna()]
-    without = rmse(fit(planted, f"without-{options['head']}", **options), known)
-    beside = rmse(fit(planted, f"with-{options['head']}", **options, **COLUMNS), known)
+    labelled = planted.test[planted.test["ddg"].notna()]
+    without = rmse(fit(planted, f"without-{options['head']}", **options), labelled)
+    beside = rmse(fit(planted, f"with-{options['head']}", **options, **COLUMNS), labelled)
     assert without > 1.0
     assert beside < 1.5 * NOISE
 
@@ -117,9 +117,9 @@ def test_factors_of_categories_that_no_training_gives_are_refused(assays, tmp_pa
 
 
 def test_a_network_reads_features(planted):
-    known = planted.test[planted.test["ddg"].notna()]
-    without = rmse(fit(planted, "without-mlp", **NETWORK), known)
-    assert rmse(fit(planted, "with-mlp", **NETWORK, **COLUMNS), known) < 0.7 * without
+    labelled = planted.test[planted.test["ddg"].notna()]
+    without = rmse(fit(planted, "without-mlp", **NETWORK), labelled)
+    assert rmse(fit(planted, "with-mlp", **NETWORK, **COLUMNS), labelled) < 0.7 * without
 
 
 @pytest.mark.parametrize("head", ["ridge", "kernel"])
@@ -167,13 +167,13 @@ def test_replicates_have_the_mean_of_their_numbers_and_categories_keep_pairs_apa
     named = PairColumnOptions(features=("ddg",), categories=("lab",))
     pairs = label_pairs(read_pairs(frame), LabelOptions(), named=named)
     pairs = with_feature_columns(pairs, named, {})
-    found = pd.DataFrame(
+    averaged = pd.DataFrame(
         {"pkd": pairs.pkd, "ddg": pairs.cells.numbers_RF[:, 0], "lab": pairs.cells.words_RG[:, 0]}
     )
     expected = frame.groupby(["heavy", "lab"])[["pKd", "ddg"]].mean()
-    assert sorted(found["pkd"]) == sorted(expected["pKd"])
-    assert sorted(found["ddg"]) == sorted(expected["ddg"])
-    assert found.set_index("pkd")["lab"].to_dict() == {8.0: "a", 6.0: "b", 5.0: "b"}
+    assert sorted(averaged["pkd"]) == sorted(expected["pKd"])
+    assert sorted(averaged["ddg"]) == sorted(expected["ddg"])
+    assert averaged.set_index("pkd")["lab"].to_dict() == {8.0: "a", 6.0: "b", 5.0: "b"}
 
 
 def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
@@ -181,9 +181,9 @@ def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
     row = planted.test[planted.test["lab"] == "A"].iloc[[0]]
     table = pd.concat([row.assign(ddg=value) for value in (99.0, 101.0)])
     low, high = predict(predictor, table)["pkd_predicted"]
-    known = planted.train.dropna()
-    x = pd.get_dummies(known[["ddg", "lab", "heavy", "antigen"]])
-    slope = LinearRegression().fit(x.to_numpy(float), known["pKd"]).coef_[0]
+    labelled = planted.train.dropna()
+    x = pd.get_dummies(labelled[["ddg", "lab", "heavy", "antigen"]])
+    slope = LinearRegression().fit(x.to_numpy(float), labelled["pKd"]).coef_[0]
     assert (high - low) / 2 == pytest.approx(slope, rel=0.15)
 
 
@@ -258,17 +258,17 @@ def test_the_command_predicts_a_table_as_python_does(planted, fitted, tmp_path):
 
 
 def test_rows_outside_the_trained_features_are_far_with_their_reason(planted, fitted, tmp_path):
-    known = planted.train.head(4).assign(lab="A", ddg=100.0)
-    known["ddg"] = [100.0, 200.0, planted.train["ddg"].max() + 0.1, 100.0]
-    known["lab"] = ["A", "A", "A", "D"]
-    far = predict(fitted, known)
+    rows = planted.train.head(4).assign(lab="A", ddg=100.0)
+    rows["ddg"] = [100.0, 200.0, planted.train["ddg"].max() + 0.1, 100.0]
+    rows["lab"] = ["A", "A", "A", "D"]
+    far = predict(fitted, rows)
     assert far["far"].tolist() == [False, True, False, True]
     low = planted.train["ddg"].min()
     high = planted.train["ddg"].max()
     assert far["why_far"][1] == f"its ddg is above the {low:g} to {high:g} of training"
     assert far["why_far"][3] == "its lab is 'D', which training lacks"
     assert far["sigma"][1] >= fitted.label_sd
-    known.to_csv(tmp_path / "new.csv", index=False)
+    rows.to_csv(tmp_path / "new.csv", index=False)
     summary = abag.predict(tmp_path / "new.csv", run=planted.at / "fitted", out=tmp_path / "o.csv")
     assert summary["far_rows"] == 2
     assert sum(summary["why_far"].values()) == 2
@@ -286,8 +286,10 @@ def test_categories_are_the_same_however_a_file_writes_them(tmp_path, planted):
 def test_categories_of_truth_values_are_those_of_text():
     frame = pd.DataFrame({"soluble": [True, False]})
     text = pd.DataFrame({"soluble": ["TRUE", " false"]})
-    found = [read_cells(one, (), ("soluble",), "t", "w").words_RG.tolist() for one in (frame, text)]
-    assert found[0] == found[1] == [["True"], ["False"]]
+    categories = [
+        read_cells(source, (), ("soluble",), "t", "w").words_RG.tolist() for source in (frame, text)
+    ]
+    assert categories[0] == categories[1] == [["True"], ["False"]]
 
 
 def test_a_sweep_searches_with_features(planted):
@@ -299,8 +301,8 @@ def test_a_sweep_searches_with_features(planted):
 
 def test_evaluate_reads_the_features_of_a_table(planted, fitted):
     summary = abag.evaluate(planted.at / "fitted", table=planted.test)
-    found = summary["table"]["metrics"]["rmse"]
-    assert found == pytest.approx(rmse(fitted, planted.test), abs=1e-6)
+    reported = summary["table"]["metrics"]["rmse"]
+    assert reported == pytest.approx(rmse(fitted, planted.test), abs=1e-6)
 
 
 def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
@@ -394,14 +396,14 @@ def test_likelihoods_of_the_store_are_features(likely):
     summary = abag.evaluate(case.at / "loglik", table=case.test)
     assert summary["table"]["metrics"]["rmse"] < 0.5
     parent = case.train.iloc[0]
-    found = abag.scan(
+    scanned = abag.scan(
         case.at / "loglik",
         case.at / "scan.csv",
         heavy=parent["heavy"],
         antigen=parent["antigen"],
         positions="A1",
     )
-    assert found["rows"] == 19
+    assert scanned["rows"] == 19
     mutants = pd.read_csv(case.at / "scan.csv")
     sequences = [(parent["heavy"], ""), *((heavy, "") for heavy in mutants["heavy"])]
     of_store = abag.open_store(case.store).vectors("antibody", sequences, pooling="loglik")[:, 0]
@@ -428,8 +430,8 @@ def test_likelihoods_that_a_store_lacks_are_refused(likely, planted):
     with pytest.raises(ColumnError, match="no likelihood of the antibody or antigen in the store"):
         fit(planted, "drawn", head="ridge", features=("loglik",))
     table = likely.train.assign(loglik=np.arange(len(likely.train)))
-    own = fit(likely, "own", table, head="ridge", features=("loglik",))
-    assert own.features.in_tables == ("loglik",)
+    run = fit(likely, "own", table, head="ridge", features=("loglik",))
+    assert run.features.in_tables == ("loglik",)
 
 
 def test_scikit_learn_reads_likelihoods(likely):

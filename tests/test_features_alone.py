@@ -42,8 +42,8 @@ def r2(predicted, truth):
 
 def predict(run, table, *, features=True):
     columns = [table["heavy"].tolist(), None, table["antigen"].tolist()]
-    found = abag.load_predictor(run).predict(*columns, features=table if features else None)
-    return found["pkd_predicted"].to_numpy()
+    scores = abag.load_predictor(run).predict(*columns, features=table if features else None)
+    return scores["pkd_predicted"].to_numpy()
 
 
 @pytest.mark.parametrize("head", ["ridge", "kernel", "gp", "stack"])
@@ -88,8 +88,8 @@ def test_bounds_are_expected_from_features_too():
     vectors = PairVectors(x_ND, np.ones((1, 2), np.float32), rows, 0 * rows)
     features = PairFeatures(ddg[:, None], np.zeros((300, 0), np.float32))
     errors = []
-    for given in (features, None):
-        training = TrainingRows(labels, replace(vectors, features=given), rows, inner_folds(rows))
+    for used in (features, None):
+        training = TrainingRows(labels, replace(vectors, features=used), rows, inner_folds(rows))
         imputed = impute_censored(training)
         bound = censored != 0
         np.testing.assert_array_equal(imputed.pkd[~bound], hidden[~bound])

@@ -83,10 +83,11 @@ SWEEP = {"trials": [1, 2], "folds": [2, 3, 9], "final": [False, True], "members"
 
 def random_options(rng):
     drawn = {"widths": (8,), "epochs": 1, "device": "cpu", "report": False}
-    for one in schema(FitConfig):
-        values = NUMBERS.get(one.name) or one.choices or ([False, True] if one.type is bool else [])
+    for option in schema(FitConfig):
+        flags = [False, True] if option.type is bool else []
+        values = NUMBERS.get(option.name) or option.choices or flags
         if values and rng.random() < 0.4:
-            drawn[one.name] = rng.choice(values)
+            drawn[option.name] = rng.choice(values)
     head = drawn.get("head") or PRESETS[drawn.get("preset", "small")].head
     return {name: value for name, value in drawn.items() if is_used(name, head)}
 
@@ -231,8 +232,8 @@ def sweep_at_random(folder: Path, seed: int) -> AbagError | None:
     frame = random_table(rng)
     options = random_options(rng)
     random_vectors(rng, folder / "swept", frame)
-    known = {one.name for one in schema(FitConfig)} - CHOSEN_BY_SWEEP
-    options = {name: value for name, value in options.items() if name in known}
+    accepted = {option.name for option in schema(FitConfig)} - CHOSEN_BY_SWEEP
+    options = {name: value for name, value in options.items() if name in accepted}
     options |= {"trials": 1} | drawn(rng, SWEEP)
     try:
         abag.sweep(frame, folder / "swept", folder / "sweep", say=lambda _: None, **options)

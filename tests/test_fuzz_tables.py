@@ -52,7 +52,9 @@ def some_table(rng):
         names = rng.sample([*NAMES, *names], rng.randint(1, 7))
     rows = rng.choice([0, *range(1, 7), *range(1, 7)])
     odd = rng.choice([0, 0, 0.05, 0.3])
-    cells = [[rng.choice(ODD if rng.random() < odd else GOOD) for _ in names] for _ in range(rows)]
+    cells = []
+    for _ in range(rows):
+        cells.append([rng.choice(ODD if rng.random() < odd else GOOD) for _ in names])
     frame = pd.DataFrame(cells, columns=names, dtype=object)
     for name in {"pKd", "kd_nm"} & {*names}:
         frame[name] = [rng.choice(ODD) if rng.random() < odd else 6 + r / 4 for r in range(rows)]

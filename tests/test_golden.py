@@ -23,19 +23,19 @@ LONG = [part for part in PARTS if part.startswith(("scores", "splits", "baseline
 
 @pytest.mark.parametrize("part", [*(part for part in PARTS if part not in LONG), *in_ci(*LONG)])
 def test_commands_do_what_was_recorded(part, folder):
-    found = differences(read_golden(part), record(part, folder), part)
-    if found:
+    changed = differences(read_golden(part), record(part, folder), part)
+    if changed:
         again = "If this is intended: python tests/golden/make_golden.py --write"
-        pytest.fail("\n".join([f"{len(found)} differences", *found, again]), pytrace=False)
+        pytest.fail("\n".join([f"{len(changed)} differences", *changed, again]), pytrace=False)
 
 
 def test_every_head_split_baseline_and_rule_is_recorded():
-    heads = [read_golden(f"scores/heads on {what}") for what in ("pairs", "variants", "folds")]
+    heads = [read_golden(f"scores/heads on {kind}") for kind in ("pairs", "variants", "folds")]
     assert set().union(*heads) == set(head_names())
     assert {how.partition("=")[0] for how in read_golden("splits/splits")} == set(SPLIT_VALUES)
     baselines = read_golden("baselines/baselines").values()
     assert set().union(*baselines) >= set(BASELINES) | {
-        name for name, one in MODELS.items() if one.is_baseline
+        name for name, model in MODELS.items() if model.is_baseline
     }
     assert {rule.split()[0] for rule in read_golden("predictions/rank")} == set(RULES)
 

@@ -82,15 +82,17 @@ def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path
     parts = parts_of(table, split="antigen")
     store = make_store(tmp_path / "store", table, parts["train"].head(25), parts["val"])
     said = []
-    given = written_split(table, tmp_path / "split.parquet", split="antigen")
+    split_file = written_split(table, tmp_path / "split.parquet", split="antigen")
     summary = abag.fit(
-        table, store, tmp_path / "run", split=given, **(QUICK | {"say": said.append})
+        table, store, tmp_path / "run", split=split_file, **(QUICK | {"say": said.append})
     )
     assert summary["regimes"][0]["split"]["rows"]["train"] == len(parts["train"]) - 25
     assert any("25 training pairs trained the adapter of drawn and are excluded" in t for t in said)
     written = pd.read_parquet(tmp_path / "run" / "splits.parquet")
     assert (written["split"] == "unused").sum() == 25
-    kept = abag.fit(table, store, tmp_path / "kept", split=given, adapter_rows="train", **QUICK)
+    kept = abag.fit(
+        table, store, tmp_path / "kept", split=split_file, adapter_rows="train", **QUICK
+    )
     assert kept["regimes"][0]["split"]["rows"]["train"] == len(parts["train"])
     assert any("vectors depend on their labels" in text for text in kept["warnings"])
 
@@ -98,13 +100,13 @@ def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path
 @pytest.mark.parametrize("part", ["val", "test"])
 def test_a_held_out_pair_that_trained_the_adapter_is_refused(table, tmp_path, part):
     trained = parts_of(table, split="random")[part].head(1)
-    given = written_split(table, tmp_path / "split.parquet", split="random")
+    split_file = written_split(table, tmp_path / "split.parquet", split="random")
     store = make_store(tmp_path / "store", table, trained)
     with pytest.raises(SplitError, match=r"drawn: 1 of 15 validation and test pairs"):
-        abag.fit(table, store, tmp_path / "run", split=given, **QUICK)
+        abag.fit(table, store, tmp_path / "run", split=split_file, **QUICK)
     assert not (tmp_path / "run").exists()
     allowed = abag.fit(
-        table, store, tmp_path / "run", split=given, allow_adapter_leak=True, **QUICK
+        table, store, tmp_path / "run", split=split_file, allow_adapter_leak=True, **QUICK
     )
     assert any("the scores measure memorisation" in text for text in allowed["warnings"])
 
@@ -133,20 +135,20 @@ def test_near_duplicate_antibodies_count_if_both_sequences_are_held_out(table, t
 
 def test_validation_pairs_of_the_adapter_may_validate_but_not_test_the_head(table, tmp_path):
     parts = parts_of(table, split="random")
-    given = written_split(table, tmp_path / "split.parquet", split="random")
+    split_file = written_split(table, tmp_path / "split.parquet", split="random")
     for name, validated in (("val", parts["val"]), ("test", parts["test"].head(2))):
         make_store(tmp_path / name, table, parts["train"].head(9), validated)
-    abag.fit(table, tmp_path / "val", tmp_path / "run", split=given, **QUICK)
+    abag.fit(table, tmp_path / "val", tmp_path / "run", split=split_file, **QUICK)
     with pytest.raises(SplitError, match="2 of 15"):
-        abag.fit(table, tmp_path / "test", tmp_path / "other", split=given, **QUICK)
+        abag.fit(table, tmp_path / "test", tmp_path / "other", split=split_file, **QUICK)
 
 
 def test_an_adapter_trained_on_every_training_pair_is_refused(table, tmp_path):
     parts = parts_of(table, split="random")
-    given = written_split(table, tmp_path / "split.parquet", split="random")
+    split_file = written_split(table, tmp_path / "split.parquet", split="random")
     store = make_store(tmp_path / "store", table, parts["train"])
     with pytest.raises(SplitError, match=r'head-share above 0.*adapter_rows="train"'):
-        abag.fit(table, store, tmp_path / "run", split=given, **QUICK)
+        abag.fit(table, store, tmp_path / "run", split=split_file, **QUICK)
     assert not (tmp_path / "run").exists()
 
 

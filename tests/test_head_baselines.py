@@ -83,7 +83,7 @@ def inputs_of(pairs, split, antibody_ND, antigen_ND):
     """Return what baselines learn from: the exact pairs of the training part."""
     antibodies = pairs.table.antibodies.chains
     antigens = pairs.table.antigens.chains
-    tables = (np.asarray(one, np.float32) for one in (antibody_ND, antigen_ND))
+    tables = (np.asarray(vectors, np.float32) for vectors in (antibody_ND, antigen_ND))
     vectors = PairVectors(*tables, pairs.antibody, pairs.antigen, antibodies, antigens)
     rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
@@ -92,13 +92,13 @@ def inputs_of(pairs, split, antibody_ND, antigen_ND):
 
 def predict_compared(inputs):
     """Predict by the baselines and by the models that every fit is compared with."""
-    found = predict_baselines(inputs)
-    for name, one in MODELS.items():
-        if one.is_baseline:
+    predicted = predict_baselines(inputs)
+    for name, model in MODELS.items():
+        if model.is_baseline:
             with suppress(DoesNotApply):
-                fit = one.fit(inputs.training)
-                found[name] = fit.predict(inputs.training.vectors)
-    return found
+                fit = model.fit(inputs.training)
+                predicted[name] = fit.predict(inputs.training.vectors)
+    return predicted
 
 
 def ridge(blocks, pkd, fit_rows, fold):
@@ -121,13 +121,13 @@ def test_ridge_equals_the_normal_equations_on_one_row_a_pair(width, monkeypatch)
     ]
     pkd = rng.normal(8, 1, 60)
     fit_rows = np.arange(40)
-    found = ridge(blocks, pkd, fit_rows, np.arange(40) % 5)
+    predicted = ridge(blocks, pkd, fit_rows, np.arange(40) % 5)
     x_PD = np.hstack([b.table_ND[b.index] for b in blocks]).astype(np.float64)
     train = x_PD[:40]
     columns = min(width, len(np.unique(blocks[0].index[:40]))) + 3
     penalty = 0.3 * ((train - train.mean(0)) ** 2).sum() / min(40, columns)
     expected = plain_ridge(train, pkd[:40], penalty)(x_PD)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(predicted, expected, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -138,17 +138,18 @@ def test_ridges_on_a_gpu_equal_those_of_the_cpu():
         for size in [(30, 20), (9, 40)]
     ]
     inputs = blocks, rng.normal(8, 1, 50), rng.permutation(50)[:40], np.arange(40) % 3
-    found = fit_ridge(*inputs, torch.device("cuda"))
+    fitted = fit_ridge(*inputs, torch.device("cuda"))
     expected = fit_ridge(*inputs)
-    for one, other in zip(found.weights, expected.weights, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-9)
-    np.testing.assert_allclose(found.inner, expected.inner, atol=1e-9)
+    for weights, other in zip(fitted.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(weights, other, atol=1e-9)
+    np.testing.assert_allclose(fitted.inner, expected.inner, atol=1e-9)
 
 
 def test_residues_are_counted_like_by_count():
     texts = ["ACDA", "", "XXYA", "W"]
-    found = count_residues(texts)
-    assert found.tolist() == [[text.count(letter) for letter in RESIDUES] for text in texts]
+    counts = count_residues(texts)
+    for text, counted in zip(texts, counts.tolist(), strict=True):
+        assert counted == [text.count(letter) for letter in RESIDUES]
 
 
 @pytest.mark.parametrize(("limit", "threads"), [(1500, {1}), (0, {2})])
@@ -186,22 +187,22 @@ def test_baselines_use_only_exact_training_labels():
 def test_the_antigen_mean_is_undefined_where_every_antigen_is_new():
     pairs, antibody_ND, antigen_ND = planted()
     cold = make_splits(pairs, SplitOptions(split="antigen"))[0]
-    found = predict_baselines(inputs_of(pairs, cold, antibody_ND, antigen_ND))["antigen_mean"]
-    assert np.isnan(found[cold.rows(TEST)]).all()
+    predicted = predict_baselines(inputs_of(pairs, cold, antibody_ND, antigen_ND))["antigen_mean"]
+    assert np.isnan(predicted[cold.rows(TEST)]).all()
     warm = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_baselines(inputs_of(pairs, warm, antibody_ND, antigen_ND))["antigen_mean"]
+    predicted = predict_baselines(inputs_of(pairs, warm, antibody_ND, antigen_ND))["antigen_mean"]
     row = warm.rows(TEST)[0]
     same_antigen = (warm.part == TRAIN) & (pairs.antigen == pairs.antigen[row])
-    assert found[row] == pytest.approx(pairs.pkd[same_antigen].mean())
+    assert predicted[row] == pytest.approx(pairs.pkd[same_antigen].mean())
 
 
 def test_constant_inputs_and_a_single_antigen_give_finite_predictions():
     pairs, antibody_ND, _ = planted(antigens=1, antigen_effect=0)
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_compared(inputs_of(pairs, split, antibody_ND, np.ones((1, 4), np.float32)))
+    predicted = predict_compared(inputs_of(pairs, split, antibody_ND, np.ones((1, 4), np.float32)))
     rows = split.rows(TEST)
-    assert all(np.isfinite(p[rows]).all() for p in found.values())
-    assert found["antigen_ridge"] == pytest.approx(found["train_mean"])
+    assert all(np.isfinite(p[rows]).all() for p in predicted.values())
+    assert predicted["antigen_ridge"] == pytest.approx(predicted["train_mean"])
     constant = predict_compared(
         inputs_of(pairs, split, np.ones_like(antibody_ND), np.ones((1, 4), np.float32))
     )
@@ -213,8 +214,8 @@ def test_the_assay_mean_applies_to_tables_with_an_assay_column():
     frame = pairs.table.frame.assign(assay=lambda f: np.where(f["pkd"] > 8, "spr", "elisa"))
     named = label_pairs(read_pairs(frame), LabelOptions())
     split = random_split(named.antibody, named.antigen, 0)
-    found = predict_baselines(inputs_of(named, split, antibody_ND, antigen_ND))["assay_mean"]
-    assert len(np.unique(found.round(6))) == 2
+    predicted = predict_baselines(inputs_of(named, split, antibody_ND, antigen_ND))["assay_mean"]
+    assert len(np.unique(predicted.round(6))) == 2
     assert any("assay alone explains" in line for line in warnings(named, []))
 
 
@@ -239,22 +240,21 @@ def families(*lengths):
 
 def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     pairs, split, *vectors = families(60)
-    found = predict_compared(inputs_of(pairs, split, *vectors))
+    predicted = predict_compared(inputs_of(pairs, split, *vectors))
     rows = split.rows(TEST)
-    assert np.corrcoef(pairs.pkd[rows], found["mutation_count"][rows])[0, 1] > 0.95
-    assert "one_hot_ridge" in found
-    assert (
-        not {"mutation_count", "one_hot_ridge"}
-        & predict_compared(inputs_of(*families(60, 70, 80))).keys()
-    )
+    assert np.corrcoef(pairs.pkd[rows], predicted["mutation_count"][rows])[0, 1] > 0.95
+    assert "one_hot_ridge" in predicted
+    of_many_lengths = predict_compared(inputs_of(*families(60, 70, 80)))
+    assert not {"mutation_count", "one_hot_ridge"} & of_many_lengths.keys()
 
 
 def test_parent_distance_learns_what_mutations_of_any_parent_cost():
     pairs, split, *vectors = families(60, 70)
     assert len(np.unique(pairs.antibody_cluster)) == 2
     rows = split.rows(TEST)
-    found = predict_baselines(inputs_of(pairs, split, *vectors))
-    assert score(pairs.pkd[rows], found["parent_distance"][rows], pairs.antigen[rows])["r2"] > 0.95
+    predicted = predict_baselines(inputs_of(pairs, split, *vectors))
+    by_distance = predicted["parent_distance"][rows]
+    assert score(pairs.pkd[rows], by_distance, pairs.antigen[rows])["r2"] > 0.95
     unclustered = replace(pairs, antibody_cluster=None)
     assert "parent_distance" not in predict_baselines(inputs_of(unclustered, split, *vectors))
 
@@ -271,16 +271,19 @@ def test_nearest_antibodies_are_left_out_of_large_tables(monkeypatch):
 def test_nearest_antibody_prefers_labels_with_the_same_antigen():
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
-    found = predict_baselines(inputs_of(pairs, split, antibody_ND, antigen_ND))["nearest_antibody"]
+    inputs = inputs_of(pairs, split, antibody_ND, antigen_ND)
+    predicted = predict_baselines(inputs)["nearest_antibody"]
     train = split.rows(TRAIN)
     z_ND = Standardizer.of(antibody_ND, pairs.antibody[train]).apply(antibody_ND)
     seen = np.unique(pairs.antibody[train])
     for row in split.rows(TEST)[:10]:
-        own = pairs.antibody[row]
-        nearest = own if own in seen else seen[np.argmin(((z_ND[seen] - z_ND[own]) ** 2).sum(1))]
+        nearest = pairs.antibody[row]
+        if nearest not in seen:
+            nearest = seen[np.argmin(((z_ND[seen] - z_ND[nearest]) ** 2).sum(1))]
         same_antibody = train[pairs.antibody[train] == nearest]
         same = same_antibody[pairs.antigen[same_antibody] == pairs.antigen[row]]
-        assert found[row] == pytest.approx(pairs.pkd[same if len(same) else same_antibody].mean())
+        nearest_rows = same if len(same) else same_antibody
+        assert predicted[row] == pytest.approx(pairs.pkd[nearest_rows].mean())
 
 
 def test_fit_warns_of_the_problems_that_plan_lists():
@@ -326,9 +329,10 @@ def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
     part[np.flatnonzero(part == TRAIN)[:9]] = VALIDATION
     split = Split(name="cold", part=part, group=third)
     cold = replace(pairs, antibody_cluster=third)
-    found = predict_baselines(inputs_of(cold, split, vectors, np.zeros((1, 2))))["parent_distance"]
-    assert np.ptp(found[split.rows(TEST)]) == 0
-    assert found[split.rows(TEST)[0]] == pytest.approx(found[split.rows(TRAIN)].min())
+    inputs = inputs_of(cold, split, vectors, np.zeros((1, 2)))
+    predicted = predict_baselines(inputs)["parent_distance"]
+    assert np.ptp(predicted[split.rows(TEST)]) == 0
+    assert predicted[split.rows(TEST)[0]] == pytest.approx(predicted[split.rows(TRAIN)].min())
 
 
 def test_labels_explained_by_the_antigen_alone_cause_a_warning():

@@ -36,19 +36,19 @@ def case(tmp_path_factory):
 def fit(case, frame, run, **options):
     quick = {"report": False, "split": "antibody", "device": "cpu", "folds": 3} | options
     summary = abag.fit(frame, case.store, run, **quick)
-    found = pd.read_parquet(run / "predictions.parquet")
-    return summary, found.sort_values("row")
+    predictions = pd.read_parquet(run / "predictions.parquet")
+    return summary, predictions.sort_values("row")
 
 
 @given(side=st.sampled_from([-1, 1]), mean=st.floats(-20, 20), sigma=st.floats(0.1, 5))
 def test_the_expected_label_is_the_mean_of_the_truncated_normal(side, mean, sigma):
-    found = expected_labels(np.zeros(1), np.array([side], np.int8), np.array([mean]), sigma)
+    moments = expected_labels(np.zeros(1), np.array([side], np.int8), np.array([mean]), sigma)
     ends = (-np.inf, -mean / sigma) if side < 0 else (-mean / sigma, np.inf)
     if abs(mean) < 5 * sigma:  # further out scipy's own numbers are wrong
         wanted = truncnorm.stats(*ends, mean, sigma)
-        np.testing.assert_allclose(np.ravel(found), wanted, rtol=1e-6, atol=1e-9)
-    assert side * found[0] >= -1e-9
-    assert 0 <= found[1] <= sigma**2
+        np.testing.assert_allclose(np.ravel(moments), wanted, rtol=1e-6, atol=1e-9)
+    assert side * moments[0] >= -1e-9
+    assert 0 <= moments[1] <= sigma**2
 
 
 def training_rows(below):
@@ -99,8 +99,8 @@ def test_the_baseline_after_censored_labels_is_a_ridge_on_their_expected_ones(mo
 def test_marked_labels_are_predicted_better_than_the_limit_taken_as_exact(case, tmp_path, head):
     error = {}
     for name in ("floored", "marked"):
-        _, found = fit(case, getattr(case, name), tmp_path / name, head=head)
-        error[name] = found["pkd_predicted"].to_numpy() - case.hidden
+        _, predictions = fit(case, getattr(case, name), tmp_path / name, head=head)
+        error[name] = predictions["pkd_predicted"].to_numpy() - case.hidden
     for rows in (slice(None), case.hidden < LIMIT):
         floored = error["floored"][rows]
         marked = error["marked"][rows]
@@ -125,30 +125,30 @@ def test_a_test_part_of_bounds_only_is_refused(case, tmp_path):
 
 
 def test_a_fit_warns_that_its_scores_describe_the_exact_rows_only(case, tmp_path):
-    summary, found = fit(case, case.marked, tmp_path / "run", head="ridge")
-    censored = found[found["censored"] != 0]
+    summary, predictions = fit(case, case.marked, tmp_path / "run", head="ridge")
+    censored = predictions[predictions["censored"] != 0]
     beyond = np.mean(
         [(fold["pkd_predicted"] > fold["pkd"]).mean() for _, fold in censored.groupby("fold")]
     )
     (regime,) = summary["regimes"]
     assert regime["metrics"]["head"]["beyond_bound"] == pytest.approx(beyond)
     assert regime["metrics"]["head"]["n_censored"] == len(censored)
-    assert regime["n"] == len(found) - len(censored)
+    assert regime["n"] == len(predictions) - len(censored)
     (line,) = [line for line in summary["warnings"] if "are those of the other pairs" in line]
-    assert f"{len(censored)} of {len(found)} labels are censored" in line
+    assert f"{len(censored)} of {len(predictions)} labels are censored" in line
 
 
 def test_the_reported_coverage_is_that_of_the_written_sigma_on_exact_rows(case, tmp_path):
-    summary, found = fit(case, case.marked, tmp_path / "run", head="kernel", split="random")
-    exact = found[found["censored"] == 0]
+    summary, predictions = fit(case, case.marked, tmp_path / "run", head="kernel", split="random")
+    exact = predictions[predictions["censored"] == 0]
     inside = (exact["pkd"] - exact["pkd_predicted"]).abs() <= norm.ppf(0.95) * exact["sigma"]
     assert summary["regimes"][0]["coverage"] == pytest.approx(inside.mean())
 
 
 def test_a_pair_that_several_folds_test_counts_once(case, tmp_path):
-    summary, found = fit(case, case.floored, tmp_path / "run", head="ridge", repeats=2)
+    summary, predictions = fit(case, case.floored, tmp_path / "run", head="ridge", repeats=2)
     (regime,) = summary["regimes"]
-    assert (regime["n"], regime["folds"], len(found)) == (180, 6, 360)
+    assert (regime["n"], regime["folds"], len(predictions)) == (180, 6, 360)
     assert regime["groups"] == pytest.approx(60)
 
 

@@ -13,10 +13,10 @@ TENSORS = {"model.w": torch.arange(6.0).reshape(2, 3), "optimizer.step": torch.t
 
 def test_a_checkpoint_restores_tensors_and_state_bit_for_bit(tmp_path):
     save_rotating(tmp_path, TENSORS, {"step": 3, "best_score": 0.1})
-    found = load(tmp_path / "latest")
-    assert found.state == {"step": 3, "best_score": 0.1}
-    assert all(torch.equal(found.tensors[name], TENSORS[name]) for name in TENSORS)
-    assert found.tensors["optimizer.step"].shape == ()
+    loaded = load(tmp_path / "latest")
+    assert loaded.state == {"step": 3, "best_score": 0.1}
+    assert all(torch.equal(loaded.tensors[name], TENSORS[name]) for name in TENSORS)
+    assert loaded.tensors["optimizer.step"].shape == ()
 
 
 def test_rotation_keeps_only_the_two_newest_checkpoints(tmp_path):

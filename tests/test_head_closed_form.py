@@ -47,11 +47,11 @@ def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
 
 
 def fits_of(training):
-    for one in MODELS.values():
-        if one.fit is None:
+    for model in MODELS.values():
+        if model.fit is None:
             continue
         try:
-            yield one.fit(training)
+            yield model.fit(training)
         except DoesNotApply:
             assert len(np.unique(training.vectors.antibody[training.rows])) == 1
 
@@ -96,8 +96,8 @@ def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
     reduced = np.einsum("pr,rs,ps->p", kernel[:, rows], inverse, kernel[:, rows])
     amplitude = target @ inverse @ target / len(rows)
     np.testing.assert_allclose(fit.predict(training.vectors), expected, rtol=1e-9)
-    found = fit.variance(training.vectors)
-    np.testing.assert_allclose(found, amplitude * (1 - reduced), atol=1e-4 * amplitude)
+    variance = fit.variance(training.vectors)
+    np.testing.assert_allclose(variance, amplitude * (1 - reduced), atol=1e-4 * amplitude)
 
 
 def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
@@ -164,12 +164,12 @@ def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
     for fit in fits_of(training):
         whole = fit.predict(training.vectors)
         for pair in (0, 1234, 2999):
-            own = training.vectors
-            i = own.antibody[pair]
-            j = own.antigen[pair]
+            vectors = training.vectors
+            i = vectors.antibody[pair]
+            j = vectors.antigen[pair]
             zero = np.array([0])
-            sides = own.antibody_ND[[i]], own.antigen_ME[[j]], zero, zero
-            alone = PairVectors(*sides, [own.antibody_chains[i]], [own.antigen_chains[j]])
+            sides = vectors.antibody_ND[[i]], vectors.antigen_ME[[j]], zero, zero
+            alone = PairVectors(*sides, [vectors.antibody_chains[i]], [vectors.antigen_chains[j]])
             assert fit.predict(alone)[0] == pytest.approx(whole[pair], rel=1e-9)
 
 
@@ -178,11 +178,11 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
     monkeypatch.setattr(ridge_module, "STRENGTHS", np.array([0.3]))
     training = make_training(antibodies=antibodies)
     fit = fit_linear(training)
-    own = training.vectors
-    x = own.antibody_ND
-    y = own.antigen_ME
-    i = own.antibody
-    j = own.antigen
+    vectors = training.vectors
+    x = vectors.antibody_ND
+    y = vectors.antigen_ME
+    i = vectors.antibody
+    j = vectors.antigen
     blocks = [
         FeatureBlock(Standardizer.of(x, i[training.rows]).apply(x), i),
         FeatureBlock(Standardizer.of(y, j[training.rows]).apply(y), j),
@@ -192,9 +192,9 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
     fold = training.fold
     plain = fit_ridge(blocks, pkd, rows, fold)
 
-    def predict(one):
+    def predict(ridge):
         joined = np.hstack([block.table_ND[block.index] for block in blocks])
-        return one.intercept + joined @ np.concatenate(one.weights)
+        return ridge.intercept + joined @ np.concatenate(ridge.weights)
 
     np.testing.assert_allclose(fit.predict(training.vectors), predict(plain), rtol=1e-6)
     # with 3 antibodies a refit spans fewer dimensions, which changes the unit of its strength
@@ -218,13 +218,13 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
     monkeypatch.setattr(module.SolvedKernels, "factorise", counted)
     together = make_training(pairs=120, train=train)
     for criterion in ("error", "evidence"):
-        found = fit_gaussian_process(together, criterion)
+        shared = fit_gaussian_process(together, criterion)
         first = len(tried)
         alone = fit_gaussian_process(make_training(pairs=120, train=train), criterion)
         assert first < len(tried)
-        assert found.settings == alone.settings
+        assert shared.settings == alone.settings
         for name, array in alone.arrays().items():
-            np.testing.assert_array_equal(found.arrays()[name], array)
+            np.testing.assert_array_equal(shared.arrays()[name], array)
         tried = tried[:first]
     # each process solves what it chose once more
     assert len(tried) <= len(set(tried)) + 2
@@ -260,10 +260,10 @@ def test_the_variance_of_inducing_pairs_is_that_of_a_subset_of_regressors():
     expected = few.T @ inner @ (few / noise) @ solver.target
     np.testing.assert_allclose(few.T @ weight, expected, atol=1e-5)
     # k (K^-1 - (K + k D^-1 k)^-1) k is what the pairs take from the variance of another one
-    known = np.linalg.inv(matrix[:50, :50] + 1e-8 * np.eye(50)) - inner
+    explained = np.linalg.inv(matrix[:50, :50] + 1e-8 * np.eye(50)) - inner
     others = few[:, 60:90].T
     np.testing.assert_allclose(
-        np.square(others @ root).sum(axis=1), ((others @ known) * others).sum(axis=1), atol=1e-5
+        np.square(others @ root).sum(axis=1), ((others @ explained) * others).sum(axis=1), atol=1e-5
     )
     covariance = few.T @ np.linalg.inv(matrix[:50, :50] + 1e-8 * np.eye(50)) @ few
     covariance[np.diag_indices_from(covariance)] += noise
@@ -313,21 +313,21 @@ def test_costs_of_a_fold_are_those_of_its_own_pairs(seed, noise, inner):
     chosen = Chosen(KERNEL, noise)
     full = matrix + noise * np.diag(solver.share)
 
-    own = full[np.ix_(learned, learned)]
+    kernel = full[np.ix_(learned, learned)]
     y = fold.target_C[learned]
     of_inner = fold.inner_C[learned]
     squares = 0.0
     for k in np.unique(of_inner):
         tested = of_inner == k
         mean = y[~tested].mean() if not tested.all() else 0.0
-        weight = np.linalg.solve(own[np.ix_(~tested, ~tested)], y[~tested] - mean)
-        found = mean + matrix[np.ix_(learned, learned)][np.ix_(tested, ~tested)] @ weight
-        squares += np.square(y[tested] - found).sum()
+        weight = np.linalg.solve(kernel[np.ix_(~tested, ~tested)], y[~tested] - mean)
+        predicted = mean + matrix[np.ix_(learned, learned)][np.ix_(tested, ~tested)] @ weight
+        squares += np.square(y[tested] - predicted).sum()
     assert search.cost(0, chosen, "error") == pytest.approx(squares, rel=1e-6)
 
     centred = y - y.mean()
-    amplitude = centred @ np.linalg.solve(own, centred) / len(y)
-    log_density = multivariate_normal.logpdf(centred, cov=amplitude * own)
+    amplitude = centred @ np.linalg.solve(kernel, centred) / len(y)
+    log_density = multivariate_normal.logpdf(centred, cov=amplitude * kernel)
     constant = len(y) * (1 + np.log(2 * np.pi) - np.log(len(y)))
     assert search.cost(0, chosen, "evidence") == pytest.approx(
         -2 * log_density - constant, rel=1e-6, abs=1e-6
@@ -341,12 +341,12 @@ def test_a_choice_does_not_see_what_its_fold_holds_out():
     fold = FoldLabels(learned, np.arange(len(matrix)) % 3, rng.normal(size=len(matrix)))
     other_labels = np.where(learned, fold.target_C, 100.0)
     changed = replace(fold, target_C=other_labels)
-    costs = [
-        SharedSearch(solver, {}, [one]).cost(0, Chosen(KERNEL, 0.2), criterion)
-        for one in (fold, changed)
-        for criterion in ("error", "evidence")
-    ]
-    assert costs[:2] == pytest.approx(costs[2:], rel=1e-6)
+    for criterion in ("error", "evidence"):
+        before, after = (
+            SharedSearch(solver, {}, [labels]).cost(0, Chosen(KERNEL, 0.2), criterion)
+            for labels in (fold, changed)
+        )
+        assert before == pytest.approx(after, rel=1e-6)
 
 
 def test_folds_of_a_run_choose_what_they_would_choose_alone():
@@ -362,10 +362,10 @@ def test_folds_of_a_run_choose_what_they_would_choose_alone():
     for fold, shared in zip(folds, searched, strict=True):
         for criterion in ("error", "evidence"):
             alone = fit_gaussian_process(replace(fold, shared={}), criterion).settings
-            found = fit_gaussian_process(replace(shared, shared={}), criterion).settings
+            chosen = fit_gaussian_process(replace(shared, shared={}), criterion).settings
             # vectors of all pairs set the unit of distances: neighbours on the grid may change
-            assert 0.3 <= found.scale / alone.scale <= 3.5
-            assert found.antibody.units == alone.antibody.units
+            assert 0.3 <= chosen.scale / alone.scale <= 3.5
+            assert chosen.antibody.units == alone.antibody.units
 
 
 def test_kept_costs_of_a_search_are_used_where_nothing_else_has_changed(monkeypatch):
@@ -399,7 +399,7 @@ def test_kept_costs_of_a_search_are_used_where_nothing_else_has_changed(monkeypa
         ),
         SharedSearch(solver, {}, search.folds[:1]),
     ]
-    assert len({search.digest(), *(one.digest() for one in others)}) == 6
+    assert len({search.digest(), *(other.digest() for other in others)}) == 6
 
 
 def test_threads_do_not_change_the_costs_of_a_search():

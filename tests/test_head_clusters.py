@@ -115,8 +115,8 @@ def test_antigens_of_twilight_families_are_clustered_as_by_comparing_every_pair(
             start = rng.integers(40)
             strings.append(mutated(rng, text[start : start + rng.integers(40, 90)], 3))
         for identity in (0.9, 0.6, 0.4):
-            found = cluster(strings, identity, contained=True)
-            assert partition(found) == partition(plain_clusters(strings, identity, True))
+            clusters = cluster(strings, identity, contained=True)
+            assert partition(clusters) == partition(plain_clusters(strings, identity, True))
 
 
 @pytest.mark.usefixtures("each_platform")
@@ -157,9 +157,9 @@ def test_variants_of_antigens_that_are_just_far_from_each_other_are_compared_one
         for _ in range(5):
             strings.append(replaced(second, rng.choice(60, 2, replace=False), parent))
             strings.append(replaced(parent, rng.choice(60, 2, replace=False), second))
-        found = cluster(strings, identity, contained=True)
-        assert partition(found) == partition(plain_clusters(strings, identity, True))
-        joined.append(len(set(found)) == 1)
+        clusters = cluster(strings, identity, contained=True)
+        assert partition(clusters) == partition(plain_clusters(strings, identity, True))
+        joined.append(len(set(clusters)) == 1)
     assert any(joined)
 
 
@@ -186,8 +186,8 @@ def test_new_antigens_are_near_those_that_comparing_every_pair_finds():
                 pairs = [sorted((x, y), key=len) for y in targets]
                 edits = [(plain_distance(a, b, contained=True), len(a)) for a, b in pairs]
                 expected.append(any(k <= np.floor((1 - identity) * n + 1e-9) for k, n in edits))
-            found = contained_near(np.array(queries, object), np.array(targets, object), identity)
-            assert found.tolist() == expected
+            near = contained_near(np.array(queries, object), np.array(targets, object), identity)
+            assert near.tolist() == expected
 
 
 @pytest.mark.parametrize("contained", [False, True])
@@ -201,23 +201,23 @@ def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
         strings = family_members(rng, 24)
         queries = rng.random(24) < 0.5 if seed % 2 and not contained else None
         for identity in (0.95, 0.9, 0.8, 0.4):
-            found = cluster(strings, identity, contained=contained, queries=queries)
+            clusters = cluster(strings, identity, contained=contained, queries=queries)
             expected = plain_clusters(strings, identity, contained, queries)
-            assert partition(found) == partition(expected)
+            assert partition(clusters) == partition(expected)
 
 
 def test_clusters_that_are_joined_anyway_are_joined_with_others():
     rng = np.random.default_rng(4)
-    strings = [mutated(rng, one, 1) for one in family_members(rng, 12) for _ in range(2)]
+    strings = [mutated(rng, chain, 1) for chain in family_members(rng, 12) for _ in range(2)]
     joined = rng.integers(8, size=24)
     _, first = np.unique(strings, return_index=True)  # equal strings are joined in any case
-    found = cluster([strings[i] for i in first], 0.8, joined=joined[first])
+    clusters = cluster([strings[i] for i in first], 0.8, joined=joined[first])
     expected = plain_clusters([strings[i] for i in first], 0.8, False)
     both = near_duplicates.join_clusters(
         len(first),
         [(np.arange(len(first)), labels) for labels in (joined[first], np.array(expected))],
     )
-    assert partition(found) == partition(both)
+    assert partition(clusters) == partition(both)
 
 
 def test_pairs_exactly_at_the_identity_threshold_are_clustered():
@@ -277,15 +277,16 @@ def test_clustering_nothing_gives_no_clusters():
 def test_distances_to_parents_equal_those_of_one_antibody_at_a_time(antibodies, seed):
     rng = np.random.default_rng(seed)
     group = rng.integers(3, size=len(antibodies))
-    known = rng.random(len(antibodies)) < 0.6
-    known[np.unique(group, return_index=True)[1]] = True
+    is_known = rng.random(len(antibodies)) < 0.6
+    is_known[np.unique(group, return_index=True)[1]] = True
     expected = []
-    for own, chains in zip(group, antibodies, strict=True):
-        family = [a for a, k, g in zip(antibodies, known, group, strict=True) if k and g == own]
+    for group_of_antibody, chains in zip(group, antibodies, strict=True):
+        rows_of_family = np.flatnonzero(is_known & (group == group_of_antibody))
+        family = [antibodies[row] for row in rows_of_family]
         parents = [consensus(texts) for texts in zip(*family, strict=True)]
         edits = [plain_distance(x, y, False) for x, y in zip(chains, parents, strict=True)]
         expected.append(sum(edits))
-    assert distance_to_parent(antibodies, group, known).tolist() == expected
+    assert distance_to_parent(antibodies, group, is_known).tolist() == expected
 
 
 def test_peptides_are_found_where_they_occur_in_longer_chains():
@@ -299,11 +300,10 @@ def test_peptides_are_found_where_they_occur_in_longer_chains():
 
 def plain_clones(antibodies):
     """Single-linkage clusters of clones, by comparing every pair."""
-    places = [(heavy, locate_positions(heavy, "heavy")) for heavy, _ in antibodies]
-    loops = [
-        [heavy[at] for p, at in one.items() if 105 <= position_number(p) <= 117]
-        for heavy, one in places
-    ]
+    loops = []
+    for heavy, _ in antibodies:
+        positions = locate_positions(heavy, "heavy")
+        loops.append([heavy[at] for p, at in positions.items() if 105 <= position_number(p) <= 117])
     labels = list(range(len(antibodies)))
     for i, (x, _) in enumerate(antibodies):
         for j, (y, _) in enumerate(antibodies[:i]):
@@ -331,9 +331,9 @@ def test_clones_are_those_of_comparing_every_pair(neighbours, monkeypatch):
         ends = HEAVY[:start], HEAVY[start + 13 :]
         heavy = loop.join(substituted(rng, end, rng.choice([0, 0.2])) for end in ends)
         antibodies.append((heavy, LIGHT))
-    found = clone_clusters(antibodies)
-    assert 4 < len(set(found)) < 30
-    assert partition(found) == partition(plain_clones(antibodies))
+    clones = clone_clusters(antibodies)
+    assert 4 < len(set(clones)) < 30
+    assert partition(clones) == partition(plain_clones(antibodies))
 
 
 def test_clones_in_one_large_bucket_of_equal_loops_are_all_found():
@@ -347,6 +347,6 @@ def test_distance_to_the_consensus_counts_both_chains():
     family = [("ACDEF", "KL"), ("ACDEF", "KL"), ("ACDEY", "KL"), ("ACDE", "KV"), ("WWWWW", "WW")]
     assert consensus([heavy for heavy, _ in family[:4]]) == "ACDEF"
     assert distance_to_parent(family, np.array([0, 0, 0, 0, 1])).tolist() == [0, 0, 1, 2, 0]
-    known = np.array([False, False, True, False, True])
-    found = distance_to_parent(family, np.array([0, 0, 0, 0, 1]), known)
-    assert found.tolist() == [1, 1, 0, 2, 0]
+    is_known = np.array([False, False, True, False, True])
+    distances = distance_to_parent(family, np.array([0, 0, 0, 0, 1]), is_known)
+    assert distances.tolist() == [1, 1, 0, 2, 0]

@@ -27,7 +27,7 @@ from abag.head.regimes.splits import TEST, TRAIN
 def table():
     """Pairs in any order, some measured twice and some censored."""
     frame = demo_table().head(120).assign(censored="")
-    twice = frame.head(10).assign(pKd=lambda one: one["pKd"] + 0.4)
+    twice = frame.head(10).assign(pKd=lambda rows: rows["pKd"] + 0.4)
     low = frame.tail(8).assign(censored=">")
     whole = pd.concat([frame.iloc[:-8], twice, low], ignore_index=True)
     return whole.sample(frac=1, random_state=1, ignore_index=True)
@@ -119,14 +119,14 @@ def test_invalid_input_is_refused_in_one_line(store, table):
 
 
 def test_a_store_makes_the_dataset_too(store, table, data):
-    found = abag.open_store(store).dataset(table)
-    assert np.array_equal(found.y, data.y)
-    assert repr(found).splitlines()[0] == "PairDataset: 120 pairs of table"
-    shown = found._repr_html_()
+    opened = abag.open_store(store).dataset(table)
+    assert np.array_equal(opened.y, data.y)
+    assert repr(opened).splitlines()[0] == "PairDataset: 120 pairs of table"
+    shown = opened._repr_html_()
     assert shown.startswith("<pre>PairDataset")
     assert " pKd" in shown
     assert "<table" in shown  # the first pairs
-    assert found.options == DatasetOptions()
+    assert opened.options == DatasetOptions()
 
 
 def with_scores(table):

@@ -131,14 +131,14 @@ def test_each_member_is_updated_as_by_adamw_of_torch(alike):
     for _ in range(3):
         for p in stack.parameters():
             p.grad = torch.randn_like(p)
-        for k, (theirs, own) in enumerate(alone):
-            for p, stacked in zip(own, stack.parameters(), strict=True):
+        for k, (theirs, parameters) in enumerate(alone):
+            for p, stacked in zip(parameters, stack.parameters(), strict=True):
                 p.grad = stacked.grad[k].clone()
-            torch.nn.utils.clip_grad_norm_(own, MAX_GRADIENT_NORM)
+            torch.nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
             theirs.step()
         ours.update()
-    for k, (_, own) in enumerate(alone):
-        for p, stacked in zip(own, stack.parameters(), strict=True):
+    for k, (_, parameters) in enumerate(alone):
+        for p, stacked in zip(parameters, stack.parameters(), strict=True):
             torch.testing.assert_close(stacked[k], p)
     assert ours.state["bias.step"].tolist() == [3, 3, 3]
 
@@ -174,8 +174,8 @@ def test_a_bootstrap_sample_contains_whole_groups(sizes, seed):
     bag = draw_bootstrap_sample(rows, group, seed)
     times = np.bincount(bag - 100, minlength=len(group))
     of_group = [np.unique(times[group == g]) for g in np.unique(group)]
-    assert all(len(one) == 1 for one in of_group)
-    assert sum(int(one[0]) for one in of_group) == len(sizes)
+    assert all(len(counts) == 1 for counts in of_group)
+    assert sum(int(counts[0]) for counts in of_group) == len(sizes)
 
 
 def test_members_draw_different_bootstrap_samples_and_a_single_head_none():
@@ -204,20 +204,20 @@ def quick_fit(case, run, **options):
 def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
     quick_fit(case, tmp_path / "run", members=4, epochs=20, lr=1e-2)
     predictor = abag.load_predictor(tmp_path / "run")
-    (part,) = (one for one in predictor.parts if one.name == "mlp")
+    (part,) = (part for part in predictor.parts if part.name == "mlp")
     assert len(part.models) == 4
     table = read_pairs(case.frame)
     store = open_store(case.store)
     sides = table.antibodies, table.antigens
     vectors = PairVectors(
-        *(predictor.read(store, one.kind, one.keys) for one in sides), *(s.of_row for s in sides)
+        *(predictor.read(store, side.kind, side.keys) for side in sides), *(s.of_row for s in sides)
     )
-    each = [model.predict(vectors) for model in part.models]
-    np.testing.assert_allclose(part.predict(vectors), np.mean(each, axis=0))
-    found, _ = Scorer(predictor, store, *sides).score_rows()
+    member_pkd = [model.predict(vectors) for model in part.models]
+    np.testing.assert_allclose(part.predict(vectors), np.mean(member_pkd, axis=0))
+    scores, _ = Scorer(predictor, store, *sides).score_rows()
     (regime,) = predictor.regimes.values()
-    sigma = np.hypot(regime.spread * np.std(each, axis=0), regime.noise)
-    np.testing.assert_allclose(found["sigma"], sigma, rtol=1e-6)
+    sigma = np.hypot(regime.spread * np.std(member_pkd, axis=0), regime.noise)
+    np.testing.assert_allclose(scores["sigma"], sigma, rtol=1e-6)
 
 
 def test_saving_and_loading_a_stack_keeps_tensor_addresses():
@@ -242,5 +242,5 @@ def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeyp
         losses = [line["loss"] for line in lines_of(tmp_path / f"{k}")]
         assert [line["losses"][k] for line in together][:20] == pytest.approx(losses[:20], rel=1e-4)
         alone.append(predicted_by("mlp", tmp_path / f"{k}"))
-    found = predicted_by("mlp", tmp_path / "all")
-    np.testing.assert_allclose(found, np.mean(alone, axis=0), atol=1e-2)
+    predicted = predicted_by("mlp", tmp_path / "all")
+    np.testing.assert_allclose(predicted, np.mean(alone, axis=0), atol=1e-2)

@@ -44,15 +44,18 @@ from abag.sklearn import (
 
 ROOT = Path(__file__).parent.parent
 SPLITTERS = {
-    "random": RandomSplit, "antigen": AntigenSplit, "antibody": AntibodySplit, "both": BothSplit,
-}  # fmt: skip
+    "random": RandomSplit,
+    "antigen": AntigenSplit,
+    "antibody": AntibodySplit,
+    "both": BothSplit,
+}
 
 
 @pytest.fixture(scope="module")
 def table():
     """Pairs of which some are measured twice, in the order of nobody's keys."""
     frame = demo_table().head(150)
-    twice = frame.head(20).assign(pKd=lambda one: one["pKd"] + 0.2)
+    twice = frame.head(20).assign(pKd=lambda rows: rows["pKd"] + 0.2)
     return pd.concat([frame, twice]).sample(frac=1, random_state=0)
 
 
@@ -102,7 +105,8 @@ def test_a_regressor_and_abag_fit_make_the_same_predictor(store, X, y, tmp_path,
     np.testing.assert_array_equal(model.predict(X), expected["pkd_predicted"])
     np.testing.assert_array_equal(model.predict(X, return_std=True)[1], expected["sigma"])
     for score in ("rmse", "r2", "skill"):
-        assert [one[score] for one in model.regimes_] == [one[score] for one in summary["regimes"]]
+        expected_scores = [regime[score] for regime in summary["regimes"]]
+        assert [regime[score] for regime in model.regimes_] == expected_scores
 
 
 def test_the_score_of_a_regressor_is_scikit_learns_r2_score(store, X, y):
@@ -117,8 +121,8 @@ def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, 
     model = AffinityRegressor(store, members=2, epochs=2, split="random").fit(X, y)
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(again.predict(X), model.predict(X))
-    found = again.predictor_.predict(X["heavy"][:3], X["light"][:3], X["antigen"][:3])
-    assert list(found["regime"]) == ["known"] * 3
+    scores = again.predictor_.predict(X["heavy"][:3], X["light"][:3], X["antigen"][:3])
+    assert list(scores["regime"]) == ["known"] * 3
     fresh = clone(model)
     assert fresh.get_params() == model.get_params()
     with pytest.raises(NotFittedError):
@@ -128,12 +132,12 @@ def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, 
 
 
 def test_the_parameters_are_the_options_of_fit(store):
-    given = AffinityRegressor(store).get_params()
-    options = {one.name: one.default for one in schema(FitConfig)}
+    parameters = AffinityRegressor(store).get_params()
+    options = {option.name: option.default for option in schema(FitConfig)}
     assert NOT_OF_ESTIMATORS <= options.keys()
     for name in options.keys() - NOT_OF_ESTIMATORS:
-        assert given[name] == options[name]
-    assert given.keys() - options.keys() == {"store", "encode", "verbose"}
+        assert parameters[name] == options[name]
+    assert parameters.keys() - options.keys() == {"store", "encode", "verbose"}
     assert repr(AffinityRegressor("a", lr=0.1)) == "AffinityRegressor(lr=0.1, store='a')"
 
 
@@ -158,11 +162,11 @@ def test_messages_are_only_shown_on_request(store, X, y, capfd):
 
 def test_a_vectorizer_gives_the_vectors_of_both_sequences(store, table, X, y):
     vectorizer = PairVectorizer(store)
-    found = vectorizer.fit_transform(X)
+    vectors = vectorizer.fit_transform(X)
     opened = abag.open_store(store)
     antibodies = list(zip(X["heavy"], X["light"], strict=True))
     sides = opened.vectors("antibody", antibodies), opened.vectors("antigen", X["antigen"])
-    assert np.array_equal(found, np.hstack(sides))
+    assert np.array_equal(vectors, np.hstack(sides))
     names = vectorizer.get_feature_names_out()
     assert (names[0], names[-1]) == ("antibody_mean_0", f"antigen_mean_{sides[1].shape[1] - 1}")
     framed = PairVectorizer(store).set_output(transform="pandas").fit_transform(X)
@@ -171,7 +175,7 @@ def test_a_vectorizer_gives_the_vectors_of_both_sequences(store, table, X, y):
     renamed = X.rename(columns={"heavy": "a", "light": "b", "antigen": "c"})
     columns = {"heavy": "a", "light": "b", "antigen": "c"}
     again = PairVectorizer(store, columns=columns).fit(renamed).transform(renamed)
-    assert np.array_equal(again, found)
+    assert np.array_equal(again, vectors)
 
 
 def test_a_pipeline_of_vectors_and_ridge_predicts(store, X, y):
@@ -349,7 +353,7 @@ class OfNumbers:
         digits = words[..., None] // np.uint64(20) ** np.arange(12, dtype=np.uint64)
         letters = LETTERS[(digits % np.uint64(20)).astype(int)].reshape(len(X), -1)
         text = ["".join(row) for row in letters]
-        return pd.DataFrame({"heavy": text, "antigen": [one[::-1] for one in text]})
+        return pd.DataFrame({"heavy": text, "antigen": [sequence[::-1] for sequence in text]})
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -397,14 +401,13 @@ def test_the_checks_of_scikit_learn_pass_on_numbers_spelled_as_sequences(
 ):
     expected = EXPECTED[estimator.__mro__[2]]
     results = results_of(estimator(one_pair_store, encode=True, **options), expected)
-    for one in results:  # shown by pytest -s
-        print(
-            f"{one['status']:7} {one['check_name']}  {expected.get(one['check_name'], '')}".rstrip()
-        )
-    by_status = {
-        status: {one["check_name"] for one in results if one["status"] == status}
-        for status in ("passed", "xfail", "failed")
-    }
+    for check in results:  # shown by pytest -s
+        reason = expected.get(check["check_name"], "")
+        print(f"{check['status']:7} {check['check_name']}  {reason}".rstrip())
+    by_status = {"passed": set(), "xfail": set(), "failed": set()}
+    for check in results:
+        if check["status"] in by_status:
+            by_status[check["status"]].add(check["check_name"])
     assert by_status["failed"] == set()
     assert by_status["xfail"] == set(expected)
     assert len(by_status["passed"]) >= 40

@@ -24,9 +24,9 @@ def case(tmp_path_factory):
     frame = draw_pairs(30, 6)
     new = draw_pairs(5, 6, seed=1, antigens=sorted(set(frame["antigen"])))
     add_vectors(at / "store", pd.concat([frame, new]))
-    one = abag.fit(frame, at / "store", at / "one", **QUICK)
+    one_fold = abag.fit(frame, at / "store", at / "one", **QUICK)
     folded = abag.fit(frame, at / "store", at / "folds", **QUICK | {"folds": 3, "repeats": 2})
-    return SimpleNamespace(at=at, frame=frame, new=new, one=one, folded=folded)
+    return SimpleNamespace(at=at, frame=frame, new=new, one=one_fold, folded=folded)
 
 
 def run_evaluate(case, name="one", **options):
@@ -37,9 +37,10 @@ def run_evaluate(case, name="one", **options):
 def keyed(frame):
     table = read_pairs(frame)
     sides = {"antibody_key": table.antibodies, "antigen_key": table.antigens}
-    return frame.assign(
-        **{n: [k.tobytes().hex() for k in side.keys[side.of_row]] for n, side in sides.items()}
-    )
+    keys = {}
+    for name, side in sides.items():
+        keys[name] = [key.tobytes().hex() for key in side.keys[side.of_row]]
+    return frame.assign(**keys)
 
 
 def own_predictions(case, name="one", part="test"):  # all that is written is tested
@@ -69,14 +70,14 @@ def test_a_head_of_one_model_is_not_its_own_baseline(case, tmp_path):
 
     abag.fit(label(case.frame), case.at / "store", tmp_path, head="antibody_ridge")
     table = evaluate(tmp_path, table=label(case.new))["table"]
-    assert [one["best_baseline"] for one in table["regimes"]] == ["train_mean"]
+    assert [regime["best_baseline"] for regime in table["regimes"]] == ["train_mean"]
 
 
 @pytest.mark.parametrize(("name", "fitted"), [("one", "one"), ("folds", "folded")])
 def test_scores_of_a_saved_run_equal_those_of_fit_bit_for_bit(case, name, fitted):
-    found, _ = run_evaluate(case, name)
-    assert found == json.loads(json.dumps(getattr(case, fitted)))
-    assert found["regimes"][0]["sentence"] in describe_scores(found)
+    summary, _ = run_evaluate(case, name)
+    assert summary == json.loads(json.dumps(getattr(case, fitted)))
+    assert summary["regimes"][0]["sentence"] in describe_scores(summary)
 
 
 FILES = ("config.json", "summary.json", "pairs.parquet", "predictions.parquet")
@@ -113,9 +114,9 @@ def test_a_split_and_predictions_of_two_runs_are_refused(case, tmp_path):
 @pytest.mark.parametrize("name", ["one", "folds"])
 def test_pairs_in_the_training_set_are_counted(case, name):
     both = pd.concat([case.frame, case.new], ignore_index=True)
-    found, said = run_evaluate(case, name, table=both)
+    summary, said = run_evaluate(case, name, table=both)
     assert "are optimistic" in said[-1]
-    counted = found["table"]["in_training"]
+    counted = summary["table"]["in_training"]
     assert counted["pair"] == len(case.frame)
     assert counted["antibody"] == len(case.frame)
     assert counted["antigen"] == len(both)
@@ -127,9 +128,9 @@ def test_labels_are_read_with_the_options_of_the_run(case):
     abag.fit(molar, case.at / "store", case.at / "molar", **QUICK | units)
     new = case.new.assign(K=10 ** (9 - case.new["pKd"])).drop(columns="pKd")
     twice = pd.concat([new, new.assign(K=new["K"] * 4)])
-    found, _ = run_evaluate(case, "molar", table=twice)
-    assert found["table"]["pairs"] == len(new)
-    assert found["table"]["metrics"]["mae"] < 5
+    summary, _ = run_evaluate(case, "molar", table=twice)
+    assert summary["table"]["pairs"] == len(new)
+    assert summary["table"]["metrics"]["mae"] < 5
 
 
 def test_bad_rows_are_refused_or_skipped_and_reported(case):
@@ -156,8 +157,8 @@ def test_sequences_of_a_table_that_the_store_lacks_are_encoded_first(tmp_path):
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     abag.fit(frame, tmp_path / "store", tmp_path / "run", **QUICK)
     said = []
-    found = evaluate(tmp_path / "run", table=draw_pairs(5, 6, seed=2), say=said.append)
-    assert found["table"]["pairs"] == 30
+    summary = evaluate(tmp_path / "run", table=draw_pairs(5, 6, seed=2), say=said.append)
+    assert summary["table"]["pairs"] == 30
     assert "encoding 5 antibodies with composition and 6 antigens with composition" in "\n".join(
         said
     )
@@ -219,11 +220,11 @@ def test_an_ambiguous_prediction_column_must_be_named(case):
     theirs = own_predictions(case)
     with pytest.raises(ColumnError, match="--column prediction=NAME"):
         run_evaluate(case, predictions=theirs.rename(columns={"pkd_predicted": "mine"}))
-    two = theirs.assign(prediction=7.0)
+    ambiguous = theirs.assign(prediction=7.0)
     with pytest.raises(ColumnError, match="--column prediction=NAME"):
-        run_evaluate(case, predictions=two)
-    found, _ = run_evaluate(case, predictions=two, columns={"prediction": "prediction"})
-    assert found["predictions"]["regimes"][0]["spearman"]["value"] == 0
+        run_evaluate(case, predictions=ambiguous)
+    summary, _ = run_evaluate(case, predictions=ambiguous, columns={"prediction": "prediction"})
+    assert summary["predictions"]["regimes"][0]["spearman"]["value"] == 0
 
 
 @pytest.mark.parametrize("options", [
@@ -237,11 +238,11 @@ def test_inputs_that_would_not_be_used_are_refused(case, options):
 
 
 def test_another_table_is_scored_by_the_regimes_of_its_pairs(case):
-    found, said = run_evaluate(case, table=case.new)
-    table = found["table"]
+    summary, said = run_evaluate(case, table=case.new)
+    table = summary["table"]
     assert (table["pairs"], table["in_training"]["antibody"]) == (30, 0)
     assert table["in_training"]["antigen"] == 30
-    assert [one["regime"] for one in table["regimes"]] == ["new_antibody"]
+    assert [regime["regime"] for regime in table["regimes"]] == ["new_antibody"]
     assert table["regimes"][0]["n"] == 30
     assert table["far"] == 30  # the run has measured random pairs only
     predicted = abag.load_predictor(case.at / "one").predict(
@@ -251,20 +252,21 @@ def test_another_table_is_scored_by_the_regimes_of_its_pairs(case):
     assert table["regimes"][0]["rmse"] == pytest.approx(rmse, rel=1e-4)
     assert table["metrics"]["rmse"] == pytest.approx(rmse, rel=1e-4)
     assert table["bias"] == pytest.approx(np.mean(predicted - case.new["pKd"]), rel=1e-3)
-    lines = describe_scores(found).split("\n")
+    lines = describe_scores(summary).split("\n")
     assert lines[0].endswith(":")  # the table comes first
     assert "30 pairs outside training data" in "\n".join(lines)
-    assert f"{found['run']}, cross-validated:" in lines
+    assert f"{summary['run']}, cross-validated:" in lines
     assert any("0 of 30 pairs are training pairs" in text for text in said)
 
 
 @pytest.mark.parametrize("name", ["one", "folds"])
 def test_the_predictions_of_the_run_are_indistinguishable_from_the_head(case, name):
-    found, said = run_evaluate(case, name, predictions=own_predictions(case, name))
-    theirs = found["predictions"]["regimes"]
-    ours = found["regimes"]
-    assert [one["rmse"] for one in theirs] == pytest.approx([one["rmse"] for one in ours])
-    (verdict,) = found["predictions"]["verdicts"]
+    summary, said = run_evaluate(case, name, predictions=own_predictions(case, name))
+    theirs = summary["predictions"]["regimes"]
+    ours = summary["regimes"]
+    our_rmse = [regime["rmse"] for regime in ours]
+    assert [regime["rmse"] for regime in theirs] == pytest.approx(our_rmse)
+    (verdict,) = summary["predictions"]["verdicts"]
     assert "the run is statistically indistinguishable from" in verdict
     assert verdict in said
 
@@ -272,6 +274,6 @@ def test_the_predictions_of_the_run_are_indistinguishable_from_the_head(case, na
 def test_perfect_predictions_are_better_than_the_head(case):
     perfect = own_predictions(case).drop(columns=["fold", "pkd_predicted"]).drop_duplicates()
     perfect = perfect.merge(case.frame.rename(columns={"pKd": "pkd_predicted"}))
-    found, _ = run_evaluate(case, predictions=perfect)
-    assert found["predictions"]["regimes"][0]["rmse"] == pytest.approx(0, abs=1e-9)
-    assert "the run is worse than" in found["predictions"]["verdicts"][0]
+    summary, _ = run_evaluate(case, predictions=perfect)
+    assert summary["predictions"]["regimes"][0]["rmse"] == pytest.approx(0, abs=1e-9)
+    assert "the run is worse than" in summary["predictions"]["verdicts"][0]

@@ -81,8 +81,8 @@ def test_stacked_folds_equal_folds_trained_one_by_one(tmp_path, options):
 def test_a_fold_with_dropout_does_not_depend_on_the_other_folds_of_its_stack(tmp_path):
     four = train_folds(tmp_path / "four", FOLDS, dropout=0.3)
     two = train_folds(tmp_path / "two", FOLDS[1:3], dropout=0.3)
-    for one, other in zip(four[1:3], two, strict=True):
-        np.testing.assert_allclose(one.predicted_MP, other.predicted_MP, atol=2e-5)
+    for fold, other in zip(four[1:3], two, strict=True):
+        np.testing.assert_allclose(fold.predicted_MP, other.predicted_MP, atol=2e-5)
 
 
 def test_folds_whose_steps_have_the_same_shape_are_grouped():
@@ -116,16 +116,19 @@ def test_patience_ends_each_fold_of_a_stack_as_if_the_others_were_not_there(
     heads = steps_taken(monkeypatch)
     stacked = train_folds(tmp_path / "stack", folds, **options)
     per_epoch = 4
-    ends = sorted(one.epochs for one in stacked)
+    ends = sorted(fold.epochs for fold in stacked)
     assert ends[0] < ends[-1] < 40
     # folds that have ended take no more steps, but one that keeps the last fold company
-    expected = [max(2, sum(end > epoch for end in ends)) for epoch in range(ends[-1])]
+    expected = []
+    for epoch in range(ends[-1]):
+        running = sum(end > epoch for end in ends)
+        expected.append(max(2, running))
     assert heads == np.repeat(expected, per_epoch).tolist()
     for at, (fold, together) in enumerate(zip(folds, stacked, strict=True)):
         pair = [fold, folds[at - 1]]  # a fold alone has other random numbers
-        found = train_folds(tmp_path / str(fold.fold), pair, **options)[0]
-        np.testing.assert_allclose(together.predicted_MP, found.predicted_MP, atol=2e-4)
-        assert (together.best_step, together.steps) == (found.best_step, found.steps)
+        alone = train_folds(tmp_path / str(fold.fold), pair, **options)[0]
+        np.testing.assert_allclose(together.predicted_MP, alone.predicted_MP, atol=2e-4)
+        assert (together.best_step, together.steps) == (alone.best_step, alone.steps)
         lines = losses(tmp_path / "stack", fold.fold)
         assert len(lines) == together.epochs == together.best_step[0] // per_epoch + 3
 
@@ -134,8 +137,8 @@ def test_a_stack_that_lost_folds_resumes_to_the_same_bits(tmp_path, monkeypatch)
     folds = [FOLDS[0], FOLDS[1], FOLDS[3]]
     options = {"epochs": 40, "patience": 3, "lr": 0.03, "dropout": 0.3, "select": "rmse"}
     whole = train_folds(tmp_path / "whole", folds, **options)
-    total = max(one.steps for one in whole)
-    first_end = min(one.steps for one in whole)
+    total = max(fold.steps for fold in whole)
+    first_end = min(fold.steps for fold in whole)
     for stop in (first_end, first_end + 1, total - 1):
         left = stop
         real = TrainingStep.run
@@ -152,10 +155,10 @@ def test_a_stack_that_lost_folds_resumes_to_the_same_bits(tmp_path, monkeypatch)
             with pytest.raises(KeyboardInterrupt):
                 train_folds(tmp_path / str(stop), folds, save_every=1, **options)
         resumed = train_folds(tmp_path / str(stop), folds, save_every=1, **options)
-        for one, other in zip(whole, resumed, strict=True):
+        for unbroken, other in zip(whole, resumed, strict=True):
             assert other.resumed_from_step == stop
-            np.testing.assert_array_equal(one.predicted_MP, other.predicted_MP)
-            assert (one.best_step, one.steps) == (other.best_step, other.steps)
+            np.testing.assert_array_equal(unbroken.predicted_MP, other.predicted_MP)
+            assert (unbroken.best_step, unbroken.steps) == (other.best_step, other.steps)
         for fold in folds:
             assert losses(tmp_path / "whole", fold.fold) == losses(tmp_path / str(stop), fold.fold)
 
@@ -177,8 +180,8 @@ def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors(
 def test_a_step_is_a_graph_on_a_gpu_unless_told_otherwise():
     cpu = torch.device("cpu")
     gpu = torch.device("cuda")
-    assert [choose_mode(one, cpu) for one in ("auto", "full", "off")] == ["off"] * 3
-    assert [choose_mode(one, gpu) for one in ("auto", "full", "off")] == ["graph", "full", "off"]
+    assert [choose_mode(mode, cpu) for mode in ("auto", "full", "off")] == ["off"] * 3
+    assert [choose_mode(mode, gpu) for mode in ("auto", "full", "off")] == ["graph", "full", "off"]
 
 
 def test_a_finished_training_is_not_kept_in_memory(tmp_path, monkeypatch):

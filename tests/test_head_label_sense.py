@@ -80,15 +80,15 @@ def test_a_kd_of_zero_is_not_valid_in_any_unit_with_a_logarithm():
 
 def test_the_plan_names_the_role_of_every_column_and_the_direction():
     frame = table(pIC50=PKD, ic50_ug_per_ml=IN_UNIT["ug_ml"], note="x")
-    found = plan(frame)
-    assert found["columns"] == (
+    planned = plan(frame)
+    assert planned["columns"] == (
         "columns: heavy 'heavy', antigen 'antigen', pkd 'pIC50'; not used: 'ic50_ug_per_ml', 'note'"
     )
-    assert found["sense"] == (
+    assert planned["sense"] == (
         "labels: 'pIC50' read as pkd, higher is stronger (60 of 60 are in the usual range of pKd "
         "(2 to 14); the column is named so)"
     )
-    assert {found["columns"], found["sense"]} < {*describe_plan(found)}
+    assert {planned["columns"], planned["sense"]} < {*describe_plan(planned)}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_the_plan_names_the_role_of_every_column_and_the_direction():
 )
 def test_plan_refuses_a_label_that_contradicts_the_name(name, unit):
     frame = table(**{name: PKD})
-    found = plan(frame, columns={"pkd": name}, label="pkd")
-    assert f"column {name!r} is named like {unit}, but --label says pkd" in found["refused"]
+    planned = plan(frame, columns={"pkd": name}, label="pkd")
+    assert f"column {name!r} is named like {unit}, but --label says pkd" in planned["refused"]
 
 
 def test_a_second_measurement_that_ranks_the_other_way_is_a_problem():

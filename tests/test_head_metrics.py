@@ -48,11 +48,11 @@ def test_spearman_by_group_equals_spearman_of_each_group(drawn):
     y, p, group = drawn or (np.zeros(0), np.zeros(0), np.zeros(0, int))
     wanted = []
     for g in np.unique(group):
-        one = spearman(y[group == g], p[group == g])
-        if one is None and np.ptp(y[group == g]):
-            one = 0.0  # constant predictions
+        correlation = spearman(y[group == g], p[group == g])
+        if correlation is None and np.ptp(y[group == g]):
+            correlation = 0.0  # constant predictions
         few = np.count_nonzero(group == g) < MIN_ROWS_PER_ANTIGEN
-        wanted.append(np.nan if one is None or few else one)
+        wanted.append(np.nan if correlation is None or few else correlation)
     assert spearman_by_group(y, p, group).tolist() == pytest.approx(wanted, nan_ok=True)
 
 
@@ -71,14 +71,14 @@ def test_correlations_and_errors_equal_scipy_on_tied_values():
     rng = np.random.default_rng(0)
     y = rng.integers(5, 11, 200).astype(float)
     p = rng.integers(5, 11, 200).astype(float)
-    found = score(y, p, np.zeros(200, int))
-    assert found["spearman"] == pytest.approx(stats.spearmanr(y, p).statistic)
-    assert found["pearson"] == pytest.approx(stats.pearsonr(y, p).statistic)
-    assert found["rmse"] == pytest.approx(np.sqrt(np.mean((y - p) ** 2)))
-    assert found["mae"] == pytest.approx(np.mean(abs(y - p)))
+    scores = score(y, p, np.zeros(200, int))
+    assert scores["spearman"] == pytest.approx(stats.spearmanr(y, p).statistic)
+    assert scores["pearson"] == pytest.approx(stats.pearsonr(y, p).statistic)
+    assert scores["rmse"] == pytest.approx(np.sqrt(np.mean((y - p) ** 2)))
+    assert scores["mae"] == pytest.approx(np.mean(abs(y - p)))
     line = stats.linregress(p, y)
-    assert found["calibration_slope"] == pytest.approx(line.slope)
-    assert found["calibration_intercept"] == pytest.approx(line.intercept)
+    assert scores["calibration_slope"] == pytest.approx(line.slope)
+    assert scores["calibration_intercept"] == pytest.approx(line.intercept)
 
 
 @settings(deadline=None)
@@ -95,9 +95,9 @@ def test_accuracy_on_confident_pairs_equals_a_count_of_all_pairs(drawn):
 def test_the_ratio_of_spreads_and_the_enrichment_of_the_top_tenth_equal_counts_by_hand():
     y = np.arange(20.0)
     p = np.arange(20.0) / 4
-    found = score(y, p, np.zeros(20, int))
-    assert found["spread_ratio"] == pytest.approx(0.25)
-    assert found["top_enrichment"] == pytest.approx(10)
+    scores = score(y, p, np.zeros(20, int))
+    assert scores["spread_ratio"] == pytest.approx(0.25)
+    assert scores["top_enrichment"] == pytest.approx(10)
     p[19] = -1.0  # one of the two strongest is missed
     assert score(y, p, np.zeros(20, int))["top_enrichment"] == pytest.approx(5)
     assert score(y, p * 0, np.zeros(20, int))["top_enrichment"] == pytest.approx(1)
@@ -105,12 +105,12 @@ def test_the_ratio_of_spreads_and_the_enrichment_of_the_top_tenth_equal_counts_b
 
 
 def test_recall_and_precision_at_9_equal_a_count_by_hand():
-    found = score([9.5, 9.0, 8.0, 7.0, 6.0], [9.2, 8.0, 9.1, 6.0, 5.0], [0] * 5)
-    assert found["recall_at_9"] == 1 / 2
-    assert found["precision_at_9"] == 1 / 2
+    scores = score([9.5, 9.0, 8.0, 7.0, 6.0], [9.2, 8.0, 9.1, 6.0, 5.0], [0] * 5)
+    assert scores["recall_at_9"] == 1 / 2
+    assert scores["precision_at_9"] == 1 / 2
     # in the order 9.2 hit, 9.1 miss, 8.0 hit: (1/1 + 2/3) / 2
-    assert found["average_precision_at_9"] == pytest.approx(5 / 6)
-    assert found["r2"] == pytest.approx(1 - 4.3 / 8.2)
+    assert scores["average_precision_at_9"] == pytest.approx(5 / 6)
+    assert scores["r2"] == pytest.approx(1 - 4.3 / 8.2)
 
 
 def test_predicted_ties_share_the_last_places_of_the_top_tenth():
@@ -133,8 +133,8 @@ def test_spearman_within_antigen_is_the_median_over_antigens_with_five_rows():
     p = y.copy()
     p[5:10] *= -1
     p[10:15] = [0, 1, 2, 4, 3]
-    found = score(y, p, antigen)
-    assert found["spearman_within_antigen"] == pytest.approx(0.9)
+    scores = score(y, p, antigen)
+    assert scores["spearman_within_antigen"] == pytest.approx(0.9)
 
 
 def plain_concordance(y, p, censored):
@@ -157,9 +157,9 @@ def test_concordance_equals_a_count_over_all_decidable_pairs(data):
     if data is None:
         return
     y, p, censored = data
-    found = score(y, p, y * 0, censored)
+    scores = score(y, p, y * 0, censored)
     expected = plain_concordance(y, p, censored)
-    assert found["concordance"] == (None if expected is None else pytest.approx(expected))
+    assert scores["concordance"] == (None if expected is None else pytest.approx(expected))
 
 
 @settings(deadline=None)
@@ -209,19 +209,19 @@ def test_the_share_of_predictions_beyond_their_bound_is_that_of_censored_rows():
     ("y", "p"), [([], []), ([7.0], [7.0]), ([7.0] * 6, range(6)), (range(6), [7.0] * 6)]
 )
 def test_undefined_metrics_are_none_and_scores_are_valid_json(y, p):
-    found = score(list(y), list(p), np.zeros(len(list(y)), int))
-    assert found["spearman"] is None
-    assert found["pearson"] is None
+    scores = score(list(y), list(p), np.zeros(len(list(y)), int))
+    assert scores["spearman"] is None
+    assert scores["pearson"] is None
     ranks_nothing = len(set(y)) > 1  # constant predictions of labels that differ
-    assert found["spearman_within_antigen"] == (0 if ranks_nothing else None)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert scores["spearman_within_antigen"] == (0 if ranks_nothing else None)
+    assert json.loads(json.dumps(scores, allow_nan=False)) == scores
 
 
 def test_one_non_finite_prediction_leaves_every_metric_undefined():
-    found = score([6.0, 7.0, 9.5], [6.0, np.nan, 9.5], [0, 0, 0])
-    assert found["n"] == 3
-    assert found["rmse"] is None
-    assert found["recall_at_9"] is None
+    scores = score([6.0, 7.0, 9.5], [6.0, np.nan, 9.5], [0, 0, 0])
+    assert scores["n"] == 3
+    assert scores["rmse"] is None
+    assert scores["recall_at_9"] is None
 
 
 def test_folds_are_averaged_and_never_pooled():
@@ -308,22 +308,22 @@ def test_every_score_of_a_regime_has_the_interval_of_its_groups():
     rng = np.random.default_rng(0)
     pkd = 8 + rng.normal(size=400)
     predicted = pkd + rng.normal(size=400) * 0.7
-    found = regime(predicted, pkd)
+    scores = regime(predicted, pkd)
     square = (pkd - predicted) ** 2
     error = stats.t.ppf(0.975, 399) * square.std() / 20
     wanted = np.sqrt([square.mean() - error, square.mean() + error])
-    assert found["intervals"]["rmse"] == pytest.approx(wanted, rel=1e-2)
+    assert scores["intervals"]["rmse"] == pytest.approx(wanted, rel=1e-2)
     drawn = rng.integers(400, size=(2000, 400))
     skill = 1 - square[drawn].sum(axis=1) / ((pkd - 7.8) ** 2)[drawn].sum(axis=1)
-    assert found["intervals"]["skill"] == pytest.approx(
+    assert scores["intervals"]["skill"] == pytest.approx(
         np.quantile(skill, [0.025, 0.975]), abs=0.02
     )
     r2 = [r2_score(pkd[rows], predicted[rows]) for rows in drawn]
-    assert found["intervals"]["r2"] == pytest.approx(np.quantile(r2, [0.025, 0.975]), abs=0.02)
-    low, high = found["intervals"]["coverage"]
-    assert low < found["coverage"] < high <= 1
+    assert scores["intervals"]["r2"] == pytest.approx(np.quantile(r2, [0.025, 0.975]), abs=0.02)
+    low, high = scores["intervals"]["coverage"]
+    assert low < scores["coverage"] < high <= 1
     wide = regime(predicted, pkd, np.arange(400) // 20)["intervals"]["rmse"]
-    assert wide[0] < found["rmse"] < wide[1]
+    assert wide[0] < scores["rmse"] < wide[1]
     assert regime(predicted, pkd, np.arange(400) // 200)["intervals"]["rmse"] is None
 
 
@@ -332,9 +332,9 @@ def test_every_score_of_a_regime_has_the_interval_of_its_groups():
 def test_what_pairs_add_to_a_rank_correlation_equals_scipys(drawn):
     predicted, pkd, cell, group = map(np.array, drawn)
     value, wide = regime_scores.rank_values(predicted, pkd, cell, group)
-    for one in np.unique(cell):
-        rows = cell == one
-        groups = len(np.unique(group[cell == one]))
+    for cell_number in np.unique(cell):
+        rows = cell == cell_number
+        groups = len(np.unique(group[cell == cell_number]))
         if rows.sum() < 3 or len(np.unique(pkd[rows])) == 1:
             assert np.isnan(value[rows]).all()
             continue
@@ -347,10 +347,10 @@ def test_what_pairs_add_to_a_rank_correlation_equals_scipys(drawn):
 def test_r2_compares_with_the_mean_of_the_test_pairs_and_skill_with_that_of_training():
     pkd = np.array([7.0, 8.0, 9.0, 8.5])
     predicted = np.full(4, 7.9)  # nearer than the training mean, 7.8; not than their own
-    found = regime(predicted, pkd)
-    assert found["r2"] == pytest.approx(r2_score(pkd, predicted))
-    assert found["r2"] < 0 < found["skill"]
-    assert found["skill"] == pytest.approx(1 - sum((pkd - 7.9) ** 2) / sum((pkd - 7.8) ** 2))
+    scores = regime(predicted, pkd)
+    assert scores["r2"] == pytest.approx(r2_score(pkd, predicted))
+    assert scores["r2"] < 0 < scores["skill"]
+    assert scores["skill"] == pytest.approx(1 - sum((pkd - 7.9) ** 2) / sum((pkd - 7.8) ** 2))
     pkd = np.array([7.0, 8.0, 9.0] * 3)
     wide = regime(pkd + np.array([2.0, *[0.0] * 8]), pkd)  # one large error
     assert wide["intervals"]["r2"][1] == wide["intervals"]["skill"][1] == 1

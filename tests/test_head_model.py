@@ -76,23 +76,23 @@ def test_one_head_has_the_weights_steps_and_dropout_of_the_layers_of_torch(seed)
     plain = nn.Sequential(*chain(*blocks), nn.Linear(8, 1))
     model = Mlp(11, (16, 8), (0.3,))
     model.draw([seed])
-    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
-        assert torch.equal(other[0], one)
+    for parameter, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.equal(other[0], parameter)
     x_BI = torch.randn(9, 11)
     torch.manual_seed(seed)
     wanted = plain(x_BI)[:, 0]
     model.use_generator(torch.Generator().manual_seed(seed))
-    found = model(x_BI[None, :, :6], x_BI[None, :, 6:])[0]
-    assert torch.equal(found, wanted)
+    output = model(x_BI[None, :, :6], x_BI[None, :, 6:])[0]
+    assert torch.equal(output, wanted)
     wanted.square().sum().backward()
-    found.square().sum().backward()
-    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
-        assert torch.equal(other.grad[0], one.grad)
+    output.square().sum().backward()
+    for parameter, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.equal(other.grad[0], parameter.grad)
 
 
 def test_a_censored_label_has_a_one_sided_loss_and_huber_is_linear_for_large_errors():
-    found = losses(predicted=[1.0, 3.0, 1.0, 3.0], target=[2.0] * 4, censored=[-1, -1, 1, 1])
-    assert found.tolist() == [0.0, 1.0, 1.0, 0.0]
+    costs = losses(predicted=[1.0, 3.0, 1.0, 3.0], target=[2.0] * 4, censored=[-1, -1, 1, 1])
+    assert costs.tolist() == [0.0, 1.0, 1.0, 0.0]
     assert losses("huber", predicted=[0.5, 3.0], target=[0.0, 0.0]).tolist() == [0.125, 2.5]
 
 

@@ -19,29 +19,29 @@ def draw_errors(scales, pairs, seed=0):
 def test_sequences_with_noise_of_their_own_are_covered_each():
     scales = [0.3, 0.6, 1.0, 2.0]
     error, sequence = draw_errors(scales, 300)
-    found = fit_sequence_noise(error**2, sequence, np.arange(len(error)), 5)
-    assert np.sqrt(found.factor_N[:4]) == pytest.approx(scales, rel=0.1)
-    assert found.factor_N[4] == 1  # never held out
-    inside = abs(error) <= norm.ppf(0.95) * np.sqrt(found.left_out_R)
-    for one in range(4):
-        assert inside[sequence == one].mean() == pytest.approx(0.9, abs=0.05)
+    noise = fit_sequence_noise(error**2, sequence, np.arange(len(error)), 5)
+    assert np.sqrt(noise.factor_N[:4]) == pytest.approx(scales, rel=0.1)
+    assert noise.factor_N[4] == 1  # never held out
+    inside = abs(error) <= norm.ppf(0.95) * np.sqrt(noise.left_out_R)
+    for number in range(4):
+        assert inside[sequence == number].mean() == pytest.approx(0.9, abs=0.05)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_noise_is_left_alone(seed):
     error, sequence = draw_errors(np.ones(40), 12, seed)
-    found = fit_sequence_noise(error**2, sequence, np.arange(len(error)), 40)
-    assert (found.factor_N == 1).all()
-    assert (found.left_out_R == 1).all()
+    noise = fit_sequence_noise(error**2, sequence, np.arange(len(error)), 40)
+    assert (noise.factor_N == 1).all()
+    assert (noise.left_out_R == 1).all()
 
 
 def test_few_pairs_are_shrunk_toward_the_others():
     scales = np.repeat([0.4, 2.0], 30)
     error, sequence = draw_errors(scales, 4, seed=3)
-    found = fit_sequence_noise(error**2, sequence, np.arange(len(error)), 60)
-    raw = np.array([np.mean(error[sequence == one] ** 2) for one in range(60)])
-    assert np.ptp(np.log(found.factor_N)) < np.ptp(np.log(raw))
-    assert found.factor_N[30:].mean() > 5 * found.factor_N[:30].mean()
+    noise = fit_sequence_noise(error**2, sequence, np.arange(len(error)), 60)
+    raw = np.array([np.mean(error[sequence == number] ** 2) for number in range(60)])
+    assert np.ptp(np.log(noise.factor_N)) < np.ptp(np.log(raw))
+    assert noise.factor_N[30:].mean() > 5 * noise.factor_N[:30].mean()
 
 
 def test_the_factor_of_a_pair_does_not_know_its_own_error():
@@ -65,12 +65,13 @@ def test_sigma_grows_with_unseen_residues_only_where_errors_do():
     variance = np.full(2000, 0.2)
     growing = rng.normal(size=2000) * np.sqrt(0.3 * (1 + 0.8 * unseen))
     flat = rng.normal(size=2000) * np.sqrt(0.3)
-    found = calibrate({"ridge": 1.0}, growing, variance, unseen, censored)
-    assert found.growth == pytest.approx(0.8, abs=0.5)
+    calibrated = calibrate({"ridge": 1.0}, growing, variance, unseen, censored)
+    assert calibrated.growth == pytest.approx(0.8, abs=0.5)
     for count in (0, 5):
         rows = unseen == count
         expected = growing[rows].std()
-        assert found.sigma(variance[rows], unseen[rows]).mean() == pytest.approx(expected, rel=0.15)
+        sigma = calibrated.sigma(variance[rows], unseen[rows])
+        assert sigma.mean() == pytest.approx(expected, rel=0.15)
     assert calibrate({"ridge": 1.0}, flat, variance, unseen, censored).growth == 0
 
 
@@ -103,11 +104,11 @@ def test_a_sequence_with_heavy_tails_is_covered_like_the_others():
     sequence = np.repeat([0, 1, 2], 1000)
     error, _ = draw_errors([0.5, 1.0, 2.0], 1000)
     error[:1000] = 0.5 * t(2).rvs(1000, random_state=np.random.default_rng(1))
-    found = fit_sequence_noise(error**2, sequence, np.arange(3000), 3)
-    scaled = abs(error) / np.sqrt(found.left_out_R)
+    noise = fit_sequence_noise(error**2, sequence, np.arange(3000), 3)
+    scaled = abs(error) / np.sqrt(noise.left_out_R)
     inside = scaled <= norm.ppf(0.95) * tail_factor(scaled)
-    for one in range(3):
-        assert inside[sequence == one].mean() == pytest.approx(0.9, abs=0.025)
+    for number in range(3):
+        assert inside[sequence == number].mean() == pytest.approx(0.9, abs=0.025)
 
 
 def no_spread(error):

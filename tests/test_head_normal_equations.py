@@ -56,11 +56,11 @@ def test_a_ridge_of_other_labels_equals_one_that_is_factorised_for_them(
     monkeypatch.setattr(module, "PARALLEL_COLUMNS", 0)
     plain = Ridge(*inputs, weight)
     for pkd in rng.normal(8, 1, (3, 90)):
-        found = ridge.fit(pkd)
+        refitted = ridge.fit(pkd)
         expected = plain.fit(pkd)
-        assert found.intercept == pytest.approx(expected.intercept, rel=1e-9)
-        np.testing.assert_allclose(found.inner, expected.inner, atol=1e-9)
-        for weights, others in zip(found.weights, expected.weights, strict=True):
+        assert refitted.intercept == pytest.approx(expected.intercept, rel=1e-9)
+        np.testing.assert_allclose(refitted.inner, expected.inner, atol=1e-9)
+        for weights, others in zip(refitted.weights, expected.weights, strict=True):
             np.testing.assert_allclose(weights, others, atol=1e-9)
 
 

@@ -36,21 +36,21 @@ chain = st.text("ACDE", max_size=8)
 def variants(number, seed=0):
     """Trastuzumab with mutations in CDR H3, of which one residue is absent in one in ten."""
     rng = np.random.default_rng(seed)
-    found = {}
-    while len(found) < number:
+    drawn = {}
+    while len(drawn) < number:
         heavy = list(TRASTUZUMAB)
         for at in H3[rng.permutation(len(H3))[: rng.integers(0, 4)]]:
             heavy[at] = rng.choice(RESIDUES)
         if rng.random() < 0.1:
             del heavy[H3[2]]
-        found["".join(heavy), ""] = None
-    return list(found)
+        drawn["".join(heavy), ""] = None
+    return list(drawn)
 
 
 @given(st.lists(st.tuples(chain, chain), min_size=1, max_size=6), st.tuples(chain, chain))
 def test_chains_of_the_length_of_the_reference_are_as_far_as_they_have_mismatches(chains, other):
     length = tuple(map(len, chains[0]))
-    used = [one for one in chains if tuple(map(len, one)) == length]
+    used = [antibody for antibody in chains if tuple(map(len, antibody)) == length]
     one_hot = OneHot.of(used, used[0], marks_new=True)
     x = one_hot.encode(used)
     assert set(np.unique(x)) <= {0, 1}
@@ -119,32 +119,37 @@ def make_training(chains, pkd, train):
 
 
 def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
-    chains = [one for one in variants(60) if len(one[0]) == len(TRASTUZUMAB)]
+    chains = [antibody for antibody in variants(60) if len(antibody[0]) == len(TRASTUZUMAB)]
     rng = np.random.default_rng(1)
     training = make_training(chains, 8 + rng.normal(size=len(chains)), 40)
     fit = fit_residue_kernel(training, "one_hot_kernel")
     settings = fit.inner.settings
     # residues that training did not have are of one kind, and where nothing varied half as far
-    seen = ["".join({one[0][at] for one in chains[:40]}) for at in range(len(TRASTUZUMAB))]
+    seen = [set(column) for column in zip(*(heavy for heavy, _ in chains[:40]), strict=True)]
+
+    def residues_as_seen(antibody):
+        return [a if a in s else "new" for a, s in zip(antibody[0], seen, strict=True)]
 
     def squared(left, right):
-        read = [
-            [a if a in s else "new" for a, s in zip(one[0], seen, strict=True)]
-            for one in (left, right)
-        ]
-        return sum(
-            0 if a == b else 2 if len(s) > 1 else 1 for a, b, s in zip(*read, seen, strict=True)
-        )
+        distance = 0
+        columns = zip(residues_as_seen(left), residues_as_seen(right), seen, strict=True)
+        for a, b, letters in columns:
+            if a != b:
+                distance += 2 if len(letters) > 1 else 1
+        return distance
 
-    d = np.array([[squared(a, b) for b in chains] for a in chains], float)
+    d = np.zeros((len(chains), len(chains)))
+    for i, left in enumerate(chains):
+        d[i] = [squared(left, right) for right in chains]
     unit = d[:40, :40].mean()
     k = 1 / (1 + d / unit / (2 * settings.scale))
     mean = training.pkd.mean()
-    found = fit.predict(training.vectors)
+    predicted = fit.predict(training.vectors)
     weights = [
         np.linalg.solve(k[:40, :40] + noise * np.eye(40), training.pkd - mean) for noise in NOISES
     ]
-    assert sum(np.allclose(found, mean + k[:, :40] @ one, rtol=1e-7) for one in weights) == 1
+    expected = [mean + k[:, :40] @ weight for weight in weights]
+    assert sum(np.allclose(predicted, pkd, rtol=1e-7) for pkd in expected) == 1
 
 
 def test_coordinates_have_the_distances_of_substitutions_also_to_residues_not_seen():
@@ -164,13 +169,13 @@ def test_coordinates_have_the_distances_of_substitutions_also_to_residues_not_se
 def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns():
     rng = np.random.default_rng(0)
     alike = similarity()
-    codes = [ord(one) for one in RESIDUES]
+    codes = [ord(letter) for letter in RESIDUES]
     root = np.linalg.cholesky(alike[np.ix_(codes, codes)])
     effect = {at: root @ rng.normal(size=20) for at in range(98, 104)}
-    chains = [one for one in variants(160) if len(one[0]) == len(TRASTUZUMAB)]
-    pkd = np.array(
-        [8 + sum(effect[at][RESIDUES.index(one[0][at])] for at in effect) for one in chains]
-    )
+    chains = [antibody for antibody in variants(160) if len(antibody[0]) == len(TRASTUZUMAB)]
+    pkd = np.full(len(chains), 8.0)
+    for row, (heavy, _) in enumerate(chains):
+        pkd[row] += sum(effect[at][RESIDUES.index(heavy[at])] for at in effect)
     training = make_training(chains, pkd, 60)
     train = 60
     errors = {}
@@ -223,7 +228,7 @@ def test_a_stack_of_variants_leans_on_its_kernel_on_residues(runs):
     alone = runs["residue_kernel"]
     assert stack["regimes"][0]["weights"]["residue_kernel"] > 0.3
     assert rmse(alone) <= rmse(stack) < 1.5 * rmse(alone)  # beside networks of two epochs
-    assert rmse(stack) < 0.7 * min(rmse(stack, one) for one in ("antibody_ridge", "train_mean"))
+    assert rmse(stack) < 0.7 * min(rmse(stack, model) for model in ("antibody_ridge", "train_mean"))
 
 
 @pytest.mark.parametrize("head", ["stack", "residue_kernel", "one_hot_ridge"])
@@ -240,20 +245,20 @@ def test_every_way_to_predict_gives_the_same(case, runs, tmp_path, head):
     abag.predict(rows, run, tmp_path / "rows.csv", store=case.store, say=said)
     abag.predict(rows, run, tmp_path / "all.csv", cross=rows.head(1), store=case.store, say=said)
     for name in ("rows.csv", "all.csv"):
-        found = pd.read_csv(tmp_path / name)
-        np.testing.assert_allclose(found["pkd_predicted"], expected, rtol=1e-5)
+        predicted = pd.read_csv(tmp_path / name)
+        np.testing.assert_allclose(predicted["pkd_predicted"], expected, rtol=1e-5)
     scored = abag.evaluate(table=rows, run=run, store=case.store)
     error = expected - rows["pKd"].to_numpy()
     assert scored["table"]["metrics"]["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-4)
 
 
-@pytest.mark.parametrize(("lengths", "found"), [(40, "fewer than 50%"), (1, "share")])
-def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, lengths, found):
+@pytest.mark.parametrize(("lengths", "message"), [(40, "fewer than 50%"), (1, "share")])
+def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, lengths, message):
     rng = np.random.default_rng(0)
     heavies = ["".join(rng.choice(RESIDUES, 20 + i * (lengths > 1))) for i in range(40)]
     frame = pd.DataFrame({"heavy": heavies, "antigen": "MKTAYIAKQR", "pKd": rng.normal(8, 1, 40)})
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
-    with pytest.raises(DoesNotApply, match=f"{found}.*expected variants of one antibody"):
+    with pytest.raises(DoesNotApply, match=f"{message}.*expected variants of one antibody"):
         abag.fit(frame, tmp_path / "store", tmp_path / "run", head="residue_kernel", **QUICK)
     assert not (tmp_path / "run").exists()
     said = []
@@ -280,5 +285,5 @@ def test_a_scan_predicts_new_residues_with_a_sigma_of_the_difference(case, runs,
         store=case.store,
         region="cdrh3",
     )
-    found = pd.read_csv(tmp_path / "scan.csv")
-    assert np.isfinite(found[["pkd_predicted", "difference", "difference_sigma"]]).all(axis=None)
+    scanned = pd.read_csv(tmp_path / "scan.csv")
+    assert np.isfinite(scanned[["pkd_predicted", "difference", "difference_sigma"]]).all(axis=None)

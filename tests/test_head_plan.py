@@ -36,10 +36,10 @@ def table(rows=60, antigen_length=200, **columns):
 @pytest.mark.parametrize("length", [60, 509, 510, 511, 1022, 1023, 2500])
 def test_tokens_and_windows_are_those_that_encoding_will_make(name, length):
     frame = table(antigen_length=length)
-    found = plan(frame, antigen_encoder=name)["antigens"]
+    antigens = plan(frame, antigen_encoder=name)["antigens"]
     spans = Layout("antigen", guess_family(name).vocabulary).span_lengths((frame["antigen"][0],))
-    assert found["tokens"] == sum(spans)
-    assert found["windows"] == (len(spans) if len(spans) > 1 else 0)
+    assert antigens["tokens"] == sum(spans)
+    assert antigens["windows"] == (len(spans) if len(spans) > 1 else 0)
 
 
 @pytest.mark.parametrize("name", ["igt5", "esm2-650m", "antiberty", "composition"])
@@ -47,10 +47,11 @@ def test_tokens_and_windows_are_those_that_encoding_will_make(name, length):
 @pytest.mark.parametrize("length", [120, 600, 1100])
 def test_tokens_of_antibodies_are_those_that_encoding_will_make(name, light, length):
     frame = pd.DataFrame({"heavy": ["E" * length], "light": [light], "antigen": ["MKT"]})
-    found = plan(frame, antibody_encoder=name)["antibodies"]
+    antibodies = plan(frame, antibody_encoder=name)["antibodies"]
     spans = Layout("antibody", guess_family(name).vocabulary).span_lengths(("E" * length, light))
-    assert found["tokens"] == sum(spans)
-    assert found["long_chains"] == (found["window"] is not None and length > found["window"])
+    assert antibodies["tokens"] == sum(spans)
+    window = antibodies["window"]
+    assert antibodies["long_chains"] == (window is not None and length > window)
 
 
 def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
@@ -96,9 +97,9 @@ def test_a_price_is_hours_times_the_rate_and_sessions_are_whole():
 
 
 def test_an_encoder_of_unknown_speed_gets_no_invented_time():
-    found = plan(table(), antigen_encoder="composition")
-    assert found["machines"]["T4"]["embed_s"] is None
-    assert any("no speed known" in line for line in describe_plan(found))
+    planned = plan(table(), antigen_encoder="composition")
+    assert planned["machines"]["T4"]["embed_s"] is None
+    assert any("no speed known" in line for line in describe_plan(planned))
 
 
 def test_duplicates_conflicts_and_censored_rows_are_counted():
@@ -137,9 +138,9 @@ def test_implausible_labels_are_listed_as_problems(value, top, says):
 def test_assays_that_disagree_on_an_antigen_are_listed_as_a_problem():
     frame = table().assign(assay=["spr", "display"] * 30)
     frame["pkd"] += np.tile([0.0, 3.0], 30)
-    found = plan(frame)
-    assert found["labels"]["disputed_antigens"] == 1
-    assert any("do not mix these assays" in line for line in found["problems"])
+    planned = plan(frame)
+    assert planned["labels"]["disputed_antigens"] == 1
+    assert any("do not mix these assays" in line for line in planned["problems"])
 
 
 def test_durations_are_formatted_in_their_two_largest_units():
@@ -148,23 +149,23 @@ def test_durations_are_formatted_in_their_two_largest_units():
 
 
 def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named():
-    found = plan(table())
-    assert found["head"] == ""
-    found["head"] = describe_left_out(6_000)
-    (line,) = [line for line in describe_plan(found) if "left out" in line]
+    planned = plan(table())
+    assert planned["head"] == ""
+    planned["head"] = describe_left_out(6_000)
+    (line,) = [line for line in describe_plan(planned) if "left out" in line]
     assert line == "gp left out: it handles at most 5,000 pairs"
     assert "kernel left out: it handles at most 12,000" in describe_left_out(160_000)
 
 
 def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():
-    found = plan(table(antigen_length=2500), price_per_hour=2.5)
-    for name, machine in found["machines"].items():
+    planned = plan(table(antigen_length=2500), price_per_hour=2.5)
+    for name, machine in planned["machines"].items():
         machine["embed_s"] = 36e4
         machine["sessions"] = {"4 h": 25, "12 h": 9, "24 h": 5}
         machine["fit_s"] = 36e5
         if not name.startswith("this"):
             assert machine["price"] > 0
-    lines = describe_plan(found)
+    lines = describe_plan(planned)
     assert len(lines) <= 20
     tables = [line for line in lines if "  " in line.strip()]
     assert max(map(len, tables)) <= 80
@@ -194,15 +195,15 @@ def with_columns():
 
 
 def test_features_and_errors_of_a_table_are_described(capsys):
-    found = plan(with_columns(), features=("ddg",), categories=("lab",), error="sd")
-    errors, features, missing = found["beside"]
+    planned = plan(with_columns(), features=("ddg",), categories=("lab",), error="sd")
+    errors, features, missing = planned["beside"]
     assert errors.endswith("errors 'sd': standard deviations of the labels, median 0.10 pKd")
     assert features.endswith(
         "features 'ddg'; category 'lab' with 3 values: 5 columns beside the vectors"
     )
     assert "1 of 'ddg'" in missing
-    assert "feature 'ddg', category 'lab', error 'sd'; not used: 'w'" in found["columns"]
-    assert {*found["beside"]} <= {*describe_plan(found)}
+    assert "feature 'ddg', category 'lab', error 'sd'; not used: 'w'" in planned["columns"]
+    assert {*planned["beside"]} <= {*describe_plan(planned)}
     assert "beside the vectors" not in capsys.readouterr().err
     assert plan(with_columns())["beside"] == []
 
@@ -217,8 +218,8 @@ def test_the_weights_of_a_table_are_described():
 def test_likelihoods_are_said_to_be_those_of_a_store():
     (line,) = plan(with_columns(), features=("antibody_loglik",))["beside"]
     assert "'antibody_loglik': likelihoods of a store" in line
-    own = plan(with_columns().assign(loglik=range(60)), features=("loglik",))["beside"]
-    assert not any("store" in line for line in own)
+    beside = plan(with_columns().assign(loglik=range(60)), features=("loglik",))["beside"]
+    assert not any("store" in line for line in beside)
 
 
 def test_pairs_of_several_categories_are_counted_as_fit_counts_them():
@@ -228,10 +229,10 @@ def test_pairs_of_several_categories_are_counted_as_fit_counts_them():
 
 
 def test_columns_of_a_table_without_labels_are_refused():
-    found = plan(
+    planned = plan(
         with_columns().drop(columns="pkd")[["heavy", "antigen", "lab"]], categories=("lab",)
     )
-    assert "no column" in found["refused"]
+    assert "no column" in planned["refused"]
 
 
 def test_features_take_a_fit_longer():

@@ -13,7 +13,7 @@ QUICK = {"head": "ridge", "report": False, "device": "cpu"}
 def draw_chains(rng, number):
     """Unrelated chains of different compositions."""
     shares = rng.dirichlet(np.ones(20), number)
-    return ["".join(rng.choice(RESIDUES, rng.integers(60, 120), p=one)) for one in shares]
+    return ["".join(rng.choice(RESIDUES, rng.integers(60, 120), p=share)) for share in shares]
 
 
 def standardised(values):
@@ -39,7 +39,7 @@ def drawn(tmp_path_factory):
 
 
 def by_name(summary):
-    return {one["regime"]: one for one in summary["regimes"]}
+    return {regime["regime"]: regime for regime in summary["regimes"]}
 
 
 def fit(drawn, tmp_path, table, **options):
@@ -65,13 +65,13 @@ def test_simpsons_paradox_shows_within_antigens(drawn, tmp_path):
 
 
 def test_one_antigen_is_measured_with_new_antibodies_only(drawn, tmp_path):
-    one = drawn[0].assign(antigen=drawn[0]["antigen"].iloc[0])
-    abag.embed_table(one, drawn[1], **COMPOSITION)
-    summary = fit(drawn, tmp_path, one)
+    one_antigen = drawn[0].assign(antigen=drawn[0]["antigen"].iloc[0])
+    abag.embed_table(one_antigen, drawn[1], **COMPOSITION)
+    summary = fit(drawn, tmp_path, one_antigen)
     new = by_name(summary)["new_antibody"]
     assert new["sentence"].startswith("new antibodies, known antigens: ranking")
     assert new["better_than_mean"]["low"] > 0
-    assert {"new_antigen", "both_new"} <= {one["regime"] for one in summary["not_measured"]}
+    assert {"new_antigen", "both_new"} <= {regime["regime"] for regime in summary["not_measured"]}
     assert not any("antigen alone" in text for text in summary["warnings"])
 
 
@@ -100,9 +100,9 @@ def test_families_are_recognised_where_they_are_known_and_not_where_they_are_new
             rows.append({"heavy": "".join(letters), "antigen": row["antigen"], "pKd": label_of_row})
     variants = pd.DataFrame(rows).drop_duplicates("heavy").assign(antigen=frame["antigen"].iloc[0])
     abag.embed_table(variants, drawn[1], **COMPOSITION)
-    found = by_name(fit(drawn, tmp_path, variants, head="kernel", folds=3, repeats=1))
-    known = found["known"]
-    new = found["new_antibody"]
+    regimes = by_name(fit(drawn, tmp_path, variants, head="kernel", folds=3, repeats=1))
+    known = regimes["known"]
+    new = regimes["new_antibody"]
     assert known["spearman"]["value"] > 0.8
     assert known["better_than_mean"]["low"] > 0
     assert "errors are not smaller than those of the mean" in new["sentence"]

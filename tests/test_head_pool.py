@@ -38,10 +38,10 @@ def test_two_tasks_run_at_once_in_two_threads():
 
 @pytest.mark.parametrize(("cores", "pairs"), [(1, 10), (8, SMALL_FOLD_PAIRS + 1)])
 def test_one_core_or_a_large_fold_runs_in_this_thread(cores, pairs):
-    found = []
-    tasks = [lambda: found.append(threading.current_thread())] * 5
+    threads = []
+    tasks = [lambda: threads.append(threading.current_thread())] * 5
     run_tasks(tasks, count_threads(len(tasks), pairs, cores))
-    assert found == [threading.main_thread()] * 5
+    assert threads == [threading.main_thread()] * 5
 
 
 @pytest.mark.parametrize(("pairs", "threads"), [(SMALL_FOLD_PAIRS, 1), (SMALL_FOLD_PAIRS + 1, 3)])

@@ -83,17 +83,17 @@ def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows
     shuffled = case.frame.sample(frac=1, random_state=0).reset_index(drop=True)
     shuffled.to_csv(table, index=False)
     summary, _ = run_predict(case, table, tmp_path / name)
-    found = read_back(tmp_path / name)
-    assert list(found.columns) == ["id", "heavy", "antigen", "pKd", *OURS]
-    assert found["id"].tolist() == shuffled["id"].tolist()
+    written = read_back(tmp_path / name)
+    assert list(written.columns) == ["id", "heavy", "antigen", "pKd", *OURS]
+    assert written["id"].tolist() == shuffled["id"].tolist()
     want = load_predictor(case.run).predict(
         heavy=list(shuffled["heavy"]), antigen=list(shuffled["antigen"])
     )
     off = 1e-6 if name.endswith("parquet") else 5.1e-5  # text has 4 digits after the point
-    np.testing.assert_allclose(found["pkd_predicted"], want["pkd_predicted"], atol=off)
-    np.testing.assert_allclose(found["sigma"], want["sigma"], atol=off)
+    np.testing.assert_allclose(written["pkd_predicted"], want["pkd_predicted"], atol=off)
+    np.testing.assert_allclose(written["sigma"], want["sigma"], atol=off)
     for column in ("regime", "far"):
-        assert found[column].tolist() == want[column].tolist()
+        assert written[column].tolist() == want[column].tolist()
     assert summary["regimes"] == {"known": len(case.frame)}
     assert json.loads(json.dumps(summary))["rows"] == len(case.frame)
     assert summary["antibodies"]["unique"] == 24
@@ -140,8 +140,8 @@ def test_strong_adds_the_probability_of_a_pkd_or_more(case, tmp_path):
     scores = pd.read_csv(crossed)
     want = norm.sf(8.5, loc=scores["pkd_predicted"], scale=scores["sigma"])
     np.testing.assert_allclose(scores["p_strong"], want, atol=1e-4)
-    one = case.frame.iloc[0]
-    pair = predict_pair(load_predictor(case.run), one["heavy"], antigen=one["antigen"], strong=8.5)
+    row = case.frame.iloc[0]
+    pair = predict_pair(load_predictor(case.run), row["heavy"], antigen=row["antigen"], strong=8.5)
     assert pair["p_strong"] == pytest.approx(strong["p_strong"].iloc[0], abs=1e-4)
     assert f"a pKd of 8.5 or more: {pair['p_strong']:.0%}" in describe_pair(pair)
 
@@ -207,10 +207,10 @@ def test_parquet_keeps_its_types_and_a_folder_of_it_is_one_table(case, tmp_path)
     typed.head(50).to_parquet(tmp_path / "many" / "a.parquet", index=False)
     typed.tail(46).to_parquet(tmp_path / "many" / "b.parquet", index=False)
     run_predict(case, tmp_path / "many", tmp_path / "out.parquet")
-    found = pd.read_parquet(tmp_path / "out.parquet", dtype_backend="numpy_nullable")
-    assert found["n"].dtype == "Int64"
-    assert found["id"].tolist() == typed["id"].tolist()
-    assert found["n"].isna().sum() == 48
+    written = pd.read_parquet(tmp_path / "out.parquet", dtype_backend="numpy_nullable")
+    assert written["n"].dtype == "Int64"
+    assert written["id"].tolist() == typed["id"].tolist()
+    assert written["n"].isna().sum() == 48
 
 
 ARROW_COLUMNS = {
@@ -235,8 +235,8 @@ def test_a_column_of_any_type_of_arrow_is_copied(case, tmp_path, name, out):
     if out.endswith("parquet"):
         assert pq.read_table(tmp_path / out).column("x").to_pylist() == column.to_pylist()
     else:
-        found = pd.read_csv(tmp_path / out)["x"]
-        assert found.notna().tolist() == [value is not None, False] * (len(table) // 2)
+        written = pd.read_csv(tmp_path / out)["x"]
+        assert written.notna().tolist() == [value is not None, False] * (len(table) // 2)
 
 
 def test_labels_are_copied_and_never_used(case, tmp_path):
@@ -257,8 +257,8 @@ def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
     for name in ("one.csv.gz", "two.csv.gz"):
         arguments = [tmp_path / "in.csv", case.run / "predictor", tmp_path / name, case.store]
         subprocess.run([sys.executable, "-c", script, *arguments], check=True)
-    one, two = ((tmp_path / f"{name}.csv.gz").read_bytes() for name in ("one", "two"))
-    assert one == two
+    first, second = ((tmp_path / f"{name}.csv.gz").read_bytes() for name in ("one", "two"))
+    assert first == second
 
 
 def test_a_bad_row_is_named_by_its_place_and_nothing_is_written(case, tmp_path, monkeypatch):
@@ -280,13 +280,13 @@ def test_skipped_rows_are_counted_and_others_keep_their_scores(case, tmp_path, m
     summary, said = run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
     assert (summary["rows"], summary["skipped_rows"]) == (12 - len(bad), len(bad))
     assert any(f"{counted(len(bad), 'bad row')} skipped" in line for line in said)
-    whole, found = (pd.read_csv(tmp_path / f"{n}.csv", dtype=str) for n in ("whole", "out"))
+    whole, written = (pd.read_csv(tmp_path / f"{n}.csv", dtype=str) for n in ("whole", "out"))
     np.testing.assert_allclose(
-        found["pkd_predicted"].astype(float),
+        written["pkd_predicted"].astype(float),
         whole["pkd_predicted"].astype(float).drop(bad),
         atol=1.1e-4,
     )
-    assert found["id"].tolist() == whole["id"].drop(bad).tolist()
+    assert written["id"].tolist() == whole["id"].drop(bad).tolist()
 
 
 def test_a_table_with_only_bad_rows_is_refused(case, tmp_path):
@@ -435,13 +435,13 @@ def test_a_bundle_alone_scores_new_sequences_and_reports_encoding(composed, tmp_
         (bundle / path.name).write_bytes(path.read_bytes())
     heavy = ["EVQLVESGG", "QVQLQQSGA"]
     antigen = "MKTAYIAKQR"
-    found = abag.load_predictor(bundle).predict(heavy=heavy, antigen=antigen)
+    scores = abag.load_predictor(bundle).predict(heavy=heavy, antigen=antigen)
     assert (
         "encoding 2 antibodies with composition and 1 antigen with composition"
         in capsys.readouterr().err
     )
     kept = abag.load_predictor(bundle).predict(heavy, None, antigen, store=tmp_path / "store")
-    assert found.equals(kept)
+    assert scores.equals(kept)
     held = open_store(tmp_path / "store").vectors("antibody", [(h, "") for h in heavy])
     assert len(held) == 2
 
@@ -471,13 +471,13 @@ def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, mon
     summary, said = run_predict(
         case, tmp_path / "antibodies.csv", tmp_path / "out.csv", cross=tmp_path / "antigens.csv"
     )
-    found = pd.read_csv(tmp_path / "out.csv")
-    assert list(found.columns) == ["heavy", "name_antibody", "antigen", "name_antigen", *OURS]
+    crossed = pd.read_csv(tmp_path / "out.csv")
+    assert list(crossed.columns) == ["heavy", "name_antibody", "antigen", "name_antigen", *OURS]
     assert any("left out" in line and "score" in line for line in said)
-    assert found["name_antibody"].tolist() == [i for i in range(24) for _ in range(4)]
-    assert found["name_antigen"].tolist() == list("abcd") * 24
-    want = load_predictor(case.run).predict(list(found["heavy"]), None, list(found["antigen"]))
-    np.testing.assert_allclose(found["pkd_predicted"], want["pkd_predicted"], atol=5.1e-5)
+    assert crossed["name_antibody"].tolist() == [i for i in range(24) for _ in range(4)]
+    assert crossed["name_antigen"].tolist() == list("abcd") * 24
+    want = load_predictor(case.run).predict(list(crossed["heavy"]), None, list(crossed["antigen"]))
+    np.testing.assert_allclose(crossed["pkd_predicted"], want["pkd_predicted"], atol=5.1e-5)
     assert summary["rows"] == 96
 
 
@@ -489,13 +489,13 @@ def test_a_table_crossed_with_itself_keeps_the_columns_of_each_kind(case, tmp_pa
         far=case.frame["pKd"],
     ).sample(60, random_state=0)
     _, said = run_predict(case, table, tmp_path / "out.csv", cross=table)
-    found = pd.read_csv(tmp_path / "out.csv")
+    crossed = pd.read_csv(tmp_path / "out.csv")
     names = ["id_antibody", "heavy", "lot", "clone", "id_antigen", "antigen", "target"]
-    assert list(found.columns) == [*names, *OURS]
+    assert list(crossed.columns) == [*names, *OURS]
     first = table.drop_duplicates("heavy").set_index("heavy")["id"]
-    assert (found["id_antibody"] == found["heavy"].map(first).astype(int)).all()
-    assert len(found) == table["heavy"].nunique() * table["antigen"].nunique()
-    assert (found["target"] == found["antigen"].str[:4]).all()
+    assert (crossed["id_antibody"] == crossed["heavy"].map(first).astype(int)).all()
+    assert len(crossed) == table["heavy"].nunique() * table["antigen"].nunique()
+    assert (crossed["target"] == crossed["antigen"].str[:4]).all()
     assert any("left out" in line and "pKd, far" in line for line in said)
 
 
@@ -532,9 +532,10 @@ def test_every_row_keeps_its_sequence_after_any_number_of_chunks(rows):
     for numbers in rows:
         used, of_row = np.unique(numbers, return_inverse=True)
         collected.add([(f"EVQL{'A' * n}", "") for n in used], of_row)
-    found = collected.finish()
-    assert [len(found.chains[n][0]) - 4 for n in found.of_row] == np.concatenate(rows).tolist()
-    assert len(found.keys) == len({*found.chains}) == len(found.chains)
+    sequences = collected.finish()
+    numbers_read = [len(sequences.chains[n][0]) - 4 for n in sequences.of_row]
+    assert numbers_read == np.concatenate(rows).tolist()
+    assert len(sequences.keys) == len({*sequences.chains}) == len(sequences.chains)
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 5))

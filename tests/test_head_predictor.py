@@ -50,20 +50,20 @@ def test_a_predictor_weighs_its_parts_as_the_run_did(trained):
     weights = dict(zip((part.name for part in predictor.parts), used.weights, strict=True))
     assert {n: w for n, w in weights.items() if w} == pytest.approx(regime["weights"])
     assert (used.noise, used.verdict) == (pytest.approx(regime["noise"]), regime["sentence"])
-    found = predict(trained, trained.frame)
-    assert (found["regime"] == "known").all()
-    assert not found["far"].any()
-    assert (found["sigma"] > 0).all()
+    scores = predict(trained, trained.frame)
+    assert (scores["regime"] == "known").all()
+    assert not scores["far"].any()
+    assert (scores["sigma"] > 0).all()
 
 
 def test_pairs_of_regimes_that_were_not_measured_are_far(trained):
     strange = pd.DataFrame({"heavy": ["W" * 15], "antigen": ["P" * 15], "pKd": [7.0]})
     other = trained.at / "strange"
     add_vectors(other, strange, shift=50.0)
-    found = predict(trained, strange, store=other)
-    assert found["regime"].tolist() == ["both_new"]
-    assert found["far"].all()
-    assert "could not measure new antibodies, new antigens" in found["why_far"][0]
+    scores = predict(trained, strange, store=other)
+    assert scores["regime"].tolist() == ["both_new"]
+    assert scores["far"].all()
+    assert "could not measure new antibodies, new antigens" in scores["why_far"][0]
 
 
 def test_a_run_finds_its_store_from_another_folder_and_after_both_have_moved(
@@ -77,8 +77,8 @@ def test_a_run_finds_its_store_from_another_folder_and_after_both_have_moved(
     monkeypatch.chdir(tmp_path)
     assert load_predictor(home / "runs/first").store == home / "store"
     home.rename(tmp_path / "away")
-    found = load_predictor(tmp_path / "away/runs/first").store
-    assert found.resolve() == tmp_path / "away/store"
+    store = load_predictor(tmp_path / "away/runs/first").store
+    assert store.resolve() == tmp_path / "away/store"
     assert abag.fit(trained.frame, "away/store", "away/runs/first", **QUICK)["steps"]
 
 
@@ -89,9 +89,9 @@ def test_a_run_that_was_copied_with_its_store_uses_the_copy(trained, tmp_path):
     abag.fit(trained.frame, home / "store", home / "runs/first", **QUICK)
     shutil.copytree(home, tmp_path / "other" / "copy")
     run_of_copy = tmp_path / "other" / "copy" / "runs" / "first"
-    found = load_predictor(run_of_copy).store
-    assert found.resolve() == tmp_path / "other" / "copy" / "store"
-    assert abag.fit(trained.frame, found, run_of_copy, **QUICK)["steps"]
+    store = load_predictor(run_of_copy).store
+    assert store.resolve() == tmp_path / "other" / "copy" / "store"
+    assert abag.fit(trained.frame, store, run_of_copy, **QUICK)["steps"]
 
 
 def test_vectors_of_another_width_under_one_fingerprint_are_refused(trained, tmp_path):
@@ -125,11 +125,11 @@ def test_a_store_that_moves_while_it_is_read_gives_one_line_or_the_same(
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", moving)
         try:
-            found = predictor.predict(**rows, store=tmp_path / "store")
+            scores = predictor.predict(**rows, store=tmp_path / "store")
         except abag.AbagError as error:
             assert "\n" not in str(error)  # noqa: PT017 - or it succeeds
         else:
-            pd.testing.assert_frame_equal(found, expected)
+            pd.testing.assert_frame_equal(scores, expected)
 
 
 @pytest.mark.ci
@@ -156,8 +156,8 @@ def test_vectors_of_another_encoder_are_never_used(trained, tmp_path):
 def test_nothing_in_a_bundle_is_dated(trained, tmp_path):
     abag.fit(trained.frame, trained.store, tmp_path / "again", **QUICK)
     for name in ("weights.safetensors", "predictor.json", "README.md"):
-        one, other = (run / "predictor" / name for run in (trained.run, tmp_path / "again"))
-        assert one.read_bytes() == other.read_bytes()
+        first, other = (run / "predictor" / name for run in (trained.run, tmp_path / "again"))
+        assert first.read_bytes() == other.read_bytes()
 
 
 def copied(trained, to):
@@ -221,7 +221,7 @@ def settings(record):
 
 
 def part(record):
-    return next(one for one in record["parts"] if one["name"] == "mlp")
+    return next(part for part in record["parts"] if part["name"] == "mlp")
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -268,9 +268,10 @@ def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
     save_file(tensors | forged, bundle / WEIGHTS)
     x_ND = np.ones((1, 6), np.float32)
     first = np.zeros(1, np.int64)
-    known = NewSequences(*np.zeros((3, 1), np.int64))
+    sequences = NewSequences(*np.zeros((3, 1), np.int64))
+    vectors = PairVectors(x_ND, x_ND, first, first)
     with pytest.raises(DamagedFile, match="the predictor gives infinity or NaN"):
-        load_predictor(signed(bundle)).score(PairVectors(x_ND, x_ND, first, first), known, known)
+        load_predictor(signed(bundle)).score(vectors, sequences, sequences)
 
 
 @pytest.mark.parametrize("change", [lambda x: x[0], lambda x: torch.cat([x, x], 1)])
@@ -312,9 +313,9 @@ def test_a_factorised_network_gives_the_output_of_the_whole_network(widths):
         i = torch.randint(7, (50,))
         j = torch.randint(4, (50,))
         antibodies, antigens, combine = factorise(model, 6)
-        found = combine(antibodies(antibody_ND)[i], antigens(antigen_ME)[j])
+        output = combine(antibodies(antibody_ND)[i], antigens(antigen_ME)[j])
         want = model(antibody_ND[i][None], antigen_ME[j][None])[0]
-    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(output, want, rtol=1e-5, atol=1e-5)
 
 
 def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
@@ -325,19 +326,19 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     i = rng.integers(9, size=40)
     j = rng.integers(5, size=40)
     vectors = PairVectors(x_ND, y_ME, i, j)
-    known = np.zeros(40, np.int8)
-    parts = {one.name: one for one in predictor.parts}
-    each = [model.predict(vectors) for model in parts["mlp"].models]
-    assert len(each) == 4
+    zeros = np.zeros(40, np.int8)
+    parts = {part.name: part for part in predictor.parts}
+    member_pkd = [model.predict(vectors) for model in parts["mlp"].models]
+    assert len(member_pkd) == 4
     (regime,) = predictor.regimes.values()
     weights = dict(zip(parts, regime.weights, strict=True))
-    want = weights["mlp"] * np.mean(each, axis=0)
+    want = weights["mlp"] * np.mean(member_pkd, axis=0)
     want += weights.get("train_mean", 0.0) * parts["train_mean"].predict(vectors)
-    found = predictor.score(vectors, *[NewSequences(known, known, known)] * 2)
-    pkd = found["pkd_predicted"]
-    sigma = found["sigma"]
+    scores = predictor.score(vectors, *[NewSequences(zeros, zeros, zeros)] * 2)
+    pkd = scores["pkd_predicted"]
+    sigma = scores["sigma"]
     np.testing.assert_allclose(pkd, want, rtol=1e-12)
-    deviation = regime.spread**2 * np.var(each, axis=0) + regime.noise**2
+    deviation = regime.spread**2 * np.var(member_pkd, axis=0) + regime.noise**2
     np.testing.assert_allclose(sigma, np.sqrt(deviation))
 
 
@@ -345,8 +346,8 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     predictor = load_predictor(trained.run)
     heavy = trained.frame["heavy"][0]
     antigens = trained.frame["antigen"].unique()
-    found = predictor.predict(heavy, None, antigens)
-    assert (len(found), list(found)) == (3, list(SCORE_COLUMNS))
+    scores = predictor.predict(heavy, None, antigens)
+    assert (len(scores), list(scores)) == (3, list(SCORE_COLUMNS))
     assert len(predictor.predict(heavy, antigen=antigens[0])) == 1
     assert predictor.predict([], None, []).empty
     with pytest.raises(SequenceError, match="2 heavy, 3 antigen"):
@@ -365,14 +366,14 @@ def test_a_folder_with_partial_files_only_is_not_a_store_yet(tmp_path):
 def test_one_pair_is_printed_in_words_and_as_json(trained):
     row = trained.frame.iloc[0]
     pair = ["predict", "--run", trained.run, "--heavy", row["heavy"], "--antigen", row["antigen"]]
-    found = json.loads(run(*pair, "--json").stdout)
+    printed = json.loads(run(*pair, "--json").stdout)
     whole = abag.load_predictor(trained.run).predict(row["heavy"], "", row["antigen"]).iloc[0]
-    assert found["pkd_predicted"] == pytest.approx(whole["pkd_predicted"])
-    assert found["sigma"] == pytest.approx(whole["sigma"])
-    assert found["regime"] == whole["regime"]
+    assert printed["pkd_predicted"] == pytest.approx(whole["pkd_predicted"])
+    assert printed["sigma"] == pytest.approx(whole["sigma"])
+    assert printed["regime"] == whole["regime"]
     words = run(*pair).stdout
-    assert words.startswith(f"pKd {found['pkd_predicted']:.2f}, Kd ")
-    assert found["verdict"].split(":")[0] in words
+    assert words.startswith(f"pKd {printed['pkd_predicted']:.2f}, Kd ")
+    assert printed["verdict"].split(":")[0] in words
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -37,10 +37,10 @@ def on_any_device(monkeypatch):
     monkeypatch.setattr(embed_module, "_encodes_alone_on_gpu", lambda *_: True)
     encode = encode_module.encode_share
 
-    def encode_slowly(job, *given):
+    def encode_slowly(job, *arguments):
         while serving():
             time.sleep(0.05)
-        return encode(job, *given)
+        return encode(job, *arguments)
 
     monkeypatch.setattr(encode_module, "encode_share", encode_slowly)
 
@@ -133,7 +133,7 @@ with prepare.preparing(Path(sys.argv[1]), {}, 10):
 
 def serving():
     """Process ids of children that prepare."""
-    found = []
+    process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().split(b"\0")
@@ -142,8 +142,8 @@ def serving():
         except OSError:
             continue
         if b"abag.head.prepare" in command and ours:
-            found.append(int(process.name))
-    return found
+            process_ids.append(int(process.name))
+    return process_ids
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

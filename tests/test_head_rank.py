@@ -47,17 +47,17 @@ def ranked(predictions, folder, **options):
 
 
 def test_a_batch_is_the_best_by_mean_plus_sigma_with_all_columns_of_its_rows(scored, tmp_path):
-    found = ranked(scored, tmp_path, batch=20, rule="ucb")
+    batch = ranked(scored, tmp_path, batch=20, rule="ucb")
     bound = scored["pkd_predicted"] + scored["sigma"]
     best = scored.assign(bound=bound).sort_values("bound", ascending=False).head(20)
-    assert found["id"].tolist() == best["id"].tolist()
-    assert found.columns.tolist() == [*scored.columns, *ADDED]
+    assert batch["id"].tolist() == best["id"].tolist()
+    assert batch.columns.tolist() == [*scored.columns, *ADDED]
     pd.testing.assert_frame_equal(
-        found[scored.columns], best[scored.columns].reset_index(drop=True)
+        batch[scored.columns], best[scored.columns].reset_index(drop=True)
     )
-    np.testing.assert_allclose(found["score"], best["bound"], atol=1e-4)
-    assert found["rank"].tolist() == [*range(1, 21)]
-    assert found["expected_best"].is_monotonic_increasing
+    np.testing.assert_allclose(batch["score"], best["bound"], atol=1e-4)
+    assert batch["rank"].tolist() == [*range(1, 21)]
+    assert batch["expected_best"].is_monotonic_increasing
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_a_batch_is_the_best_by_mean_plus_sigma_with_all_columns_of_its_rows(sco
 def test_a_rule_orders_the_pairs(scored, tmp_path, options, by):
     rng = np.random.default_rng(0)
     scored["sigma"] = rng.uniform(0.3, 1.5, len(scored))
-    found = ranked(scored, tmp_path, batch=30, **options)
+    batch = ranked(scored, tmp_path, batch=30, **options)
     assert (
-        found["id"].tolist() == scored.loc[by(scored).sort_values()[::-1].index[:30], "id"].tolist()
+        batch["id"].tolist() == scored.loc[by(scored).sort_values()[::-1].index[:30], "id"].tolist()
     )
 
 
@@ -82,18 +82,18 @@ def test_rows_and_cells_stay_as_they_are_written(scored, tmp_path):
     texts = scored.assign(id=[f"{n:03}" for n in range(len(scored))], note="NA").astype(str)
     texts.to_csv(tmp_path / "scored.tsv", sep="\t", index=False)
     abag.rank(tmp_path / "scored.tsv", tmp_path / "order.tsv", batch=5)
-    found = pd.read_csv(tmp_path / "order.tsv", sep="\t", dtype=str, keep_default_na=False)
+    batch = pd.read_csv(tmp_path / "order.tsv", sep="\t", dtype=str, keep_default_na=False)
     texts = texts.fillna("").replace("nan", "")
-    expected = texts.set_index("id").loc[found["id"]].reset_index()[texts.columns]
-    pd.testing.assert_frame_equal(found[texts.columns], expected, check_dtype=False)
+    expected = texts.set_index("id").loc[batch["id"]].reset_index()[texts.columns]
+    pd.testing.assert_frame_equal(batch[texts.columns], expected, check_dtype=False)
 
 
 def test_measured_pairs_are_left_out_by_their_sequences_not_their_text(scored, tmp_path, said):
     best = ranked(scored, tmp_path, batch=10)
     measured = best[PAIR].rename(columns={"heavy": "VH", "light": "VL"}).assign(note="x")
     measured["VH"] = " " + measured["VH"].str.lower()
-    found = ranked(scored, tmp_path, batch=10, measured=measured)
-    assert not set(found["id"]) & set(best["id"])
+    batch = ranked(scored, tmp_path, batch=10, measured=measured)
+    assert not set(batch["id"]) & set(best["id"])
     assert any("left out: 10 already measured" in line for line in said)
 
 
@@ -101,8 +101,8 @@ def test_an_antibody_measured_with_another_antigen_is_not_left_out(scored, tmp_p
     best = ranked(scored, tmp_path, batch=1)
     other = scored.loc[scored["antigen"] != best["antigen"][0], "antigen"].iloc[0]
     measured = best[PAIR].assign(antigen=other)
-    found = ranked(scored, tmp_path, batch=1, measured=measured)
-    assert found["id"].tolist() == best["id"].tolist()
+    batch = ranked(scored, tmp_path, batch=1, measured=measured)
+    assert batch["id"].tolist() == best["id"].tolist()
 
 
 def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored, tmp_path):
@@ -110,9 +110,9 @@ def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored
     foreign = measured.head(1).assign(antigen="MKTAYIAKQRQISFVKSHFSRQ", pKd=13.0)
     measured = pd.concat([measured, foreign])
     best = float(measured["pKd"].iloc[:3].max())
-    found = ranked(scored, tmp_path, batch=5, rule="improvement", measured=measured)
-    given = ranked(scored.iloc[3:], tmp_path, batch=5, rule="improvement", best=best)
-    assert found["score"].tolist() == given["score"].tolist()
+    batch = ranked(scored, tmp_path, batch=5, rule="improvement", measured=measured)
+    with_best = ranked(scored.iloc[3:], tmp_path, batch=5, rule="improvement", best=best)
+    assert batch["score"].tolist() == with_best["score"].tolist()
     with pytest.raises(PredictionError, match="Give best PKD"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=foreign)
     other = measured.assign(KD=1.0).drop(columns="pKd")
@@ -124,20 +124,20 @@ def test_far_pairs_are_left_out_unless_kept_and_flags_may_be_those_of_excel(scor
     best = scored.sort_values("pkd_predicted").index[-7:]
     scored["far"] = pd.Series("FALSE", scored.index).where(~scored.index.isin(best), "TRUE")
     scored.to_excel(tmp_path / "scored.xlsx", index=False)
-    found = ranked(tmp_path / "scored.xlsx", tmp_path, batch=7, rule="mean")
+    batch = ranked(tmp_path / "scored.xlsx", tmp_path, batch=7, rule="mean")
     assert any("7 outside the training data" in line for line in said)
-    assert not found["far"].any()
+    assert not batch["far"].any()
     kept = ranked(tmp_path / "scored.xlsx", tmp_path, batch=7, rule="mean", keep_far=True)
     assert kept["far"].all()
 
 
 def test_a_pair_is_ordered_once_and_refused_with_two_predictions(scored, tmp_path, said):
-    found = ranked(pd.concat([scored, scored]), tmp_path, batch=20)
-    assert not found.duplicated(PAIR).any()
+    batch = ranked(pd.concat([scored, scored]), tmp_path, batch=20)
+    assert not batch.duplicated(PAIR).any()
     assert any("240 repeat a pair" in line for line in said)
     rounded = scored.assign(pkd_predicted=scored["pkd_predicted"] + 1e-6)
     again = ranked(pd.concat([scored, rounded]), tmp_path, batch=20)
-    assert again["score"].tolist() == found["score"].tolist()
+    assert again["score"].tolist() == batch["score"].tolist()
     differing = pd.concat([scored, scored.tail(1).assign(pkd_predicted=3.0)])
     with pytest.raises(PredictionError, match="rows 240 and 241 are the same pair with different"):
         ranked(differing, tmp_path)
@@ -150,36 +150,36 @@ def test_predictions_without_sigma_are_ranked_by_mean_only(scored, tmp_path):
     ) as caught:
         ranked(bare, tmp_path, rule="ucb")
     assert 'use rule="mean"' in str(caught.value)
-    found = ranked(bare, tmp_path, batch=5)
-    assert found.columns.tolist() == [*bare.columns, "rank", "score"]
+    batch = ranked(bare, tmp_path, batch=5)
+    assert batch.columns.tolist() == [*bare.columns, "rank", "score"]
     summary = abag.rank(bare, tmp_path / "o.csv", batch=5, rule="mean", above=9)
     assert summary["expected_best"] is None
     assert "expected" not in repr(summary).split("keys")[0]
 
 
 def test_a_table_without_antigens_is_ranked_by_antibody(scored, tmp_path, said):
-    one = scored.drop_duplicates(["heavy", "light"])
-    measured = one[["heavy", "light", "antigen"]].head(4)
-    found = ranked(one.drop(columns="antigen"), tmp_path, batch=9, measured=measured)
+    antibodies = scored.drop_duplicates(["heavy", "light"])
+    measured = antibodies[["heavy", "light", "antigen"]].head(4)
+    batch = ranked(antibodies.drop(columns="antigen"), tmp_path, batch=9, measured=measured)
     assert any("no antigen column" in line for line in said)
-    assert found["id"].tolist() == ranked(one.iloc[4:], tmp_path, batch=9)["id"].tolist()
+    assert batch["id"].tolist() == ranked(antibodies.iloc[4:], tmp_path, batch=9)["id"].tolist()
 
 
 def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path, said):
     large = scored.assign(pkd_predicted=scored["pkd_predicted"] * 1000)
-    found = ranked(large, tmp_path, batch=9)
+    batch = ranked(large, tmp_path, batch=9)
     assert any("outside the usual range of pKd" in line for line in said)
-    assert found["pkd_predicted"].max() == large["pkd_predicted"].max()
+    assert batch["pkd_predicted"].max() == large["pkd_predicted"].max()
 
 
 def test_clusters_are_capped_among_the_best(scored, tmp_path):
-    free, found = (ranked(scored, tmp_path, batch=20, per_cluster=most) for most in (None, 1))
+    free, capped = (ranked(scored, tmp_path, batch=20, per_cluster=most) for most in (None, 1))
     clusters = [
-        antibody_clusters([*zip(one["heavy"], one["light"], strict=True)], 0.98)
-        for one in (free, found)
+        antibody_clusters([*zip(batch["heavy"], batch["light"], strict=True)], 0.98)
+        for batch in (free, capped)
     ]
-    assert [np.bincount(one).max() > 1 for one in clusters] == [True, False]
-    assert found["score"].is_monotonic_decreasing
+    assert [np.bincount(numbers).max() > 1 for numbers in clusters] == [True, False]
+    assert capped["score"].is_monotonic_decreasing
     with pytest.raises(PredictionError, match=r"per_cluster=1 allow \d+ pairs; expected 200"):
         ranked(scored, tmp_path, batch=200, per_cluster=1)
 
@@ -212,8 +212,8 @@ def test_the_verdicts_of_the_regimes_that_occur_are_said_first(run, scored, tmp_
         heavy=scored["heavy"] + "A"
     )  # the run has measured the pairs of `scored`
     ranked(others, tmp_path, batch=5, run=run / "run")
-    (one,) = abag.load_predictor(run / "run").regimes.values()
-    assert said[0] == f"240 candidates: {one.verdict}"
+    (regime,) = abag.load_predictor(run / "run").regimes.values()
+    assert said[0] == f"240 candidates: {regime.verdict}"
     ranked(scored, tmp_path, batch=5)
     assert any("rank says how well" in line for line in said[1:])
 
@@ -230,16 +230,18 @@ def test_equal_predictions_are_not_ranked_but_drawn_and_nothing_is_promised(
     scored, tmp_path, said, options
 ):
     equal = scored.assign(pkd_predicted=8.6441, sigma=SIGMAS)
-    found = ranked(equal, tmp_path, batch=24, **options)
-    assert any("all 240 candidates have the same prediction, pKd 8.64: the" in one for one in said)
-    drawn = found["id"].str[-4:].astype(int)
+    batch = ranked(equal, tmp_path, batch=24, **options)
+    assert any(
+        "all 240 candidates have the same prediction, pKd 8.64: the" in line for line in said
+    )
+    drawn = batch["id"].str[-4:].astype(int)
     assert drawn.between(60, 180).mean() < 0.9  # from the whole file, not only its ends
     assert drawn.min() < 60
     assert drawn.max() > 180
-    assert found["score"].nunique() == 1
-    assert "expected_best" not in found
+    assert batch["score"].nunique() == 1
+    assert "expected_best" not in batch
     summary = abag.rank(equal, tmp_path / "o.csv", batch=24, **options)
-    assert pd.read_csv(tmp_path / "o.csv")["id"].tolist() == found["id"].tolist()  # seeded
+    assert pd.read_csv(tmp_path / "o.csv")["id"].tolist() == batch["id"].tolist()  # seeded
     assert (summary["can_rank"], summary["drawn"], summary["seed"]) == (False, 24, 0)
     assert summary["chosen_by"] == "at random, seed 0"
     assert summary["expected_best"] is summary["expected_above"] is None
@@ -269,10 +271,10 @@ def test_of_a_regime_with_equal_predictions_pairs_are_drawn(scored, tmp_path, sa
     first = np.arange(240) < 150  # 30 known pairs are measured: 90 are left to be ranked
     table = table[half | ~first]
     summary = abag.rank(table, tmp_path / "o.csv", batch=batch)
-    found = pd.read_csv(tmp_path / "o.csv")
-    assert summary["drawn"] == (found["regime"] == "new_antibody").sum() == max(0, batch - 90)
+    order = pd.read_csv(tmp_path / "o.csv")
+    assert summary["drawn"] == (order["regime"] == "new_antibody").sum() == max(0, batch - 90)
     assert summary["can_rank"]
-    drawn = found.loc[found["regime"] == "new_antibody", "id"]
+    drawn = order.loc[order["regime"] == "new_antibody", "id"]
     if batch > 90:
         assert f"10 of {batch} pairs are drawn at random (seed 0) from 120 cand" in "\n".join(said)
         assert drawn.tolist() != table["id"].head(10).tolist()
@@ -293,17 +295,17 @@ def test_pairs_of_one_antigen_and_a_large_share_of_equal_predictions_are_drawn(s
     third = np.arange(240) < 80
     largest = scored["pkd_predicted"].max() + 1
     share = scored.assign(pkd_predicted=scored["pkd_predicted"].mask(third, largest))
-    found = abag.rank(share.drop(columns="regime"), tmp_path / "b.csv", batch=20, rule="mean")
-    assert (found["drawn"], found["can_rank"]) == (20, False)
+    summary = abag.rank(share.drop(columns="regime"), tmp_path / "b.csv", batch=20, rule="mean")
+    assert (summary["drawn"], summary["can_rank"]) == (20, False)
 
 
 def test_a_few_equal_predictions_are_ordered_by_sigma_as_ever(scored, tmp_path):
     best = scored.nlargest(4, "pkd_predicted").index
     twins = scored.assign(sigma=SIGMAS)
     twins.loc[best, "pkd_predicted"] = 12.0
-    found = ranked(twins, tmp_path, batch=4, rule="ucb")
-    assert found["sigma"].is_monotonic_decreasing
-    assert "expected_best" in found
+    batch = ranked(twins, tmp_path, batch=4, rule="ucb")
+    assert batch["sigma"].is_monotonic_decreasing
+    assert "expected_best" in batch
 
 
 @pytest.mark.parametrize("order", ["better", "not better", "worse"])
@@ -311,12 +313,12 @@ def test_rank_says_if_the_run_ranks_such_pairs_no_better_than_chance(
     run, scored, tmp_path, said, monkeypatch, order
 ):
     predictor = abag.load_predictor(run / "run")
-    (one,) = predictor.regimes.values()
-    verdict = re.sub(r"is (better|not better|worse) than", f"is {order} than", one.verdict)
+    (regime,) = predictor.regimes.values()
+    verdict = re.sub(r"is (better|not better|worse) than", f"is {order} than", regime.verdict)
     assert f"is {order} than chance" in verdict
-    judged = replace(predictor, regimes={one.name: replace(one, verdict=verdict)})
+    judged = replace(predictor, regimes={regime.name: replace(regime, verdict=verdict)})
     monkeypatch.setattr(rank_module, "load_predictor", lambda _: judged)
-    table = scored.assign(regime=one.name, heavy=scored["heavy"] + "A")  # not of the run
+    table = scored.assign(regime=regime.name, heavy=scored["heavy"] + "A")  # not of the run
     summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=run / "run", say=said.append)
     line = "9 of 9 pairs are of a kind that the run has not ranked better than chance"
     assert any(line in text for text in said) == (order != "better")

@@ -62,19 +62,22 @@ def test_equal_scores_are_ordered_by_mean_and_then_as_they_come():
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=30),
-    st.integers(1, 30), st.integers(1, 5), st.integers(1, 5),
-)  # fmt: skip
+    groups=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=30),
+    size=st.integers(1, 30),
+    most=st.integers(1, 5),
+    at_site=st.integers(1, 5),
+)
 def test_caps_take_the_best_that_keep_to_both_as_a_plain_loop_does(groups, size, most, at_site):
     order = np.random.default_rng(len(groups)).permutation(len(groups))
     clusters = [[cluster] for cluster, _ in groups]
     sites = [[site % 4, site % 3 + 4] for _, site in groups]  # as double mutants have
     taken = []
-    for one in order.tolist():
-        same = sum(clusters[i] == clusters[one] for i in taken)
-        crowded = any(sum(s in sites[i] for i in taken) >= at_site for s in sites[one])
+    for candidate in order.tolist():
+        same = sum(clusters[i] == clusters[candidate] for i in taken)
+        taken_at = [sum(site in sites[i] for i in taken) for site in sites[candidate]]
+        crowded = max(taken_at) >= at_site
         if same < most and not crowded and len(taken) < size:
-            taken.append(one)
+            taken.append(candidate)
     caps = [Cap(clusters, most), Cap(sites, at_site)]
     assert choose_capped(order, size, caps).tolist() == taken
 
@@ -89,27 +92,27 @@ def exact_best(correlation, first):
     sigma = WIDTH[:first]
     grid = np.linspace(-2, 18, 4001)
     common = stats.norm.ppf((np.arange(200) + 0.5) / 200)
-    own = np.sqrt(1 - correlation) * sigma
+    spread = np.sqrt(1 - correlation) * sigma
     shifted = mean + np.sqrt(correlation) * sigma * common[:, None]
-    below = stats.norm.cdf((grid[:, None, None] - shifted) / own).prod(axis=-1).mean(axis=-1)
+    below = stats.norm.cdf((grid[:, None, None] - shifted) / spread).prod(axis=-1).mean(axis=-1)
     return grid[-1] - integrate.trapezoid(below, grid), grid, below
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_the_expected_best_of_a_batch_is_that_of_the_exact_distribution(correlation):
-    found = expect(MEAN, WIDTH, correlation=correlation)
+    expected = expect(MEAN, WIDTH, correlation=correlation)
     exact = [exact_best(correlation, first)[0] for first in range(1, 6)]
-    np.testing.assert_allclose(found.best_of_first, exact, atol=0.03)
+    np.testing.assert_allclose(expected.best_of_first, exact, atol=0.03)
     _, grid, below = exact_best(correlation, 5)
     low, high = np.interp([0.05, 0.95], below, grid)
-    assert found.best_interval == pytest.approx((low, high), abs=0.05)
-    assert np.isnan(found.above)
+    assert expected.best_interval == pytest.approx((low, high), abs=0.05)
+    assert np.isnan(expected.above)
 
 
 def test_with_fully_correlated_errors_the_best_is_as_uncertain_as_one_pair():
-    found = expect(np.array([8.0, 7.5, 7.0]), np.full(3, 0.5), correlation=1.0)
-    assert found.best_of_first[-1] == pytest.approx(8.0, abs=0.02)
-    assert found.best_interval == pytest.approx((8 - 1.645 * 0.5, 8 + 1.645 * 0.5), abs=0.03)
+    expected = expect(np.array([8.0, 7.5, 7.0]), np.full(3, 0.5), correlation=1.0)
+    assert expected.best_of_first[-1] == pytest.approx(8.0, abs=0.02)
+    assert expected.best_interval == pytest.approx((8 - 1.645 * 0.5, 8 + 1.645 * 0.5), abs=0.03)
 
 
 def test_the_number_above_a_threshold_is_the_sum_of_probabilities_whatever_the_correlation():
@@ -123,7 +126,7 @@ def test_the_number_above_a_threshold_is_the_sum_of_probabilities_whatever_the_c
 def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time(monkeypatch):
     monkeypatch.setattr("abag.head.design.batches.BLOCK_VALUES", 1_000)
     mean = np.linspace(9, 6, 400)
-    one, two = (expect(mean, np.full(400, 0.5), correlation=0.3, above=8) for _ in range(2))
-    assert (np.diff(one.best_of_first) >= 0).all()
-    assert one.best_of_first.tolist() == two.best_of_first.tolist()
-    assert one.above == pytest.approx(stats.norm.sf((8 - mean) / 0.5).sum(), rel=0.02)
+    first, second = (expect(mean, np.full(400, 0.5), correlation=0.3, above=8) for _ in range(2))
+    assert (np.diff(first.best_of_first) >= 0).all()
+    assert first.best_of_first.tolist() == second.best_of_first.tolist()
+    assert first.above == pytest.approx(stats.norm.sf((8 - mean) / 0.5).sum(), rel=0.02)

@@ -35,8 +35,9 @@ def case(tmp_path_factory):
     table.to_csv(folder / "pairs.csv", index=False)
     options = {
         "columns": {"heavy": "clone seq A", "light": "clone seq B", "pkd": "result"},
-        "antigen": ANTIGEN, "bad_rows": "skip",
-    }  # fmt: skip
+        "antigen": ANTIGEN,
+        "bad_rows": "skip",
+    }
     with reporting(silent=True):
         abag.embed_table(folder / "pairs.csv", folder / "store", **options, **COMPOSITION)
         abag.fit(
@@ -62,12 +63,10 @@ def new_table(folder, **columns):
 def test_predict_reads_a_table_as_the_run_did(case, tmp_path, said):
     table = new_table(tmp_path, note=["EVQ1"] + [""] * 5)
     abag.predict(table, case / "run", tmp_path / "out.csv")
-    found = pd.read_csv(tmp_path / "out.csv")
-    given = {
-        "columns": {"heavy": "clone seq A", "light": "clone seq B"}, "antigen": ANTIGEN
-    }  # fmt: skip
-    abag.predict(table, case / "run", tmp_path / "given.csv", **given)
-    pd.testing.assert_frame_equal(found, pd.read_csv(tmp_path / "given.csv"))
+    predicted = pd.read_csv(tmp_path / "out.csv")
+    columns = {"heavy": "clone seq A", "light": "clone seq B"}
+    abag.predict(table, case / "run", tmp_path / "given.csv", columns=columns, antigen=ANTIGEN)
+    pd.testing.assert_frame_equal(predicted, pd.read_csv(tmp_path / "given.csv"))
     assert "new.csv: the antigen of the run is taken for all rows" in said
 
 
@@ -94,15 +93,15 @@ def test_what_the_table_has_instead_wins_and_is_said(case, tmp_path, said):
     expected = abag.load_predictor(case / "run").predict(
         frame["heavy"].tolist(), frame["clone seq B"].tolist(), other
     )
-    found = pd.read_csv(tmp_path / "out.csv")["pkd_predicted"]
-    assert found.tolist() == pytest.approx(expected["pkd_predicted"].tolist(), abs=1e-4)
+    predicted = pd.read_csv(tmp_path / "out.csv")["pkd_predicted"]
+    assert predicted.tolist() == pytest.approx(expected["pkd_predicted"].tolist(), abs=1e-4)
 
 
 def test_scan_and_one_pair_take_the_antigen_of_the_run(case, tmp_path, said):
     options = {"heavy": HEAVY, "light": LIGHT, "positions": "H57", "exclude": "C"}
-    found = abag.scan(case / "run", tmp_path / "scan.csv", **options)
-    given = abag.scan(case / "run", tmp_path / "given.csv", antigen=ANTIGEN, **options)
-    assert found["parent_pkd"] == given["parent_pkd"]
+    scanned = abag.scan(case / "run", tmp_path / "scan.csv", **options)
+    with_antigen = abag.scan(case / "run", tmp_path / "given.csv", antigen=ANTIGEN, **options)
+    assert scanned["parent_pkd"] == with_antigen["parent_pkd"]
     assert "the antigen of the run is taken" in said
 
 
@@ -194,5 +193,5 @@ def test_a_table_of_mutations_is_read_with_the_parent_and_numbers_of_the_run(tmp
         }
     )
     abag.predict(whole, tmp_path / "run", tmp_path / "whole.csv")
-    found, expected = (pd.read_csv(tmp_path / name) for name in ("out.csv", "whole.csv"))
-    assert found["pkd_predicted"].tolist() == expected["pkd_predicted"].tolist()
+    predicted, expected = (pd.read_csv(tmp_path / name) for name in ("out.csv", "whole.csv"))
+    assert predicted["pkd_predicted"].tolist() == expected["pkd_predicted"].tolist()

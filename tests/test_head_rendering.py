@@ -23,7 +23,7 @@ HOSTILE = "</script><script>document.title='taken'</script>"
 def case(tmp_path_factory):
     at = tmp_path_factory.mktemp("rendering")
     frame = draw_pairs(30, 6).assign(id=range(100, 280))
-    frame["antigen_name"] = [f"target {one[:2]}" for one in frame["antigen"]]
+    frame["antigen_name"] = [f"target {antigen[:2]}" for antigen in frame["antigen"]]
     add_vectors(at / "store", frame)
     for name, options in {
         "one": {"split": "random", "learning_curve": True},
@@ -65,8 +65,8 @@ def test_the_page_and_the_card_are_those_of_the_fit_and_nothing_else_changes(cas
 def test_a_notebook_shows_the_page_in_a_frame(run):
     shown = abag.report(run)._repr_html_()
     page = (run / "report.html").read_text()
-    (found,) = re.findall(r'^<iframe srcdoc="([^"]*)" [^<>]*></iframe>$', shown)
-    assert html.unescape(found) == page
+    (source,) = re.findall(r'^<iframe srcdoc="([^"]*)" [^<>]*></iframe>$', shown)
+    assert html.unescape(source) == page
 
 
 def test_names_in_a_run_cannot_break_out_of_the_page(run):
@@ -106,22 +106,22 @@ def test_the_command_names_the_files_that_it_wrote(run):
 
 
 def test_predictions_have_the_rows_and_names_of_the_table(case):
-    found = pd.read_parquet(case.at / "one/predictions.parquet")
-    assert sorted(found["row"]) == list(range(1, len(case.frame) + 1))
-    own = case.frame.iloc[found["row"].to_numpy() - 1]
-    assert (found["id"].to_numpy() == own["id"].astype(str).to_numpy()).all()
-    assert (found["antigen_name"].to_numpy() == own["antigen_name"].to_numpy()).all()
-    assert (found["pkd"].to_numpy() == own["pKd"].to_numpy()).all()
+    predictions = pd.read_parquet(case.at / "one/predictions.parquet")
+    assert sorted(predictions["row"]) == list(range(1, len(case.frame) + 1))
+    rows = case.frame.iloc[predictions["row"].to_numpy() - 1]
+    assert (predictions["id"].to_numpy() == rows["id"].astype(str).to_numpy()).all()
+    assert (predictions["antigen_name"].to_numpy() == rows["antigen_name"].to_numpy()).all()
+    assert (predictions["pkd"].to_numpy() == rows["pKd"].to_numpy()).all()
 
 
 def test_baselines_have_the_scores_of_the_summary(case):
     run = case.at / "one"
-    test, found = (pd.read_parquet(run / f"{n}.parquet") for n in ("predictions", "baselines"))
+    test, baselines = (pd.read_parquet(run / f"{n}.parquet") for n in ("predictions", "baselines"))
     keys = ["antibody_key", "antigen_key"]
-    assert (found[keys].to_numpy() == test[keys].to_numpy()).all()
+    assert (baselines[keys].to_numpy() == test[keys].to_numpy()).all()
     (regime,) = json.loads((run / "summary.json").read_text())["regimes"]
     for name, scores in regime["metrics"].items():
-        values = test["pkd_predicted"] if name == "head" else found[name]
+        values = test["pkd_predicted"] if name == "head" else baselines[name]
         square = pd.Series((values.to_numpy() - test["pkd"].to_numpy()) ** 2)
         rmse = np.sqrt(square.groupby(test["fold"]).mean()).mean()
         assert rmse == pytest.approx(scores["rmse"])

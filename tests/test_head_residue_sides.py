@@ -36,15 +36,15 @@ QUICK = {"report": False, "split": "random", "device": "cpu"}
 
 def draw_variants(rng, number, parent=PARENT, *, indels=0.0):
     """Mutate up to three of the sites of a chain, and delete or insert a residue in some."""
-    found = {}
-    while len(found) < number:
+    drawn = {}
+    while len(drawn) < number:
         letters = list(parent)
         for at in rng.permutation(SITES)[: rng.integers(0, 4)]:
             letters[at] = rng.choice(RESIDUES)
         if rng.random() < indels:
             letters[20:21] = [] if rng.random() < 0.5 else ["W", "W"]
-        found["".join(letters)] = None
-    return list(found)
+        drawn["".join(letters)] = None
+    return list(drawn)
 
 
 def unrelated(rng, number):
@@ -54,7 +54,10 @@ def unrelated(rng, number):
 def effects_of(rng, texts):
     """Draw an effect of each residue at each site, and add those of each chain."""
     effect = rng.normal(size=(len(SITES), 256))
-    return np.array([sum(effect[k, ord(text[at])] for k, at in enumerate(SITES)) for text in texts])
+    sums = []
+    for text in texts:
+        sums.append(sum(effect[k, ord(text[at])] for k, at in enumerate(SITES)))
+    return np.array(sums)
 
 
 def make_training(antibodies, antigens, index, pkd, train):
@@ -109,14 +112,15 @@ def test_a_ridge_on_the_residues_of_antigens_is_that_of_their_columns():
     (side,) = model.settings.sides
     assert side.kind == "antigen"
     assert not model.antibody_D.any()
-    x = np.array([[text[0][at] for at in SITES] for text in training.vectors.antigen_chains])
-    found = model.predict(training.vectors)
-    dummies = pd.get_dummies(pd.DataFrame(x)).to_numpy(float)[training.vectors.antigen]
+    antigens = [text for (text,) in training.vectors.antigen_chains]
+    residues = pd.DataFrame({at: [text[at] for text in antigens] for at in SITES})
+    predicted = model.predict(training.vectors)
+    dummies = pd.get_dummies(residues).to_numpy(float)[training.vectors.antigen]
     # a linear function of the residues of the sites, whatever the strength of the ridge
-    both = np.column_stack([np.ones(len(found)), dummies])
-    linear = both @ np.linalg.lstsq(both, found, rcond=None)[0]
+    both = np.column_stack([np.ones(len(predicted)), dummies])
+    linear = both @ np.linalg.lstsq(both, predicted, rcond=None)[0]
     trained = np.isin(training.vectors.antigen, training.vectors.antigen[training.rows])
-    np.testing.assert_allclose(linear[trained], found[trained], atol=0.02)
+    np.testing.assert_allclose(linear[trained], predicted[trained], atol=0.02)
 
 
 def exchanged(training):
@@ -127,8 +131,8 @@ def exchanged(training):
         vectors.antibody_ND,
         vectors.antigen,
         vectors.antibody,
-        [(one[0], "") for one in vectors.antigen_chains],
-        [(one[0],) for one in vectors.antibody_chains],
+        [(chains[0], "") for chains in vectors.antigen_chains],
+        [(chains[0],) for chains in vectors.antibody_chains],
     )
     return training.with_vectors(swapped)
 
@@ -150,11 +154,11 @@ def both_libraries():
 def test_exchanging_the_sides_exchanges_the_model(head, draw):
     training = make_training(*draw())
     mirrored = exchanged(training)
-    one, other = (MODELS[head].fit(own) for own in (training, mirrored))
+    model, other = (MODELS[head].fit(rows) for rows in (training, mirrored))
     pairs = training.vectors, mirrored.vectors
-    np.testing.assert_allclose(one.predict(pairs[0]), other.predict(pairs[1]), atol=1e-6)
+    np.testing.assert_allclose(model.predict(pairs[0]), other.predict(pairs[1]), atol=1e-6)
     if MODELS[head].has_posterior:
-        np.testing.assert_allclose(one.variance(pairs[0]), other.variance(pairs[1]), atol=1e-5)
+        np.testing.assert_allclose(model.variance(pairs[0]), other.variance(pairs[1]), atol=1e-5)
 
 
 def test_both_sides_of_two_libraries_are_compared_by_residues():
@@ -214,19 +218,20 @@ def test_chains_of_an_antigen_are_compared_whatever_their_first_letters():
     assert side.one_hot.width == 3  # the first letter
 
 
-@pytest.mark.parametrize(("antigens", "found"), [
+@pytest.mark.parametrize(("antigens", "message"), [
     (["ACDEFGHIKL"], "all training pairs have the same antigen"),
     (["ACDEFGHIKL", "MNPQRSTVWY"], "share 0% of their residues"),
     (["ACDEFGHIKLMNPQRSTVWY", "WYVTS", "QRPNM"], "antigens share|same lengths"),
     (["A" * n for n in range(5, 25)], "antigens of the same lengths"),
     (["A" * 12_000, "A" * 11_999 + "C"], "antigens of 12,000 residues are too many columns"),
 ])  # fmt: skip
-def test_antigens_that_are_no_variants_keep_their_vectors(antigens, found):
+def test_antigens_that_are_no_variants_keep_their_vectors(antigens, message):
     antibodies = unrelated(np.random.default_rng(0), 4)
     cells = np.arange(4 * len(antigens))
     index = np.unravel_index(cells, (4, len(antigens)))
     training = make_training(antibodies, antigens, index, cells.astype(float), len(cells))
-    with pytest.raises(DoesNotApply, match=f"residue_kernel: .*({found}).*; expected variants of"):
+    refusal = f"residue_kernel: .*({message}).*; expected variants of"
+    with pytest.raises(DoesNotApply, match=refusal):
         MODELS["residue_kernel"].fit(training)
 
 
@@ -313,10 +318,10 @@ def test_a_predictor_of_an_antigen_library_predicts_what_its_run_measured(case, 
     summary = abag.fit(case.frame[~held_out], case.store, run, head=head, **QUICK)
     rows = case.frame[held_out]
     predictor = load_predictor(run)
-    found = predictor.predict(
+    scores = predictor.predict(
         rows["heavy"], None, rows["antigen"], store=case.store, say=lambda _text: None
     )
-    error = np.sqrt(np.square(found["pkd_predicted"].to_numpy() - rows["pKd"].to_numpy()).mean())
+    error = np.sqrt(np.square(scores["pkd_predicted"].to_numpy() - rows["pKd"].to_numpy()).mean())
     metrics = summary["regimes"][0]["metrics"]
     assert error == pytest.approx(metrics["head"]["rmse"], rel=0.25)
     if head == "residue_kernel":

@@ -39,28 +39,28 @@ def case(tmp_path_factory):
     }.items():
         (at / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
         abag.fit(frame, at / "store", at / "runs" / name, **QUICK | options)
-    found = runs(at / "runs")
-    return SimpleNamespace(at=at, runs=at / "runs", frame=frame, found=found)
+    listed = runs(at / "runs")
+    return SimpleNamespace(at=at, runs=at / "runs", frame=frame, listed=listed)
 
 
-def named(found, name):
-    return next(one for one in found["runs"] if one["run"].endswith(name))
+def named(listed, name):
+    return next(run for run in listed["runs"] if run["run"].endswith(name))
 
 
 def test_runs_are_found_at_any_depth_and_only_differing_options_are_listed(case):
-    found = case.found
-    runs = [one["run"] for one in found["runs"]]
+    listed = case.listed
+    runs = [run["run"] for run in listed["runs"]]
     assert set(runs) == {str(case.runs / name) for name in ("a", "deep/b", "folds", "other")}
-    errors = [one["regimes"][0]["rmse"] for one in found["runs"]]
+    errors = [run["regimes"][0]["rmse"] for run in listed["runs"]]
     assert errors == sorted(errors)
-    assert set(found["differences"]) == {"lr", "seed", "split_seed", "folds"}
-    assert found["differences"]["lr"][str(case.runs / "deep/b")] == 0.01
-    assert json.loads(json.dumps(found)) == found
+    assert set(listed["differences"]) == {"lr", "seed", "split_seed", "folds"}
+    assert listed["differences"]["lr"][str(case.runs / "deep/b")] == 0.01
+    assert json.loads(json.dumps(listed)) == listed
 
 
 def test_runs_with_the_same_test_rows_are_compared_and_others_give_a_reason(case):
-    found = case.found["comparisons"]
-    paired = [one for one in found if one["with"]]
+    comparisons = case.listed["comparisons"]
+    paired = [comparison for comparison in comparisons if comparison["with"]]
     assert len(paired) == 1
     assert {paired[0]["run"], paired[0]["with"]} == {
         str(case.runs / "a"),
@@ -68,7 +68,8 @@ def test_runs_with_the_same_test_rows_are_compared_and_others_give_a_reason(case
     }
     (verdict,) = paired[0]["verdicts"]
     assert "is statistically indistinguishable from" in verdict
-    alone = {one["run"]: one["reason"] for one in found if not one["with"]}
+    unpaired = [comparison for comparison in comparisons if not comparison["with"]]
+    alone = {comparison["run"]: comparison["reason"] for comparison in unpaired}
     assert set(alone) == {str(case.runs / "other"), str(case.runs / "folds")}
     assert "same test rows" in alone[str(case.runs / "other")]
 
@@ -76,8 +77,8 @@ def test_runs_with_the_same_test_rows_are_compared_and_others_give_a_reason(case
 def test_a_run_with_another_label_is_not_compared(case, tmp_path):
     frame = case.frame.assign(pKd=case.frame["pKd"] + 1)
     abag.fit(frame, case.at / "store", tmp_path / "c", **QUICK)
-    found = runs([case.runs / "a", tmp_path / "c"])
-    assert all(one["with"] is None for one in found["comparisons"])
+    listed = runs([case.runs / "a", tmp_path / "c"])
+    assert all(comparison["with"] is None for comparison in listed["comparisons"])
 
 
 COMMANDS = {
@@ -145,7 +146,7 @@ def test_what_dead_processes_left_in_a_finished_run_is_removed(case, tmp_path):
 
 
 def test_the_text_shows_runs_differences_and_verdicts(case):
-    lines = describe_runs(case.found)
+    lines = describe_runs(case.listed)
     text = "\n".join(lines)
     assert "deep/b" in text
     assert str(case.runs) not in text
@@ -161,17 +162,17 @@ def test_the_text_shows_runs_differences_and_verdicts(case):
     (["runs/a"], ["runs/a"]),
 ])  # fmt: skip
 def test_names_of_runs_leave_out_the_folders_that_all_share(paths, names):
-    states = [{"run": one, "state": "unreadable", "reason": "damaged"} for one in paths]
+    states = [{"run": path, "state": "unreadable", "reason": "damaged"} for path in paths]
     lines = describe_runs({"runs": states, "comparisons": [], "differences": {}})
     assert lines[: len(names)] == [f"{name}: unreadable, damaged" for name in names]
 
 
-@pytest.mark.parametrize("what", ["nothing", "empty", "a file"])
-def test_a_folder_without_runs_is_refused(tmp_path, what):
+@pytest.mark.parametrize("content", ["nothing", "empty", "a file"])
+def test_a_folder_without_runs_is_refused(tmp_path, content):
     path = tmp_path / "x"
-    if what == "empty":
+    if content == "empty":
         path.mkdir()
-    if what == "a file":
+    if content == "a file":
         path.write_text("x")
     with pytest.raises(RunError, match="expected a run folder of abag fit"):
         runs(path)
@@ -182,10 +183,10 @@ def test_a_damaged_run_does_not_hide_the_others(case, tmp_path):
     broken.mkdir()
     for name in ("config.json", "summary.json"):
         (broken / name).write_bytes((case.runs / "a" / name).read_bytes())
-    found = runs([case.runs / "a", broken])
-    assert named(found, "broken")["state"] == "unreadable"
-    assert named(found, "a")["state"] == "finished"
-    assert "pairs.parquet" in "\n".join(describe_runs(found))
+    listed = runs([case.runs / "a", broken])
+    assert named(listed, "broken")["state"] == "unreadable"
+    assert named(listed, "a")["state"] == "finished"
+    assert "pairs.parquet" in "\n".join(describe_runs(listed))
 
 
 @pytest.fixture
@@ -205,15 +206,15 @@ CONFIG = {"epochs": 10, "select": "spearman"}
 def test_progress_is_that_of_the_last_whole_line_of_the_log(half):
     now = time.time() + 60
     with only_writer(half):
-        found = read_progress(half, CONFIG, now)
-    assert (found["state"], found["epoch"], found["epochs"]) == ("training", 5, 10)
-    assert found["written_s_ago"] == pytest.approx(60, abs=5)
+        progress = read_progress(half, CONFIG, now)
+    assert (progress["state"], progress["epoch"], progress["epochs"]) == ("training", 5, 10)
+    assert progress["written_s_ago"] == pytest.approx(60, abs=5)
 
 
 def test_a_run_that_no_process_writes_counts_as_stopped_at_once(half):
-    found = read_progress(half, CONFIG)
-    assert found["state"] == "stopped"
-    lines = describe_runs({"runs": [found], "comparisons": [], "differences": {}})
+    progress = read_progress(half, CONFIG)
+    assert progress["state"] == "stopped"
+    lines = describe_runs({"runs": [progress], "comparisons": [], "differences": {}})
     assert "run abag fit again to resume" in "\n".join(lines)
 
 
@@ -226,16 +227,17 @@ def test_without_locks_a_run_that_wrote_nothing_for_minutes_counts_as_stopped(ha
 def test_a_run_with_only_a_configuration_is_starting(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with only_writer(tmp_path):
-        found = read_progress(tmp_path, CONFIG)
-    assert found["state"] == "starting"
-    assert found["epoch"] == 0
+        progress = read_progress(tmp_path, CONFIG)
+    assert progress["state"] == "starting"
+    assert progress["epoch"] == 0
 
 
 @pytest.mark.ci
 def test_progress_is_read_while_another_process_trains(case, tmp_path):
     script = (
         "import sys, abag; abag.fit(sys.argv[1], sys.argv[2], sys.argv[3], split='random',"
-        "report=False, widths=(8,), epochs=100000, batch_size=16, device='cpu', save_every=50)"
+        "report=False, widths=(8,), epochs=100000, patience=0, batch_size=16, device='cpu',"
+        "save_every=50)"
     )
     run = tmp_path / "live"
     arguments = [case.at / "pairs.csv", case.at / "store", run]
@@ -245,9 +247,9 @@ def test_progress_is_read_while_another_process_trains(case, tmp_path):
         while True:
             time.sleep(0.3)
             assert child.poll() is None
-            found = runs(run)["runs"][0] if (run / "config.json").exists() else {}
-            if found.get("epoch"):
-                return found
+            progress = runs(run)["runs"][0] if (run / "config.json").exists() else {}
+            if progress.get("epoch"):
+                return progress
 
     try:
         first = last = next_progress()

@@ -307,9 +307,12 @@ def test_an_empty_part_is_refused():
 
 @settings(deadline=None)
 @given(
-    st.sampled_from(["random", "antigen", "antibody", "both"]),
-    st.integers(2, 9), st.integers(2, 9), st.sampled_from([0, 2, 5]), st.integers(0, 9),
-)  # fmt: skip
+    kind=st.sampled_from(["random", "antigen", "antibody", "both"]),
+    families=st.integers(2, 9),
+    antigens=st.integers(2, 9),
+    k=st.sampled_from([0, 2, 5]),
+    seed=st.integers(0, 9),
+)
 def test_a_drawn_fold_trains_on_more_pairs_than_it_validates_on(kind, families, antigens, k, seed):
     pairs = pairs_of(measured(rows=60, families=families, antigens=antigens))
     with suppress(SplitError):  # too few groups, or a part without pairs
@@ -327,8 +330,8 @@ def test_replicates_that_a_column_divides_are_reported(replicates, said):
     pairs = label_pairs(read_pairs(frame), LabelOptions(replicates=replicates))
     (split,) = make_splits(pairs, SplitOptions(split="column=part"))
     expected = [f"column 'part': {divided} pairs have replicates with different values; each pair"]
-    found = [line.partition(" is where")[0] for line in said if "different values" in line]
-    assert found == expected * (replicates == "median")
+    columns = [line.partition(" is where")[0] for line in said if "different values" in line]
+    assert columns == expected * (replicates == "median")
     names = frame["part"].map({"train": TRAIN, "test": TEST, "validation": VALIDATION})
     assert split.part.tolist() == names[pairs.table.row_numbers[pairs.row] - 1].tolist()
 

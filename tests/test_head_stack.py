@@ -42,7 +42,7 @@ def case(tmp_path_factory):
 
 
 def fit(case, run, **options):
-    quick = {n: one for n, one in QUICK.items() if is_used(n, options.get("head", "stack"))}
+    quick = {n: value for n, value in QUICK.items() if is_used(n, options.get("head", "stack"))}
     return abag.fit(case.frame, case.store, run, **quick | options)
 
 
@@ -58,11 +58,11 @@ def test_a_head_is_fitted_and_refitted_to_the_same_bits(case, tmp_path, head):
     again = tmp_path / "again"
     said = []
     summary = fit(case, run, head=head)
-    (one,) = summary["regimes"]
-    assert one["regime"] == "new_antibody"
-    assert sum(one["weights"].values()) == pytest.approx(1)
+    (regime,) = summary["regimes"]
+    assert regime["regime"] == "new_antibody"
+    assert sum(regime["weights"].values()) == pytest.approx(1)
     if head != "mlp":  # which takes a few steps only
-        assert one["rmse"] < 0.6 * one["rmse_of_mean"]
+        assert regime["rmse"] < 0.6 * regime["rmse_of_mean"]
     written = json.loads((run / "summary.json").read_text())
     assert fit(case, run, head=head, say=said.append) == written
     assert "nothing to do" in said[-1]
@@ -81,10 +81,10 @@ def test_a_predictor_holds_the_parts_that_are_fitted_to_all_pairs(case, tmp_path
     table = read_pairs(case.frame)
     sides = [table.sequences[kind] for kind in ("antibody", "antigen")]
     tables = [
-        store.folder(one.kind, getattr(predictor, one.kind).fingerprint).read(one.keys, "mean")
-        for one in sides
+        store.folder(side.kind, getattr(predictor, side.kind).fingerprint).read(side.keys, "mean")
+        for side in sides
     ]
-    vectors = PairVectors(*tables, *(one.of_row for one in sides))
+    vectors = PairVectors(*tables, *(side.of_row for side in sides))
     rows = np.arange(len(case.frame))
     groups = sides[0].of_row
     labels = SimpleNamespace(pkd=case.frame["pKd"].to_numpy(), share=None)
@@ -99,12 +99,12 @@ def test_labels_of_a_fold_change_nothing_that_is_predicted_of_it_by_one_part(cas
     frame = case.frame.assign(part=part)
     labels = np.random.default_rng(1).uniform(6, 10, len(part))
     changed = frame.assign(pKd=np.where(part == "test", labels, frame["pKd"]))
-    found = []
+    baselines = []
     for name, table in (("a", frame), ("b", changed)):
-        one = SimpleNamespace(frame=table, store=case.store)
-        fit(one, tmp_path / name, head="stack", split="column=part", folds=0)
-        found.append(pd.read_parquet(tmp_path / name / "baselines.parquet"))
-    pd.testing.assert_frame_equal(*found, check_exact=True)
+        relabelled = SimpleNamespace(frame=table, store=case.store)
+        fit(relabelled, tmp_path / name, head="stack", split="column=part", folds=0)
+        baselines.append(pd.read_parquet(tmp_path / name / "baselines.parquet"))
+    pd.testing.assert_frame_equal(*baselines, check_exact=True)
 
 
 def draw_errors(seed, parts, rows):
@@ -130,10 +130,12 @@ def test_weights_are_not_negative_add_up_to_one_and_no_others_cost_less(seed, pa
         return np.square(error_RK @ of_K).mean() + pull * square_K.min() * away
 
     others = np.concatenate([np.eye(parts), rng.dirichlet(np.ones(parts), 50)])
-    assert any(
-        cost(weights, one) <= min(cost(other, one) for other in others) * (1 + 1e-6) + 1e-9
-        for one in (mean, square_K.argmin())
-    )
+
+    def is_lowest(reference):
+        lowest = min(cost(other, reference) for other in others)
+        return cost(weights, reference) <= lowest * (1 + 1e-6) + 1e-9
+
+    assert is_lowest(mean) or is_lowest(square_K.argmin())
 
 
 def test_few_groups_pull_the_weights_to_the_best_part_and_many_follow_the_errors():
@@ -154,7 +156,8 @@ def test_a_part_without_errors_has_all_the_weight():
 def test_a_bad_part_does_not_pull_weight_from_the_best():
     error_RK = np.random.default_rng(0).normal(size=(60, 3)) * [0.1, 1.0, 1.0]
     both = [
-        stack_weights(one, np.arange(60), 1)[0] for one in (error_RK, error_RK * [1.0, 1.0, 20.0])
+        stack_weights(errors, np.arange(60), 1)[0]
+        for errors in (error_RK, error_RK * [1.0, 1.0, 20.0])
     ]
     assert min(both) > 0.9
     assert both[1] == pytest.approx(both[0], abs=0.04)
@@ -192,10 +195,10 @@ def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
         "first": np.where(even, pkd, 20.0),
         "second": np.where(even, 20.0, pkd),
     }
-    found = weigh(*make_regime(pkd, predicted))
-    assert found.predicted[0][even] == pytest.approx(20)
-    assert found.predicted[1][~even] == pytest.approx(20)
-    assert found.score["rmse"] > 10
+    weighed = weigh(*make_regime(pkd, predicted))
+    assert weighed.predicted[0][even] == pytest.approx(20)
+    assert weighed.predicted[1][~even] == pytest.approx(20)
+    assert weighed.score["rmse"] > 10
 
 
 def test_the_halves_of_a_single_fold_weigh_each_other():
@@ -204,8 +207,8 @@ def test_the_halves_of_a_single_fold_weigh_each_other():
     pkd = rng.normal(8, 1, n)
     predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5 * rng.normal(size=n)}
     pairs, measured, parts = make_regime(pkd, predicted, folds=1)
-    found = weigh(pairs, measured, parts)
-    share = (found.predicted[0] - 8) / (predicted["ridge"] - 8)
+    weighed = weigh(pairs, measured, parts)
+    share = (weighed.predicted[0] - 8) / (predicted["ridge"] - 8)
     assert len(np.unique(share.round(6))) == 2
 
 
@@ -215,10 +218,10 @@ def test_where_no_part_beats_the_mean_the_mean_has_nearly_all_the_weight():
     pkd = rng.normal(8, 1, n)
     useless = {f"part {k}": 8 + rng.normal(size=n) for k in range(4)}
     group = np.arange(n) // 10
-    found = weigh(*make_regime(pkd, {"train_mean": np.full(n, 8.0)} | useless, group=group))
-    assert found.mixture.weights["train_mean"] > 0.9
-    assert found.score["rmse"] == pytest.approx(found.score["rmse_of_mean"], rel=0.03)
-    assert not found.score["better_than_mean"]["low"] > 0
+    weighed = weigh(*make_regime(pkd, {"train_mean": np.full(n, 8.0)} | useless, group=group))
+    assert weighed.mixture.weights["train_mean"] > 0.9
+    assert weighed.score["rmse"] == pytest.approx(weighed.score["rmse_of_mean"], rel=0.03)
+    assert not weighed.score["better_than_mean"]["low"] > 0
 
 
 def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance():
@@ -228,11 +231,11 @@ def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance():
     pkd = 8 + 2 * rng.normal(size=n)
     predicted = {"train_mean": np.full(n, 8.0), "gp": pkd + np.sqrt(variance) * rng.normal(size=n)}
     pairs, measured, parts = make_regime(pkd, predicted, folds=4)
-    for one in parts:
-        one.variance = variance
-    found = weigh(pairs, measured, parts)
-    assert found.score["coverage"] == pytest.approx(0.9, abs=0.03)
-    assert np.corrcoef(found.sigma[0], np.sqrt(variance))[0, 1] > 0.9
+    for part in parts:
+        part.variance = variance
+    weighed = weigh(pairs, measured, parts)
+    assert weighed.score["coverage"] == pytest.approx(0.9, abs=0.03)
+    assert np.corrcoef(weighed.sigma[0], np.sqrt(variance))[0, 1] > 0.9
 
 
 def test_a_bound_that_a_part_satisfies_is_no_error():
@@ -242,9 +245,9 @@ def test_a_bound_that_a_part_satisfies_is_no_error():
     censored = np.where(hidden < 8, -1, 0).astype(np.int8)
     pkd = np.maximum(hidden, 8)
     predicted = {"train_mean": np.full(n, pkd.mean()), "ridge": hidden + 0.1 * rng.normal(size=n)}
-    found = weigh(*make_regime(pkd, predicted, censored=censored))
-    assert found.mixture.weights["ridge"] > 0.95
-    assert found.mixture.noise < 0.2
+    weighed = weigh(*make_regime(pkd, predicted, censored=censored))
+    assert weighed.mixture.weights["ridge"] > 0.95
+    assert weighed.mixture.noise < 0.2
 
 
 def test_folds_with_different_parts_are_refused():
@@ -277,13 +280,13 @@ def test_a_head_is_weighed_against_the_mean_and_by_default_all_that_apply_are(ca
 
 def test_each_regime_of_the_default_has_weights_of_its_own(case, tmp_path):
     summary = fit(case, tmp_path / "run", head="ridge", split="auto", folds=3)
-    assert [one["regime"] for one in summary["regimes"]] == ["known", "new_antibody"]
-    assert [one["regime"] for one in summary["not_measured"]] == ["new_antigen", "both_new"]
+    assert [regime["regime"] for regime in summary["regimes"]] == ["known", "new_antibody"]
+    assert [regime["regime"] for regime in summary["not_measured"]] == ["new_antigen", "both_new"]
     regimes = load_predictor(tmp_path / "run").regimes
     assert regimes.keys() == {"known", "new_antibody"}
-    for one in summary["regimes"]:
-        assert regimes[one["regime"]].noise == one["noise"]
-        assert one["sentence"].endswith(regimes[one["regime"]].verdict.split(": ", 1)[-1])
+    for regime in summary["regimes"]:
+        assert regimes[regime["regime"]].noise == regime["noise"]
+        assert regime["sentence"].endswith(regimes[regime["regime"]].verdict.split(": ", 1)[-1])
 
 
 @pytest.mark.parametrize(

@@ -36,27 +36,27 @@ def drawn(pairs=2_000, folds=5, sigma=0.7, seed=0):
 
 def test_precision_recall_and_prevalence_are_plain_counts():
     rows = drawn()
-    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    (regime,) = score_strong(rows, REGIME, 9.0)["regimes"]
     strong = rows["pkd"] >= 9
     picked = rows["pkd_predicted"] >= 9
-    assert (one["n"], one["strong"]) == (len(rows), strong.sum())
-    assert one["prevalence"] == pytest.approx(strong.mean())
-    assert one["at_threshold"]["precision"] == pytest.approx(strong[picked].mean())
-    assert one["at_threshold"]["recall"] == pytest.approx(picked[strong].mean())
+    assert (regime["n"], regime["strong"]) == (len(rows), strong.sum())
+    assert regime["prevalence"] == pytest.approx(strong.mean())
+    assert regime["at_threshold"]["precision"] == pytest.approx(strong[picked].mean())
+    assert regime["at_threshold"]["recall"] == pytest.approx(picked[strong].mean())
     metrics = score(rows["pkd"], rows["pkd_predicted"], np.zeros(len(rows), int))
-    assert one["average_precision"] == pytest.approx(metrics["average_precision_at_9"])
-    recall, precision = np.array(one["curve"]).T
+    assert regime["average_precision"] == pytest.approx(metrics["average_precision_at_9"])
+    recall, precision = np.array(regime["curve"]).T
     assert (np.diff(recall) >= 0).all()
     assert ((precision >= 0) & (precision <= 1)).all()
 
 
 def test_a_calibrated_sigma_gives_calibrated_probabilities():
     rows = drawn(20_000)
-    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    (regime,) = score_strong(rows, REGIME, 9.0)["regimes"]
     p = norm.sf(9.0, rows["pkd_predicted"], rows["sigma"])
-    assert one["expected"] == pytest.approx(p.sum())
-    assert sum(part["pairs"] for part in one["calibration"]) == len(rows)
-    for part in one["calibration"]:
+    assert regime["expected"] == pytest.approx(p.sum())
+    assert sum(part["pairs"] for part in regime["calibration"]) == len(rows)
+    for part in regime["calibration"]:
         assert part["low"] <= part["expected"] <= part["high"]
         assert part["strong"] == pytest.approx(part["expected"], abs=0.05)
 
@@ -64,30 +64,30 @@ def test_a_calibrated_sigma_gives_calibrated_probabilities():
 @pytest.mark.parametrize("folds", [1, 5])
 def test_cutoffs_reach_about_what_was_wanted_on_pairs_that_did_not_choose_them(folds):
     rows = drawn(20_000, folds)
-    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
-    for cut in one["cutoffs"]:
+    (regime,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    for cut in regime["cutoffs"]:
         assert cut[cut["wanted"]] == pytest.approx(cut["level"], abs=0.03)
         picked = rows["pkd_predicted"] >= cut["cutoff"]
         strong = rows["pkd"] >= 9
-        own = {"precision": strong[picked].mean(), "recall": picked[strong].mean()}
-        assert own[cut["wanted"]] >= cut["level"]
+        reached = {"precision": strong[picked].mean(), "recall": picked[strong].mean()}
+        assert reached[cut["wanted"]] >= cut["level"]
 
 
 def test_censored_pairs_count_where_they_are_decided():
     rows = drawn(6).assign(
         pkd=[9.5, 8.0, 9.2, 8.5, 9.5, 7.0], censored=[1, 1, -1, -1, 0, 0]
     )  # above 9.5, above 8 (unknown), below 9.2 (unknown), below 8.5
-    (one,) = score_strong(rows, REGIME, 9.0)["regimes"]
-    assert (one["n"], one["strong"]) == (4, 2)
+    (regime,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    assert (regime["n"], regime["strong"]) == (4, 2)
 
 
 def test_without_strong_binders_nothing_is_claimed():
-    found = score_strong(drawn(50), REGIME, 14.0)
-    (one,) = found["regimes"]
-    assert one["strong"] == 0
-    assert one["curve"] == []
-    assert one["at_threshold"]["recall"] is None
-    assert "0 of 50 pairs are strong (prevalence 0%)" in "\n".join(describe_strong(found))
+    scores = score_strong(drawn(50), REGIME, 14.0)
+    (regime,) = scores["regimes"]
+    assert regime["strong"] == 0
+    assert regime["curve"] == []
+    assert regime["at_threshold"]["recall"] is None
+    assert "0 of 50 pairs are strong (prevalence 0%)" in "\n".join(describe_strong(scores))
 
 
 def test_any_threshold_can_select_and_is_that_of_the_report():
@@ -126,26 +126,28 @@ def test_a_run_has_the_metrics_of_the_threshold_that_selects_by_its_own_name(run
     assert any("validation recall at 6.50 " in line for line in said)
     lines = (run / "at-6.5" / "metrics.jsonl").read_text().splitlines()
     tested = pd.read_parquet(run / "at-6.5" / "predictions.parquet")
-    found = summary["regimes"][0]["metrics"]["head"]
+    metrics = summary["regimes"][0]["metrics"]["head"]
     for threshold in (6.5, 9):
         folds = []
         for _, rows in tested.groupby("fold"):
             strong = rows["pkd"] >= threshold
             folds.append((rows["pkd_predicted"][strong] >= threshold).mean())
-        assert found[f"recall_at_{threshold:g}"] == pytest.approx(np.nanmean(folds))
-        assert all(f"precision_at_{threshold:g}" in json.loads(one)["validation"] for one in lines)
-    assert found["recall_at_6.5"] != found["recall_at_9"]
+        assert metrics[f"recall_at_{threshold:g}"] == pytest.approx(np.nanmean(folds))
+        assert all(
+            f"precision_at_{threshold:g}" in json.loads(line)["validation"] for line in lines
+        )
+    assert metrics["recall_at_6.5"] != metrics["recall_at_9"]
     assert summary["strong"]["threshold"] == 6.5
 
 
 def test_evaluate_scores_another_table_at_the_threshold_that_is_asked_for(run):
-    found = abag.evaluate(run / "run", table=run / "pairs.csv", strong=7.25)["table"]["metrics"]
-    (one,) = abag.evaluate(run / "run", table=run / "pairs.csv", strong=7.25)["strong_at"][
+    metrics = abag.evaluate(run / "run", table=run / "pairs.csv", strong=7.25)["table"]["metrics"]
+    (regime,) = abag.evaluate(run / "run", table=run / "pairs.csv", strong=7.25)["strong_at"][
         "regimes"
     ]
-    assert found["recall_at_7.25"] == pytest.approx(one["at_threshold"]["recall"])
-    assert found["precision_at_7.25"] == pytest.approx(one["at_threshold"]["precision"])
-    assert "recall_at_9" in found
+    assert metrics["recall_at_7.25"] == pytest.approx(regime["at_threshold"]["recall"])
+    assert metrics["precision_at_7.25"] == pytest.approx(regime["at_threshold"]["precision"])
+    assert "recall_at_9" in metrics
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +165,15 @@ def test_evaluate_says_how_strong_binders_are_found(run):
     for line in done.stdout.splitlines():
         assert "recall" not in line or "precision" in line or "cut-off" in line
     assert "prevalence" in done.stdout
-    given = ["evaluate", run / "pairs.csv", "--run", run / "run", "--strong", "8"]
-    found = json.loads(invoke.run(*given, "--json").stdout)
-    own = json.loads((run / "run" / "summary.json").read_text())
-    assert found["strong"] == own["strong"]
-    assert found["strong_at"]["threshold"] == 8.0
-    assert sum(one["n"] for one in found["strong_at"]["regimes"]) > 0
+    arguments = ["evaluate", run / "pairs.csv", "--run", run / "run", "--strong", "8"]
+    printed = json.loads(invoke.run(*arguments, "--json").stdout)
+    summary = json.loads((run / "run" / "summary.json").read_text())
+    assert printed["strong"] == summary["strong"]
+    assert printed["strong_at"]["threshold"] == 8.0
+    assert sum(regime["n"] for regime in printed["strong_at"]["regimes"]) > 0
     cut, chosen = (
-        one["regimes"][0]["cutoffs"][0]["cutoff"]
-        for one in (found["strong_at"], abag.evaluate(run / "run", strong=8)["strong_at"])
+        strong_at["regimes"][0]["cutoffs"][0]["cutoff"]
+        for strong_at in (printed["strong_at"], abag.evaluate(run / "run", strong=8)["strong_at"])
     )
     assert cut == chosen  # chosen on the out-of-fold pairs of the run
 

@@ -79,7 +79,7 @@ def test_a_sweep_counts_its_trials_and_writes_its_files(done):
     assert len(frame) == 40
     assert {"trial", "value", "state", "lr", "shape"} <= set(frame)
     assert not list(done.folder.glob("*.partial"))
-    values = [one["value"] for one in done.summary["best_trials"]]
+    values = [trial["value"] for trial in done.summary["best_trials"]]
     assert values == sorted(values, reverse=True)
     assert "--final" in describe_trials(done.summary)
     assert "held out" in " ".join(done.said)
@@ -122,9 +122,10 @@ def test_labels_of_the_test_part_do_not_affect_the_search(case, tmp_path):
         SimpleNamespace(table=changed, store=case.store), tmp_path / "other", final=True, members=2
     )
     assert other["best_trials"] == first["best_trials"]
-    [one], [two] = first["final"]["regimes"], other["final"]["regimes"]
-    assert one["n"] == two["n"] == rows.sum()
-    assert one["rmse"] != two["rmse"]
+    (first_regime,) = first["final"]["regimes"]
+    (other_regime,) = other["final"]["regimes"]
+    assert first_regime["n"] == other_regime["n"] == rows.sum()
+    assert first_regime["rmse"] != other_regime["rmse"]
 
 
 def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(case, tmp_path):
@@ -247,13 +248,13 @@ def draw(problem, rng, count):
     shared = {name: str(rng.choice(values)) for name, values in problem.choices().items()}
     batch = []
     for _ in range(count):
-        own = {}
+        drawn = {}
         for name, (low, high) in RANGES.items():
             if name in LOGARITHMIC:
-                own[name] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+                drawn[name] = float(np.exp(rng.uniform(np.log(low), np.log(high))))
             else:
-                own[name] = float(rng.uniform(low, high))
-        batch.append(shared | own)
+                drawn[name] = float(rng.uniform(low, high))
+        batch.append(shared | drawn)
     return batch
 
 

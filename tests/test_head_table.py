@@ -1,3 +1,4 @@
+import itertools
 from decimal import Decimal
 
 import numpy as np
@@ -88,8 +89,8 @@ def test_rows_of_other_affinity_types_are_skipped_and_counted():
 def test_kd_above_means_pkd_below_and_bounds_are_not_averaged_with_measurements():
     rows = [("a", "MKT", 5.0, ">="), ("a", "MKT", 7.0, "")]
     pairs = labelled([*rows, ("b", "MKT", 11.0, "<"), ("c", "MKT", 8, "=")])
-    found = sorted(zip(by_antibody(pairs), pairs.censored.tolist(), strict=True))
-    assert found == [(("a", 5.0), -1), (("a", 7.0), 0), (("b", 11.0), 1), (("c", 8.0), 0)]
+    labels = sorted(zip(by_antibody(pairs), pairs.censored.tolist(), strict=True))
+    assert labels == [(("a", 5.0), -1), (("a", 7.0), 0), (("b", 11.0), 1), (("c", 8.0), 0)]
 
 
 @pytest.mark.parametrize(
@@ -105,13 +106,12 @@ def test_a_floor_is_kept_dropped_or_censored(floor, size, sides):
 @settings(deadline=None)
 @given(st.permutations(range(6)))
 def test_the_order_of_rows_does_not_matter(order):
-    rows = [
-        (x, y, 5.0 + i) for i, (x, y) in enumerate((x, y) for x in "abc" for y in ("MKT", "GGS"))
-    ]
-    one = labelled(rows)
+    names = itertools.product("abc", ("MKT", "GGS"))
+    rows = [(antibody, antigen, 5.0 + i) for i, (antibody, antigen) in enumerate(names)]
+    pairs = labelled(rows)
     other = labelled([rows[i] for i in order])
-    assert np.array_equal(one.keys("antibody"), other.keys("antibody"))
-    assert np.array_equal(one.pkd, other.pkd)
+    assert np.array_equal(pairs.keys("antibody"), other.keys("antibody"))
+    assert np.array_equal(pairs.pkd, other.pkd)
 
 
 def test_the_distinct_training_rows_are_measured_like_by_numpy_in_blocks(monkeypatch):
@@ -120,10 +120,11 @@ def test_the_distinct_training_rows_are_measured_like_by_numpy_in_blocks(monkeyp
     rows = rng.integers(400, size=900)
     used_ND = x_ND[np.unique(rows)].astype(np.float64)
     monkeypatch.setattr(vectors, "BLOCK", 64)
-    found = Standardizer.of(x_ND, rows)
-    assert found.mean == pytest.approx(used_ND.mean(0), rel=1e-7)
-    assert found.scale == pytest.approx(1 / used_ND.std(0), rel=1e-7)
-    assert np.array_equal(found.apply(x_ND), ((x_ND - found.mean) * found.scale).clip(-10, 10))
+    standardizer = Standardizer.of(x_ND, rows)
+    assert standardizer.mean == pytest.approx(used_ND.mean(0), rel=1e-7)
+    assert standardizer.scale == pytest.approx(1 / used_ND.std(0), rel=1e-7)
+    expected = ((x_ND - standardizer.mean) * standardizer.scale).clip(-10, 10)
+    assert np.array_equal(standardizer.apply(x_ND), expected)
 
 
 def test_a_constant_column_becomes_zero_even_with_float16_rounding():
@@ -165,7 +166,7 @@ def test_an_unclear_relation_is_refused_with_its_row(cell, says):
     ([(7.1, "<=7.1"), (7.0, "<"), (8.1, "<8.1")], [-1, -1, -1]),  # as in the other rows
 ])  # fmt: skip
 def test_a_bound_in_a_column_of_relations_shows_whether_they_are_of_pkd_or_kd(rows, sides):
-    pairs = labelled([("a", "MK" + "A" * i, *one) for i, one in enumerate(rows)])
+    pairs = labelled([("a", "MK" + "A" * i, *cells) for i, cells in enumerate(rows)])
     assert pairs.censored[np.argsort(pairs.row)].tolist() == sides
 
 
@@ -177,10 +178,10 @@ def test_a_bound_in_a_column_of_relations_shows_whether_they_are_of_pkd_or_kd(ro
     ("dg_kcal", ["> -6", "-9"], [(4.398, -1), (6.597, 0)]),
 ])  # fmt: skip
 def test_a_bound_in_the_label_column_is_a_censored_label_in_its_unit(unit, cells, want):
-    pairs = labelled([("a", "MK" + "A" * i, one) for i, one in enumerate(cells)], label=unit)
+    pairs = labelled([("a", "MK" + "A" * i, cell) for i, cell in enumerate(cells)], label=unit)
     order = np.argsort([len(pairs.table.antigens.chains[i][0]) for i in pairs.antigen])
-    found = zip(pairs.pkd[order].round(3), pairs.censored[order], strict=True)
-    assert [(float(y), int(side)) for y, side in found] == want
+    labels = zip(pairs.pkd[order].round(3), pairs.censored[order], strict=True)
+    assert [(float(y), int(side)) for y, side in labels] == want
 
 
 def test_a_bound_in_the_label_that_contradicts_is_refused():

@@ -13,17 +13,17 @@ from abag.head.evaluation.ties import SamePredictions, equal_groups
 def scores(**pkd_of_regime):
     return pd.DataFrame(
         [
-            {"regime": name, "pkd_predicted": one, "sigma": 0.5}
+            {"regime": name, "pkd_predicted": value, "sigma": 0.5}
             for name, pkd in pkd_of_regime.items()
-            for one in pkd
+            for value in pkd
         ]
     )
 
 
 @pytest.mark.parametrize(("high", "same"), [(8.0, True), (8.004, True), (8.006, False)])
 def test_a_range_below_a_hundredth_of_sigma_is_none(high, same):
-    found = equal_groups(np.array([8.0, 8.001, high]), np.full(3, 0.5))
-    assert (found == 0).all() == same
+    groups = equal_groups(np.array([8.0, 8.001, high]), np.full(3, 0.5))
+    assert (groups == 0).all() == same
 
 
 def test_predictions_in_any_unit_are_compared_by_their_size():
@@ -35,22 +35,22 @@ def test_predictions_in_any_unit_are_compared_by_their_size():
 @given(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]), min_size=12, max_size=60))
 def test_a_value_of_a_large_share_is_a_group_and_others_are_not(values):
     mean = 7 + np.array(values) / 3
-    found = equal_groups(mean, np.full(len(mean), 0.3))
+    groups = equal_groups(mean, np.full(len(mean), 0.3))
     for value in np.unique(mean):
         rows = mean == value
         large = rows.sum() > max(2, 0.25 * len(mean))
-        assert (found[rows] >= 0).all() == large
-        assert len(np.unique(found[rows])) == 1
+        assert (groups[rows] >= 0).all() == large
+        assert len(np.unique(groups[rows])) == 1
         if large:
-            assert set(np.flatnonzero(found == found[rows][0])) == set(np.flatnonzero(rows))
+            assert set(np.flatnonzero(groups == groups[rows][0])) == set(np.flatnonzero(rows))
 
 
 def test_a_group_of_the_first_grouping_stays_one_in_the_second():
     mean = np.r_[np.full(20, 8.0), np.full(12, 7.0), np.linspace(5, 10, 50)]
     regime = np.r_[np.zeros(20, int), np.ones(62, int)]
     antigen = np.r_[np.arange(20) % 2, np.full(12, 5), np.full(50, 6)]
-    found = equal_groups(mean, np.full(82, 0.1), [regime, regime * 10 + antigen])
-    assert found.tolist() == [0] * 20 + [1] * 12 + [-1] * 50
+    groups = equal_groups(mean, np.full(82, 0.1), [regime, regime * 10 + antigen])
+    assert groups.tolist() == [0] * 20 + [1] * 12 + [-1] * 50
 
 
 def test_regimes_with_one_prediction_are_found_over_parts_of_a_table():

@@ -76,7 +76,7 @@ def content(folder):
 
 def quick_fit(case, name="run", **options):
     said = []
-    quick = {n: one for n, one in QUICK.items() if is_used(n, options.get("head", "mlp"))}
+    quick = {n: value for n, value in QUICK.items() if is_used(n, options.get("head", "mlp"))}
     options = quick | {"say": said.append} | options
     summary = abag.fit(case.frame, case.store, case.at / name, **options)
     return summary, said
@@ -87,13 +87,13 @@ def test_a_learning_curve_scores_heads_of_fewer_training_groups_on_the_same_test
     options = {"head": head, "split": "random", "folds": 2}
     summary, _ = quick_fit(case, learning_curve=True, **options)
     curve = summary["learning_curve"]
-    (own,) = summary["regimes"]
+    (regime,) = summary["regimes"]
     assert [point["share"] for point in curve] == [0.125, 0.25, 0.5, 1.0]
     sizes = [point["training_pairs"] for point in curve]
     assert sizes == pytest.approx([sizes[-1] * point["share"] for point in curve], abs=1)
-    assert {point["score"]["n"] for point in curve} == {own["n"]}
-    assert curve[-1]["score"].items() <= own.items()
-    assert curve[0]["score"]["rmse"] != own["rmse"]
+    assert {point["score"]["n"] for point in curve} == {regime["n"]}
+    assert curve[-1]["score"].items() <= regime.items()
+    assert curve[0]["score"]["rmse"] != regime["rmse"]
     plain, _ = quick_fit(case, "plain", **options)
     assert without_times(plain | {"learning_curve": curve}) == without_times(summary)
     (case.at / "run" / "summary.json").unlink()  # as if it had been interrupted at the very end
@@ -109,16 +109,19 @@ def test_a_learning_curve_leaves_out_sizes_with_nothing_to_learn(case):
     assert summary["learning_curve"][-1]["share"] == 1.0
 
 
-def same_results(one, other):
+def same_results(first, other):
     """Whether two runs have trained to the same bits: log, predictions and what is kept."""
-    logs = [[without_times(line) for line in lines_of(run)] for run in (one, other)]
-    files = "baselines.parquet", "predictor/weights.safetensors"
-    written = [[(run / name).read_bytes() for name in files] for run in (one, other)]
-    return logs[0] == logs[1] and written[0] == written[1]
+
+    def results(run):
+        log = [without_times(line) for line in lines_of(run)]
+        files = ("baselines.parquet", "predictor/weights.safetensors")
+        return log, [(run / name).read_bytes() for name in files]
+
+    return results(first) == results(other)
 
 
 def validated(run, metric):
-    return [one["validation"][metric] for one in lines_of(run) if "validation" in one]
+    return [line["validation"][metric] for line in lines_of(run) if "validation" in line]
 
 
 def without_times(summary):
@@ -153,14 +156,14 @@ def test_the_run_folder_contains_the_documented_files(case):
 
 def test_scores_are_computed_from_the_written_predictions(case):
     (regime,) = quick_fit(case, split="random", folds=3)[0]["regimes"]
-    found = pd.read_parquet(case.at / "run/predictions.parquet")
-    assert sorted(found["fold"].unique()) == [0, 1, 2]
-    assert len(found) == len(case.frame)
-    square = (found["pkd"] - found["pkd_predicted"]) ** 2
+    predictions = pd.read_parquet(case.at / "run/predictions.parquet")
+    assert sorted(predictions["fold"].unique()) == [0, 1, 2]
+    assert len(predictions) == len(case.frame)
+    square = (predictions["pkd"] - predictions["pkd_predicted"]) ** 2
     assert regime["rmse"] == pytest.approx(np.sqrt(square.mean()))
-    each = np.sqrt(square.groupby(found["fold"]).mean())
-    assert regime["metrics"]["head"]["rmse"] == pytest.approx(each.mean())
-    inside = np.sqrt(square) <= 1.6449 * found["sigma"]
+    fold_rmse = np.sqrt(square.groupby(predictions["fold"]).mean())
+    assert regime["metrics"]["head"]["rmse"] == pytest.approx(fold_rmse.mean())
+    inside = np.sqrt(square) <= 1.6449 * predictions["sigma"]
     assert regime["coverage"] == pytest.approx(inside.mean())
 
 

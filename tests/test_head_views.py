@@ -55,9 +55,9 @@ def test_views_are_standardised_each_and_scaled_by_the_root_of_their_number():
     left = rng.normal(5, 1, (50, 3))
     right = rng.normal(0, 100, (50, 2))
     joined = np.hstack([left, right]).astype(np.float32)
-    found = Standardizer.of(joined, widths=(3, 2)).apply(joined)
-    each = [Standardizer.of(one).apply(one.astype(np.float32)) for one in (left, right)]
-    np.testing.assert_allclose(found, np.hstack(each) / np.sqrt(2), rtol=1e-4, atol=1e-6)
+    standardised = Standardizer.of(joined, widths=(3, 2)).apply(joined)
+    alone = [Standardizer.of(view).apply(view.astype(np.float32)) for view in (left, right)]
+    np.testing.assert_allclose(standardised, np.hstack(alone) / np.sqrt(2), rtol=1e-4, atol=1e-6)
 
 
 def test_the_kernel_of_a_side_is_the_weighted_mean_over_its_views():
@@ -65,15 +65,15 @@ def test_the_kernel_of_a_side_is_the_weighted_mean_over_its_views():
     x_AD = rng.normal(size=(20, 5)).astype(np.float32)
     side = Side.of(x_AD, (2, 3))
     kernel = kernels.PairKernel(0.3, 1.0, ((0.75, 0.25), (1.0,)))
-    found = side.kernel(kernel, 0, x_AD)
+    matrix = side.kernel(kernel, 0, x_AD)
     expected = 0.0
     for weight, columns in ((0.75, slice(0, 2)), (0.25, slice(2, 5))):
         alone = Side.of(x_AD[:, columns], (columns.stop - columns.start,))
-        one = kernels.PairKernel(0.3, 1.0, ((1.0,), (1.0,)))
-        expected = expected + weight * alone.kernel(one, 0, x_AD[:, columns])
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+        view_kernel = kernels.PairKernel(0.3, 1.0, ((1.0,), (1.0,)))
+        expected = expected + weight * alone.kernel(view_kernel, 0, x_AD[:, columns])
+    np.testing.assert_allclose(matrix, expected, atol=1e-6)
     assert view_weights(1) == [(1.0,)]
-    assert all(sum(one) == pytest.approx(1) for one in view_weights(4))
+    assert all(sum(weights) == pytest.approx(1) for weights in view_weights(4))
 
 
 def test_a_view_that_carries_the_signal_is_used_and_one_of_noise_does_little_harm():
@@ -87,7 +87,7 @@ def test_a_view_that_carries_the_signal_is_used_and_one_of_noise_does_little_har
 
     def error(*views):
         x_ND = np.hstack(views)
-        widths = tuple(one.shape[1] for one in views), (2,)
+        widths = tuple(view.shape[1] for view in views), (2,)
         vectors = PairVectors(x_ND, y_ME, index, np.zeros(120, np.int64), views=widths)
         fit = fit_gaussian_process(TrainingRows(labels, vectors, rows, inner_folds(rows)), "error")
         return np.sqrt(np.mean((fit.predict(vectors) - labels.pkd)[90:] ** 2))
@@ -102,16 +102,16 @@ def test_a_view_that_carries_the_signal_is_used_and_one_of_noise_does_little_har
 def test_one_view_is_the_pooling_of_that_name(case, head):
     options = {"head": head} | (SMALL if head == "mlp" else {})
     options["antibody_encoder"] = "tiny-igt5"
-    one = fit(case, "one", antibody_pooling="heavy_mean", **options)[1]
+    single = fit(case, "one", antibody_pooling="heavy_mean", **options)[1]
     other = fit(case, "other", antibody_vectors=("heavy_mean",), **options)[1]
-    files = [at / "predictor" / "weights.safetensors" for at in (one, other)]
+    files = [at / "predictor" / "weights.safetensors" for at in (single, other)]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_a_predictor_with_views_encodes_what_is_missing_for_each_of_its_encoders(case, tmp_path):
     _, run = fit(case, "views", antibody_vectors=VIEWS, **SMALL)
     record = json.loads((run / "predictor/predictor.json").read_text())
-    views = [f"{one['name']}:{one['pooling']}" for one in record["antibody"]["views"]]
+    views = [f"{view['name']}:{view['pooling']}" for view in record["antibody"]["views"]]
     assert views == [*VIEWS]
     frame = case[1].head(4)
     chains = {"heavy": [*frame["heavy"]], "antigen": [*frame["antigen"]]}
@@ -144,9 +144,9 @@ def test_views_that_contradict_each_other_are_refused(options, words):
 def test_a_plan_counts_the_encoders_of_all_views(case):
     _, frame = case
     usual = {"antibody_encoder": "antiberty", "antigen_encoder": "esm2-8m"}
-    one = plan(frame, **usual)["machines"]["T4"]
+    single = plan(frame, **usual)["machines"]["T4"]
     more = plan(frame, **usual, antibody_vectors=("mean", "igt5:mean"))["machines"]["T4"]
-    assert more["embed_s"] > one["embed_s"]
+    assert more["embed_s"] > single["embed_s"]
 
 
 def test_a_sweep_keeps_the_views_that_are_given(case):

@@ -88,12 +88,12 @@ def test_bounds_may_lack_an_error():
     np.testing.assert_allclose(pairs.share, 1)
 
 
-@pytest.mark.parametrize("what", ["error", "weight"])
+@pytest.mark.parametrize("option", ["error", "weight"])
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, "0,1"])
-def test_values_that_are_not_above_0_are_refused_with_their_row(what, bad):
+def test_values_that_are_not_above_0_are_refused_with_their_row(option, bad):
     frame = table_of(pkd=PKD, sd=np.array([0.1, bad, 0.3, 0.4], object))
-    with pytest.raises(LabelError, match=f"row 2, column sd: .*not a valid {what}") as refused:
-        read(frame, **{what: "sd"})
+    with pytest.raises(LabelError, match=f"row 2, column sd: .*not a valid {option}") as refused:
+        read(frame, **{option: "sd"})
     assert "\n" not in str(refused.value)
 
 
@@ -116,15 +116,15 @@ def test_a_weighted_ridge_is_that_of_scikit_learn():
     weight = rng.uniform(0.2, 3, 60)
     weight /= weight.mean()
     rows = np.arange(60)
-    found = fit_ridge([FeatureBlock(x, rows)], y, rows, rows % 3, None, weight)
+    fitted = fit_ridge([FeatureBlock(x, rows)], y, rows, rows % 3, None, weight)
     centred = x - np.average(x, axis=0, weights=weight)
     unit = np.sum(weight[:, None] * centred**2) / 5
     expected = [Ridge(alpha=s * unit).fit(x, y, sample_weight=weight).coef_ for s in STRENGTHS]
-    away = [np.abs(one - found.weights[0]).max() for one in expected]
+    away = [np.abs(coefficients - fitted.weights[0]).max() for coefficients in expected]
     assert min(away) < 1e-6
     assert (
         min(
-            np.abs(Ridge(alpha=s * unit).fit(x, y).coef_ - found.weights[0]).max()
+            np.abs(Ridge(alpha=s * unit).fit(x, y).coef_ - fitted.weights[0]).max()
             for s in STRENGTHS
         )
         > 1e-4

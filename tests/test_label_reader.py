@@ -60,20 +60,20 @@ def test_evaluate_reads_a_table_by_its_own_header_whatever_the_run_was_trained_o
     case, trained, table
 ):
     at, frame, _ = case
-    found = evaluate(at / f"run-{trained}", table=at / f"{table}.csv")["table"]
+    scores = evaluate(at / f"run-{trained}", table=at / f"{table}.csv")["table"]
     predicted = (
         abag.load_predictor(at / f"run-{trained}")
         .predict(heavy=frame["heavy"], antigen=frame["antigen"])["pkd_predicted"]
         .to_numpy()
     )
     expected = np.sqrt(np.mean((predicted - frame["pKd"].to_numpy()) ** 2))
-    assert found["metrics"]["rmse"] == pytest.approx(expected, rel=1e-4)
+    assert scores["metrics"]["rmse"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_table_that_fit_read_is_evaluated_without_further_options(case):
     at, _, _ = case
-    found = evaluate(at / "run-k", table=at / "k.csv")["table"]
-    assert found["metrics"] == evaluate(at / "run-k", table=at / "pkd.csv")["table"]["metrics"]
+    scores = evaluate(at / "run-k", table=at / "k.csv")["table"]
+    assert scores["metrics"] == evaluate(at / "run-k", table=at / "pkd.csv")["table"]["metrics"]
 
 
 @pytest.mark.parametrize(("name", "options"), [
@@ -150,10 +150,10 @@ def theirs(frame, name, values):
 ])  # fmt: skip
 def test_predictions_are_compared_as_pkd_whatever_their_unit(case, name, write, options):
     at, frame, _ = case
-    found = evaluate(
+    summary = evaluate(
         at / "run-pkd", predictions=theirs(frame, name, write(frame["pKd"])), **options
     )
-    (regime,) = found["predictions"]["regimes"]
+    (regime,) = summary["predictions"]["regimes"]
     assert regime["rmse"] == pytest.approx(0, abs=1e-6)
     assert regime["spearman"]["value"] == pytest.approx(1)
 
@@ -171,8 +171,8 @@ def test_predictions_outside_the_range_of_pkd_get_no_verdict_but_the_option(case
 def test_rank_converts_predictions_whose_header_states_a_unit(case, tmp_path):
     _, frame, _ = case
     scored = theirs(frame, "predicted KD (nM)", 10 ** (9 - frame["pKd"]))
-    found = abag.rank(scored, tmp_path / "o.csv", rule="mean", batch=3)
-    assert found["predicted"][1] == pytest.approx(frame["pKd"].max())
+    summary = abag.rank(scored, tmp_path / "o.csv", rule="mean", batch=3)
+    assert summary["predicted"][1] == pytest.approx(frame["pKd"].max())
     with pytest.raises(AbagError, match="is in kd_nm, and column 'sigma'"):
         abag.rank(scored.assign(sigma=0.1), tmp_path / "o.csv", rule="mean", batch=3, force=True)
 
@@ -182,16 +182,16 @@ def test_rank_converts_predictions_whose_header_states_a_unit(case, tmp_path):
 
 def order(**columns):
     frame = draw_pairs(6, 2).drop(columns="pKd")
-    own = np.linspace(9, 10, len(frame))
+    predicted = np.linspace(9, 10, len(frame))
     return frame.assign(
-        pkd_predicted=own,
+        pkd_predicted=predicted,
         sigma=0.3,
         regime="known",
         far=False,
         why_far="",
         rank=range(len(frame)),
-        score=own,
-        expected_best=own,
+        score=predicted,
+        expected_best=predicted,
         probability_above=0.5,
         p_strong=0.2,
         **columns,
@@ -267,9 +267,9 @@ def test_a_bound_of_non_binders_that_cannot_be_meant_is_refused(value, says):
 
 
 def test_plan_names_the_label_among_the_roles_also_if_its_cells_are_bad():
-    found = plan(with_words(["NB"]))
-    assert found["columns"] == "columns: heavy 'heavy', antigen 'antigen', pkd 'KD (nM)'"
-    assert "such as >10000" in found["refused"]
+    planned = plan(with_words(["NB"]))
+    assert planned["columns"] == "columns: heavy 'heavy', antigen 'antigen', pkd 'KD (nM)'"
+    assert "such as >10000" in planned["refused"]
 
 
 def test_evaluate_reads_non_binders_as_the_run_did_also_in_another_unit(case, tmp_path):

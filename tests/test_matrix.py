@@ -33,13 +33,13 @@ def test_each_filled_cell_is_a_pair_and_an_empty_one_is_none(tmp_path, name):
     else:
         write[name.partition(".")[2]](path, index=False)
     read = read_pairs(path, TableOptions(matrix=True))
-    found = [
+    pairs = [
         ("|".join(read.antibodies.chains[a]), read.antigens.chains[g][0])
         for a, g in zip(read.antibodies.of_row, read.antigens.of_row, strict=True)
     ]
     first, second, third = (f"{h}|{k}" for h, k in zip(CELLS["heavy"], CELLS["light"], strict=True))
     expected = [(first, 0), (second, 0), (second, 1), (third, 1)]
-    assert found == [(antibody, ANTIGENS[at]) for antibody, at in expected]
+    assert pairs == [(antibody, ANTIGENS[at]) for antibody, at in expected]
     header = 1 if name in ("m.csv", "m.xlsx") else 0
     assert read.row_numbers.tolist() == [header + n for n in (1, 2, 2, 3)]
     assert read.frame["note"].tolist() == ["a", "b", "b", "c"]

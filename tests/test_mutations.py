@@ -53,9 +53,9 @@ def test_mutations_of_both_chains_in_all_ways_of_writing_them(text):
 
 
 def test_a_chain_holds_for_the_mutations_that_follow_it():
-    one = named(HEAVY, 33, "A")
-    two = named(HEAVY, 50, "K")
-    text = f"VH: {one}, {two}; VL: {named(LIGHT, 32, 'Y')}"
+    first = named(HEAVY, 33, "A")
+    second = named(HEAVY, 50, "K")
+    text = f"VH: {first}, {second}; VL: {named(LIGHT, 32, 'Y')}"
     expected = f"{exchanged(HEAVY, (33, 'A'), (50, 'K'))}|{exchanged(LIGHT, (32, 'Y'))}"
     assert mutate(f"{HEAVY}|{LIGHT}", text, ANTIBODY) == expected
 
@@ -72,10 +72,10 @@ def test_what_has_no_mutation_is_the_parent(text):
     "NP_000537.3:p.[{2};{3}]", "{4},{5}",
 ])  # fmt: skip
 def test_tables_of_deep_mutational_scans(text):
-    one = named(RBD, 5, "A")
-    two = named(RBD, 20, "W")
-    long = [f"{ONE_TO_THREE[m[0]]}{m[1:-1]}{ONE_TO_THREE[m[-1]]}" for m in (one, two)]
-    cell = text.format(one, two, *long, one.lower(), two.lower())
+    first = named(RBD, 5, "A")
+    second = named(RBD, 20, "W")
+    long = [f"{ONE_TO_THREE[m[0]]}{m[1:-1]}{ONE_TO_THREE[m[-1]]}" for m in (first, second)]
+    cell = text.format(first, second, *long, first.lower(), second.lower())
     assert mutate(RBD, cell, ANTIGEN) == exchanged(RBD, (5, "A"), (20, "W"))
 
 
@@ -87,13 +87,13 @@ def test_the_notation_of_skempi_has_the_chain_behind_the_wild_type():
 
 
 def test_deletions_and_insertions():
-    one = RBD[9]
-    two = RBD[10]
-    assert mutate(RBD, f"{one}10del", ANTIGEN) == RBD[:9] + RBD[10:]
-    assert mutate(RBD, f"{one}10-", ANTIGEN) == RBD[:9] + RBD[10:]
-    assert mutate(RBD, f"{one}10_{two}11del", ANTIGEN) == RBD[:9] + RBD[11:]
-    assert mutate(RBD, f"{one}10_{two}11insGGS", ANTIGEN) == RBD[:10] + "GGS" + RBD[10:]
-    text = f"{one}10_{two}11insGG,{RBD[4]}5W,{RBD[19]}20del"
+    first = RBD[9]
+    second = RBD[10]
+    assert mutate(RBD, f"{first}10del", ANTIGEN) == RBD[:9] + RBD[10:]
+    assert mutate(RBD, f"{first}10-", ANTIGEN) == RBD[:9] + RBD[10:]
+    assert mutate(RBD, f"{first}10_{second}11del", ANTIGEN) == RBD[:9] + RBD[11:]
+    assert mutate(RBD, f"{first}10_{second}11insGGS", ANTIGEN) == RBD[:10] + "GGS" + RBD[10:]
+    text = f"{first}10_{second}11insGG,{RBD[4]}5W,{RBD[19]}20del"
     expected = RBD[:4] + "W" + RBD[5:10] + "GG" + RBD[10:19] + RBD[20:]
     assert mutate(RBD, text, ANTIGEN) == expected
 
@@ -173,8 +173,10 @@ def test_a_single_chain_parent_is_numbered_as_it_is_given():
     place = len(HEAVY + linker) + 30
     table = pd.DataFrame({"variant": ["WT", named(parent, place, "W"), named(parent, 3, "K")]})
     expected = [
-        (HEAVY, LIGHT), (HEAVY, exchanged(LIGHT, (30, "W"))), (exchanged(HEAVY, (3, "K")), LIGHT),
-    ]  # fmt: skip
+        (HEAVY, LIGHT),
+        (HEAVY, exchanged(LIGHT, (30, "W"))),
+        (exchanged(HEAVY, (3, "K")), LIGHT),
+    ]
     assert variants(table, parent=parent, antigen=RBD) == expected
 
 
@@ -233,8 +235,10 @@ def test_every_wild_type_residue_is_checked_and_bad_rows_are_listed():
     good = named(HEAVY, 33, "A")
     text = refusal([good, "W33A", good, "W500A"], parent=f"{HEAVY}|")
     assert text.startswith("table: 2 rows are bad")
-    found = "row 2, column 'mutant': 'W33A': residue 33 of the heavy chain is Y, not W (sequential"
-    assert found in text
+    message = (
+        "row 2, column 'mutant': 'W33A': residue 33 of the heavy chain is Y, not W (sequential"
+    )
+    assert message in text
     assert "row 4, column 'mutant': 'W500A': the heavy chain has no residue 500" in text
 
 
@@ -265,9 +269,11 @@ def test_mutations_without_a_wild_type_as_in_evolvepro_are_read_and_said_to_be_u
     table = pd.DataFrame({"Variant": ["33K", "50W_99S", "WT", "H:3K"], "activity": [1, 2, 3, 4]})
     read = read_pairs(table, TableOptions(parent=f"{HEAVY}|", antigen=RBD))
     expected = [
-        exchanged(HEAVY, (33, "K")), exchanged(HEAVY, (50, "W"), (99, "S")), HEAVY,
+        exchanged(HEAVY, (33, "K")),
+        exchanged(HEAVY, (50, "W"), (99, "S")),
+        HEAVY,
         exchanged(HEAVY, (3, "K")),
-    ]  # fmt: skip
+    ]
     assert [read.antibodies.chains[i][0] for i in read.antibodies.of_row] == expected
     assert "mutations such as '33K' name no wild-type residue" in " ".join(read.notes)
     assert "no residue 500" in refusal(["500G", "WT"], parent=f"{HEAVY}|")

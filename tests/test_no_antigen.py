@@ -106,27 +106,27 @@ def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame, said
     assert not any("target_name" in line for line in said)
 
 
-@pytest.mark.parametrize("given", [{"antigen": "MKT"}, {"columns": {"antigen": "a"}}])
-def test_the_option_contradicts_an_antigen(given):
+@pytest.mark.parametrize("options", [{"antigen": "MKT"}, {"columns": {"antigen": "a"}}])
+def test_the_option_contradicts_an_antigen(options):
     with pytest.raises(OptionError, match="each says what the antigen is"):
-        TableOptions(no_antigen=True, **given)
+        TableOptions(no_antigen=True, **options)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [{"antigen_encoder": "composition"}, {"antigen_vectors": ("mean",)}, {"head": "antigen_ridge"},
      {"split": "antigen"}, {"split": "both"}],
 )  # fmt: skip
-def test_options_about_antigens_are_refused_with_it(given, folder, tmp_path):
+def test_options_about_antigens_are_refused_with_it(options, folder, tmp_path):
     with pytest.raises(OptionError, match="antibodies alone have no antigens"):
-        abag.fit(folder / "t.csv", folder / "store", tmp_path / "r", no_antigen=True, **given)
+        abag.fit(folder / "t.csv", folder / "store", tmp_path / "r", no_antigen=True, **options)
 
 
 # ---- with it -------------------------------------------------------------------------------------
 
 
 def test_nothing_is_loaded_or_stored_for_antigens(folder):
-    kinds = {one.kind for one in open_store(folder / "store").folders()}
+    kinds = {stored.kind for stored in open_store(folder / "store").folders()}
     assert kinds == {"antibody"}
     config = json.loads((folder / "run/config.json").read_text())
     assert config["no_antigen"] is True
@@ -140,9 +140,9 @@ def test_a_run_says_that_it_is_of_antibodies_alone(folder):
     assert "antibodies alone (--no-antigen)" in done.stdout
     summary = json.loads((folder / "run/summary.json").read_text())
     assert summary["data"]["antigens"] == 0
-    words = [one["words"] for one in (*summary["regimes"], *summary["not_measured"])]
-    assert not any("antigen" in one for one in words)
-    assert not any("antigen" in one["sentence"] for one in summary["regimes"])
+    words = [regime["words"] for regime in (*summary["regimes"], *summary["not_measured"])]
+    assert not any("antigen" in text for text in words)
+    assert not any("antigen" in regime["sentence"] for regime in summary["regimes"])
     card = (folder / "run/predictor/README.md").read_text()
     assert "of antibodies alone" in card
     assert "antigen=" not in card
@@ -166,7 +166,7 @@ def test_the_vectors_say_nothing_about_antigens(folder, frame, tmp_path):
     bare = frame[["heavy"]]
     abag.predict(bare, folder / "run", tmp_path / "alone.csv")
     abag.predict(frame[["heavy", "antigen"]], tmp_path / "run", tmp_path / "one.csv")
-    alone, one = (pd.read_csv(tmp_path / name) for name in ("alone.csv", "one.csv"))
+    alone, single = (pd.read_csv(tmp_path / name) for name in ("alone.csv", "one.csv"))
     assert alone.columns.tolist() == [
         "heavy",
         "predicted",
@@ -175,8 +175,8 @@ def test_the_vectors_say_nothing_about_antigens(folder, frame, tmp_path):
         "far",
         "why_far",
     ]
-    np.testing.assert_allclose(alone["predicted"], one["predicted"], atol=2e-3)
-    np.testing.assert_allclose(alone["sigma"], one["sigma"], atol=2e-3)
+    np.testing.assert_allclose(alone["predicted"], single["predicted"], atol=2e-3)
+    np.testing.assert_allclose(alone["sigma"], single["sigma"], atol=2e-3)
 
 
 def test_predict_encodes_new_antibodies_and_needs_no_antigen(folder, tmp_path):
@@ -189,8 +189,8 @@ def test_predict_encodes_new_antibodies_and_needs_no_antigen(folder, tmp_path):
     assert any("column 'antigen' is ignored: antibodies alone" in line for line in said)
     table = pd.read_csv(tmp_path / "p.csv")
     assert table["antigen"].tolist() == new["antigen"].tolist()
-    found = abag.load_predictor(folder / "run").predict(heavy=new["heavy"].tolist())
-    np.testing.assert_allclose(found["predicted"], table["predicted"], atol=1e-3)
+    scores = abag.load_predictor(folder / "run").predict(heavy=new["heavy"].tolist())
+    np.testing.assert_allclose(scores["predicted"], table["predicted"], atol=1e-3)
 
 
 def test_an_antigen_that_is_given_is_refused(folder, frame, tmp_path):
@@ -222,8 +222,8 @@ def test_a_run_with_antigens_still_needs_them(frame, tmp_path):
 
 
 def test_evaluate_reads_a_table_of_antibodies_alone(folder, frame):
-    found = abag.evaluate(folder / "run", table=frame)["table"]
-    assert found["pairs"] == found["in_training"]["pair"] == len(frame)
+    scores = abag.evaluate(folder / "run", table=frame)["table"]
+    assert scores["pairs"] == scores["in_training"]["pair"] == len(frame)
 
 
 def test_the_candidates_of_a_run_are_ranked(folder, frame, tmp_path):
@@ -298,16 +298,16 @@ def test_scikit_learn_sees_one_block_of_vectors(folder, frame):
     assert np.corrcoef(value, y)[0, 1] > 0.5
     assert (sigma > 0).all()
     groups = [{*test} for _, test in AntibodySplit(3, no_antigen=True).split(X)]
-    assert sorted(row for one in groups for row in one) == [*range(len(X))]
+    assert sorted(row for group in groups for row in group) == [*range(len(X))]
 
 
 def test_a_dataset_has_one_block_of_vectors(folder, frame):
-    found = abag.dataset(folder / "store", frame, no_antigen=True)
-    assert found.X.shape == (len(frame), found.vectors("antibody").shape[1])
-    assert sorted(found.y) == sorted(frame["expression (mg/L)"])
-    x, y = found.torch()[0]
-    assert (len(x), y.shape) == (found.X.shape[1], ())
-    assert "mg/L" in repr(found)
+    data = abag.dataset(folder / "store", frame, no_antigen=True)
+    assert data.X.shape == (len(frame), data.vectors("antibody").shape[1])
+    assert sorted(data.y) == sorted(frame["expression (mg/L)"])
+    x, y = data.torch()[0]
+    assert (len(x), y.shape) == (data.X.shape[1], ())
+    assert "mg/L" in repr(data)
 
 
 def test_vectors_of_a_table_are_exported(folder, tmp_path):
@@ -327,10 +327,10 @@ def test_adapt_needs_antigens(folder, tmp_path):
 
 def test_near_duplicates_of_a_given_split_are_those_of_antibodies(folder, frame, tmp_path):
     frame["part"] = np.resize(["train"] * 6 + ["validation", "test"], len(frame))
-    found = abag.fit(
+    summary = abag.fit(
         frame, folder / "store", tmp_path / "r", no_antigen=True, split="column=part", head="ridge"
     )
-    said = [line for line in found["warnings"] if "near-duplicate" in line]
+    said = [line for line in summary["warnings"] if "near-duplicate" in line]
     assert not any("antigen" in line for line in said)
     assert said
 

@@ -52,8 +52,8 @@ def notebook(tmp_path, checkout):
     venv.create(home, with_pip=False, symlinks=True)
     # .pth files of the parent environment, such as that of an editable abag, are not processed
     parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    own = next(home.glob("lib/python*/site-packages"))
-    (own / "parent.pth").write_text("\n".join(sorted(parents)))
+    site_packages = next(home.glob("lib/python*/site-packages"))
+    (site_packages / "parent.pth").write_text("\n".join(sorted(parents)))
     spec = home / "jupyter" / "kernels" / "abag" / "kernel.json"
     spec.parent.mkdir(parents=True)
     start = [str(home / "bin" / "python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -87,11 +87,11 @@ def notebook(tmp_path, checkout):
 def printed(path):
     """Return the output of every code cell by its id."""
     cells = nbformat.read(path, 4).cells
-    return {
-        cell.id: "".join(out.get("text", "") for out in cell.outputs)
-        for cell in cells
-        if cell.cell_type == "code"
-    }
+    text_of_cell = {}
+    for cell in cells:
+        if cell.cell_type == "code":
+            text_of_cell[cell.id] = "".join(out.get("text", "") for out in cell.outputs)
+    return text_of_cell
 
 
 def test_the_notebook_is_stored_without_outputs():
@@ -108,21 +108,21 @@ def source(monkeypatch):
     code = {c.id: c.source for c in nbformat.read(NOTEBOOK, 4).cells}
     function = code["install"].split("os.environ")[0]
 
-    def found(folder, given=""):
+    def source_in(folder, address=""):
         monkeypatch.chdir(folder)
-        monkeypatch.setenv("ABAG_SOURCE", given)
+        monkeypatch.setenv("ABAG_SOURCE", address)
         names = {}
         exec(code["settings"], names)
         exec(function, names)
         return names["source"]()
 
-    return found
+    return source_in
 
 
 def test_the_notebook_installs_what_source_names_or_a_wheel_in_its_folder(source, tmp_path):
     assert source(tmp_path, "https://lab.org/abag") == "git+https://lab.org/abag"
-    for given in ("abag", "drive/abag.tar.gz"):
-        assert source(ROOT, given) == given
+    for address in ("abag", "drive/abag.tar.gz"):
+        assert source(ROOT, address) == address
     assert source(ROOT) == source(ROOT / "notebooks") == str(ROOT)
     (tmp_path / "abag-work").mkdir()
     (tmp_path / "abag-work" / "abag-0.1.0.tar.gz").touch()
@@ -177,16 +177,16 @@ def test_the_notebook_runs_in_a_clean_kernel_from_install_to_predictor(notebook,
     assert len(list(installed)) == 1
 
 
-def kill_when(process, found, seconds=500):
+def kill_when(process, condition, seconds=500):
     """Kill the kernel and its child processes as soon as a condition is met."""
     deadline = time.monotonic() + seconds
-    while not found():
+    while not condition():
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     family = psutil.Process(process.pid).children(recursive=True)
-    for one in family:
-        one.kill()
+    for child in family:
+        child.kill()
     process.kill()
     process.communicate()
 
@@ -196,24 +196,24 @@ def test_a_kernel_killed_in_stage_one_and_in_stage_two_loses_nothing(notebook, t
     table = pd.concat([demo_table(seed) for seed in range(30)]).drop_duplicates("heavy")
     store = tmp_path / "drive" / "store"
     run = tmp_path / "drive" / "runs" / "first"
-    given = {"ABAG_TABLE": str(tmp_path / "pairs.csv"), "ABAG_FIT": ""}
+    variables = {"ABAG_TABLE": str(tmp_path / "pairs.csv"), "ABAG_FIT": ""}
     keys = read_pairs(table).antibodies.keys
 
     def missing():
         return int(open_store(store).folder("antibody").missing(keys).sum())
 
     table.to_csv(tmp_path / "pairs.csv", index=False)
-    kill_when(notebook(**given), lambda: list(store.glob("antibody-*/*.h5")))
+    kill_when(notebook(**variables), lambda: list(store.glob("antibody-*/*.h5")))
     kept = {path: path.read_bytes() for path in store.glob("antibody-*/*.h5")}
     assert 0 < missing() < len(keys)
-    kill_when(notebook(**given), lambda: not missing())
+    kill_when(notebook(**variables), lambda: not missing())
     assert all(path.read_bytes() == content for path, content in kept.items())
 
     table.head(600).to_csv(tmp_path / "pairs.csv", index=False)  # clustering thousands takes long
-    kill_when(notebook(**given), lambda: list(run.glob("checkpoints/latest*")))
+    kill_when(notebook(**variables), lambda: list(run.glob("checkpoints/latest*")))
     assert not (run / "summary.json").exists()
 
-    started = notebook(**given)
+    started = notebook(**variables)
     _, errors = started.communicate()
     assert started.returncode == 0, errors
     assert "0 encoded with tiny-igt5" in printed(tmp_path / "executed.ipynb")["embed"]

@@ -103,7 +103,7 @@ def test_values_of_the_wrong_type_are_refused_in_python(options, message):
 
 
 def known_to(cls):
-    return {one.name for one in schema(cls)}
+    return {setting.name for setting in schema(cls)}
 
 
 def test_numbers_of_numpy_and_lists_are_taken_as_pythons_own():
@@ -122,19 +122,19 @@ def test_json_changeable_fields_and_other_keywords_come_from_the_declarations():
 
 
 def paint(*arguments):
-    given = []
+    received = []
     command = OptionsCommand(
-        "paint", callback=lambda **options: given.append(options), classes=["test_options:Small"]
+        "paint", callback=lambda **options: received.append(options), classes=["test_options:Small"]
     )
     result = CliRunner().invoke(command, [str(a) for a in arguments])
-    return result, given[0] if given else None
+    return result, received[0] if received else None
 
 
 def test_the_command_line_passes_only_the_options_that_were_given():
-    _, given = paint()
-    assert given == {}
-    _, given = paint("--size", 4, "--widths", "8, 4", "--fast", "--kind", "flat")
-    assert given == {"size": 4, "widths": (8, 4), "fast": True, "kind": "flat"}
+    _, options = paint()
+    assert options == {}
+    _, options = paint("--size", 4, "--widths", "8, 4", "--fast", "--kind", "flat")
+    assert options == {"size": 4, "widths": (8, 4), "fast": True, "kind": "flat"}
 
 
 def test_the_stub_of_the_package_is_what_the_declared_options_give():
@@ -145,19 +145,19 @@ def test_the_stub_of_the_package_is_what_the_declared_options_give():
 def test_a_sweep_leaves_out_what_it_searches():
     chosen = {name for shape in SHAPES.values() for name in shape}
     assert {*RANGES, *BATCH_PARAMETERS, *chosen} - {"shape"} <= CHOSEN_BY_SWEEP
-    assert {one.name for one in schema(FitConfig)} >= CHOSEN_BY_SWEEP
+    assert {setting.name for setting in schema(FitConfig)} >= CHOSEN_BY_SWEEP
 
 
 def test_the_help_of_split_names_every_method():
-    (split,) = (one for one in schema(FitConfig) if one.name == "split")
+    (split,) = (setting for setting in schema(FitConfig) if setting.name == "split")
     assert set(SPLIT_METHODS) <= set(re.findall(r"\w+", split.declaration["help"]))
     assert set(SPLIT_VALUES) == {"auto", *SPLIT_METHODS}
 
 
 def test_the_encoders_of_embed_table_are_those_of_the_schema():
     parameters = inspect.signature(embed_table).parameters
-    for one in schema(EncoderOptions):
-        assert parameters[one.name].default == one.default
+    for setting in schema(EncoderOptions):
+        assert parameters[setting.name].default == setting.default
 
 
 OTHER_TOOLS = set(
@@ -195,14 +195,14 @@ def pages():
 
 
 def test_every_flag_that_a_message_or_a_page_names_exists():
-    known = {*all_flags(), *OTHER_TOOLS}
-    unknown = [
-        (str(path.relative_to(ROOT)), flag, text.strip()[:80])
-        for path, text in [*texts_of_the_package(), *pages()]
-        if not re.search(r"torchrun|(bench|test)_\w+\.py", text)
-        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w-])", text)
-        if flag not in known
-    ]
+    known_flags = {*all_flags(), *OTHER_TOOLS}
+    unknown = []
+    for path, text in [*texts_of_the_package(), *pages()]:
+        if re.search(r"torchrun|(bench|test)_\w+\.py", text):
+            continue
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w-])", text):
+            if flag not in known_flags:
+                unknown.append((str(path.relative_to(ROOT)), flag, text.strip()[:80]))
     assert unknown == []
 
 

@@ -106,9 +106,9 @@ def test_plan_and_fit_list_the_rows_that_they_skip(tmp_path):
         skipped=tmp_path / "fit.csv",
         **skip,
     )
-    found = pd.read_csv(tmp_path / "plan.csv")
-    assert found["row"].tolist() == [4, 7]
-    assert found["reason"].tolist() == ["unknown residue", "invalid label"]
+    skipped = pd.read_csv(tmp_path / "plan.csv")
+    assert skipped["row"].tolist() == [4, 7]
+    assert skipped["reason"].tolist() == ["unknown residue", "invalid label"]
     assert (tmp_path / "fit.csv").read_text() == (tmp_path / "plan.csv").read_text()
     with pytest.raises(AbagError, match="--skipped: no row is skipped"):
         plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv")
@@ -142,9 +142,9 @@ def test_plan_exits_with_1_on_what_fit_refuses_and_says_the_same(tmp_path, name)
 
 def test_plan_of_a_table_for_prediction_is_no_error(tmp_path):
     pd.DataFrame({"heavy": HEAVIES, "antigen": AG}).to_csv(tmp_path / "t.csv", index=False)
-    found = json.loads(run("plan", tmp_path / "t.csv", "--json").stdout)
-    assert (found["labels"], found["problems"]) == (None, [])
-    assert found["refused"] == found["sense"] == ""
+    planned = json.loads(run("plan", tmp_path / "t.csv", "--json").stdout)
+    assert (planned["labels"], planned["problems"]) == (None, [])
+    assert planned["refused"] == planned["sense"] == ""
 
 
 def test_plan_and_fit_say_the_same_of_the_labels(tmp_path):
@@ -184,9 +184,9 @@ def test_a_column_that_names_its_unit_is_the_label(name, unit):
         pairs = label_pairs(read_pairs(table, options))
         np.testing.assert_allclose(np.sort(pairs.pkd), PKD, atol=1e-3)
         assert pairs.unit == unit
-    found = plan(table)
-    assert f"labels: {name!r} read as {unit}, lower is stronger" in found["sense"]
-    assert found["refused"] == ""
+    planned = plan(table)
+    assert f"labels: {name!r} read as {unit}, lower is stronger" in planned["sense"]
+    assert planned["refused"] == ""
 
 
 def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
@@ -293,19 +293,19 @@ def test_the_headers_of_public_tables_are_read_or_answered_with_what_reads_them(
     options = dict(options)
     for _ in range(4):  # each message names the next option
         try:
-            found = plan(tmp_path / "t.tsv", **options)
-            message = found["refused"]
+            planned = plan(tmp_path / "t.tsv", **options)
+            message = planned["refused"]
         except AbagError as error:
             message = str(error)
         if not message:
             break
-        given = arguments(message)
-        assert given["columns"], message
-        options["columns"] = options.get("columns", {}) | given.pop("columns")
-        options |= given
-    assert found["labels"]["pairs"] == N, message
-    assert found["labels"]["range"] == pytest.approx([6, 9.5], abs=0.01)
-    assert found["antibodies"]["unique"] == N
+        proposed = arguments(message)
+        assert proposed["columns"], message
+        options["columns"] = options.get("columns", {}) | proposed.pop("columns")
+        options |= proposed
+    assert planned["labels"]["pairs"] == N, message
+    assert planned["labels"]["range"] == pytest.approx([6, 9.5], abs=0.01)
+    assert planned["antibodies"]["unique"] == N
     expected = {(h, x) for h, x in zip(HEAVIES, LIGHTS, strict=True)}
     pairs = read_pairs(
         tmp_path / "t.tsv",

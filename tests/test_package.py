@@ -54,8 +54,8 @@ def package_files(root):
     """Paths of all modules and data files of the packages in a folder."""
     files = {"__init__.py", "__init__.pyi", "cli.py", "py.typed"}
     for package in (*PACKAGES, "sklearn"):
-        found = (path for path in (root / package).rglob("*") if path.is_file())
-        files |= {str(p.relative_to(root)) for p in found if p.parent.name != "__pycache__"}
+        paths = (path for path in (root / package).rglob("*") if path.is_file())
+        files |= {str(p.relative_to(root)) for p in paths if p.parent.name != "__pycache__"}
     return files
 
 
@@ -93,28 +93,30 @@ def test_the_conda_recipe_has_the_dependencies_of_the_package():
     _, run = RECIPE.split("\n  run:\n")
     recipe = [" ".join(line.split()[1:]) for line in run.split("\n\n")[0].splitlines()]
     # what is installed on some platforms only is not needed, and the recipe is for all
-    everywhere = [one for one in PROJECT["dependencies"] if ";" not in one]
+    everywhere = [requirement for requirement in PROJECT["dependencies"] if ";" not in requirement]
     ours = [f"python{PROJECT['requires-python']}", *everywhere]
-    assert recipe == [one.replace("torch", "pytorch").replace(">=", " >=") for one in ours]
+    expected = [text.replace("torch", "pytorch").replace(">=", " >=") for text in ours]
+    assert recipe == expected
+
+
+def imported_packages(path):
+    packages = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            packages.add(node.module.partition(".")[0])
+    return packages
 
 
 def test_every_imported_package_is_a_dependency_or_in_an_extra():
-    extras = [one for named in PROJECT["optional-dependencies"].values() for one in named]
-    declared = {
-        re.match(r"[\w.-]+", one)[0].replace("-", "_") for one in PROJECT["dependencies"] + extras
-    }
-    names = {
-        name.partition(".")[0]
-        for _, path in [*modules(), ("cli", ROOT / "cli.py")]
-        for node in ast.walk(ast.parse(path.read_text()))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
+    requirements = [*PROJECT["dependencies"]]
+    for extra in PROJECT["optional-dependencies"].values():
+        requirements += extra
+    declared = {re.match(r"[\w.-]+", text)[0].replace("-", "_") for text in requirements}
+    names = set()
+    for _, path in [*modules(), ("cli", ROOT / "cli.py")]:
+        names |= imported_packages(path)
     names -= {*sys.stdlib_module_names, "abag"}
     names = {name.replace("sklearn", "scikit_learn") for name in names}
     assert names <= declared
@@ -145,8 +147,10 @@ follow_imports = silent
 def documented_imports():
     """Lines of README and the pages that import modules of abag."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    found = (re.findall(r"^(?:from|import) abag\..*", p.read_text(), re.MULTILINE) for p in pages)
-    return "\n".join(sorted({line for lines in found for line in lines}))
+    lines = set()
+    for page in pages:
+        lines.update(re.findall(r"^(?:from|import) abag\..*", page.read_text(), re.MULTILINE))
+    return "\n".join(sorted(lines))
 
 
 @pytest.fixture(scope="module", params=[pytest.param("editable", marks=pytest.mark.ci), "wheel"])
@@ -156,15 +160,15 @@ def installed(request, tmp_path_factory, checkout):
     venv.create(home, with_pip=False, symlinks=True)
     parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     # .pth files of the parent environment, such as that of an editable abag, are not processed
-    own = next(home.glob("lib/python*/site-packages"))
-    (own / "parent.pth").write_text("\n".join(sorted(parents)))
+    site_packages = next(home.glob("lib/python*/site-packages"))
+    (site_packages / "parent.pth").write_text("\n".join(sorted(parents)))
     python = home / "bin" / "python"
     if request.param == "editable":
-        what = ["--no-build-isolation", "-e", checkout]
+        arguments = ["--no-build-isolation", "-e", checkout]
     else:
-        what = list(request.getfixturevalue("archives").glob("*.whl"))
+        arguments = list(request.getfixturevalue("archives").glob("*.whl"))
     subprocess.run(
-        [python, "-m", "pip", "install", "-q", "--no-deps", *what],
+        [python, "-m", "pip", "install", "-q", "--no-deps", *arguments],
         capture_output=True,
         check=True,
         env=without_pythonpath(),
@@ -238,13 +242,13 @@ def modules():
 
 def imported(path):
     """Yield the modules of abag that a file imports, including type-only imports."""
-    known = {name for name, _ in modules()}
+    module_names = {name for name, _ in modules()}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("abag."):
             module = node.module.removeprefix("abag.")
             for alias in node.names:
                 inner = f"{module}.{alias.name}"
-                yield inner if inner in known else module
+                yield inner if inner in module_names else module
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
             yield from (n.removeprefix("abag.") for n in names if n.startswith("abag."))
@@ -260,14 +264,16 @@ IMPORTS = {name: set(imported(path)) for name, path in modules() if "__init__" n
 
 
 def test_no_module_imports_from_a_later_layer_or_in_a_cycle():
-    upward = [(a, b) for a, found in IMPORTS.items() for b in found if layer(b) > layer(a)]
+    upward = []
+    for module, imports in IMPORTS.items():
+        upward += [(module, name) for name in imports if layer(name) > layer(module)]
     assert not upward
     TopologicalSorter(IMPORTS).prepare()  # raises CycleError, which names the cycle
 
 
 def test_head_imports_no_encoder():
     allowed = ("embed.sequences.", "embed.store.")
-    for module, found in IMPORTS.items():
+    for module, imports in IMPORTS.items():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
             tokens = {
@@ -276,14 +282,15 @@ def test_head_imports_no_encoder():
                 "head.share": ("embed.families.registry",),  # licences and hub names
             }.get(module, ())
             met = [
-                m for m in found if m.startswith("embed.") and not m.startswith(allowed + tokens)
+                m for m in imports if m.startswith("embed.") and not m.startswith(allowed + tokens)
             ]
             assert not met, (module, met)
 
 
 def test_every_sub_package_has_a_docstring():
-    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")):
-        assert ast.get_docstring(ast.parse(path.read_text())), path
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("__init__.py"):
+            assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
 def test_nothing_unpickles_or_evaluates_untrusted_input():

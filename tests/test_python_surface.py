@@ -30,7 +30,7 @@ def test_dir_and_help_show_every_public_name():
 @pytest.mark.parametrize("name", abag._FUNCTIONS)
 def test_a_public_function_has_no_open_keywords(name):
     parameters = inspect.signature(getattr(abag, name)).parameters.values()
-    assert inspect.Parameter.VAR_KEYWORD not in {one.kind for one in parameters}
+    assert inspect.Parameter.VAR_KEYWORD not in {parameter.kind for parameter in parameters}
 
 
 def test_the_function_behind_predict_takes_its_arguments_and_more():
@@ -46,8 +46,8 @@ def test_a_missing_argument_is_one_of_the_public_function(function):
 
 def test_the_signature_of_fit_has_every_option_with_its_default():
     parameters = inspect.signature(abag.fit).parameters
-    for one in schema(abag.FitConfig):
-        assert parameters[one.name].default == one.default
+    for option in schema(abag.FitConfig):
+        assert parameters[option.name].default == option.default
     shown = str(inspect.signature(abag.fit))
     assert "preset: Literal['small', 'medium', 'seed'] = 'small'" in shown
     assert "widths: tuple[int, ...] | None = None" in shown
@@ -73,7 +73,7 @@ def test_an_unknown_keyword_is_refused_with_what_was_meant(function, keyword, wo
     assert words in str(caught.value)
 
 
-KEYWORDS = {one.flag: one for one in schema(abag.FitConfig)} | {"--run": "run"}
+KEYWORDS = {option.flag: option for option in schema(abag.FitConfig)} | {"--run": "run"}
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,8 @@ VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
     ],
 )  # fmt: skip
 def test_the_name_of_a_column_tells_a_quantity_its_unit_and_direction(column, name, unit, better):
-    found = read_value_header(column)
-    assert (found.name, found.unit, found.better) == (name, unit, better)
+    header = read_value_header(column)
+    assert (header.name, header.unit, header.better) == (name, unit, better)
 
 
 @pytest.mark.parametrize("columns", [{}, {"label": "Tm (°C)"}, {"pkd": "Tm (°C)"}])
@@ -223,9 +223,10 @@ def test_replicates_have_their_median_and_the_parent_keeps_its_zero(tmp_path):
     frame.drop(columns="effect").to_csv(tmp_path / "t.csv", index=False)
     pairs = label_pairs(read_pairs(tmp_path / "t.csv", TableOptions(no_antigen=True)))
     expected = pd.read_csv(tmp_path / "t.csv").groupby("heavy")["ddG"].median()
-    found = {pairs.table.antibodies.chains[i][0]: y for i, y in zip(pairs.antibody, pairs.pkd)}  # noqa: B905
-    assert found == pytest.approx(expected.to_dict())
-    assert found[HEAVY] == 0.0
+    chains = pairs.table.antibodies.chains
+    values = {chains[i][0]: y for i, y in zip(pairs.antibody, pairs.pkd, strict=True)}
+    assert values == pytest.approx(expected.to_dict())
+    assert values[HEAVY] == 0.0
 
 
 def test_bounds_lie_on_the_side_that_is_written():
@@ -329,7 +330,7 @@ def test_replicates_that_differ_by_more_than_a_standard_deviation_are_said():
 def test_labels_over_many_orders_of_magnitude_are_a_problem():
     drawn = variants(40).drop(columns="effect")
     read = read_pairs(drawn.assign(MFI=10 ** np.linspace(0, 6, 40)), TableOptions(no_antigen=True))
-    assert any("logarithms" in one for one in label_problems(label_pairs(read)))
+    assert any("logarithms" in problem for problem in label_problems(label_pairs(read)))
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -372,14 +373,14 @@ def test_pairs_are_strong_from_the_threshold_downward_where_lower_is_better():
             "sigma": 0.5,
         }
     )
-    (one,) = score_strong(rows, [{"regime": "known", "words": "w"}], -1.0, sign=-1)["regimes"]
-    assert one["strong"] == int((y <= -1).sum())
+    (regime,) = score_strong(rows, [{"regime": "known", "words": "w"}], -1.0, sign=-1)["regimes"]
+    assert regime["strong"] == int((y <= -1).sum())
     picked = rows["pkd_predicted"] <= -1
-    assert one["at_threshold"]["picked"] == int(picked.sum())
-    assert one["at_threshold"]["recall"] == pytest.approx(
+    assert regime["at_threshold"]["picked"] == int(picked.sum())
+    assert regime["at_threshold"]["recall"] == pytest.approx(
         (picked & (y <= -1)).sum() / (y <= -1).sum()
     )
-    assert one["at_threshold"]["cutoff"] == -1.0
+    assert regime["at_threshold"]["cutoff"] == -1.0
 
 
 # ---- a run, from table to order ------------------------------------------------------------------
@@ -456,19 +457,19 @@ def test_nothing_of_such_a_run_says_pkd(runs, tmp_path):
 def test_the_rmse_of_a_run_is_that_of_its_predictions(runs):
     tested = pd.read_parquet(runs / "tm/predictions.parquet")
     assert {"measured", "predicted", "sigma"} < {*tested}
-    for one in json.loads((runs / "tm/summary.json").read_text())["regimes"]:
-        rows = tested[tested["regime"] == one["regime"]]
+    for regime in json.loads((runs / "tm/summary.json").read_text())["regimes"]:
+        rows = tested[tested["regime"] == regime["regime"]]
         rmse = mean_squared_error(rows["measured"], rows["predicted"]) ** 0.5
-        assert one["rmse"] == pytest.approx(rmse)
+        assert regime["rmse"] == pytest.approx(rmse)
     assert {"pkd", "pkd_predicted"} < {*read_run(runs / "tm").tested}
 
 
 def test_the_mirror_of_a_quantity_is_learned_as_its_mirror(runs, tmp_path):
-    found = {}
+    predicted = {}
     for name in ("tm", "ddg"):
         abag.predict(runs / "tm.csv", runs / name, tmp_path / f"{name}.csv")
-        found[name] = pd.read_csv(tmp_path / f"{name}.csv")["predicted"]
-    np.testing.assert_allclose(found["tm"], 70 - 3 * found["ddg"], atol=0.02)
+        predicted[name] = pd.read_csv(tmp_path / f"{name}.csv")["predicted"]
+    np.testing.assert_allclose(predicted["tm"], 70 - 3 * predicted["ddg"], atol=0.02)
 
 
 def test_the_lowest_are_ranked_first_where_lower_is_better(runs, tmp_path):
@@ -480,15 +481,15 @@ def test_the_lowest_are_ranked_first_where_lower_is_better(runs, tmp_path):
     improved = table[table["difference"] < -table["difference_sigma"]]
     assert summary["improved"] == len(improved)
     best = improved.nsmallest(5, "difference")["mutation"].tolist()
-    assert [one["mutation"] for one in summary["best"]] == best
+    assert [variant["mutation"] for variant in summary["best"]] == best
     assert np.allclose(table["difference"], table["predicted"] - summary["parent_pkd"], atol=2e-4)
 
     chosen = {"batch": 6, "keep_far": True, "run": runs / "ddg"}
-    found = abag.rank(scan, order, **chosen)
+    ranking = abag.rank(scan, order, **chosen)
     left = table[table["measured"].isna()]
     lowest = left.nsmallest(6, "predicted")
     assert pd.read_csv(order)["mutation"].tolist() == lowest["mutation"].tolist()
-    assert found["predicted"] == pytest.approx(
+    assert ranking["predicted"] == pytest.approx(
         (lowest["predicted"].min(), lowest["predicted"].max())
     )
     abag.rank(scan, order, rule="ucb", force=True, **chosen)
@@ -509,7 +510,7 @@ def test_expected_improvement_is_below_the_best_where_lower_is_better(runs, tmp_
     measured.loc[7, "ddG (kcal/mol)"] = best_of_run - 1
     measured.to_csv(tmp_path / "m.csv", index=False)
     candidates = table.drop(columns="ddG (kcal/mol)")
-    found = abag.rank(
+    ranking = abag.rank(
         candidates,
         tmp_path / "o.csv",
         rule="improvement",
@@ -519,9 +520,9 @@ def test_expected_improvement_is_below_the_best_where_lower_is_better(runs, tmp_
         run=runs / "ddg",
         above=-0.5,
     )
-    assert found["best_measured"] == pytest.approx(best_of_run - 1)
-    assert found["left_out"]["measured"] == 30
-    assert found["above"] == -0.5
+    assert ranking["best_measured"] == pytest.approx(best_of_run - 1)
+    assert ranking["left_out"]["measured"] == 30
+    assert ranking["above"] == -0.5
     order = pd.read_csv(tmp_path / "o.csv")
     assert (order["expected_best"].diff().dropna() <= 1e-9).all()
     likely = order["probability_above"] > 0.5
@@ -544,8 +545,8 @@ def test_a_table_whose_direction_is_unknown_is_not_ranked(runs, tmp_path):
 def test_evaluate_reads_the_quantity_of_the_run_and_no_other(runs):
     summary = abag.evaluate(runs / "ddg", table=runs / "ddg.csv", strong=-1)
     values = pd.read_csv(runs / "ddg.csv")["ddG (kcal/mol)"]
-    (one,) = summary["strong_at"]["regimes"]
-    assert one["strong"] == int((values <= -1).sum())
+    (regime,) = summary["strong_at"]["regimes"]
+    assert regime["strong"] == int((values <= -1).sum())
     with pytest.raises(ColumnError, match=r"no column for ddG \(kcal/mol\)"):
         abag.evaluate(runs / "ddg", table=runs / "tm.csv")
     with pytest.raises(LabelError, match="higher is better; expected ddG"):
@@ -576,9 +577,10 @@ def test_predictions_of_another_tool_are_compared_as_they_are(runs):
     used = read_pairs(theirs, TableOptions(no_antigen=True))
     hexed = [bytes(key).hex() for key in used.antibodies.keys]
     kept = theirs[[hexed[i] in keys for i in used.antibodies.of_row]]
-    found = abag.evaluate(runs / "tm", predictions=kept)["predictions"]
-    assert [one["rmse"] for one in found["regimes"]] == pytest.approx([0] * len(found["regimes"]))
-    assert all("Tm (°C)" in one for one in found["verdicts"])
+    comparison = abag.evaluate(runs / "tm", predictions=kept)["predictions"]
+    for regime in comparison["regimes"]:
+        assert regime["rmse"] == pytest.approx(0)
+    assert all("Tm (°C)" in verdict for verdict in comparison["verdicts"])
 
 
 def test_small_values_keep_their_digits(tmp_path, runs):

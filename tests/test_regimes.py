@@ -53,8 +53,8 @@ def crossed():
 
 
 def test_test_pairs_are_in_their_regime_given_the_training_pairs(crossed):
-    for one in crossed.measured():
-        for split in one.splits:
+    for measurement in crossed.measured():
+        for split in measurement.splits:
             train = np.flatnonzero(np.isin(split.part, (TRAIN, VALIDATION)))
             for row in split.rows(TEST).tolist():
                 new = {
@@ -62,18 +62,18 @@ def test_test_pairs_are_in_their_regime_given_the_training_pairs(crossed):
                     for kind, side in zip(("antibody", "antigen"), crossed.sides, strict=True)
                     if side.family[row] not in side.family[train]
                 }
-                assert new == set(one.regime.new)
+                assert new == set(measurement.regime.new)
 
 
 def test_a_pair_is_tested_once_per_regime_and_a_fold_trains_on_more_than_it_validates(crossed):
     measured = crossed.measured()
     names = ["known", "new_antibody", "new_antigen", "both_new"]
-    assert [one.regime.name for one in measured if one.splits] == names
+    assert [measurement.regime.name for measurement in measured if measurement.splits] == names
     assert (all_pairs(measured).part == TRAIN).all()
-    for one in measured:
-        tested = np.concatenate([split.rows(TEST) for split in one.splits])
+    for measurement in measured:
+        tested = np.concatenate([split.rows(TEST) for split in measurement.splits])
         assert len(tested) == len(np.unique(tested))
-        for split in one.splits:
+        for split in measurement.splits:
             assert len(split.rows(TRAIN)) > 2 * len(split.rows(VALIDATION)) > 0
 
 
@@ -110,13 +110,14 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
         [(heavies[i % antibodies], targets[i % antigens], rng.normal(8, 1)) for i in range(rows)],
         columns=["heavy", "antigen", "pKd"],
     )
-    found = RegimesOfTable(groups_of(frame)).measured()
-    assert [one.regime.name for one in found if one.splits] == measured
-    assert [one.why_not for one in found if one.why_not][: len(reasons)] == [
-        f"not measured: {reason}" for reason in reasons
-    ]
-    for split in (split for one in found for split in one.splits):
-        assert len(split.rows(TRAIN)) > len(split.rows(VALIDATION)) > 0
+    measurements = RegimesOfTable(groups_of(frame)).measured()
+    names = [measurement.regime.name for measurement in measurements if measurement.splits]
+    assert names == measured
+    lines = [measurement.why_not for measurement in measurements if measurement.why_not]
+    assert lines[: len(reasons)] == [f"not measured: {reason}" for reason in reasons]
+    for measurement in measurements:
+        for split in measurement.splits:
+            assert len(split.rows(TRAIN)) > len(split.rows(VALIDATION)) > 0
 
 
 @pytest.mark.parametrize("split", ["auto", "random"])
@@ -126,13 +127,9 @@ def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypa
     heavy = draw_chains(rng, 400, 100)
     target = draw_chain(rng, 90)
     frame = pd.DataFrame({"heavy": heavy, "antigen": target, "pKd": rng.normal(8, 1, 400)})
-    folds = {
-        asked: max(
-            len(one.splits) for one in measure_regimes(groups_of(frame, split=split, folds=asked))
-        )
-        for asked in (0, 4)
-    }
-    assert folds == {0: 1, 4: 4}
+    for asked, expected in {0: 1, 4: 4}.items():
+        measurements = measure_regimes(groups_of(frame, split=split, folds=asked))
+        assert max(len(measurement.splits) for measurement in measurements) == expected
 
 
 def test_variants_of_one_antibody_are_measured_by_new_mutations():
@@ -143,12 +140,12 @@ def test_variants_of_one_antibody_are_measured_by_new_mutations():
     )
     table = RegimesOfTable(groups_of(frame))
     assert [side.is_library for side in table.sides] == [True, False]
-    measured = {one.regime.name: one for one in table.measured()}
+    measured = {measurement.regime.name: measurement for measurement in table.measured()}
     chains = table.groups.pairs.table.antibodies.chains
     antibody = table.groups.pairs.antibody
     for split in measured["new_mutations"].splits:
         trained = [chains[i][0] for i in antibody[np.isin(split.part, (TRAIN, VALIDATION))]]
-        seen = [{text[at] for text in trained} for at in range(len(HEAVY))]
+        seen = [set(column) for column in zip(*trained, strict=True)]
         for row in split.rows(TEST).tolist():
             tested = chains[antibody[row]][0]
             unseen = sum(tested[at] not in seen[at] for at in range(len(HEAVY)))
@@ -175,7 +172,7 @@ def test_the_best_baseline_is_compared_with_twice_the_variance_in_several_folds(
             "known", "known", tested, predicted, np.full(n, 8.0), {"ridge": other}, None
         )
         claims = score["better_than_best"], score["better_than_mean"]
-        return np.array([one["high"] - one["low"] for one in claims])
+        return np.array([claim["high"] - claim["low"] for claim in claims])
 
     ratio = widths(np.arange(n) % 5) / widths(np.zeros(n, int))
     np.testing.assert_allclose(ratio, [np.sqrt(2), 1])
@@ -189,22 +186,26 @@ def known_of(kind, chains):
     return KnownSequences.of(side, numbers, 0.9, 0.9 if kind == "antibody" else 0.4)
 
 
-def is_known(known, chains):
-    return known.compare(chains).level == KNOWN
+def is_known(known_sequences, chains):
+    return known_sequences.compare(chains).level == KNOWN
 
 
 def test_exact_duplicates_are_known_and_unrelated_sequences_are_new():
     rng = np.random.default_rng(3)
     antibodies = [(mutated(rng, HEAVY, 20), "") for _ in range(9)]
-    known = known_of("antibody", antibodies)
-    assert is_known(known, antibodies).all()
+    known_sequences = known_of("antibody", antibodies)
+    assert is_known(known_sequences, antibodies).all()
     unrelated = [(draw_chain(rng, 120), ""), (mutated(rng, HEAVY, 60), "")]
-    assert known.compare(unrelated).level.tolist() == [NEW, NEW]
+    assert known_sequences.compare(unrelated).level.tolist() == [NEW, NEW]
     antigens = [(draw_chain(rng, 200),) for _ in range(9)]
-    known = known_of("antigen", antigens)
-    assert is_known(known, antigens).all()
+    known_sequences = known_of("antigen", antigens)
+    assert is_known(known_sequences, antigens).all()
     unrelated = [(draw_chain(rng, 200),), (draw_chain(rng, 10),)]
-    assert known.compare(unrelated).level.tolist() == [NEW, NEW]
+    assert known_sequences.compare(unrelated).level.tolist() == [NEW, NEW]
+
+
+def mismatches(text, parent):
+    return sum(a != b for a, b in zip(text, parent, strict=False))
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
@@ -214,26 +215,26 @@ def test_near_duplicates_are_exactly_those_of_the_edit_distance(kind):
     asked = [mutated(rng, parents[n % 9], n % 25) for n in range(120)]
     asked += [text[: 100 - n % 15] for n, text in enumerate(asked)]
     pack = (lambda text: (text, "")) if kind == "antibody" else (lambda text: (text,))
-    found = is_known(known_of(kind, [pack(text) for text in parents]), [pack(t) for t in asked])
+    is_near = is_known(known_of(kind, [pack(text) for text in parents]), [pack(t) for t in asked])
     if kind == "antibody":
         most = [max(len(text), 100) // 10 for text in asked]
-        edits = [min(Levenshtein.distance(text, parent) for parent in parents) for text in asked]
-        expected = [edit <= limit for edit, limit in zip(edits, most, strict=True)]
+        distance = Levenshtein.distance
     else:  # the shorter is aligned inside the longer: nothing is shifted here
-        edits = [
-            min(sum(a != b for a, b in zip(text, parent, strict=False)) for parent in parents)
-            for text in asked
-        ]
-        expected = [edit <= len(text) // 10 for edit, text in zip(edits, asked, strict=True)]
-    assert found.tolist() == expected
+        most = [len(text) // 10 for text in asked]
+        distance = mismatches
+    expected = []
+    for text, limit in zip(asked, most, strict=True):
+        edits = [distance(text, parent) for parent in parents]
+        expected.append(min(edits) <= limit)
+    assert is_near.tolist() == expected
 
 
 def test_strains_of_a_training_antigen_are_variants_and_parts_of_it_are_known():
     rng = np.random.default_rng(5)
     whole = draw_chain(rng, 400)
-    known = known_of("antigen", [(whole,)])
+    known_sequences = known_of("antigen", [(whole,)])
     strains = [(mutated(rng, whole, edits),) for edits in (20, 60, 150)]
-    assert known.compare([(whole[100:300],), *strains]).level.tolist() == [
+    assert known_sequences.compare([(whole[100:300],), *strains]).level.tolist() == [
         KNOWN,
         KNOWN,
         VARIANT,
@@ -246,20 +247,22 @@ def test_a_clone_of_a_training_antibody_is_known():
     at = HEAVY.index("WGGDGFYAMDY")
     clone = mutated(rng, HEAVY[: at - 5], 25) + HEAVY[at - 5 :]
     other = clone.replace("WGGDGFYAMDY", "HKKRHQRTPPV")
-    known = known_of("antibody", [(HEAVY, "")])
-    assert is_known(known, [(clone, ""), (other, "")]).tolist() == [True, False]
+    known_sequences = known_of("antibody", [(HEAVY, "")])
+    assert is_known(known_sequences, [(clone, ""), (other, "")]).tolist() == [True, False]
 
 
 def test_a_chain_that_cannot_be_compared_is_new_unless_it_is_the_same():
     rng = np.random.default_rng(0)
-    known = known_of("antigen", [(draw_chain(rng, 1200),) for _ in range(8)] + [("EGGPFSYRV",)])
+    known_sequences = known_of(
+        "antigen", [(draw_chain(rng, 1200),) for _ in range(8)] + [("EGGPFSYRV",)]
+    )
     peptides = [(draw_chain(rng, n),) for n in (6, 7, 9, 23, 24)]
-    assert is_known(known, [("EGGPFSYRV",), *peptides]).tolist() == [True] + [False] * 5
-    known = known_of("antibody", [(HEAVY, LIGHT), ("WWWWWWW", LIGHT)])
+    assert is_known(known_sequences, [("EGGPFSYRV",), *peptides]).tolist() == [True] + [False] * 5
+    known_sequences = known_of("antibody", [(HEAVY, LIGHT), ("WWWWWWW", LIGHT)])
     asked = [(HEAVY, LIGHT), ("WWWWWWW", LIGHT), ("W" * 200, LIGHT)]
-    assert is_known(known, asked).tolist() == [True, True, False]
+    assert is_known(known_sequences, asked).tolist() == [True, True, False]
     # of a single chain and a pair, the chain that both have is compared
-    assert is_known(known, [(HEAVY, "")]).tolist() == [True]
+    assert is_known(known_sequences, [(HEAVY, "")]).tolist() == [True]
 
 
 def test_what_is_new_is_read_back_and_forged_arrays_are_refused():
@@ -271,10 +274,10 @@ def test_what_is_new_is_read_back_and_forged_arrays_are_refused():
     read = Recogniser.load(arrays)
     new = [(mutated(rng, HEAVY, 1), ""), (draw_chain(rng, 100), "")]
     for kind, asked in (("antibody", new), ("antigen", [(mutated(rng, variants[0][0], 1),)])):
-        for one, other in zip(
+        for array, other in zip(
             made.of_kind(kind).compare(asked), read.of_kind(kind).compare(asked), strict=True
         ):
-            assert (one == other).all()
+            assert (array == other).all()
     assert read.antibodies.compare(antibodies).level.tolist() == [KNOWN] * 12
     level, unseen, mutations = read.antibodies.compare(new)
     assert level.tolist() == [VARIANT, NEW]
@@ -297,29 +300,34 @@ def test_without_sequences_all_but_repeats_is_new():
         assert HEAVY[:8].encode() not in array.tobytes()
 
 
+def measured_by_name(frame):
+    measurements = RegimesOfTable(groups_of(frame)).measured()
+    return {measurement.regime.name: measurement for measurement in measurements}
+
+
 def test_a_side_with_its_kinds_exchanged_has_the_mirror_image_of_regimes():
     rng = np.random.default_rng(9)
-    families = [draw_chains(rng, n, 150) for n in (12, 9)]
-    sides = [[mutated(rng, parent, 3) for parent in one for _ in "ab"] for one in families]
+    parents = draw_chains(rng, 12, 150)
+    parents_of_antigens = draw_chains(rng, 9, 150)
+    heavies = [mutated(rng, parent, 3) for parent in parents for _ in "ab"]
+    antigens = [mutated(rng, parent, 3) for parent in parents_of_antigens for _ in "ab"]
     cells = rng.permutation(24 * 18)[:250]
     frame = pd.DataFrame(
-        {"heavy": [sides[0][i // 18] for i in cells], "antigen": [sides[1][i % 18] for i in cells]}
+        {"heavy": [heavies[i // 18] for i in cells], "antigen": [antigens[i % 18] for i in cells]}
     )
     frame["pKd"] = rng.normal(8, 1, 250)
     mirrored = frame.rename(columns={"heavy": "antigen", "antigen": "heavy"})
     exchanged = {"new_antibody": "new_antigen", "new_antigen": "new_antibody"}
-    found, mirror = (
-        {one.regime.name: one for one in RegimesOfTable(groups_of(table)).measured()}
-        for table in (frame, mirrored)
-    )
-    assert found.keys() == mirror.keys()
-    for name, one in found.items():
+    measured = measured_by_name(frame)
+    mirror = measured_by_name(mirrored)
+    assert measured.keys() == mirror.keys()
+    for name, measurement in measured.items():
         other = mirror[exchanged.get(name, name)]
-        tested = [sum(len(s.rows(TEST)) for s in both.splits) for both in (one, other)]
-        assert tested[0] == pytest.approx(tested[1], rel=0.1)
-        groups = [effective_groups(both.groups[0]) for both in (one, other)]
-        if len(one.groups) == 1:
-            assert groups[0] == groups[1]
+        tested = sum(len(split.rows(TEST)) for split in measurement.splits)
+        tested_of_other = sum(len(split.rows(TEST)) for split in other.splits)
+        assert tested == pytest.approx(tested_of_other, rel=0.1)
+        if len(measurement.groups) == 1:
+            assert effective_groups(measurement.groups[0]) == effective_groups(other.groups[0])
 
 
 def test_a_library_of_antigens_is_measured_by_new_variants_and_by_known_pairs():
@@ -337,7 +345,7 @@ def test_a_library_of_antigens_is_measured_by_new_variants_and_by_known_pairs():
     frame["pKd"] = rng.normal(8, 1, 200)
     groups = groups_of(frame)
     assert [side.is_library for side in sides_of(groups)] == [False, True]
-    measured = {one.regime.name: one for one in measure_regimes(groups)}
+    measured = {measurement.regime.name: measurement for measurement in measure_regimes(groups)}
     assert len(measured["known"].splits) == 5
     chains = groups.pairs.table.antigens.chains
     antigen = groups.pairs.antigen
@@ -345,9 +353,10 @@ def test_a_library_of_antigens_is_measured_by_new_variants_and_by_known_pairs():
     assert len(variant.splits) >= 3
     for split in variant.splits:
         trained = [chains[i][0] for i in antigen[np.isin(split.part, (TRAIN, VALIDATION))]]
+        seen = {at: {text[at] for text in trained} for at in sites}
         for row in split.rows(TEST).tolist():
             tested = chains[antigen[row]][0]
-            unseen = [at for at in sites if tested[at] not in {text[at] for text in trained}]
+            unseen = [at for at in sites if tested[at] not in seen[at]]
             assert len(unseen) == split.unseen[row] > 0
 
 
@@ -365,7 +374,7 @@ def test_a_table_of_twenty_pairs_is_measured_pair_by_pair_and_a_smaller_one_is_r
         with pytest.raises(SplitError, match=r"19 distinct pairs, too few .* at least 20 pairs"):
             measure_regimes(groups)
         return
-    measured = {one.regime.name: one for one in measure_regimes(groups)}
+    measured = {measurement.regime.name: measurement for measurement in measure_regimes(groups)}
     assert len(measured["known"].splits) == 5
     assert "each pair counts as one measurement" in measured["known"].note
 
@@ -380,37 +389,39 @@ def test_a_pair_of_an_unmeasured_regime_uses_a_stricter_one_or_is_far():
 
 def new_sequences(level, unseen=0, mutations=0):
     level = np.array(level, np.int8)
-    counts = (np.broadcast_to(np.array(one, np.int64), level.shape) for one in (unseen, mutations))
+    counts = (
+        np.broadcast_to(np.array(count, np.int64), level.shape) for count in (unseen, mutations)
+    )
     return NewSequences(level, *counts)
 
 
 def test_the_regime_of_a_pair_follows_from_its_two_sequences():
     antibody = new_sequences([KNOWN, NEW, KNOWN, NEW])
     antigen = new_sequences([KNOWN, KNOWN, NEW, NEW])
-    found = find_regimes(antibody, antigen, {"known": Reach(0, 0), "new_antibody": Reach(0, 0)})
-    assert found.name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
-    assert found.used.tolist() == ["known", "new_antibody", "known", "new_antibody"]
-    assert [bool(text) for text in found.why_far] == [False, False, True, True]
-    assert found.is_covered.tolist() == [True, True, False, False]
+    regimes = find_regimes(antibody, antigen, {"known": Reach(0, 0), "new_antibody": Reach(0, 0)})
+    assert regimes.name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
+    assert regimes.used.tolist() == ["known", "new_antibody", "known", "new_antibody"]
+    assert [bool(text) for text in regimes.why_far] == [False, False, True, True]
+    assert regimes.is_covered.tolist() == [True, True, False, False]
 
 
 def test_a_pair_with_more_unseen_residues_or_mutations_than_the_tested_ones_is_far():
     antibody = new_sequences([VARIANT] * 4, unseen=[1, 3, 4, 2], mutations=[5, 5, 5, 8])
     reach = {"known": Reach(0, 3), "new_mutations": Reach(3, 7)}
-    found = find_regimes(antibody, new_sequences([KNOWN] * 4), reach)
-    assert (found.used == "new_mutations").all()
-    assert found.why_far.tolist() == [
+    regimes = find_regimes(antibody, new_sequences([KNOWN] * 4), reach)
+    assert (regimes.used == "new_mutations").all()
+    assert regimes.why_far.tolist() == [
         "",
         "",
         "it has 4 unseen residues, more than the 3 of nearly all tested pairs",
         "it has 8 mutations, more than the 7 of any tested pair",
     ]
-    assert found.is_covered.all()
+    assert regimes.is_covered.all()
 
 
 def test_mutations_are_counted_from_the_most_common_residues():
     rng = np.random.default_rng(2)
     heavy = [mutated(rng, HEAVY, int(rng.integers(1, 4))) for _ in range(60)]
-    known = known_of("antibody", [(one, "") for one in [HEAVY, *heavy]])
+    known_sequences = known_of("antibody", [(chain, "") for chain in [HEAVY, *heavy]])
     asked = [mutated(rng, HEAVY, count) for count in (2, 5, 9)]
-    assert known.compare([(one, "") for one in asked]).mutations.tolist() == [2, 5, 9]
+    assert known_sequences.compare([(chain, "") for chain in asked]).mutations.tolist() == [2, 5, 9]

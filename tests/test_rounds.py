@@ -92,8 +92,8 @@ def test_the_next_run_equals_a_fit_of_both_tables_in_one(case, second, tmp_path)
         head="one_hot_ridge",
         report=False,
     )
-    for one, other in zip(second["regimes"], whole["regimes"], strict=True):
-        assert one["rmse"] == pytest.approx(other["rmse"], rel=1e-6)
+    for regime, other in zip(second["regimes"], whole["regimes"], strict=True):
+        assert regime["rmse"] == pytest.approx(other["rmse"], rel=1e-6)
 
 
 def test_each_round_says_what_it_brought_and_what_was_promised(case, second):
@@ -111,8 +111,8 @@ def test_each_round_says_what_it_brought_and_what_was_promised(case, second):
 def test_a_header_with_another_unit_is_read_in_that_unit(case, tmp_path):
     measured(case, "KD (M)", factor=1e-9).to_csv(tmp_path / "back.csv", index=False)
     abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), report=False)
-    found = pd.read_parquet(tmp_path / "r2" / "pairs.parquet")
-    assert found.loc[found["round"] == 1, "pkd"].between(6, 9).all()
+    pairs = pd.read_parquet(tmp_path / "r2" / "pairs.parquet")
+    assert pairs.loc[pairs["round"] == 1, "pkd"].between(6, 9).all()
 
 
 def test_the_same_results_twice_are_refused_and_a_third_round_counts_on(case, second, tmp_path):
@@ -123,7 +123,7 @@ def test_the_same_results_twice_are_refused_and_a_third_round_counts_on(case, se
     left = frame[~frame["clone"].isin(measured(case)["clone"])].iloc[40:46]
     left.to_csv(tmp_path / "third.csv", index=False)
     third = abag.fit(tmp_path / "third.csv", None, tmp_path / "r3", add=str(case / "r2"))
-    assert [one["pairs"] for one in third["rounds"]] == [40, 8, 6]
+    assert [entry["pairs"] for entry in third["rounds"]] == [40, 8, 6]
     assert "Rounds" in (tmp_path / "r3" / "report.html").read_text()
 
 
@@ -158,14 +158,14 @@ def test_a_name_of_many_variants_is_of_their_parent_and_contradicts_nothing(case
         report=False,
     )
     measured(case).assign(clone="trastuzumab").to_csv(tmp_path / "back.csv", index=False)
-    found = abag.fit(
+    summary = abag.fit(
         tmp_path / "back.csv",
         case / "store",
         tmp_path / "r2",
         add=str(tmp_path / "r1"),
         report=False,
     )
-    assert found["data"]["pairs"] == 48
+    assert summary["data"]["pairs"] == 48
 
 
 def test_rows_without_results_are_skipped_if_asked_and_listed(case, tmp_path):
@@ -175,8 +175,10 @@ def test_rows_without_results_are_skipped_if_asked_and_listed(case, tmp_path):
     with pytest.raises(abag.AbagError, match="row 3"):
         abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
     options = {"bad_rows": "skip", "skipped": tmp_path / "skipped.csv", "report": False}
-    found = abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), **options)
-    assert [one["pairs"] for one in found["rounds"]] == [40, 7]
+    summary = abag.fit(
+        tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), **options
+    )
+    assert [entry["pairs"] for entry in summary["rounds"]] == [40, 7]
     assert len(pd.read_csv(tmp_path / "skipped.csv")) == 1
 
 
@@ -196,17 +198,17 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     some = order.iloc[[1, 4, 6]]
     some.to_csv(tmp_path / "some.csv", index=False)
     options = {"add": str(case / "r1"), "report": False}
-    found = abag.fit(tmp_path / "some.csv", None, tmp_path / "r2", **options)["rounds"][1]
+    entry = abag.fit(tmp_path / "some.csv", None, tmp_path / "r2", **options)["rounds"][1]
     rng = np.random.default_rng(1)
     common = rng.standard_normal((100_000, 1))
-    own = rng.standard_normal((100_000, 3))
-    error = np.sqrt(0.5) * (common + own)  # what docs/how-to/choose-a-batch.md says
+    individual = rng.standard_normal((100_000, 3))
+    error = np.sqrt(0.5) * (common + individual)  # what docs/how-to/choose-a-batch.md says
     mean, sigma = (some[name].to_numpy() for name in ("pkd_predicted", "sigma"))
-    assert found["expected_best"] == pytest.approx((mean + sigma * error).max(1).mean(), abs=0.02)
+    assert entry["expected_best"] == pytest.approx((mean + sigma * error).max(1).mean(), abs=0.02)
     forged = order.assign(expected_best=np.inf)
     forged.to_csv(tmp_path / "forged.csv", index=False)
-    found = abag.fit(tmp_path / "forged.csv", None, tmp_path / "r3", **options)["rounds"][1]
-    assert found["expected_best"] is None
+    entry = abag.fit(tmp_path / "forged.csv", None, tmp_path / "r3", **options)["rounds"][1]
+    assert entry["expected_best"] is None
 
 
 @pytest.mark.parametrize("name", ["our result", "KD [nM]"])
@@ -255,8 +257,8 @@ def test_numbers_of_rows_may_begin_anew_in_each_table(case, tmp_path):
     back = measured(case)
     back["id"] = range(len(back))
     back.to_csv(tmp_path / "back.csv", index=False)
-    found = abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
-    assert found["data"]["pairs"] == 48
+    summary = abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
+    assert summary["data"]["pairs"] == 48
 
 
 def test_an_order_without_results_is_refused_in_one_line(case, tmp_path):

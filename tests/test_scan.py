@@ -1,6 +1,7 @@
 """`scan`: mutants against a plain enumeration, their differences, bad input, and the heat map."""
 
 import errno
+import itertools
 import json
 import re
 import shutil
@@ -86,8 +87,8 @@ def enumerate_plainly(case, chains, region, run, at):
                         rows.append(row | chains | {chain: text})
     frame = pd.concat([pd.DataFrame(rows), pd.DataFrame([chains])], ignore_index=True)
     abag.predict(frame, case.runs[run], at / "plain.parquet")
-    found = pd.read_parquet(at / "plain.parquet")
-    return found.iloc[:-1].reset_index(drop=True), found.iloc[-1]
+    table = pd.read_parquet(at / "plain.parquet")
+    return table.iloc[:-1].reset_index(drop=True), table.iloc[-1]
 
 
 def test_a_scan_says_in_one_line_that_all_mutants_have_the_same_prediction(case, tmp_path):
@@ -107,23 +108,23 @@ def test_a_scan_says_in_one_line_that_all_mutants_have_the_same_prediction(case,
 
 @pytest.mark.parametrize("run", HEADS)
 def test_a_scan_equals_a_plain_enumeration_and_predict(case, tmp_path, run):
-    summary, found, _ = run_scan(case, tmp_path / "a.csv", run, region="cdrh3,cdrl2")
+    summary, table, _ = run_scan(case, tmp_path / "a.csv", run, region="cdrh3,cdrl2")
     chains = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN}
     region = [("heavy", 105, 117), ("light", 56, 65)]
     plain, parent = enumerate_plainly(case, chains, region, run, tmp_path)
     sequences = ["chain", "position", "mutant", "heavy", "light", "antigen"]
-    pd.testing.assert_frame_equal(found[sequences], plain[sequences], check_dtype=False)
+    pd.testing.assert_frame_equal(table[sequences], plain[sequences], check_dtype=False)
     for name in ("pkd_predicted", "sigma"):
-        np.testing.assert_allclose(found[name], plain[name], atol=1e-4)
+        np.testing.assert_allclose(table[name], plain[name], atol=1e-4)
     for name in ("regime", "far"):
-        assert found[name].tolist() == plain[name].tolist()
+        assert table[name].tolist() == plain[name].tolist()
     expected = plain["pkd_predicted"] - parent["pkd_predicted"]
-    np.testing.assert_allclose(found["difference"], expected, atol=1e-4)
-    assert summary["rows"] == len(found) == 19 * summary["sites"]
+    np.testing.assert_allclose(table["difference"], expected, atol=1e-4)
+    assert summary["rows"] == len(table) == 19 * summary["sites"]
     assert summary["parent_pkd"] == pytest.approx(parent["pkd_predicted"], rel=1e-5)
-    improving = found["difference"] > found.get("difference_sigma", 0.0)
-    best = found[improving].nlargest(5, "difference")
-    assert [one["mutation"] for one in summary["best"]] == best["mutation"].tolist()
+    improving = table["difference"] > table.get("difference_sigma", 0.0)
+    best = table[improving].nlargest(5, "difference")
+    assert [variant["mutation"] for variant in summary["best"]] == best["mutation"].tolist()
     assert summary["improved"] == improving.sum()
     assert not list(tmp_path.glob("*.partial"))
 
@@ -144,44 +145,45 @@ def test_positions_are_imgt_positions_with_their_insertions(case, tmp_path):
     pd.testing.assert_frame_equal(by_region, by_position)
     longer = HEAVY.replace("WGGDGFYAMDY", "WGGDGFYAAAAAAAAAAMDY")
     assert "111B" in locate_positions(longer, "heavy")
-    _, found, _ = run_scan(case, tmp_path / "c.csv", heavy=longer, positions="h111b, L56")
-    assert found["position"].unique().tolist() == ["111B", "56"]
-    _, found, _ = run_scan(case, tmp_path / "d.csv", heavy=longer, positions="H111-H112")
-    assert {"111", "111B", "112A", "112"} <= set(found["position"])
-    _, found, _ = run_scan(case, tmp_path / "e.csv", heavy=longer, positions="H111")
-    assert found["position"].unique().tolist() == ["111"]
+    _, table, _ = run_scan(case, tmp_path / "c.csv", heavy=longer, positions="h111b, L56")
+    assert table["position"].unique().tolist() == ["111B", "56"]
+    _, table, _ = run_scan(case, tmp_path / "d.csv", heavy=longer, positions="H111-H112")
+    assert {"111", "111B", "112A", "112"} <= set(table["position"])
+    _, table, _ = run_scan(case, tmp_path / "e.csv", heavy=longer, positions="H111")
+    assert table["position"].unique().tolist() == ["111"]
 
 
 def test_regions_cover_the_variable_domains_and_chains_may_be_longer(case, tmp_path):
     parts = {}
     for region in ("cdr", "framework", "fv"):
         options = {"region": region, "mutate_to": "AG", "heavy": "MKT" + HEAVY + "ASTKGPSV"}
-        _, found, _ = run_scan(case, tmp_path / f"{region}.csv", **options)
-        parts[region] = set(zip(found["chain"], found["position"], strict=True))
+        _, table, _ = run_scan(case, tmp_path / f"{region}.csv", **options)
+        parts[region] = set(zip(table["chain"], table["position"], strict=True))
     assert parts["cdr"] | parts["framework"] == parts["fv"]
     assert not parts["cdr"] & parts["framework"]
     assert len(parts["fv"]) == len(locate_positions(HEAVY, "heavy")) + len(
         locate_positions(LIGHT, "light")
     )
-    assert found["heavy"].str.startswith("MKT").all()
+    assert table["heavy"].str.startswith("MKT").all()
 
 
 def test_residues_can_be_chosen_and_excluded(case, tmp_path):
-    _, found, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", exclude="CM")
-    assert set(found["mutant"]) == set(RESIDUES) - {"C", "M"}
-    _, found, _ = run_scan(case, tmp_path / "b.csv", region="cdrh3", mutate_to="yw")
-    assert set(found["mutant"]) == {"Y", "W"}
-    assert (found["mutant"] != found["wild_type"]).all()
+    _, table, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", exclude="CM")
+    assert set(table["mutant"]) == set(RESIDUES) - {"C", "M"}
+    _, table, _ = run_scan(case, tmp_path / "b.csv", region="cdrh3", mutate_to="yw")
+    assert set(table["mutant"]) == {"Y", "W"}
+    assert (table["mutant"] != table["wild_type"]).all()
 
 
 def test_double_mutants_combine_the_best_single_ones_at_different_sites(case, tmp_path):
-    summary, found, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", pairs_of=6)
-    single = found[~found["mutation"].str.contains("+", regex=False)]
+    summary, table, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", pairs_of=6)
+    single = table[~table["mutation"].str.contains("+", regex=False)]
     top = single.nlargest(6, "difference")["mutation"].tolist()
-    doubles = found[len(single) :]
-    expected = {
-        frozenset((a, b)) for a in top for b in top if re.sub(".$", "", a) != re.sub(".$", "", b)
-    }
+    doubles = table[len(single) :]
+    expected = set()
+    for first, second in itertools.combinations(top, 2):
+        if first[:-1] != second[:-1]:  # two sites
+            expected.add(frozenset((first, second)))
     assert {frozenset(name.split("+")) for name in doubles["mutation"]} == expected
     assert len(doubles) == len(expected) == summary["double_mutants"] > 5
     abag.predict(doubles[["heavy", "light", "antigen"]], case.runs["ensemble"], tmp_path / "p.csv")
@@ -189,36 +191,36 @@ def test_double_mutants_combine_the_best_single_ones_at_different_sites(case, tm
     np.testing.assert_allclose(doubles["pkd_predicted"], plain, atol=1e-4)
     a, b = doubles.iloc[0]["mutation"].split("+")
     chain = list(HEAVY)
-    for one in (a, b):
-        position = one[3:-1]
-        residue = one[-1]
+    for mutation in (a, b):
+        position = mutation[3:-1]
+        residue = mutation[-1]
         chain[locate_positions(HEAVY, "heavy")[position]] = residue
     assert doubles.iloc[0]["heavy"] == "".join(chain)
 
 
 def test_the_residues_of_an_antigen_are_scanned_by_their_number(case, tmp_path):
     two = f"{ANTIGEN}|AAAWWW"
-    _, found, _ = run_scan(case, tmp_path / "a.csv", region="antigen", antigen=two, mutate_to="K")
-    sites = found[["chain", "position", "wild_type"]].to_numpy().tolist()
+    _, table, _ = run_scan(case, tmp_path / "a.csv", region="antigen", antigen=two, mutate_to="K")
+    sites = table[["chain", "position", "wild_type"]].to_numpy().tolist()
     assert sites[0] == ["antigen 1", "1", "A"]
     assert ["antigen 2", "1", "M"] in sites
-    assert found["heavy"].unique().tolist() == [HEAVY]
-    assert found.iloc[0]["antigen"] == f"KAAWWW|{ANTIGEN}"
-    assert found.iloc[0]["mutation"] == "A1:A1K"
-    _, found, _ = run_scan(case, tmp_path / "b.csv", positions="A3", mutate_to="W")
-    assert found["mutation"].tolist() == ["A:T3W"]
-    assert found["antigen"].tolist() == ["MKW" + ANTIGEN[3:]]
+    assert table["heavy"].unique().tolist() == [HEAVY]
+    assert table.iloc[0]["antigen"] == f"KAAWWW|{ANTIGEN}"
+    assert table.iloc[0]["mutation"] == "A1:A1K"
+    _, table, _ = run_scan(case, tmp_path / "b.csv", positions="A3", mutate_to="W")
+    assert table["mutation"].tolist() == ["A:T3W"]
+    assert table["antigen"].tolist() == ["MKW" + ANTIGEN[3:]]
 
 
 def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path, monkeypatch):
     # the folds of this small table may leave the posterior no part in sigma: look at it alone
     monkeypatch.setattr(mutant_scores, "has_difference_sigma", lambda _predictor: True)
     monkeypatch.setattr(mutant_scores, "spreads", lambda _predictor, used: np.ones(len(used)))
-    _, found, _ = run_scan(case, tmp_path / "a.csv", "gp", region="cdrh3")
+    _, table, _ = run_scan(case, tmp_path / "a.csv", "gp", region="cdrh3")
     predictor = abag.load_predictor(case.runs["gp"])
     store = abag.open_store(case.at / "store")
     antibody = store.vectors(
-        "antibody", [(h, LIGHT) for h in [HEAVY, *found["heavy"]]], pooling="mean"
+        "antibody", [(h, LIGHT) for h in [HEAVY, *table["heavy"]]], pooling="mean"
     )
     antigen = store.vectors("antigen", [ANTIGEN], pooling="mean")
     variances = []
@@ -227,31 +229,32 @@ def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path, m
     assert processes
     for process in processes:
         prior, between = plain_kernels(process, antibody, antigen)
-        known = process.root.astype(float) @ process.root.astype(float).T
-        posterior = prior - between[:, : len(known)] @ known @ between[:, : len(known)].T
+        explained = process.root.astype(float) @ process.root.astype(float).T
+        posterior = (
+            prior - between[:, : len(explained)] @ explained @ between[:, : len(explained)].T
+        )
         variance = np.diag(posterior) + posterior[0, 0] - 2 * posterior[0]
         variances.append(process.settings.amplitude * np.maximum(variance[1:], 0))
     expected = np.sqrt(np.mean(variances, axis=0))
-    np.testing.assert_allclose(found["difference_sigma"], expected, rtol=1e-3, atol=1e-4)
-    assert (found["difference_sigma"] > 0).all()
+    np.testing.assert_allclose(table["difference_sigma"], expected, rtol=1e-3, atol=1e-4)
+    assert (table["difference_sigma"] > 0).all()
 
 
 def plain_kernels(process, antibody, antigen):
-    """The kernel of all pairs with one antigen, and with the training pairs, by loops."""
+    """The kernel of all pairs with one antigen, and with the training pairs, row by row."""
     settings = process.settings
     train = process.train
 
-    def of(squared):
-        return 1 / (1 + squared / (2 * settings.scale))
+    def kernel_of(x, y, unit):
+        squared = np.array([((row - y) ** 2).sum(axis=1) for row in x])
+        return 1 / (1 + squared / unit / (2 * settings.scale))
 
     sides = []
     for side, x in ((train.antibodies, antibody), (train.antigens, antigen)):
         (unit,) = side.units  # of the only view
         z = side.scaling.apply(x).astype(float)
         t = side.train_AD.astype(float)
-        own = np.array([[of(((a - b) ** 2).sum() / unit) for b in z] for a in z])
-        cross = np.array([[of(((a - b) ** 2).sum() / unit) for b in t] for a in z])
-        sides.append((own, cross))
+        sides.append((kernel_of(z, z, unit), kernel_of(z, t, unit)))
     share = (1 - settings.product) / 2
     (own_a, cross_a), (own_g, cross_g) = sides
     prior = settings.product * own_a * own_g[0, 0] + share * (own_a + own_g[0, 0])
@@ -261,10 +264,10 @@ def plain_kernels(process, antibody, antigen):
 
 
 def test_a_single_model_without_variance_gives_no_sigma_of_differences(case, tmp_path):
-    summary, found, _ = run_scan(case, tmp_path / "a.csv", "ridge", region="cdrh3")
-    assert "difference_sigma" not in found
+    summary, table, _ = run_scan(case, tmp_path / "a.csv", "ridge", region="cdrh3")
+    assert "difference_sigma" not in table
     assert summary["median_sigma"] is None
-    assert summary["improved"] == (found["difference"] > 0).sum()
+    assert summary["improved"] == (table["difference"] > 0).sum()
     assert "gives no sigma of a difference" in (tmp_path / "a.html").read_text()
 
 
@@ -283,22 +286,22 @@ def parents_table(at):
 
 def test_a_table_of_parents_goes_on_without_those_that_cannot_be_numbered(case, tmp_path):
     parents_table(tmp_path)
-    summary, found, said = run_scan(
+    summary, table, said = run_scan(
         case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", region="cdrh3,cdrl1"
     )
-    assert found["parent"].unique().tolist() == ["first (row 2)", "second", "third"]
+    assert table["parent"].unique().tolist() == ["first (row 2)", "second", "third"]
     assert summary["parents"] == 3
     assert summary["skipped_parents"] == 1
     text = "\n".join(said)
     assert "not scanned: the heavy chain cannot be numbered, in 1 of 4 parents" in text
     assert "1 row repeats a parent" in text
-    assert set(found.loc[found["parent"] == "third", "chain"]) == {"heavy"}
-    second = found[found["parent"] == "second"]
+    assert set(table.loc[table["parent"] == "third", "chain"]) == {"heavy"}
+    second = table[table["parent"] == "second"]
     parent = abag.load_predictor(case.runs["ensemble"]).predict(
         HEAVY.replace("WGGDG", "YGGDG"), LIGHT, ANTIGEN
     )
-    own = second["pkd_predicted"] - parent["pkd_predicted"][0]
-    np.testing.assert_allclose(second["difference"], own, atol=1e-4)
+    expected = second["pkd_predicted"] - parent["pkd_predicted"][0]
+    np.testing.assert_allclose(second["difference"], expected, atol=1e-4)
 
 
 def test_a_range_may_end_after_some_antigens_and_each_chain_has_its_own_gaps(case, tmp_path):
@@ -306,12 +309,12 @@ def test_a_range_may_end_after_some_antigens_and_each_chain_has_its_own_gaps(cas
     frame.to_csv(tmp_path / "parents.csv", index=False)
     last = len(ANTIGEN)
     positions = f"A{last - 3}-A{last},H111-H129"
-    _, found, said = run_scan(
+    _, table, said = run_scan(
         case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", positions=positions
     )
     text = f"not scanned: no position A{last} of A{last - 3}-A{last}, in 1 of 2 parents"
     assert text in "\n".join(said)
-    of_antigen = found[found["chain"] == "antigen"].groupby("parent")["position"].nunique()
+    of_antigen = table[table["chain"] == "antigen"].groupby("parent")["position"].nunique()
     assert of_antigen.to_dict() == {"a": 4, "b": 2}
 
 
@@ -418,14 +421,14 @@ def test_a_full_disk_leaves_neither_the_table_nor_the_page(case, tmp_path, monke
 
 
 def test_the_command_prints_at_most_twelve_lines_or_json(case, tmp_path):
-    given = ["scan", case.runs["ensemble"], "--heavy", HEAVY, "--light", LIGHT]
-    given += ["--antigen", ANTIGEN, "--region", "cdrh3", "--out"]
-    done = run(*given, tmp_path / "a.csv", "--pairs-of", 3)
+    arguments = ["scan", case.runs["ensemble"], "--heavy", HEAVY, "--light", LIGHT]
+    arguments += ["--antigen", ANTIGEN, "--region", "cdrh3", "--out"]
+    done = run(*arguments, tmp_path / "a.csv", "--pairs-of", 3)
     lines = done.stdout.splitlines()
     assert len(lines) <= 12
     assert lines[0].startswith("1 parent, predicted pKd ")
     assert "outside the training data" in done.stdout
-    summary = json.loads(run(*given, tmp_path / "b.csv", "--json").stdout)
+    summary = json.loads(run(*arguments, tmp_path / "b.csv", "--json").stdout)
     assert summary["heat_map"] == str(tmp_path / "b.html")
     most = summary | {"far_rows": summary["rows"], "far_parents": 1}
     assert "and so is the parent: their order may mean nothing" in describe_scan(most)
@@ -451,12 +454,12 @@ HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=al
 
 def hostile_page(case, tmp_path):
     frame = parents_table(tmp_path).assign(antibody_name=[HOSTILE, "b", "c", "d", "e"])
-    _, found, _ = run_scan(case, tmp_path / "a.csv", parents=frame, region="cdrh3")
-    return found, (tmp_path / "a.html").read_text()
+    _, table, _ = run_scan(case, tmp_path / "a.csv", parents=frame, region="cdrh3")
+    return table, (tmp_path / "a.html").read_text()
 
 
 def test_the_page_has_the_numbers_of_the_table_and_loads_nothing(case, tmp_path):
-    found, html = hostile_page(case, tmp_path)
+    table, html = hostile_page(case, tmp_path)
     page = Page(html)
     assert page.loads == ["data:,"]
     assert page.tags.count("script") == 2
@@ -464,7 +467,7 @@ def test_the_page_has_the_numbers_of_the_table_and_loads_nothing(case, tmp_path)
     assert "default-src 'none'" in html
     data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
     for parent in data["parents"]:
-        rows = found[found["parent"] == parent["name"]]
+        rows = table[table["parent"] == parent["name"]]
         assert parent["difference"] == pytest.approx(rows["difference"], abs=6e-4)
         assert parent["sigma"] == pytest.approx(rows["difference_sigma"], abs=6e-4)
         assert parent["far"] == "".join(map(str, rows["far"].astype(int)))
@@ -479,13 +482,13 @@ def test_a_large_scan_shows_its_first_parents_and_says_so(case, tmp_path, monkey
     run_scan(case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", region="cdrh3")
     html = (tmp_path / "a.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
-    assert [one["name"] for one in data["parents"]] == ["first (row 2)"]
+    assert [parent["name"] for parent in data["parents"]] == ["first (row 2)"]
     assert "The map shows the first parents only (1 of 3); the table has all." in html
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
 def test_chromium_draws_every_cell_and_runs_nothing_else(case, tmp_path):
-    found, _ = hostile_page(case, tmp_path)
+    table, _ = hostile_page(case, tmp_path)
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
     flags += "--disable-background-networking --disable-component-update --disable-sync "
     flags += f"--enable-logging=stderr --user-data-dir={tmp_path / 'profile'} --dump-dom"
@@ -497,7 +500,7 @@ def test_chromium_draws_every_cell_and_runs_nothing_else(case, tmp_path):
         check=True,
     )
     assert "<title>Scan</title>" in done.stdout
-    first = found[found["parent"] == found["parent"].iloc[0]]
+    first = table[table["parent"] == table["parent"].iloc[0]]
     sites = first["position"].nunique()
     map_svg = re.search(r'<div class="scroll"><svg.*?</svg>', done.stdout, re.DOTALL)[0]
     assert len(re.findall(r'<rect[^>]*style="fill', map_svg)) == len(first) + sites

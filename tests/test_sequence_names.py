@@ -172,15 +172,15 @@ def test_a_run_of_names_is_continued_when_the_files_have_moved(tmp_path):
     table = pairs.merge(names, on=["heavy", "light"])[["name", "antigen", "pKd"]]
     store = tmp_path / "store"
     options = {"split": "random", "epochs": 1, "device": "cpu"}
-    given = {"sequences": [tmp_path / "names.csv"]}
-    abag.embed_table(table, store, "composition", "composition", **given)
-    first = abag.fit(table, store, tmp_path / "run", report=False, **given, **options)
+    named = {"sequences": [tmp_path / "names.csv"]}
+    abag.embed_table(table, store, "composition", "composition", **named)
+    first = abag.fit(table, store, tmp_path / "run", report=False, **named, **options)
     (tmp_path / "names.csv").rename(tmp_path / "moved.csv")
-    given = {"sequences": [tmp_path / "moved.csv"]}
-    assert abag.fit(table, store, tmp_path / "run", report=False, **given, **options) == first
+    named = {"sequences": [tmp_path / "moved.csv"]}
+    assert abag.fit(table, store, tmp_path / "run", report=False, **named, **options) == first
     # other sequences of the names are other pairs
     changed = names.assign(heavy=names["heavy"].str.replace("W", "Y"))
     changed.to_csv(tmp_path / "moved.csv", index=False)
-    abag.embed_table(table, store, "composition", "composition", **given)
+    abag.embed_table(table, store, "composition", "composition", **named)
     with pytest.raises(abag.AbagError, match="pairs"):
-        abag.fit(table, store, tmp_path / "run", report=False, **given, **options)
+        abag.fit(table, store, tmp_path / "run", report=False, **named, **options)

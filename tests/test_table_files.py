@@ -27,10 +27,10 @@ def test_text_and_json_lines_are_read_like_the_csv_file_with_the_same_cells(
     else:
         TABLE.to_json(tmp_path / name, orient="records", lines=True, force_ascii=False)
     expected = read_table(tmp_path / "a.csv", as_written=as_written)
-    found = read_table(tmp_path / name, as_written=as_written)
-    pd.testing.assert_frame_equal(found.frame, expected.frame)
-    assert found.columns == expected.columns
-    assert found.first_row == (2 if ".txt" in name else 1)
+    read = read_table(tmp_path / name, as_written=as_written)
+    pd.testing.assert_frame_equal(read.frame, expected.frame)
+    assert read.columns == expected.columns
+    assert read.first_row == (2 if ".txt" in name else 1)
     chunks = read_table_chunks(tmp_path / name, rows=7, as_written=as_written)
     joined = pd.concat([chunk.frame for chunk in chunks])
     pd.testing.assert_frame_equal(joined, expected.frame, check_dtype=False)
@@ -115,5 +115,5 @@ def test_a_long_list_of_columns_follows_the_advice():
 def test_several_label_columns_are_named_with_the_line_of_each(tmp_path):
     table = demo_table().head(60).rename(columns={"pKd": "pKd (SPR)"})
     table.assign(**{"pKd BLI": table["pKd (SPR)"]}).to_csv(tmp_path / "a.csv", index=False)
-    found = json.loads(run("plan", tmp_path / "a.csv", "--json", code=1).stdout)["refused"]
-    assert "--column 'pkd=pKd (SPR)' or --column 'pkd=pKd BLI'" in found
+    message = json.loads(run("plan", tmp_path / "a.csv", "--json", code=1).stdout)["refused"]
+    assert "--column 'pkd=pKd (SPR)' or --column 'pkd=pKd BLI'" in message

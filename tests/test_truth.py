@@ -73,10 +73,10 @@ def fit(case, table, run, **options):
 def score(case, table, run, out):
     """Predict with the command's function; return RMSE, coverage and the written frame."""
     abag.predict(table, run, out, store=case.store, force=True)
-    found = pd.read_csv(out)
-    error = (found["pkd_predicted"] - found["pKd"]).to_numpy()
-    inside = np.abs(error) <= Z_90 * found["sigma"].to_numpy()
-    return float(np.sqrt(np.mean(error**2))), float(inside.mean()), found
+    scored = pd.read_csv(out)
+    error = (scored["pkd_predicted"] - scored["pKd"]).to_numpy()
+    inside = np.abs(error) <= Z_90 * scored["sigma"].to_numpy()
+    return float(np.sqrt(np.mean(error**2))), float(inside.mean()), scored
 
 
 def sums_of_weights(run):
@@ -100,9 +100,9 @@ def test_a_part_is_in_all_fits_or_in_none_whatever_the_size_of_the_folds(
     has_part = any(name in regime["weights"] for regime in summary["regimes"])
     assert not (above and has_part)
     assert sums_of_weights(tmp_path / "run") == pytest.approx([1, 1])
-    rmse, coverage, found = score(linear, new, tmp_path / "run", tmp_path / "out.csv")
-    promised = next(one for one in summary["regimes"] if one["regime"] == "new_antibody")
-    assert (found["regime"] == "new_antibody").all()
+    rmse, coverage, scored = score(linear, new, tmp_path / "run", tmp_path / "out.csv")
+    promised = next(regime for regime in summary["regimes"] if regime["regime"] == "new_antibody")
+    assert (scored["regime"] == "new_antibody").all()
     assert rmse < 1.3 * promised["rmse"]
     assert coverage > 0.8
 
@@ -135,7 +135,7 @@ def test_the_error_of_new_antibodies_is_the_promised_one_with_one_fold_and_with_
     table, new = divide(linear.frame, 80, seed=1)
     options = {"epochs": 30, "lr": 1e-2} if head == "mlp" else {}
     summary = fit(linear, table, tmp_path / "run", head=head, **options)
-    promised = next(one for one in summary["regimes"] if one["regime"] == "new_antibody")
+    promised = next(regime for regime in summary["regimes"] if regime["regime"] == "new_antibody")
     assert promised["folds"] == (1 if large else 5)
     rmse, coverage, _ = score(linear, new, tmp_path / "run", tmp_path / "out.csv")
     # one fold of a short training may promise too much error, never too little
@@ -152,9 +152,9 @@ def test_printed_intervals_of_the_error_contain_the_error_outside(request, tmp_p
         table, new = divide(case.frame, 240 if kind == "library" else 80, seed)
         run = tmp_path / f"run{seed}"
         summary = fit(case, table, run, seed=seed, head="ridge" if kind == "linear" else "stack")
-        rmse, coverage, found = score(case, new, run, tmp_path / "out.csv")
-        intervals = {one["regime"]: one["intervals"]["rmse"] for one in summary["regimes"]}
-        regime = found["regime"].mode()[0]
+        rmse, coverage, scored = score(case, new, run, tmp_path / "out.csv")
+        intervals = {regime["regime"]: regime["intervals"]["rmse"] for regime in summary["regimes"]}
+        regime = scored["regime"].mode()[0]
         low, high = intervals[regime]
         inside.append(low <= rmse <= high)
         coverages.append(coverage)
@@ -171,7 +171,7 @@ def test_a_fit_larger_than_its_folds_uses_inducing_points_in_all_or_in_none(
     monkeypatch.setattr(
         gaussian_process,
         "_solve_inducing",
-        lambda *given: solved.append(len(given[0])) or original(*given),
+        lambda *arguments: solved.append(len(arguments[0])) or original(*arguments),
     )
     fit(linear, linear.frame[:300], tmp_path / "run", head="kernel", split="antibody", folds=5)
     assert len(solved) == 6
@@ -194,10 +194,10 @@ def test_weights_of_a_part_that_was_not_fitted_to_all_pairs_are_not_saved(
     original = fitted.fit_closed_forms
 
     def without_ridge(training, of_run, *, compared=True, kept=None):
-        found = original(training, of_run, compared=compared, kept=kept)
+        fitted = original(training, of_run, compared=compared, kept=kept)
         if not compared:  # the fit to all pairs
-            del found.models["ridge"]
-        return found
+            del fitted.models["ridge"]
+        return fitted
 
     monkeypatch.setattr("abag.head.fit.fit_closed_forms", without_ridge)
     with pytest.raises(parts.RunError, match=r"regime known: .* add up to .* ridge .* expected"):
@@ -279,7 +279,7 @@ def test_a_mutant_at_positions_that_no_variant_changed_is_not_known(library, tmp
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     abag.embed_table(table, library.store, **encoders)
     summary = fit(library, table, tmp_path / "run", split="random", head="ridge", folds=3)
-    assert [one["regime"] for one in summary["regimes"]] == ["known"]
+    assert [regime["regime"] for regime in summary["regimes"]] == ["known"]
     mutants = [mutate(trastuzumab.HEAVY, at, "W") for at in range(loop + 1, loop + 8)]
     predictor = load_predictor(tmp_path / "run")
     antigen = table["antigen"][0]
@@ -288,10 +288,10 @@ def test_a_mutant_at_positions_that_no_variant_changed_is_not_known(library, tmp
     assert (again["regime"] == "known").all()
     new = pd.DataFrame({"heavy": mutants, "light": trastuzumab.LIGHT, "antigen": antigen})
     abag.embed_table(new, store, **encoders)
-    found = predictor.predict(mutants, trastuzumab.LIGHT, antigen, store=store)
-    assert (found["regime"] == "new_mutations").all()
-    assert found["far"].all()
-    assert found["why_far"].str.contains("could not measure new mutations").all()
+    scores = predictor.predict(mutants, trastuzumab.LIGHT, antigen, store=store)
+    assert (scores["regime"] == "new_mutations").all()
+    assert scores["far"].all()
+    assert scores["why_far"].str.contains("could not measure new mutations").all()
 
 
 def mutate(chain, at, letter):

@@ -43,8 +43,8 @@ def regimes_of(run):
     assert tested[[*KEYS, "fold"]].equals(baselines[[*KEYS, "fold"]])
     rows = tested.join(baselines.drop(columns=[*KEYS, "fold"]))
     for regime in json.loads((run / "summary.json").read_text())["regimes"]:
-        own = rows[rows["regime"] == regime["regime"]]
-        yield regime, own, own[own["censored"] == 0]
+        regime_rows = rows[rows["regime"] == regime["regime"]]
+        yield regime, regime_rows, regime_rows[regime_rows["censored"] == 0]
 
 
 def rmse(pkd, predicted):
@@ -53,14 +53,14 @@ def rmse(pkd, predicted):
 
 def mean_spearman(rows, by):
     """Average the rank correlation over cells of three or more pairs, by their pairs."""
-    cells = [one for _, one in rows.groupby(by) if len(one) > 2 and one["pkd"].nunique() > 1]
+    cells = [cell for _, cell in rows.groupby(by) if len(cell) > 2 and cell["pkd"].nunique() > 1]
     values = [
-        stats.spearmanr(one["pkd"], one["pkd_predicted"]).statistic
-        if one["pkd_predicted"].nunique() > 1
+        stats.spearmanr(cell["pkd"], cell["pkd_predicted"]).statistic
+        if cell["pkd_predicted"].nunique() > 1
         else 0.0
-        for one in cells
+        for cell in cells
     ]
-    return np.average(values, weights=[len(one) for one in cells]) if cells else None
+    return np.average(values, weights=[len(cell) for cell in cells]) if cells else None
 
 
 def scores(rows, predicted, name="pkd"):
@@ -140,20 +140,19 @@ def test_the_scores_of_a_regime_are_those_of_scikit_learn_and_scipy(case, name):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_metrics_of_every_model_are_averages_of_what_scikit_learn_gives_per_fold(case, name):
     for regime, rows, exact in regimes_of(case.at / name):
-        models = {"head": "pkd_predicted"} | {
-            one: one for one in regime["metrics"] if one != "head"
-        }
-        for model, column in models.items():
-            found = regime["metrics"][model]
-            folds = [  # one row without a prediction, and the scores of its fold are undefined
-                scores(one, column) for _, one in exact.groupby("fold") if one[column].notna().all()
-            ]
+        for model, metrics in regime["metrics"].items():
+            column = "pkd_predicted" if model == "head" else model
+            folds = []
+            for _, fold_rows in exact.groupby("fold"):
+                # one row without a prediction, and the scores of its fold are undefined
+                if fold_rows[column].notna().all():
+                    folds.append(scores(fold_rows, column))
             if not folds:
-                assert found["rmse"] is None
+                assert metrics["rmse"] is None
                 continue
             for metric, expected in pd.DataFrame(folds).mean().items():
-                assert same(found[metric], expected), (model, metric)
-            assert found["n"] == len(rows)
+                assert same(metrics[metric], expected), (model, metric)
+            assert metrics["n"] == len(rows)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -167,9 +166,9 @@ def test_the_median_correlation_within_antigens_is_that_of_scipy(case, name):
             if clusters is not None:
                 group = group.where(size >= 5, clusters[rows["pair"]].astype(str).to_numpy())
             values = [
-                stats.spearmanr(one["pkd"], one["pkd_predicted"]).statistic
-                for _, one in rows.groupby(group)
-                if len(one) >= 5
+                stats.spearmanr(group_rows["pkd"], group_rows["pkd_predicted"]).statistic
+                for _, group_rows in rows.groupby(group)
+                if len(group_rows) >= 5
             ]
             of_folds += [np.median(values)] if values else []
         expected = np.mean(of_folds) if of_folds else None
@@ -183,13 +182,13 @@ def test_strong_binders_are_counted_as_scikit_learn_counts_them(case, name):
         summary["strong"]["regimes"], regimes_of(case.at / name), strict=True
     ):
         below = (rows["censored"] < 0) & (rows["pkd"] <= 9)
-        known = rows[(rows["censored"] == 0) | below]
-        is_strong = (known["pkd"] >= 9) & (known["censored"] == 0)
-        picked = known["pkd_predicted"] >= 9
-        assert (strong["n"], strong["strong"]) == (len(known), is_strong.sum())
+        decided = rows[(rows["censored"] == 0) | below]
+        is_strong = (decided["pkd"] >= 9) & (decided["censored"] == 0)
+        picked = decided["pkd_predicted"] >= 9
+        assert (strong["n"], strong["strong"]) == (len(decided), is_strong.sum())
         if is_strong.any():
             recall = sk.recall_score(is_strong, picked)
-            ordered = sk.average_precision_score(is_strong, known["pkd_predicted"])
+            ordered = sk.average_precision_score(is_strong, decided["pkd_predicted"])
             assert same(strong["at_threshold"]["recall"], recall)
             assert same(strong["average_precision"], ordered)
         if picked.any():
@@ -215,7 +214,7 @@ def bootstrap(rows, draws=4000):
     counts = rng.multinomial(len(groups), np.full(len(groups), 1 / len(groups)), draws)
     drawn = pd.DataFrame(counts @ groups.to_numpy(), columns=groups.columns)
     around_mean = drawn["y2"] - drawn["y"] ** 2 / drawn["n"]
-    found = pd.DataFrame(
+    resampled = pd.DataFrame(
         {
             "rmse": np.sqrt(drawn["square"] / drawn["n"]),
             "rmse_of_mean": np.sqrt(drawn["of_mean"] / drawn["n"]),
@@ -224,7 +223,7 @@ def bootstrap(rows, draws=4000):
             "coverage": drawn["inside"] / drawn["n"],
         }
     )
-    return found.quantile([0.025, 0.975])
+    return resampled.quantile([0.025, 0.975])
 
 
 @pytest.mark.parametrize("name", ["default", "random", "antigen"])
@@ -239,10 +238,11 @@ def test_the_ends_of_intervals_are_near_those_of_a_bootstrap_of_groups(case, nam
                 center = regime["rmse"]
                 low, high = (center * (end / center) ** np.sqrt(2) for end in (low, high))
                 low *= 0.94  # folds learn from 80 % of the pairs, the predictor from all
-            found = regime["intervals"][score]
+            interval = regime["intervals"][score]
             width = high - low
             # the jackknife is symmetric and has Student's t: wider for few groups
-            assert found == pytest.approx([low, high], abs=0.25 * width), (regime["regime"], score)
+            of_interval = (regime["regime"], score)
+            assert interval == pytest.approx([low, high], abs=0.25 * width), of_interval
             compared += 1
     assert compared >= 5
 
@@ -250,13 +250,13 @@ def test_the_ends_of_intervals_are_near_those_of_a_bootstrap_of_groups(case, nam
 def test_the_command_prints_these_scores(case):
     printed = invoke.run("evaluate", "--run", case.at / "default").stdout
     cells = {line[:28].strip(): re.findall(r"(-?[\d.]+) \[", line) for line in printed.splitlines()}
-    found = [(one, rows) for one, _, rows in regimes_of(case.at / "default")]
+    exact_rows = [exact for _, _, exact in regimes_of(case.at / "default")]
     for line, value in {
         "RMSE (pKd)": lambda rows: rmse(rows["pkd"], rows["pkd_predicted"]),
         "R2": lambda rows: sk.r2_score(rows["pkd"], rows["pkd_predicted"]),
         "RMSE of mean (pKd)": lambda rows: rmse(rows["pkd"], rows["train_mean"]),
     }.items():
-        assert cells[line] == [f"{value(rows):.2f}" for _, rows in found]
+        assert cells[line] == [f"{value(rows):.2f}" for rows in exact_rows]
     assert "skill" in cells
 
 
@@ -264,26 +264,28 @@ def test_another_table_is_scored_as_its_predictions_are(case, tmp_path):
     new = demo_table().tail(400).drop_duplicates(["heavy", "light", "antigen"])
     new.to_csv(tmp_path / "new.csv", index=False)
     run = case.at / "default"
-    found = abag.evaluate(run, table=tmp_path / "new.csv")["table"]
+    evaluated = abag.evaluate(run, table=tmp_path / "new.csv")["table"]
     abag.predict(tmp_path / "new.csv", run, tmp_path / "scored.parquet")
     rows = pd.read_parquet(tmp_path / "scored.parquet").astype({"pKd": float})
     labels = pd.read_parquet(run / "pairs.parquet")
     of_run = labels.loc[labels["censored"] == 0, "pkd"].mean()
     for metric, expected in scores(rows, "pkd_predicted", "pKd").items():
-        assert same(found["metrics"][metric], expected, 1e-4), metric
-    assert found["bias"] == pytest.approx((rows["pkd_predicted"] - rows["pKd"]).mean(), abs=1e-5)
-    for one in found["regimes"]:
-        own = rows[rows["regime"] == one["regime"]]
-        y = own["pKd"]
-        p = own["pkd_predicted"]
-        assert one["n"] == len(own)
-        assert one["rmse"] == pytest.approx(rmse(y, p), abs=1e-5)
-        assert one["r2"] == pytest.approx(sk.r2_score(y, p), abs=1e-5)
+        assert same(evaluated["metrics"][metric], expected, 1e-4), metric
+    bias = (rows["pkd_predicted"] - rows["pKd"]).mean()
+    assert evaluated["bias"] == pytest.approx(bias, abs=1e-5)
+    for regime in evaluated["regimes"]:
+        regime_rows = rows[rows["regime"] == regime["regime"]]
+        y = regime_rows["pKd"]
+        p = regime_rows["pkd_predicted"]
+        assert regime["n"] == len(regime_rows)
+        assert regime["rmse"] == pytest.approx(rmse(y, p), abs=1e-5)
+        assert regime["r2"] == pytest.approx(sk.r2_score(y, p), abs=1e-5)
         of_mean = np.mean((y - of_run) ** 2)
-        assert one["skill"] == pytest.approx(1 - np.mean((y - p) ** 2) / of_mean, abs=1e-5)
-        assert one["spearman"]["value"] == pytest.approx(stats.spearmanr(y, p).statistic, abs=1e-4)
-        inside = abs(y - p) <= stats.norm.ppf(0.95) * own["sigma"]
-        assert one["coverage"] == pytest.approx(inside.mean(), abs=1e-9)
+        assert regime["skill"] == pytest.approx(1 - np.mean((y - p) ** 2) / of_mean, abs=1e-5)
+        spearman = stats.spearmanr(y, p).statistic
+        assert regime["spearman"]["value"] == pytest.approx(spearman, abs=1e-4)
+        inside = abs(y - p) <= stats.norm.ppf(0.95) * regime_rows["sigma"]
+        assert regime["coverage"] == pytest.approx(inside.mean(), abs=1e-9)
 
 
 def test_the_run_s_own_predictions_have_its_scores_when_they_come_from_elsewhere(case, tmp_path):
@@ -294,7 +296,7 @@ def test_the_run_s_own_predictions_have_its_scores_when_they_come_from_elsewhere
         fold=tested["fold"], prediction=tested["pkd_predicted"]
     )
     theirs.to_csv(tmp_path / "theirs.csv", index=False)
-    found = abag.evaluate(run, predictions=tmp_path / "theirs.csv")
-    for own, one in zip(found["regimes"], found["predictions"]["regimes"], strict=True):
+    summary = abag.evaluate(run, predictions=tmp_path / "theirs.csv")
+    for ours, outside in zip(summary["regimes"], summary["predictions"]["regimes"], strict=True):
         for score in ("rmse", "r2", "skill", "rmse_of_mean"):
-            assert one[score] == pytest.approx(own[score], abs=1e-6), score
+            assert outside[score] == pytest.approx(ours[score], abs=1e-6), score

@@ -116,23 +116,23 @@ def adapter_of(folder):
         (folder / path).write_bytes(b"own")
 
 
-@pytest.mark.parametrize("what", ["adapter", "adapter/antibody", *ADAPTER_PATHS])
+@pytest.mark.parametrize("path_inside", ["adapter", "adapter/antibody", *ADAPTER_PATHS])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_link_or_pipe_in_an_adapter_is_never_followed(tmp_path, table, what, kind):
+def test_a_link_or_pipe_in_an_adapter_is_never_followed(tmp_path, table, path_inside, kind):
     store = add_vectors(tmp_path / "store", table)
     folder = store.folder("antibody").path
     adapter_of(folder)
-    (folder / what).rename(tmp_path / "secret")
+    (folder / path_inside).rename(tmp_path / "secret")
     if kind == "link":
-        (folder / what).symlink_to(tmp_path / "secret")
+        (folder / path_inside).symlink_to(tmp_path / "secret")
     else:
-        os.mkfifo(folder / what)
+        os.mkfifo(folder / path_inside)
     with pytest.raises(UnsafeFile, match="expected a regular file"):
         store.folder("antibody").adapter_files()
     with pytest.raises(UnsafeFile, match="expected a regular file"):
         merge([store.path], tmp_path / "merged")
-    name = what.removeprefix("adapter/")
-    if "antibody" in what or name == "splits.parquet":  # what embed --antibody-adapter reads
+    name = path_inside.removeprefix("adapter/")
+    if "antibody" in path_inside or name == "splits.parquet":  # what embed --antibody-adapter reads
         with pytest.raises(UnsafeFile, match="expected a regular file"):
             read_adapter_files(folder / "adapter", "antibody")
 

@@ -156,8 +156,8 @@ def test_variants_are_evaluated_and_crossed_as_their_sequences_are(tmp_path):
     named = pd.DataFrame({"variant": mutations, "pKd": pkd})
     parent = tmp_path / "parent.fasta"
     parent.write_text(f">parent_H\n{HEAVY}\n>parent_L\n{LIGHT}\n")
-    found = abag.evaluate(out, table=named, store=store, parent=parent, antigen=ANTIGEN)
-    assert found["table"] == abag.evaluate(out, table=whole, store=store)["table"]
+    summary = abag.evaluate(out, table=named, store=store, parent=parent, antigen=ANTIGEN)
+    assert summary["table"] == abag.evaluate(out, table=whole, store=store)["table"]
     changed = pd.DataFrame({"name": ["HER2", "HER2"], "change": ["WT", "K2R"]})
     antigens = tmp_path / "antigens.fasta"
     antigens.write_text(f">HER2\n{ANTIGEN}\n")

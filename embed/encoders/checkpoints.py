@@ -78,7 +78,8 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         try:
             folder = _fetch(source, local=local)
         except Exception as error:
-            if isinstance(error, EncoderError) and not local:
+            is_absent = isinstance(error, EncoderNotFound)
+            if isinstance(error, EncoderError) and not is_absent and not local:
                 raise  # a model that abag does not read, however often it is downloaded
             reason = error
         else:

@@ -69,6 +69,10 @@ LISTED_NAMES = 12
 """Columns that an error lists before it counts the others."""
 
 
+class MissingColumn(ColumnError):
+    """No column plays a role, or the table lacks a column that the user named."""
+
+
 def find_columns(
     names: Iterable[Hashable], chosen: Mapping[str, str], source: str
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -76,7 +80,7 @@ def find_columns(
 
     Raises
     ------
-    ColumnError
+    MissingColumn
         If the user chose a role or a column that does not exist.
     """
     present = [str(name) for name in names]
@@ -86,16 +90,16 @@ def find_columns(
                 f"--column {role}={name}: {role} is the unit of a label, not a role. "
                 f"Give --column pkd={name} --label {role}."
             )
-            raise ColumnError(msg)
+            raise MissingColumn(msg)
         if role not in ROLES:
             expected = ", ".join(ROLES)
             msg = f"--column {role}={name}: no such role; expected one of {expected}."
-            raise ColumnError(msg)
+            raise MissingColumn(msg)
         if name not in present:
             close = get_close_matches(name, present, n=2, cutoff=0.7)
             advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
             problem = f"{source}: --column {role}={name}: no such column"
-            raise ColumnError(with_found(problem, present, advice or "Give one of these."))
+            raise MissingColumn(with_found(problem, present, advice or "Give one of these."))
     free = [name for name in present if name not in chosen.values()]
     fits = {role: _best_fits(role, free) for role in ROLES if role not in chosen}
     columns = {role: names[0] for role, names in fits.items() if len(names) == 1}

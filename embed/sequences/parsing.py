@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from abag.core.errors import AbagError, ColumnError, TableError
+from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar
 from abag.embed.sequences.chains import (
     KINDS,
@@ -40,7 +40,7 @@ from abag.embed.sequences.chains import (
     sequence_text,
 )
 from abag.embed.sequences.changes import BadCell
-from abag.embed.sequences.columns import SEQUENCE_ROLES, quote_names, with_found
+from abag.embed.sequences.columns import SEQUENCE_ROLES, MissingColumn, quote_names, with_found
 from abag.embed.sequences.domains import (
     CONSTANT_MOTIF,
     WHOLE_DOMAIN,
@@ -367,7 +367,7 @@ def parse_antibodies(
 
     Raises
     ------
-    ColumnError
+    MissingColumn
         If no column holds antibodies, or one holds names.
     TableError
         If a column holds parts of chains, or no text.
@@ -389,7 +389,7 @@ def parse_antibodies(
             f"Name them with --column heavy=NAME, light=NAME or antibody=NAME{commas}. "
             f"{_suggest_columns(table)}{_advise_antigen(table, options)}"
         )
-        raise ColumnError(with_found(problem, table.names, advice))
+        raise MissingColumn(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
         light = table.column("light")
         problem = f"{table.source}: no column for heavy, only {light!r} for light"
@@ -397,7 +397,7 @@ def parse_antibodies(
             "Name it with --column heavy=NAME, or, if the antibodies have no heavy chains, the "
             f"other with --column light={shlex.quote(light)}."
         )
-        raise ColumnError(with_found(problem, table.names, advice))
+        raise MissingColumn(with_found(problem, table.names, advice))
     parsed = {role: _parse_column(table, role, parse_chain, references) for role in roles}
     absent = ParsedColumn.constant(len(table.frame), ("",))
     where = f"column {quote_names([table.column(role) for role in roles])}"
@@ -451,7 +451,7 @@ def parse_antigens(
 
     Raises
     ------
-    ColumnError
+    MissingColumn
         If no column holds antigens, or it holds names.
     TableError
         If the column holds no text.
@@ -488,7 +488,7 @@ def parse_antigens(
         )
         if options.proposes_no_antigen:
             msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
-        raise ColumnError(msg)
+        raise MissingColumn(msg)
     return _with_antigen_notes(column)
 
 
@@ -524,7 +524,7 @@ def _refuse_names(column: ParsedColumn, table: Table, references: References) ->
             "of names and sequences with --sequences FILE, or name the columns of sequences with "
             "--column heavy=NAME and --column light=NAME."
         )
-        raise ColumnError(msg)
+        raise MissingColumn(msg)
 
 
 def distinct_cells(table: Table, role: str) -> tuple[NDArray[np.int64], list[Any]]:

@@ -25,6 +25,7 @@ from abag.embed.sequences.chains import (
 )
 from abag.embed.sequences.columns import (
     SEQUENCE_ROLES,
+    MissingColumn,
     quote_names,
     quote_some,
     simplified,
@@ -332,7 +333,7 @@ def _table_entries(path: Path) -> Iterator[Entry]:
         if len(others) != 1:
             problem = f"--sequences {path}: no column for sequences"
             advice = "Call the columns name, and heavy and light, antibody, antigen or sequence."
-            raise ColumnError(with_found(problem, table.names, advice))
+            raise MissingColumn(with_found(problem, table.names, advice))
         roles[ANY] = others[0]
     for role, name in roles.items():
         named = table.frame[_name_column(table, _kind_of_role(role), roles)].tolist()
@@ -378,7 +379,7 @@ def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> s
                 return name
     if not others:
         problem = f"--sequences {table.source}: no column for names"
-        raise ColumnError(with_found(problem, table.names, "Call one name."))
+        raise MissingColumn(with_found(problem, table.names, "Call one name."))
     return others[0]
 
 
@@ -455,7 +456,7 @@ def _has_domain(text: str) -> bool:
     return any(chain_types(part.upper()) for part in text.split("|"))
 
 
-def _unused(table: Table, names: NamedSequences) -> ColumnError:
+def _unused(table: Table, names: NamedSequences) -> MissingColumn:
     distinct = [*dict.fromkeys(name for _, name in names.of)]
     problem = (
         f"{table.source}: no column holds names of --sequences {names.source}, such as "
@@ -464,7 +465,7 @@ def _unused(table: Table, names: NamedSequences) -> ColumnError:
     advice = "Name it with --column antibody=NAME or --column antigen=NAME."
     if any(names.find("antigen", name) for name in map(str, table.names)):
         advice = "Columns are called so: add --matrix if each holds the labels of one antigen."
-    return ColumnError(with_found(problem, table.names, advice))
+    return MissingColumn(with_found(problem, table.names, advice))
 
 
 # --- columns of mutations -------------------------------------------------------------------------
@@ -500,7 +501,7 @@ def _mutation_columns(
         raise ColumnError(msg)
     problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
     advice = "Name it with --column mutations=NAME, or leave --parent out."
-    raise ColumnError(with_found(problem, table.names, advice))
+    raise MissingColumn(with_found(problem, table.names, advice))
 
 
 def _check_parent(parent: str) -> None:

@@ -33,6 +33,7 @@ from abag.embed.sequences.airr import AIRR_TEXTS, NO_NOTES, ReaderNotes, is_airr
 from abag.embed.sequences.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.sequences.columns import (
     SEQUENCE_ROLES,
+    MissingColumn,
     find_columns,
     quote_names,
     quote_some,
@@ -94,7 +95,7 @@ class Table:
             raise ColumnError(msg)
         problem = f"{self.source}: no column for {role}"
         remedy = f"Name it with --column {role}=NAME{advice}."
-        raise ColumnError(with_found(problem, self.names, remedy))
+        raise MissingColumn(with_found(problem, self.names, remedy))
 
     def has(self, role: str) -> bool:
         """Tell whether one or several columns fit a role."""

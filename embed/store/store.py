@@ -47,6 +47,10 @@ from abag.embed.store.store_files import (
 S = TypeVar("S", bound="Store")
 
 
+class NoSuchEncoder(StoreError):
+    """A store holds no vectors of an encoder."""
+
+
 class Store:
     """Vectors of antibodies and antigens; made by :func:`open_store`.
 
@@ -119,7 +123,7 @@ class Store:
         wanted = f"{kind} encoder {encoder!r}" if encoder else f"{kind} encoder"
         if not matching:
             msg = f"{self.path}: no {wanted}; stored: {listed}. Run abag embed first."
-            raise StoreError(msg)
+            raise NoSuchEncoder(msg)
         if len(matching) > 1:
             msg = f"{self.path}: more than one {wanted}: {listed}. Give --{kind}-encoder."
             raise StoreError(msg)

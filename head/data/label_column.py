@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.core.errors import ColumnError
-from abag.embed.sequences.columns import quote_names, with_found
+from abag.embed.sequences.columns import MissingColumn, quote_names, with_found
 from abag.head.data.cells import read_bounds
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.quantity import Quantity, read_value_header
@@ -30,7 +30,7 @@ _UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
 _MOST_PROPOSED = 4
 
 
-class UnclearLabel(ColumnError):
+class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
 
 
@@ -45,7 +45,7 @@ def find_same(table: Table, quantity: Quantity) -> str:
         return same[0]
     problem = f"{table.source}: no column for {quantity}, which the run predicts"
     advice = "Name it with --column label=NAME."
-    raise ColumnError(with_found(problem, table.names, advice))
+    raise MissingColumn(with_found(problem, table.names, advice))
 
 
 def _find_value(table: Table) -> str | None:
@@ -90,7 +90,7 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     if not candidates and asked:
         problem = f"{table.source}: no column of numbers for the label"
         advice = "Name it with --column label=NAME."
-        raise ColumnError(with_found(problem, table.names, advice))
+        raise MissingColumn(with_found(problem, table.names, advice))
     if not candidates:
         return
     listed = candidates[:_MOST_PROPOSED]
@@ -159,7 +159,7 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
             f"{table.source}: no column for pkd. {' '.join(written)} Add a column of measurements, "
             "and name it with --column pkd=NAME."
         )
-        raise ColumnError(msg)
+        raise MissingColumn(msg)
     if takes_value:
         _refuse_unclear_value(table, options)
     return table.column("pkd", "" if of_run else _advise_value(table))

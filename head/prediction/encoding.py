@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.core.errors import StoreError
 from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
 from abag.embed.sequences.chains import KINDS
-from abag.embed.store.store import open_store
+from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.head.data.features import LOGLIKS
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class RunEncoders:
         if not self.spec(kind).views:
             return np.zeros(len(keys), np.bool_)
         if store is not None:
-            with suppress(StoreError):
+            with suppress(NoSuchEncoder):
                 encoders = self.spec(kind).encoders
                 lacking = [store.folder(kind, view.fingerprint).missing(keys) for view in encoders]
                 return np.asarray(np.any(lacking, axis=0))

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from abag.core.errors import ColumnError
 from abag.core.messages import printable, say
 from abag.embed.sequences.chains import KINDS, parse_antibody
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.columns import ROLES
+from abag.embed.sequences.columns import ROLES, MissingColumn
 from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.parsing import MUTATIONS, holds_sequences
 from abag.embed.sequences.resolve import find_references
@@ -192,7 +191,7 @@ def _with_parent(first: Table, options: T, remembered: ReadAs) -> T:
     completed = replace(_numbered(options, remembered), parent=remembered.parent, columns=added)
     try:
         find_references(first, completed, KINDS)
-    except ColumnError:
+    except MissingColumn:
         return options
     say(f"{first.source}: mutations are of the parent of the run")
     return completed
