@@ -22,6 +22,7 @@ from abag.head.data.written_columns import SCAN_MEASURED, written_by
 
 if TYPE_CHECKING:
     from abag.embed.sequences.tables import Table
+    from abag.head.data.units import Header
 
 AS_IN_THE_RUN = "as in the run"
 """Why a column has a unit."""
@@ -61,15 +62,8 @@ def unit_of_column(
     """Return the unit of a column, what says so, and its quantity; refuse contradicted ones."""
     header = read_header(column)
     where = f"{table.source}: column {column!r}"
-    command = written_by(column, table.names)
-    label = options.label
-    if role == "pkd" and command and column not in SCAN_MEASURED:
-        msg = (
-            f"{where} is a column of abag {command}, not a measurement; expected measured "
-            f"affinities. {' '.join(propose_numbers(table)) or 'Use --column pkd=NAME.'}"
-        )
-        raise LabelError(msg)
     if role == "pkd":
+        _refuse_written(table, column)
         other = _other_quantity(table, column, options, remembered)
         if other is not None:
             return "value", *other
@@ -84,15 +78,9 @@ def unit_of_column(
             )
         )
         raise LabelError(msg)
-    if label is not None:
-        if header.units and label not in header.units:
-            stated = " or ".join(header.units)
-            msg = (
-                f"{where} is named like {stated}, but --label says {label}; expected the unit of "
-                "the name. Leave --label out, or rename the column."
-            )
-            raise LabelError(msg)
-        return label, "given by --label", PKD
+    if options.label is not None:
+        _refuse_other_unit(where, header, options.label)
+        return options.label, "given by --label", PKD
     if remembered is not None and remembered.column == column and len(header.units) != 1:
         return remembered.unit, AS_IN_THE_RUN, PKD
     if header.units:
@@ -119,6 +107,29 @@ def unit_of_column(
         )
         raise UnclearLabel(msg)
     return "pkd", "" if role == "prediction" else "no unit is stated", PKD
+
+
+def _refuse_written(table: Table, column: str) -> None:
+    """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
+    command = written_by(column, table.names)
+    if command and column not in SCAN_MEASURED:
+        msg = (
+            f"{table.source}: column {column!r} is a column of abag {command}, not a measurement; "
+            "expected measured affinities. "
+            f"{' '.join(propose_numbers(table)) or 'Use --column pkd=NAME.'}"
+        )
+        raise LabelError(msg)
+
+
+def _refuse_other_unit(where: str, header: Header, label: Label) -> None:
+    """Refuse a unit that is given if the column is named like another one."""
+    if header.units and label not in header.units:
+        stated = " or ".join(header.units)
+        msg = (
+            f"{where} is named like {stated}, but --label says {label}; expected the unit of "
+            "the name. Leave --label out, or rename the column."
+        )
+        raise LabelError(msg)
 
 
 def name_affinity(table: Table, affinity_type: str | None) -> str:

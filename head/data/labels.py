@@ -8,9 +8,9 @@ R rows of a table, P pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -175,53 +175,19 @@ def label_pairs(
     named = named or PairColumnOptions()
     table = with_one_label(table, options, remembered)
     affinities = read_affinities(table, options, remembered=remembered)
-    column = affinities.column
-    unit = affinities.unit
     table = with_label(table, affinities)
     reading = _reading(table, affinities, options)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
-    of_type = _of_type(table, options.affinity_type)
-    pkd = affinities.pkd.copy()
-    affinities.refuse_other_units(of_type & np.isfinite(pkd))
     quantity = affinities.quantity
-    low, high = options.bounds(affinity=quantity.affinity)
-    usable = of_type & (low <= pkd) & (pkd <= high)
-    bad = []
-    for at in np.flatnonzero(of_type & ~usable).tolist():
-        cell = _bad_cell(table, at, unit, quantity, pkd[at], (low, high))
-        bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
-    pkd[~usable] = np.nan
-    if not usable.any():
-        _refuse_words_for_classes(table, of_type, quantity)
-    refused = SkippedRows([*bad] if options.bad_rows == "error" else [])
-    if refuse_sequences:
-        refused.update(table.skipped)
-    if refused.bad:
-        raise refused.refusal(table.source, kept=int(usable.sum()))
-    if not usable.any():
-        msg = (
-            f"{table.source}: column {column} has no usable label. Choose another column with "
-            "--column pkd=NAME."
-        )
-        raise LabelError(msg)
-    table = replace(table, skipped=SkippedRows([*table.skipped.rows, *bad]))
-    censored = _read_censored(table, pkd, affinities)
-    rows = pd.DataFrame(
-        {
-            "row": np.arange(len(pkd)),
-            "antibody": table.antibodies.of_row,
-            "antigen": table.antigens.of_row,
-            "pkd": pkd,
-            "censored": censored,
-        }
-    )[usable]
+    labels = _check_labels(table, affinities, options)
+    _refuse_rows(table, labels, options, refuse_sequences=refuse_sequences)
+    table = replace(table, skipped=SkippedRows([*table.skipped.rows, *labels.bad]))
+    usable = labels.usable
+    censored = _read_censored(table, labels.pkd, affinities)
     cells = _cells_of(table, named)
-    if cells is not None:
-        rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
     trust = read_trust(table, named, affinities, usable, censored == 0)
-    if trust is not None:
-        rows = rows.assign(share=trust.share_R[usable])
-    beside = _beside(len(pkd), named, cells, trust)
+    beside = _beside(len(usable), named, cells, trust)
+    rows = _usable_rows(table, labels, censored, cells, trust)
     rows, floored = _apply_floor(rows, options.floor, quantity)
     if not quantity.affinity:
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
@@ -229,15 +195,11 @@ def label_pairs(
     conflicts = int((disagreement(rows) > reading.conflict).sum())
     pairs = _merge_replicates(table, rows, options.replicates, quantity)
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
-    types = {"pkd": np.float64, "censored": np.int8}
-    columns = {
-        name: pairs[name].to_numpy(types.get(name, np.int64), copy=True)
-        for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements")
-    }
+    columns = _columns_of(pairs)
     counts = {
-        "rows": len(pkd),
-        "other_affinity_type_rows": int((~of_type).sum()),
-        "skipped_labels": len(bad),
+        "rows": len(usable),
+        "other_affinity_type_rows": int((~labels.of_type).sum()),
+        "skipped_labels": len(labels.bad),
         "no_binding_rows": int((affinities.no_binding & usable).sum()),
         "floor_rows": floored,
         "replicate_rows": len(rows) - len(pairs),
@@ -246,7 +208,7 @@ def label_pairs(
     }
     if cells is not None:
         averaged = options.replicates in ("median", "mean")
-        pair_of_row = _pair_of_row(rows if averaged else pairs, pairs, len(pkd))
+        pair_of_row = _pair_of_row(rows if averaged else pairs, pairs, len(usable))
         cells = mean_cells(cells, pair_of_row, columns["row"])
     return LabelledPairs(
         **columns,
@@ -261,6 +223,91 @@ def label_pairs(
         beside=beside,
         share=share_of_pairs(pairs, of_errors=named.error is not None),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CheckedLabels:
+    """Hold the labels of the R rows of a table, and which of them can be used."""
+
+    pkd: Floats
+    """Shape (R,); NaN where no label can be used."""
+    of_type: Bools
+    """Shape (R,); whether a row has the affinity type that was asked for."""
+    usable: Bools
+    """Shape (R,)."""
+    bad: list[tuple[int, BadCell]]
+    """Rows of the type whose label cannot be used."""
+
+
+def _check_labels(
+    table: SequenceTable, affinities: Affinities, options: LabelOptions
+) -> _CheckedLabels:
+    """Find the rows of the affinity type, and those of them with a label in the valid range."""
+    quantity = affinities.quantity
+    of_type = _of_type(table, options.affinity_type)
+    pkd = affinities.pkd.copy()
+    affinities.refuse_other_units(of_type & np.isfinite(pkd))
+    low, high = options.bounds(affinity=quantity.affinity)
+    usable = of_type & (low <= pkd) & (pkd <= high)
+    bad = []
+    for at in np.flatnonzero(of_type & ~usable).tolist():
+        cell = _bad_cell(table, at, affinities.unit, quantity, pkd[at], (low, high))
+        bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
+    pkd[~usable] = np.nan
+    if not usable.any():
+        _refuse_words_for_classes(table, of_type, quantity)
+    return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
+
+
+def _refuse_rows(
+    table: SequenceTable, labels: _CheckedLabels, options: LabelOptions, *, refuse_sequences: bool
+) -> None:
+    """Refuse the rows that are not to be skipped, and a table without a usable label."""
+    refused = SkippedRows([*labels.bad] if options.bad_rows == "error" else [])
+    if refuse_sequences:
+        refused.update(table.skipped)
+    if refused.bad:
+        raise refused.refusal(table.source, kept=int(labels.usable.sum()))
+    if not labels.usable.any():
+        msg = (
+            f"{table.source}: column {table.column('pkd')} has no usable label. Choose another "
+            "column with --column pkd=NAME."
+        )
+        raise LabelError(msg)
+
+
+def _usable_rows(
+    table: SequenceTable,
+    labels: _CheckedLabels,
+    censored: NDArray[np.int8],
+    cells: FeatureCells | None,
+    trust: LabelTrust | None,
+) -> pd.DataFrame:
+    """Join what is read of each row with a usable label; categories are codes."""
+    usable = labels.usable
+    rows = pd.DataFrame(
+        {
+            "row": np.arange(len(usable)),
+            "antibody": table.antibodies.of_row,
+            "antigen": table.antigens.of_row,
+            "pkd": labels.pkd,
+            "censored": censored,
+        }
+    )[usable]
+    if cells is not None:
+        rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
+    if trust is not None:
+        rows = rows.assign(share=trust.share_R[usable])
+    return rows
+
+
+def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
+    types = {"pkd": np.float64, "censored": np.int8}
+    return {
+        name: pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+        for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements")
+    }
 
 
 def _cells_of(table: SequenceTable, named: PairColumnOptions) -> FeatureCells | None:
@@ -491,98 +538,151 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
     return labels
 
 
+class _Relations(NamedTuple):
+    """Hold the relations of the R rows of a table, from a column of their own."""
+
+    column: str
+    side: pd.Series
+    """As in `LabelledPairs.censored`, of what the column is of, Kd or pKd."""
+    bound: Floats
+    """Shape (R,); NaN where the cell has none."""
+    is_bound: Bools
+    """Shape (R,); whether the cell has a relation with a bound."""
+
+
 def _read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
     """Join the relations in the labels with those in a column, (R,)."""
-    side_of_label = affinities.side
-    unit = affinities.unit
-    labelled = np.isfinite(pkd)
-    label = table.column("pkd")
     column = table.columns.get("censored")
-    censored = np.where(labelled, side_of_label, 0).astype(np.int8)
+    is_affinity = affinities.quantity.affinity
+    labelled = np.isfinite(pkd)
+    censored = np.where(labelled, affinities.side, 0).astype(np.int8)
     is_bound = np.zeros(len(pkd), np.bool_)
-
-    def refuse(rows: Bools, column: str, problem: str) -> None:
-        if rows.any():
-            cell = table.describe_cell(np.flatnonzero(rows)[0], column)
-            msg = f"{cell} ({counted(int(rows.sum()), 'such row')}) {problem}"
-            raise LabelError(msg)
-
     if column is not None:
-        text = table.frame[column].fillna("").astype(str).str.strip()
-        relation = text.str[:1].map(SIDES)
-        bound = read_bounds(text)[0]
-        is_bound = np.isfinite(bound) & relation.notna().to_numpy()
-        refuse(
-            ~is_bound & ~text.str.fullmatch(f"[{''.join(SIDES)}]*").to_numpy(np.bool_),
-            column,
-            "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
-            "cell. Fix it, or choose another column with --column censored=NAME.",
-        )
-        if not affinities.quantity.affinity:
-            return _with_relations(
-                refuse, labelled, side_of_label, relation, bound, is_bound, pkd, column
-            )
-        # a bound is the label again, and shows whether the relations are of pKd or of Kd
-        label_distance = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
-        distances_as_pkd = [np.abs(bound - pkd)]
-        distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
-        (distances_as_pkd if unit in HIGHER_IS_STRONGER else distances_as_kd).append(label_distance)
-        off_2R = np.where(
-            is_bound & labelled,
-            [np.fmin.reduce(distances_as_pkd), np.fmin.reduce(distances_as_kd)],
-            0.0,
-        )
-        off_2R = np.nan_to_num(off_2R, nan=np.inf)
-        is_kd = int(off_2R[0].sum() >= off_2R[1].sum())
-        refuse(
-            off_2R[is_kd] > SAME_PKD,
-            column,
-            "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
-        )
-        relation_to_pkd = np.where(labelled, -relation if is_kd else relation, 0).astype(np.int8)
-        problem = f"contradicts the relation in column {column}; expected one. Remove the other."
-        refuse(censored * relation_to_pkd < 0, label, problem)
-        censored = np.where(censored == 0, relation_to_pkd, censored)
-    if affinities.quantity.affinity and (unit == "pkd" or column is not None):
-        expected, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
-        least = np.nanmin(pkd, initial=np.inf)
-        most = np.nanmax(pkd, initial=-np.inf)
-        for side, end in ((-1, most), (1, least)):
-            rows = (censored == side) & ~is_bound
-            # the usual floor of an assay is such a bound, read the other way round
-            reversed_ = least < most and bool((pkd[rows] == end).all())
-            problem = f"is at the end of the labels, as if its relation were of {other}; expected "
-            refuse(
-                rows & reversed_, column or label, f"{problem}bounds of {expected}. Write these."
-            )
+        relations = _read_relations(table, column)
+        is_bound = relations.is_bound
+        if is_affinity:
+            censored = _with_relations_of_affinity(table, relations, censored, pkd, affinities)
+        else:
+            censored = _with_relations(table, relations, censored, pkd)
+    if is_affinity and (affinities.unit == "pkd" or column is not None):
+        _refuse_reversed(table, column, censored, pkd, is_bound)
     return censored
 
 
+def _refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -> None:
+    """Refuse the cells of some rows, (R,), if there are any, by the first of them."""
+    if rows.any():
+        cell = table.describe_cell(np.flatnonzero(rows)[0], column)
+        msg = f"{cell} ({counted(int(rows.sum()), 'such row')}) {problem}"
+        raise LabelError(msg)
+
+
+def _read_relations(table: SequenceTable, column: str) -> _Relations:
+    text = table.frame[column].fillna("").astype(str).str.strip()
+    side = text.str[:1].map(SIDES)
+    bound = read_bounds(text)[0]
+    is_bound = np.isfinite(bound) & side.notna().to_numpy()
+    _refuse_cells(
+        table,
+        ~is_bound & ~text.str.fullmatch(f"[{''.join(SIDES)}]*").to_numpy(np.bool_),
+        column,
+        "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
+        "cell. Fix it, or choose another column with --column censored=NAME.",
+    )
+    return _Relations(column, side, bound, is_bound)
+
+
+def _with_relations_of_affinity(
+    table: SequenceTable,
+    relations: _Relations,
+    censored: NDArray[np.int8],
+    pkd: Floats,
+    affinities: Affinities,
+) -> NDArray[np.int8]:
+    """Join relations in labels with those in a column, of Kd unless its bounds are pKd."""
+    column = relations.column
+    labelled = np.isfinite(pkd)
+    off_as_pkd, off_as_kd = _distances_from_bounds(relations, pkd, affinities)
+    is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
+    _refuse_cells(
+        table,
+        (off_as_kd if is_kd else off_as_pkd) > SAME_PKD,
+        column,
+        "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
+    )
+    side = -relations.side if is_kd else relations.side
+    relation_to_pkd = np.where(labelled, side, 0).astype(np.int8)
+    problem = f"contradicts the relation in column {column}; expected one. Remove the other."
+    _refuse_cells(table, censored * relation_to_pkd < 0, table.column("pkd"), problem)
+    return np.where(censored == 0, relation_to_pkd, censored)
+
+
+def _distances_from_bounds(
+    relations: _Relations, pkd: Floats, affinities: Affinities
+) -> tuple[Floats, Floats]:
+    """Return how far the bounds are from the labels in pKd, read as pKd and as Kd, (R,) each.
+
+    A bound is the label again, and shows whether the relations are of pKd or of Kd.
+    """
+    bound = relations.bound
+    unit = affinities.unit
+    label_distance = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
+    distances_as_pkd = [np.abs(bound - pkd)]
+    distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
+    (distances_as_pkd if unit in HIGHER_IS_STRONGER else distances_as_kd).append(label_distance)
+    off_2R = np.where(
+        relations.is_bound & np.isfinite(pkd),
+        [np.fmin.reduce(distances_as_pkd), np.fmin.reduce(distances_as_kd)],
+        0.0,
+    )
+    off_2R = np.nan_to_num(off_2R, nan=np.inf)
+    return off_2R[0], off_2R[1]
+
+
 def _with_relations(
-    refuse: Callable[[Bools, str, str], None],
-    labelled: Bools,
-    own: NDArray[np.int8],
-    relation: pd.Series,
-    bound: Floats,
-    is_bound: Bools,
+    table: SequenceTable,
+    relations: _Relations,
+    censored: NDArray[np.int8],
     value: Floats,
-    column: str,
 ) -> NDArray[np.int8]:
     """Join relations in labels of another quantity with those in a column, which are of it, too."""
-    off = np.where(is_bound & labelled, np.abs(bound - value), 0.0)
-    refuse(
+    column = relations.column
+    labelled = np.isfinite(value)
+    off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
+    _refuse_cells(
+        table,
         off > 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value))),
         column,
         "is not the label; expected the same bound, or > or < alone. Fix it.",
     )
-    relation_to_value = np.where(labelled, relation, 0).astype(np.int8)
-    censored = np.where(labelled, own, 0).astype(np.int8)
-    refuse(
-        censored * relation_to_value < 0,
-        column,
-        "contradicts the relation in the label. Remove one.",
-    )
+    relation_to_value = np.where(labelled, relations.side, 0).astype(np.int8)
+    problem = "contradicts the relation in the label. Remove one."
+    _refuse_cells(table, censored * relation_to_value < 0, column, problem)
     return np.where(censored == 0, relation_to_value, censored)
+
+
+def _refuse_reversed(
+    table: SequenceTable,
+    column: str | None,
+    censored: NDArray[np.int8],
+    pkd: Floats,
+    is_bound: Bools,
+) -> None:
+    """Refuse relations whose labels are all at the end that the relation points away from."""
+    expected, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
+    least = np.nanmin(pkd, initial=np.inf)
+    most = np.nanmax(pkd, initial=-np.inf)
+    for side, end in ((-1, most), (1, least)):
+        rows = (censored == side) & ~is_bound
+        # the usual floor of an assay is such a bound, read the other way round
+        reversed_ = least < most and bool((pkd[rows] == end).all())
+        problem = f"is at the end of the labels, as if its relation were of {other}; expected "
+        _refuse_cells(
+            table,
+            rows & reversed_,
+            column or table.column("pkd"),
+            f"{problem}bounds of {expected}. Write these.",
+        )
 
 
 def describe_columns(

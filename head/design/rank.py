@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -27,6 +27,7 @@ from abag.head.design.batches import (
     RULES,
     Aim,
     Cap,
+    Expectation,
     best_first,
     choose_capped,
     expect,
@@ -199,60 +200,81 @@ def rank(
         best = chosen.best
         if chosen.rule == "improvement" and best is None:
             best = _best(candidates, measured, quantity)
-        equal = _equal(candidates, eligible)
-        level = _levelled(candidates, equal)
-        score = _score(level, best, chosen)
-        order = best_first(score[eligible], level.mean[eligible], _places(equal[eligible]))
-        batch = _choose(candidates, eligible[order], chosen)
-        drawn = _count_drawn(equal[eligible], equal[batch])
-        why_not = _say_unranked(candidates, equal[eligible], batch, drawn, chosen, quantity)
-        _say_kept(candidates, batch, chosen)
-        frame = read_rows(predictions, reading_options, candidates.frame["row"].to_numpy()[batch])
-        sign = quantity.sign
-        value_sign = sign if chosen.rule in ("mean", "ucb") else 1
-        frame = frame.assign(rank=np.arange(1, len(batch) + 1), score=value_sign * score[batch])
-        mean = candidates.mean[batch]
-        above = chosen.above
-        summary: RankSummary = {
-            "out": str(out),
-            "rule": chosen.rule,
-            "chosen_by": _in_words(chosen, drawn, len(batch), quantity),
-            "rows": len(candidates.frame),
-            "left_out": counts,
-            "above": _signed(above, sign),
-            "pairs": len(batch),
-            "candidates": len(eligible),
-            "can_rank": why_not is None,
-            "why_not": why_not,
-            "drawn": drawn,
-            "seed": SEED,
-            "predicted": _interval((float(mean.min()), float(mean.max())), sign),
-            "best_measured": _signed(best, sign),
-            "expected_best": None,
-            "best_interval": None,
-            "expected_above": None,
-            "above_interval": None,
-        }
-        if candidates.sigma is not None:
-            sigma = candidates.sigma[batch]
-            if why_not is None:
-                expected = expect(mean, sigma, above=np.nan if above is None else above)
-                frame = frame.assign(expected_best=sign * expected.best_of_first)
-                summary["expected_best"] = sign * float(expected.best_of_first[-1])
-                summary["best_interval"] = _interval(expected.best_interval, sign)
-                if above is not None:
-                    summary["expected_above"] = expected.above
-                    summary["above_interval"] = expected.above_interval
-            if above is not None:
-                frame["probability_above"] = probability_above(mean, sigma, Aim(above=above))
-        if not quantity.affinity:
-            summary["quantity"] = quantity.to_json()
+        batch = _choose_batch(candidates, eligible, best, chosen, quantity)
+        _say_kept(candidates, batch.index, chosen)
+        rows = candidates.frame["row"].to_numpy()[batch.index]
+        frame = read_rows(predictions, reading_options, rows)
+        frame = _with_scores(frame, candidates, batch, chosen, quantity)
+        summary = _summarize(candidates, batch, counts, chosen, quantity, out)
         names = map(str, frame.columns)
         score_columns = [name for name in names if name not in OUTSIDE or not quantity.affinity]
         digits = quantity.digits(float(candidates.mean.std()))
         with writing_table(out) as write:
             write(rounded(frame, out, score_columns, digits))
             refuse_changed(predictions, before)
+    return summary
+
+
+def _with_scores(
+    frame: pd.DataFrame,
+    candidates: Candidates,
+    batch: _Batch,
+    options: RankOptions,
+    quantity: Quantity,
+) -> pd.DataFrame:
+    """Add the ranks and scores of a batch to its rows, in the direction of the quantity."""
+    sign = quantity.sign
+    value_sign = sign if options.rule in ("mean", "ucb") else 1
+    frame = frame.assign(rank=np.arange(1, len(batch.index) + 1), score=value_sign * batch.score)
+    if batch.expected is not None:
+        frame = frame.assign(expected_best=sign * batch.expected.best_of_first)
+    if candidates.sigma is not None and options.above is not None:
+        mean = candidates.mean[batch.index]
+        sigma = candidates.sigma[batch.index]
+        frame["probability_above"] = probability_above(mean, sigma, Aim(above=options.above))
+    return frame
+
+
+def _summarize(
+    candidates: Candidates,
+    batch: _Batch,
+    left_out: dict[str, int],
+    options: RankOptions,
+    quantity: Quantity,
+    out: Path,
+) -> RankSummary:
+    sign = quantity.sign
+    pairs = len(batch.index)
+    mean = candidates.mean[batch.index]
+    summary: RankSummary = {
+        "out": str(out),
+        "rule": options.rule,
+        "chosen_by": _in_words(options, batch.drawn, pairs, quantity),
+        "rows": len(candidates.frame),
+        "left_out": left_out,
+        "above": _signed(options.above, sign),
+        "pairs": pairs,
+        "candidates": batch.eligible,
+        "can_rank": batch.why_not is None,
+        "why_not": batch.why_not,
+        "drawn": batch.drawn,
+        "seed": SEED,
+        "predicted": _interval((float(mean.min()), float(mean.max())), sign),
+        "best_measured": _signed(batch.best, sign),
+        "expected_best": None,
+        "best_interval": None,
+        "expected_above": None,
+        "above_interval": None,
+    }
+    expected = batch.expected
+    if expected is not None:
+        summary["expected_best"] = sign * float(expected.best_of_first[-1])
+        summary["best_interval"] = _interval(expected.best_interval, sign)
+    if expected is not None and options.above is not None:
+        summary["expected_above"] = expected.above
+        summary["above_interval"] = expected.above_interval
+    if not quantity.affinity:
+        summary["quantity"] = quantity.to_json()
     return summary
 
 
@@ -460,6 +482,56 @@ def _say_unranked(
 
 
 # ---- the batch -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Hold the B chosen pairs in their order, of values of which higher is better."""
+
+    index: Ints
+    """Index of each pair among the candidates, (B,)."""
+    score: Floats
+    """What the rule gives, (B,)."""
+    best: float | None
+    """Best measured label, if it is known."""
+    eligible: int
+    """Candidates that could be chosen."""
+    drawn: int
+    """Pairs that were drawn at random among those with the same prediction."""
+    why_not: str | None
+    """Why the batch does not follow from the model; None if it does."""
+    expected: Expectation | None
+    """None without sigma, or if the batch does not follow from the model."""
+
+
+def _choose_batch(
+    candidates: Candidates,
+    eligible: Ints,
+    best: float | None,
+    options: RankOptions,
+    quantity: Quantity,
+) -> _Batch:
+    """Order the eligible candidates by their scores, and take the best that the limits allow."""
+    equal = _equal(candidates, eligible)
+    level = _levelled(candidates, equal)
+    score = _score(level, best, options)
+    order = best_first(score[eligible], level.mean[eligible], _places(equal[eligible]))
+    index = _choose(candidates, eligible[order], options)
+    drawn = _count_drawn(equal[eligible], equal[index])
+    why_not = _say_unranked(candidates, equal[eligible], index, drawn, options, quantity)
+    expected = None
+    if candidates.sigma is not None and why_not is None:
+        above = np.nan if options.above is None else options.above
+        expected = expect(candidates.mean[index], candidates.sigma[index], above=above)
+    return _Batch(
+        index=index,
+        score=score[index],
+        best=best,
+        eligible=len(eligible),
+        drawn=drawn,
+        why_not=why_not,
+        expected=expected,
+    )
 
 
 def _score(candidates: Candidates, best: float | None, options: RankOptions) -> Floats:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
@@ -22,7 +22,7 @@ from abag.core.messages import counted
 from abag.embed.sequences.table_writer import writing_table
 from abag.head.data.quantity import INSIDE, PKD, Quantity
 from abag.head.design.design_options import ScanOptions
-from abag.head.design.mutant_scores import score_mutants
+from abag.head.design.mutant_scores import ScoredMutants, score_mutants
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
 from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.reading import as_in_the_run, with_habits
@@ -109,6 +109,23 @@ class ScanSummary(TypedDict):
     seconds: float
     quantity: NotRequired[dict[str, Any]]
     """What is predicted, if it is no affinity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScoredScan:
+    """Hold the scores of all mutants, and what follows from them."""
+
+    quantity: Quantity
+    parents: Sequence[Parent]
+    singles: pd.DataFrame
+    """Rows of the single mutants, parent by parent."""
+    scores: ScoredMutants
+    """Of the single mutants, then of the double mutants."""
+    double_mutants: int
+    same: SamePredictions
+    improved: int
+    best: pd.DataFrame
+    """The best of those that improve, at most `BEST_ON_PAGE`."""
 
 
 def _quantity_of(found: ScanSummary) -> Quantity:
@@ -222,78 +239,133 @@ def scan(
         refuse_without_antigen(chosen)
         parents, skipped = read_parents(chosen)
         say_random_weights(predictor)
-        measured = read_measured(predictor.pairs, quantity)
-        singles = [
-            (number, changes)
-            for number, parent in enumerate(parents)
-            for changes in single_mutants(parent, chosen.residues)
-        ]
-        scores = score_mutants(predictor, store, parents, singles, measured, encoding)
-        frame = scores.frame
-        regimes = scores.regimes
-        verdicts = scores.verdicts
-        gain = quantity.sign * frame["difference"]
-        if doubles := _doubles(singles, gain.to_numpy(), chosen.pairs_of or 0):
-            double_scores = score_mutants(predictor, store, parents, doubles, measured, encoding)
-            frame = pd.concat([frame, double_scores.frame], ignore_index=True)
-            regimes = regimes + double_scores.regimes
-            verdicts = verdicts | double_scores.verdicts
-            _add_counts(scores.counts, double_scores.counts, parents)
-        same = SamePredictions(quantity)
-        same.add(frame)
-        for text in same.describe("mutant"):
+        scored = _score_all(predictor, store, parents, chosen, quantity, encoding)
+        for text in scored.same.describe("mutant"):
             messages.say(text)
-        sigma = frame.get("difference_sigma")
-        gain = quantity.sign * frame["difference"]
-        improves = gain > (0.0 if sigma is None else sigma)
-        best = frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index]
-        parent_scores = scores.parents
-        only = len(parents) == 1
-        summary: ScanSummary = {
-            "out": str(out),
-            "heat_map": str(page),
-            "parents": len(parents),
-            "skipped_parents": skipped,
-            "sites": sum(len(parent.sites) for parent in parents),
-            "rows": len(frame),
-            "double_mutants": len(doubles),
-            "regimes": dict(regimes),
-            "verdicts": verdicts,
-            "can_rank": same.can_rank,
-            "same_prediction": same.regimes,
-            "improved": int(improves.sum()),
-            "measured": int(frame["pkd_measured"].notna().sum()) if len(measured) else 0,
-            "median_sigma": None if sigma is None else float(sigma.median()),
-            "far_rows": int(frame["far"].sum()),
-            "far_parents": int(parent_scores["far"].sum()),
-            "best": _describe_rows(best.head(BEST), quantity),
-            "parent_pkd": float(parent_scores["pkd_predicted"][0]) if only else None,
-            "parent_measured": _or_none(parent_scores["pkd_measured"][0]) if only else None,
-            "antibodies": scores.counts["antibody"],
-            "antigens": scores.counts["antigen"],
-            "seconds": round(time.monotonic() - start_s, 3),
-        }
-        if not quantity.affinity:
-            summary["quantity"] = quantity.to_json()
-        written = quantity.outward(frame)
-        if predictor.no_antigen:
-            written = written.drop(columns="antigen")
-        # both are written before either gets its name, so that a full disk leaves neither
-        with replacing(page) as drawn, writing_table(out) as write:
-            write(rounded(written, out, written.columns, predictor.digits))
-            heat_map = draw_heat_map(
-                parents,
-                chosen.residues,
-                scores.frame,
-                parent_scores,
-                best,
-                quantity=quantity,
-                digits=max(3, predictor.digits - 1),
-                source=_encoders_of(predictor),
-                verdicts=[*verdicts.values(), *same.describe("mutant"), describe_far(summary)],
-            )
-            drawn.write_text(heat_map, "utf-8")
+        summary = _summarize(scored, skipped, out, page, start_s)
+        _write(scored, predictor, chosen.residues, summary, out, page)
     return summary
+
+
+def _score_all(
+    predictor: Predictor,
+    store: Path,
+    parents: Sequence[Parent],
+    options: ScanOptions,
+    quantity: Quantity,
+    encoding: Mapping[str, Any],
+) -> _ScoredScan:
+    """Score the single mutants, then the double mutants of the best of these."""
+    measured = read_measured(predictor.pairs, quantity)
+    singles = [
+        (number, changes)
+        for number, parent in enumerate(parents)
+        for changes in single_mutants(parent, options.residues)
+    ]
+    single_scores = score_mutants(predictor, store, parents, singles, measured, encoding)
+    scores = single_scores
+    gain = quantity.sign * single_scores.frame["difference"]
+    doubles = _doubles(singles, gain.to_numpy(), options.pairs_of or 0)
+    if doubles:
+        double_scores = score_mutants(predictor, store, parents, doubles, measured, encoding)
+        scores = _with_doubles(single_scores, double_scores, parents)
+    same = SamePredictions(quantity)
+    same.add(scores.frame)
+    sigma = scores.frame.get("difference_sigma")
+    gain = quantity.sign * scores.frame["difference"]
+    improves = gain > (0.0 if sigma is None else sigma)
+    return _ScoredScan(
+        quantity=quantity,
+        parents=parents,
+        singles=single_scores.frame,
+        scores=scores,
+        double_mutants=len(doubles),
+        same=same,
+        improved=int(improves.sum()),
+        best=scores.frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index],
+    )
+
+
+def _with_doubles(
+    singles: ScoredMutants, doubles: ScoredMutants, parents: Sequence[Parent]
+) -> ScoredMutants:
+    """Append the scores of double mutants to those of single mutants."""
+    _add_counts(singles.counts, doubles.counts, parents)
+    return ScoredMutants(
+        frame=pd.concat([singles.frame, doubles.frame], ignore_index=True),
+        parents=singles.parents,
+        counts=singles.counts,
+        regimes=singles.regimes + doubles.regimes,
+        verdicts=singles.verdicts | doubles.verdicts,
+    )
+
+
+def _summarize(
+    scored: _ScoredScan, skipped: int, out: Path, page: Path, start_s: float
+) -> ScanSummary:
+    quantity = scored.quantity
+    parents = scored.parents
+    frame = scored.scores.frame
+    parent_scores = scored.scores.parents
+    sigma = frame.get("difference_sigma")
+    only = len(parents) == 1
+    summary: ScanSummary = {
+        "out": str(out),
+        "heat_map": str(page),
+        "parents": len(parents),
+        "skipped_parents": skipped,
+        "sites": sum(len(parent.sites) for parent in parents),
+        "rows": len(frame),
+        "double_mutants": scored.double_mutants,
+        "regimes": dict(scored.scores.regimes),
+        "verdicts": scored.scores.verdicts,
+        "can_rank": scored.same.can_rank,
+        "same_prediction": scored.same.regimes,
+        "improved": scored.improved,
+        "measured": int(frame["pkd_measured"].notna().sum()) if "pkd_measured" in frame else 0,
+        "median_sigma": None if sigma is None else float(sigma.median()),
+        "far_rows": int(frame["far"].sum()),
+        "far_parents": int(parent_scores["far"].sum()),
+        "best": _describe_rows(scored.best.head(BEST), quantity),
+        "parent_pkd": float(parent_scores["pkd_predicted"][0]) if only else None,
+        "parent_measured": _or_none(parent_scores["pkd_measured"][0]) if only else None,
+        "antibodies": scored.scores.counts["antibody"],
+        "antigens": scored.scores.counts["antigen"],
+        "seconds": round(time.monotonic() - start_s, 3),
+    }
+    if not quantity.affinity:
+        summary["quantity"] = quantity.to_json()
+    return summary
+
+
+def _write(
+    scored: _ScoredScan,
+    predictor: Predictor,
+    residues: str,
+    summary: ScanSummary,
+    out: Path,
+    page: Path,
+) -> None:
+    """Write the table of all mutants, and the page of the single ones."""
+    table = scored.quantity.outward(scored.scores.frame)
+    if predictor.no_antigen:
+        table = table.drop(columns="antigen")
+    verdicts = scored.scores.verdicts.values()
+    # both are written before either gets its name, so that a full disk leaves neither
+    with replacing(page) as drawn, writing_table(out) as write:
+        write(rounded(table, out, table.columns, predictor.digits))
+        heat_map = draw_heat_map(
+            scored.parents,
+            residues,
+            scored.singles,
+            scored.scores.parents,
+            scored.best,
+            quantity=scored.quantity,
+            digits=max(3, predictor.digits - 1),
+            source=_encoders_of(predictor),
+            verdicts=[*verdicts, *scored.same.describe("mutant"), describe_far(summary)],
+        )
+        drawn.write_text(heat_map, "utf-8")
 
 
 def refuse_without_antigen(options: ScanOptions) -> None:

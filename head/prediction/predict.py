@@ -152,32 +152,15 @@ def predict(
     predictor = loaded(run)
     start_s = time.monotonic()
     out = Path(out)
-    cross = chosen.cross
     with messages.reporting(say, bars=progress):
-        check_table_out(out, sources=(table, cross), force=chosen.force)
+        check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         quantity = predictor.quantity
         quantity.check_threshold(chosen.strong, "--strong")
-        chosen = replace(
-            chosen,
-            antibody_region=region_of_run(chosen, predictor),
-            no_antigen=antigen_of_run(chosen, predictor),
-        )
-        if predictor.no_antigen and cross is not None:
-            msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
-            raise PredictionError(msg)
-        if cross is None:
-            chosen = as_in_the_run(table, chosen, predictor.reading)
-        else:
-            advice = "Predict a table of pairs that has them."
-            predictor.refuse_without_features("--cross", advice)
+        chosen = _as_in_the_run(table, chosen, predictor)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
         added = quantity.columns(score_columns(chosen.strong))
-        source: _PairTable | _Cross
-        if cross is None:
-            source = _PairTable(table, chosen, added, predictor.features)
-        else:
-            source = _Cross(table, cross, chosen, added, predictor.reading)
+        source = _source_of(table, chosen, added, predictor)
         before = file_stamps(table)
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
@@ -212,6 +195,33 @@ def predict(
         "antigens": counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),
     }
+
+
+def _as_in_the_run(
+    table: TableLike, options: PredictOptions, predictor: Predictor
+) -> PredictOptions:
+    """Complete the options by what the run remembers; refuse those that do not fit the run."""
+    options = replace(
+        options,
+        antibody_region=region_of_run(options, predictor),
+        no_antigen=antigen_of_run(options, predictor),
+    )
+    if options.cross is None:
+        return as_in_the_run(table, options, predictor.reading)
+    if predictor.no_antigen:
+        msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
+        raise PredictionError(msg)
+    predictor.refuse_without_features("--cross", "Predict a table of pairs that has them.")
+    return options
+
+
+def _source_of(
+    table: TableLike, options: PredictOptions, added: tuple[str, ...], predictor: Predictor
+) -> _PairTable | _Cross:
+    """Return where the pairs come from: one table, or all pairs of two."""
+    if options.cross is None:
+        return _PairTable(table, options, added, predictor.features)
+    return _Cross(table, options.cross, options, added, predictor.reading)
 
 
 def _say_far(why_far: Counter[str]) -> None:

@@ -49,12 +49,13 @@ from abag.head.runs.run_folder import SavedRun, naming_damage, read_run, remembe
 from abag.head.runs.run_options import EvaluateOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
     from abag.head.prediction.predictor import Predictor
+    from abag.head.regimes.regimes import Regime
     from abag.head.runs.run_folder import RunSummary
 
 
@@ -116,36 +117,9 @@ def evaluate(
         saved.quantity.check_threshold(chosen.strong, "--strong")
         summary: RunSummary = {**saved.summary, "run": str(run)}
         remembered = ReadAs.of(saved.config)
-        table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
-        reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
-        reading_options["antigen"] = _no_antigen_given(saved, chosen)
-        reading = _TableOfRun(
-            **reading_options,
-            no_antigen=saved.config["no_antigen"],
-            antibody_region=saved.config["antibody_region"],
-            chains=remembered.chains,
-            bad_rows=chosen.bad_rows or remembered.bad_rows,
-        )
+        reading = _reading_of(saved, chosen, remembered)
         if table is not None:
-            other = read_pairs(table, as_in_the_run(table, reading, remembered))
-            labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
-            predictor = abag.load_predictor(saved.run)
-            named = PairColumnOptions()
-            if predictor.features is not None:
-                numbers = [column.name for column in predictor.features.numbers if not column.head]
-                categories = [column.name for column in predictor.features.categories]
-                named = PairColumnOptions(features=tuple(numbers), categories=tuple(categories))
-            label_of_run = remembered_label(saved.config)
-            pairs = label_pairs(other, labels, remembered=label_of_run, named=named)
-            report_counts(pairs)
-            for problem in pairs.reading.problems:
-                messages.say(f"{pairs.table.source}: {problem}")
-            strong_pkd = chosen.strong
-            if strong_pkd is None:
-                strong_pkd = strong_threshold(saved.config["select"], saved.quantity)
-            summary["table"], scored = _score_table(
-                saved, predictor, pairs, chosen.store, strong_pkd
-            )
+            summary["table"], scored = _evaluate_table(saved, table, reading, remembered, chosen)
             if chosen.strong is not None:
                 regimes = summary["table"]["regimes"]
                 summary["strong_at"] = score_strong(
@@ -182,6 +156,20 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         if table is None and is_given:
             msg = f"evaluate: {names} need a TABLE. Give one, or omit these options."
             raise OptionError(msg)
+
+
+def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: ReadAs) -> _TableOfRun:
+    """Return how tables are read: by the options, and as the run read its own."""
+    table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
+    reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
+    reading_options["antigen"] = _no_antigen_given(saved, chosen)
+    return _TableOfRun(
+        **reading_options,
+        no_antigen=saved.config["no_antigen"],
+        antibody_region=saved.config["antibody_region"],
+        chains=remembered.chains,
+        bad_rows=chosen.bad_rows or remembered.bad_rows,
+    )
 
 
 def _no_antigen_given(saved: SavedRun, options: EvaluateOptions) -> str | None:
@@ -221,6 +209,33 @@ def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOption
     return replace(options, affinity_type=None)
 
 
+def _evaluate_table(
+    saved: SavedRun,
+    table: Path | str | pd.DataFrame,
+    reading: _TableOfRun,
+    remembered: ReadAs,
+    chosen: EvaluateOptions,
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Read the measured pairs of a table, and score them with the predictor of the run."""
+    other = read_pairs(table, as_in_the_run(table, reading, remembered))
+    labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
+    predictor = abag.load_predictor(saved.run)
+    named = PairColumnOptions()
+    if predictor.features is not None:
+        numbers = [column.name for column in predictor.features.numbers if not column.head]
+        categories = [column.name for column in predictor.features.categories]
+        named = PairColumnOptions(features=tuple(numbers), categories=tuple(categories))
+    label_of_run = remembered_label(saved.config)
+    pairs = label_pairs(other, labels, remembered=label_of_run, named=named)
+    report_counts(pairs)
+    for problem in pairs.reading.problems:
+        messages.say(f"{pairs.table.source}: {problem}")
+    strong_pkd = chosen.strong
+    if strong_pkd is None:
+        strong_pkd = strong_threshold(saved.config["select"], saved.quantity)
+    return _score_table(saved, predictor, pairs, chosen.store, strong_pkd)
+
+
 def _score_table(
     saved: SavedRun,
     predictor: Predictor,
@@ -230,58 +245,10 @@ def _score_table(
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Score the pairs of a table by what is new about them; return the scores of each, too."""
     pairs = with_clusters(PairGroups(pairs, SplitOptions(), cache_dir() / "clusters"))
-    path = predictor.resolve_store(store)
-    predictor.encode(path, pairs.table.antibodies, pairs.table.antigens)  # as predict does
-    scorer = Scorer(predictor, open_store(path), pairs.table.antibodies, pairs.table.antigens)
-    features = None
-    if predictor.features is not None:
-        cells = predictor.features.with_stored(pairs.cells, len(pairs))
-        features = features_of(predictor.features, cells, pairs.table.source)
-    scores_by_row, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
-    predicted, sigma = (
-        scores_by_row[name].to_numpy(np.float64) for name in ("pkd_predicted", "sigma")
-    )
-    several = len(predictor.parts) > 2  # else the model is the head, beside the mean
-    baselines = {
-        part.name: part.predict(vectors)
-        for part in predictor.parts
-        if several and part.name != MEAN and MODELS[part.name].is_baseline
-    }
-    exact = pairs.censored == 0
-    of_pair = scores_by_row["regime"].to_numpy(str)
-    # a pair is a measurement of its clusters; in a library, clusters would be too few
-    antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
-    clusters: dict[Kind, Ints] = {"antibody": antibody, "antigen": antigen_clusters(pairs)}
-    sides: dict[Kind, Ints] = {}
-    for kind, cluster in clusters.items():
-        is_library = predictor.seen.of_kind(kind).residues is not None
-        sides[kind] = pairs.index(kind) if is_library else cluster
-    regimes = list[RegimeScore]()
-    for name, regime in REGIMES.items():
-        rows = np.flatnonzero((of_pair == name) & exact)
-        if len(rows) < LEAST_ROWS:
-            continue
-        groups = [sides[kind][rows] for kind in regime.new]
-        if not groups:
-            antigen = sides["antigen"]
-            group = sides["antibody"][rows] * (antigen.max() + 1) + antigen[rows]
-            groups = [np.unique(group, return_inverse=True)[1]]
-        fold = np.zeros(len(rows), np.int64)
-        tested = TestedPairs(
-            rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], groups
-        )
-        predicted_here = predicted[rows]
-        mean_label = np.full(len(rows), saved.mean_label)
-        baselines_here = {name: values[rows] for name, values in baselines.items()}
-        inside = (np.abs(tested.pkd - predicted_here) <= COVERED * sigma[rows]).astype(np.float64)
-        words = predictor.words(name)
-        score = score_regime(
-            name, words, tested, predicted_here, mean_label, baselines_here, inside
-        )
-        if pairs.no_antigen:
-            score["sentence"] = without_antigens(score["sentence"])
-        regimes.append(score)
-    error = (predicted - pairs.pkd)[exact]
+    scores_by_row, baselines = _score_pairs(predictor, pairs, store)
+    predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
+    regimes = _score_regimes(saved, predictor, pairs, scores_by_row, baselines)
+    error = (predicted - pairs.pkd)[pairs.censored == 0]
     scored = scores_by_row.assign(
         pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen
     )
@@ -294,6 +261,87 @@ def _score_table(
         "regimes": regimes,
         "metrics": rows_to_score(pairs, np.arange(len(pairs))).score(predicted, strong_pkd),
     }, scored
+
+
+def _score_pairs(
+    predictor: Predictor, pairs: LabelledPairs, store: Path | str | None
+) -> tuple[pd.DataFrame, dict[str, Floats]]:
+    """Score pairs with the predictor, and with those of its parts that are baselines, (P,) each."""
+    path = predictor.resolve_store(store)
+    predictor.encode(path, pairs.table.antibodies, pairs.table.antigens)  # as predict does
+    scorer = Scorer(predictor, open_store(path), pairs.table.antibodies, pairs.table.antigens)
+    features = None
+    if predictor.features is not None:
+        cells = predictor.features.with_stored(pairs.cells, len(pairs))
+        features = features_of(predictor.features, cells, pairs.table.source)
+    scores_by_row, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
+    several = len(predictor.parts) > 2  # else the model is the head, beside the mean
+    baselines = {
+        part.name: part.predict(vectors)
+        for part in predictor.parts
+        if several and part.name != MEAN and MODELS[part.name].is_baseline
+    }
+    return scores_by_row, baselines
+
+
+def _score_regimes(
+    saved: SavedRun,
+    predictor: Predictor,
+    pairs: LabelledPairs,
+    scores_by_row: pd.DataFrame,
+    baselines: Mapping[str, Floats],
+) -> list[RegimeScore]:
+    """Score the exact labels of each regime that has enough of them."""
+    predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
+    sigma = scores_by_row["sigma"].to_numpy(np.float64)
+    regime_of_pair = scores_by_row["regime"].to_numpy(str)
+    exact = pairs.censored == 0
+    sides = _sides_of(predictor, pairs)
+    regimes = list[RegimeScore]()
+    for name, regime in REGIMES.items():
+        rows = np.flatnonzero((regime_of_pair == name) & exact)
+        if len(rows) < LEAST_ROWS:
+            continue
+        tested = _tested_pairs(pairs, rows, regime, sides)
+        predicted_here = predicted[rows]
+        mean_label = np.full(len(rows), saved.mean_label)
+        baselines_here = {name: values[rows] for name, values in baselines.items()}
+        inside = (np.abs(tested.pkd - predicted_here) <= COVERED * sigma[rows]).astype(np.float64)
+        words = predictor.words(name)
+        score = score_regime(
+            name, words, tested, predicted_here, mean_label, baselines_here, inside
+        )
+        if pairs.no_antigen:
+            score["sentence"] = without_antigens(score["sentence"])
+        regimes.append(score)
+    return regimes
+
+
+def _sides_of(predictor: Predictor, pairs: LabelledPairs) -> dict[Kind, Ints]:
+    """Number what counts as one antibody, or one antigen, of each pair, (P,)."""
+    # a pair is a measurement of its clusters; in a library, clusters would be too few
+    antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
+    clusters: dict[Kind, Ints] = {"antibody": antibody, "antigen": antigen_clusters(pairs)}
+    sides: dict[Kind, Ints] = {}
+    for kind, cluster in clusters.items():
+        is_library = predictor.seen.of_kind(kind).residues is not None
+        sides[kind] = pairs.index(kind) if is_library else cluster
+    return sides
+
+
+def _tested_pairs(
+    pairs: LabelledPairs, rows: Ints, regime: Regime, sides: Mapping[Kind, Ints]
+) -> TestedPairs:
+    """Take the rows of a regime, all in one fold, grouped by what is new about them."""
+    groups = [sides[kind][rows] for kind in regime.new]
+    if not groups:
+        antigen = sides["antigen"]
+        group = sides["antibody"][rows] * (antigen.max() + 1) + antigen[rows]
+        groups = [np.unique(group, return_inverse=True)[1]]
+    fold = np.zeros(len(rows), np.int64)
+    return TestedPairs(
+        rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], groups
+    )
 
 
 def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
