@@ -324,7 +324,7 @@ def test_a_table_with_only_bad_rows_is_refused_even_with_skip():
 
 def test_a_table_without_the_columns_needed_is_refused_with_those_found():
     caught = refusal(table(name=["a"], antigen=["M"]))
-    assert type(caught) is ColumnError
+    assert isinstance(caught, ColumnError)
     assert "no column for heavy, light or antibody; found 'name', 'antigen'" in str(caught)
     assert "--column heavy=NAME" in str(caught)
     error = str(refusal(table(heavy=["QVQ"])))
@@ -335,7 +335,7 @@ def test_a_table_without_the_columns_needed_is_refused_with_those_found():
 def test_two_columns_that_fit_equally_well_are_refused_only_if_they_are_needed():
     frame = table(VH=["QVQ"], heavy=["EVQ"], antigen=["M"])
     caught = refusal(frame)
-    assert type(caught) is ColumnError
+    assert isinstance(caught, ColumnError)
     assert "columns 'VH', 'heavy' fit heavy equally well" in str(caught)
     assert "--column heavy=NAME" in str(caught)
     two = frame.assign(prediction=1, predicted=2)
