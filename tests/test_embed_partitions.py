@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chunks import set_chunk_rows
 from embedding import assert_same_vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -185,7 +186,7 @@ def read_all(table, **options):
 def test_chunks_give_the_sequences_counts_and_errors_of_the_whole_table(rows, chunk_rows):
     frame = pd.DataFrame(rows, columns=["heavy", "antigen"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(read_table_chunks.__kwdefaults__, "rows", chunk_rows)
+        set_chunk_rows(patch, chunk_rows)
         try:
             pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
         except AbagError as error:
@@ -258,7 +259,7 @@ def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
     empty = [is_empty(row) for row in rows]
     expected = [None if skip else plain(row) for row, skip in zip(rows, empty, strict=True)]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setitem(read_table_chunks.__kwdefaults__, "rows", chunk_rows)
+        set_chunk_rows(patch, chunk_rows)
         path = f"{folder}/a.parquet"
         pq.write_table(pa.Table.from_pylist(rows), path)
         if not any(expected):
@@ -295,7 +296,7 @@ def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch
     table = demo_table().head(25)
     table.loc[17, "heavy"] = "QV*"
     path = written(tmp_path, table, ".csv")
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 4)
+    set_chunk_rows(monkeypatch, 4)
     with pytest.raises(AbagError, match=r"pairs.csv: row 19, column 'heavy': character '\*'"):
         read_all(path)
     skipped = read_all(path, bad_rows="skip")[2]
@@ -305,7 +306,7 @@ def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch
 @pytest.fixture
 def small_parts(monkeypatch):
     """Many chunks, runs on disk and parts, as for a table of 10^8 rows."""
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 40)
+    set_chunk_rows(monkeypatch, 40)
     monkeypatch.setattr(
         run_module, "Partitions", lambda kind: Partitions(kind, held_bytes=4000, part_bytes=6000)
     )

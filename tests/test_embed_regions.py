@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_chunk_rows
 from drawn import COMPOSITION
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from trastuzumab import LIGHT as VL
 
 import abag
 from abag.core.errors import TableError
-from abag.embed.sequences import domains, parsing, tables
+from abag.embed.sequences import domains, parsing
 from abag.embed.sequences.domains import variable_domain
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.parsing import chain_types
@@ -236,7 +237,7 @@ def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):
 
 
 def test_of_a_later_chunk_none_are_numbered(numbered, monkeypatch):
-    monkeypatch.setitem(tables.read_table_chunks.__kwdefaults__, "rows", 210)
+    set_chunk_rows(monkeypatch, 210)
     frame = pd.DataFrame({"heavy": mutants_without_j_segment(215), "light": VL, "antigen": "MKT"})
     assert len([*read_pair_chunks(frame, TableOptions())]) == 2
     assert len(numbered) == 200

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chunks import set_chunk_rows
 from drawn import COMPOSITION
 
 import abag
@@ -380,7 +381,7 @@ def test_line_breaks_are_reported_only_where_a_quotation_mark_may_cause_them(tmp
 
 @pytest.mark.parametrize("rows", [4, 50_000])
 def test_rows_swallowed_by_a_stray_quote_are_reported(tmp_path, monkeypatch, rows, said):
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", rows)
+    set_chunk_rows(monkeypatch, rows)
     text = demo_table().head(20).assign(note="x").to_csv(index=False).splitlines()
     text[3] = text[3].replace(",x", ',"x')
     text[9] = text[9].replace(",x", ',x"')

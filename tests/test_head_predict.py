@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chunks import set_chunk_rows
 from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs, predicting_the_mean
 from faults import raising
 from hypothesis import given
@@ -78,7 +79,7 @@ def read_back(path):
 def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows(
     case, tmp_path, monkeypatch, name, chunk
 ):
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", chunk)
+    set_chunk_rows(monkeypatch, chunk)
     table = tmp_path / "in.csv"
     shuffled = case.frame.sample(frac=1, random_state=0).reset_index(drop=True)
     shuffled.to_csv(table, index=False)
@@ -157,7 +158,7 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
 
 
 def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path, monkeypatch):
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 2000)
+    set_chunk_rows(monkeypatch, 2000)
     monkeypatch.setattr(predict_module, "PAIRS", 4096)
     peaks = []
     sizes = (10_000, 30_000)
@@ -262,7 +263,7 @@ def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
 
 
 def test_a_bad_row_is_named_by_its_place_and_nothing_is_written(case, tmp_path, monkeypatch):
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 4)
+    set_chunk_rows(monkeypatch, 4)
     frame = case.frame.head(12).astype(str)
     frame.loc[9, "heavy"] = "EVQL*"
     frame.to_csv(tmp_path / "in.csv", index=False)
@@ -273,7 +274,7 @@ def test_a_bad_row_is_named_by_its_place_and_nothing_is_written(case, tmp_path, 
 
 @pytest.mark.parametrize("bad", [[9], [4, 5, 6, 7], [0, 11], list(range(11))])
 def test_skipped_rows_are_counted_and_others_keep_their_scores(case, tmp_path, monkeypatch, bad):
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 4)
+    set_chunk_rows(monkeypatch, 4)
     frame = case.frame.head(12).copy()
     run_predict(case, frame, tmp_path / "whole.csv")
     frame.loc[bad, "heavy"] = "EVQL*"
@@ -337,7 +338,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_table_that_changes_while_it_is_read_is_refused(case, tmp_path, monkeypatch, change):
-    monkeypatch.setitem(read_table_chunks.__kwdefaults__, "rows", 7)
+    set_chunk_rows(monkeypatch, 7)
     case.frame.to_csv(tmp_path / "in.csv", index=False)
 
     def embed(frame, store, **_encoders):

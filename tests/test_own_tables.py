@@ -7,6 +7,7 @@ import shlex
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_chunk_rows
 from drawn import COMPOSITION
 from invoke import run
 from trastuzumab import HEAVY, LIGHT
@@ -79,9 +80,7 @@ def test_bad_rows_of_later_chunks_are_listed_too(tmp_path):
     table.loc[[3, 50], "heavy"] = "E*"
     table.to_csv(tmp_path / "t.csv", index=False)
     with pytest.MonkeyPatch.context() as patch:
-        from abag.embed.sequences.tables import read_table_chunks
-
-        patch.setitem(read_table_chunks.__kwdefaults__, "rows", 20)
+        set_chunk_rows(patch, 20)
         with pytest.raises(AbagError, match=r"(?s)2 rows are bad.*rows 5, 52, column"):
             abag.embed_table(tmp_path / "t.csv", tmp_path / "store", **COMPOSITION)
     assert not (tmp_path / "store").exists()

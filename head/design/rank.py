@@ -52,6 +52,7 @@ from abag.head.design.design_options import RankOptions
 from abag.head.evaluation.regime_scores import is_by_chance
 from abag.head.evaluation.ties import equal_groups
 from abag.head.prediction.bundle import load_predictor
+from abag.head.prediction.predictor import Predictor
 from abag.head.prediction.reading import NOTHING, as_in_the_run
 from abag.head.prediction.tables import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
@@ -190,7 +191,7 @@ def rank(
             read_candidates(predictions, reading_options, quantity), quantity
         )
         chosen = aimed(chosen, quantity)
-        _say_regimes(candidates, chosen)
+        _say_regimes(candidates, predictor)
         _refuse_missing_columns(candidates, chosen)
         measured = read_all_measured(candidates, chosen, reading)
         left_out = _left_out(candidates, measured, chosen)
@@ -200,7 +201,7 @@ def rank(
         best = chosen.best
         if chosen.rule == "improvement" and best is None:
             best = _best(candidates, measured, quantity)
-        batch = _choose_batch(candidates, eligible, best, chosen, quantity)
+        batch = _choose_batch(candidates, eligible, best, chosen, quantity, predictor)
         _say_kept(candidates, batch.index, chosen)
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_rows(predictions, reading_options, rows)
@@ -307,14 +308,14 @@ def _in_words(options: RankOptions, drawn: int, batch: int, quantity: Quantity) 
 # ---- what can be chosen --------------------------------------------------------------------------
 
 
-def _say_regimes(candidates: Candidates, options: RankOptions) -> None:
+def _say_regimes(candidates: Candidates, predictor: Predictor | None) -> None:
     """Say what the run has shown for the regimes of the candidates, if they have any."""
     if "regime" not in candidates.frame:
         return
     counts = candidates.frame["regime"].value_counts().to_dict()
     known_counts = {str(name): rows for name, rows in counts.items() if name in REGIMES}
-    if options.run is not None:
-        load_predictor(options.run).say_verdicts(known_counts, "candidate")
+    if predictor is not None:
+        predictor.say_verdicts(known_counts, "candidate")
     elif known_counts:
         words = "; ".join(
             f"{rows:,} ({REGIMES[name].words})" for name, rows in known_counts.items()
@@ -440,8 +441,8 @@ def _say_unranked(
     equal: Ints,
     batch: Ints,
     drawn: int,
-    options: RankOptions,
     quantity: Quantity,
+    predictor: Predictor | None,
 ) -> str | None:
     """Say what the model does not rank; return why the batch is no choice of it, if so."""
     pairs = len(equal)
@@ -464,9 +465,8 @@ def _say_unranked(
         messages.say(f"{candidates.source}: {why}")
         if drawn > MOST_DRAWN * size:
             return why
-    if options.run is None or "regime" not in candidates.frame:
+    if predictor is None or "regime" not in candidates.frame:
         return None
-    predictor = load_predictor(options.run)
     by_chance = [name for name, used in predictor.regimes.items() if is_by_chance(used.verdict)]
     regime = candidates.frame["regime"].iloc[batch].astype(str)
     unranked = int(regime.isin(by_chance).sum())
@@ -510,6 +510,7 @@ def _choose_batch(
     best: float | None,
     options: RankOptions,
     quantity: Quantity,
+    predictor: Predictor | None,
 ) -> _Batch:
     """Order the eligible candidates by their scores, and take the best that the limits allow."""
     equal = _equal(candidates, eligible)
@@ -518,7 +519,7 @@ def _choose_batch(
     order = best_first(score[eligible], level.mean[eligible], _places(equal[eligible]))
     index = _choose(candidates, eligible[order], options)
     drawn = _count_drawn(equal[eligible], equal[index])
-    why_not = _say_unranked(candidates, equal[eligible], index, drawn, options, quantity)
+    why_not = _say_unranked(candidates, equal[eligible], index, drawn, quantity, predictor)
     expected = None
     if candidates.sigma is not None and why_not is None:
         above = np.nan if options.above is None else options.above
