@@ -23,6 +23,7 @@ from abag.embed.sequences.parsing import roles_by_content, with_roles
 from abag.embed.sequences.resolve import find_references, with_references
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import (
+    CHUNK_ROWS,
     EXCEL,
     OneTable,
     Table,
@@ -223,12 +224,17 @@ def read_chunks(
 ) -> Iterator[Table]:
     """Read the rows of a table, or of several, in chunks and without checking them.
 
-    Rows are numbered through all tables by the index of the frames.
+    Rows are numbered through all tables by the index of the frames. A chunk is of at most `rows`
+    rows, by default of `CHUNK_ROWS`.
     """
     tables = several(table)
-    read = partial(read_table_chunks, chains=options.chains, kinds=kinds, as_written=as_written)
-    if rows is not None:
-        read = partial(read, rows=rows)
+    read = partial(
+        read_table_chunks,
+        rows=CHUNK_ROWS if rows is None else rows,
+        chains=options.chains,
+        kinds=kinds,
+        as_written=as_written,
+    )
     if tables is None:
         whole = one_table(table)
         yield from read(whole, columns=options.columns, limit=options.limit, files=options)

@@ -1,0 +1,49 @@
+"""Tables read as the commands read them: all that tests know of where the readers are.
+
+Options are keyword arguments, as in the public functions.
+"""
+
+from dataclasses import replace
+
+import abag
+from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.tables import read_table, read_table_chunks
+from abag.head.data.demo import demo_table
+from abag.head.data.feature_checks import with_feature_columns
+from abag.head.data.labels import label_pairs
+
+__all__ = [
+    "demo_table",
+    "labels_of",
+    "read_chunks",
+    "read_labels",
+    "read_sequences",
+    "read_table",
+    "read_table_chunks",
+]
+
+
+def read_sequences(table, *, kinds=KINDS, as_written=False, **options):
+    """Return the rows of a table with their distinct sequences, without reading labels."""
+    return read_pairs(table, abag.PlanOptions(**options), kinds=kinds, as_written=as_written)
+
+
+def read_chunks(table, *, rows=None, only_sequences=False, as_written=False, **options):
+    """Return the same in chunks of `rows` rows."""
+    flags = {"only_sequences": only_sequences, "as_written": as_written}
+    return read_pair_chunks(table, abag.PlanOptions(**options), rows=rows, **flags)
+
+
+def read_labels(table, **options):
+    """Return the labelled pairs of a table; `abag.dataset` has them too, but needs a store."""
+    chosen = abag.PlanOptions(**options)
+    read = read_pairs(table, replace(chosen, bad_rows="skip", skipped=None))
+    return labels_of(read, refuse_sequences=chosen.bad_rows == "error", **options)
+
+
+def labels_of(read, *, refuse_sequences=False, remembered=None, **options):
+    """Return the labelled pairs of a table whose sequences were read."""
+    chosen = abag.PlanOptions(**options)
+    told = {"refuse_sequences": refuse_sequences, "remembered": remembered}
+    return with_feature_columns(label_pairs(read, chosen, named=chosen, **told), chosen, {})
