@@ -1,4 +1,4 @@
-"""Tables read as the commands read them: all that tests know of where the readers are.
+"""Tables read and split as the commands do it: all that tests know of where this is done.
 
 Options are keyword arguments, as in the public functions.
 """
@@ -12,15 +12,19 @@ from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.labels import label_pairs
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.folds import make_splits
 
 __all__ = [
     "demo_table",
+    "groups_of",
     "labels_of",
     "read_chunks",
     "read_labels",
     "read_sequences",
     "read_table",
     "read_table_chunks",
+    "splits_of",
 ]
 
 
@@ -47,3 +51,13 @@ def labels_of(read, *, refuse_sequences=False, remembered=None, **options):
     chosen = abag.PlanOptions(**options)
     told = {"refuse_sequences": refuse_sequences, "remembered": remembered}
     return with_feature_columns(label_pairs(read, chosen, named=chosen, **told), chosen, {})
+
+
+def groups_of(pairs, **options):
+    """Return the clusters of labelled pairs, as splits with these options need them."""
+    return PairGroups(pairs, abag.DatasetOptions(**options))
+
+
+def splits_of(pairs, **options):
+    """Split labelled pairs as `PairDataset.splits` does, without its cache."""
+    return make_splits(pairs, abag.DatasetOptions(**options))

@@ -8,7 +8,7 @@ from encoding import CPU, batch_of
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import OptionError, StoreError
+from abag import OptionError, StoreError
 from abag.embed.encode import weigh_cdrs
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder

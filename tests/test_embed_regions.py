@@ -5,30 +5,27 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from chunks import set_chunk_rows
+from chunks import set_sizes
 from drawn import COMPOSITION
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import demo_table, read_chunks, read_sequences
 from trastuzumab import CH1, CK, CL, LAMBDA
 from trastuzumab import D13_HEAVY as D13_H
 from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
 import abag
-from abag.core.errors import TableError
-from abag.embed.sequences import domains, parsing
-from abag.embed.sequences.domains import variable_domain
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.parsing import chain_types
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.demo import demo_table
+from abag import TableError
+from abag.embed.sequences import parsing
+from abag.embed.sequences.parsing import chain_types, variable_domain
 
 SIGNAL = "MGWSCIILFLVATATGVHS"
 
 
 def read(heavy, light, **options):
     frame = pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT" * 7})
-    return read_pairs(frame, TableOptions(**options))
+    return read_sequences(frame, **options)
 
 
 @pytest.mark.parametrize("tail", ["", CH1, CH1[:8], "A", "HHHHHH", CH1 + "DKTHTCPPCPAPELLGG"])
@@ -103,7 +100,7 @@ def test_chains_that_cannot_be_cut_are_left_whole_and_counted():
 
 def test_a_glued_antibody_is_split_and_then_cut():
     frame = pd.DataFrame({"antibody": [VH + VL + CK], "antigen": ["MKT"]})
-    pairs = read_pairs(frame, TableOptions(antibody_region="fv"))
+    pairs = read_sequences(frame, antibody_region="fv")
     assert pairs.antibodies.chains == [(VH, VL)]
     assert (pairs.counts["split_antibodies"], pairs.counts["cut_antibodies"]) == (1, 1)
 
@@ -137,7 +134,7 @@ def test_a_table_with_antigens_and_heavy_chains_exchanged_is_refused(light):
     frame = pd.DataFrame({"heavy": [*ANTIGENS, "M|K"], "light": light, "antigen": [VH, D13_H, VH]})
     said = "most antigens are variable domains.*, and most antibodies"
     with pytest.raises(TableError, match=f"{said}.*heavy=antigen --column antigen=heavy"):
-        read_pairs(frame, TableOptions(bad_rows="skip"))
+        read_sequences(frame, bad_rows="skip")
 
 
 @pytest.mark.parametrize(
@@ -145,17 +142,17 @@ def test_a_table_with_antigens_and_heavy_chains_exchanged_is_refused(light):
 )
 def test_antigens_may_be_antibodies(heavy, antigen):
     frame = pd.DataFrame({"heavy": heavy, "antigen": antigen})
-    assert len(read_pairs(frame).frame) == 2
+    assert len(read_sequences(frame).frame) == 2
 
 
 def test_a_light_chain_beside_an_empty_heavy_cell_is_reported():
     frame = pd.DataFrame({"heavy": [VH, "", ""], "light": [VL, VL, LAMBDA], "antigen": "MKT" * 7})
     note = "2 antibodies with a light chain but no heavy one: is its cell empty by mistake?"
-    assert read_pairs(frame).notes == [note]
+    assert read_sequences(frame).notes == [note]
     lights = frame.drop(columns="heavy")
-    assert not read_pairs(lights, TableOptions(columns={"light": "light"})).notes
+    assert not read_sequences(lights, columns={"light": "light"}).notes
     strings = pd.DataFrame({"antibody": [f"|{VL}"], "antigen": "MKT" * 7})
-    assert not read_pairs(strings).notes
+    assert not read_sequences(strings).notes
 
 
 def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
@@ -176,11 +173,11 @@ def test_two_chains_of_one_type_are_counted():
 def test_chunks_agree_with_the_whole_table(monkeypatch):
     table = demo_table().head(40)
     table.loc[:9, ["heavy", "light"]] = table.loc[:9, ["light", "heavy"]].to_numpy()
-    options = TableOptions(chains="auto", antibody_region="fv")
-    whole = read_pairs(table, options).antibodies.chains
-    chunked = [c for chunk in read_pair_chunks(table, options) for c in chunk.antibodies.chains]
+    options = {"chains": "auto", "antibody_region": "fv"}
+    whole = read_sequences(table, **options).antibodies.chains
+    chunked = [c for chunk in read_chunks(table, **options) for c in chunk.antibodies.chains]
     assert chunked == whole
-    assert whole == read_pairs(demo_table().head(40)).antibodies.chains
+    assert whole == read_sequences(demo_table().head(40)).antibodies.chains
 
 
 def test_nothing_is_looked_up_for_antibodies_as_usual(monkeypatch):
@@ -212,7 +209,7 @@ def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
 @pytest.fixture
 def numbered(monkeypatch):
     """The chains that were numbered to find their places."""
-    monkeypatch.setattr(parsing, "CHECKED_AT_MOST", 0)
+    set_sizes(monkeypatch, recognised_cells=0)
     chains = []
     find = parsing.find_domains
     monkeypatch.setattr(parsing, "find_domains", lambda chain: chains.append(chain) or find(chain))
@@ -236,10 +233,9 @@ def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):
     assert len(numbered) == 400
 
 
-def test_of_a_later_chunk_none_are_numbered(numbered, monkeypatch):
-    set_chunk_rows(monkeypatch, 210)
+def test_of_a_later_chunk_none_are_numbered(numbered):
     frame = pd.DataFrame({"heavy": mutants_without_j_segment(215), "light": VL, "antigen": "MKT"})
-    assert len([*read_pair_chunks(frame, TableOptions())]) == 2
+    assert len([*read_chunks(frame, rows=210)]) == 2
     assert len(numbered) == 200
 
 
@@ -252,9 +248,9 @@ def test_a_sample_shows_that_the_columns_are_exchanged():
 
 def test_a_chain_of_many_antibodies_is_numbered_once():
     light = VL.replace("FGQGTK", "CGQETK")
-    sought = domains.find_domains.cache_info().misses
+    sought = parsing.find_domains.cache_info().misses
     read([VH[:5] + a + VH[6:] for a in "ACDEFGHIKLMNPQRSTVWY"], light)
-    assert domains.find_domains.cache_info().misses <= sought + 1
+    assert parsing.find_domains.cache_info().misses <= sought + 1
 
 
 def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):

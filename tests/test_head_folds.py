@@ -10,7 +10,7 @@ import torch
 from drawn import labelled
 from marks import in_ci
 
-from abag.head.models.config import FitConfig
+from abag import FitConfig
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack

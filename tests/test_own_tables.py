@@ -10,16 +10,11 @@ import pytest
 from chunks import set_chunk_rows
 from drawn import COMPOSITION
 from invoke import run
+from reading import demo_table, read_labels, read_sequences
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import AbagError, LabelError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import label_pairs
-from abag.head.plan import plan
+from abag import AbagError, LabelError
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 
@@ -68,7 +63,7 @@ def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(
 def test_more_than_twenty_bad_rows_are_counted():
     table = pd.DataFrame({"heavy": ["E*"] * 25 + HEAVIES, "antigen": AG})
     with pytest.raises(AbagError) as caught:
-        read_pairs(table)
+        read_sequences(table)
     _, same, more = str(caught.value).split("\n  ")
     assert same.startswith("rows 1, 2, 3, 4, ")
     assert ", 19, 20, column 'heavy': character '*'" in same
@@ -94,7 +89,7 @@ def test_plan_and_fit_list_the_rows_that_they_skip(tmp_path):
     table.to_csv(tmp_path / "t.csv", index=False)
     skip = {"bad_rows": "skip"}
     abag.embed_table(tmp_path / "t.csv", tmp_path / "store", **COMPOSITION, **skip)
-    plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv", **skip)
+    abag.plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv", **skip)
     abag.fit(
         tmp_path / "t.csv",
         tmp_path / "store",
@@ -110,7 +105,7 @@ def test_plan_and_fit_list_the_rows_that_they_skip(tmp_path):
     assert skipped["reason"].tolist() == ["unknown residue", "invalid label"]
     assert (tmp_path / "fit.csv").read_text() == (tmp_path / "plan.csv").read_text()
     with pytest.raises(AbagError, match="--skipped: no row is skipped"):
-        plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv")
+        abag.plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv")
 
 
 BAD_TABLES = {
@@ -157,7 +152,7 @@ def test_plan_and_fit_say_the_same_of_the_labels(tmp_path):
     fitted = abag.fit(
         tmp_path / "t.csv", tmp_path / "store", run, split="random", head="ridge", report=False
     )
-    share = [line for line in plan(tmp_path / "t.csv")["problems"] if "alone explains" in line]
+    share = [line for line in abag.plan(tmp_path / "t.csv")["problems"] if "alone explains" in line]
     assert share
     assert set(share) <= set(fitted["warnings"])
 
@@ -179,11 +174,11 @@ def test_a_column_that_names_its_unit_is_the_label(name, unit):
     }[unit]
     np.testing.assert_allclose(TO_PKD[unit](values), PKD, atol=1e-3)
     table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, name: values})
-    for options in (TableOptions(), TableOptions(columns={"pkd": name})):
-        pairs = label_pairs(read_pairs(table, options))
+    for options in ({}, {"columns": {"pkd": name}}):
+        pairs = read_labels(table, **options)
         np.testing.assert_allclose(np.sort(pairs.pkd), PKD, atol=1e-3)
         assert pairs.unit == unit
-    planned = plan(table)
+    planned = abag.plan(table)
     assert f"labels: {name!r} read as {unit}, lower is stronger" in planned["sense"]
     assert planned["refused"] == ""
 
@@ -193,13 +188,13 @@ def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
     with pytest.raises(
         LabelError, match=r"(?s)2 rows are bad.*row 1, .* expected a pKd from 6.5 to 14"
     ):
-        label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14"))
-    pairs = label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14", bad_rows="skip"))
+        read_labels(table, label_range="6.5:14")
+    pairs = read_labels(table, label_range="6.5:14", bad_rows="skip")
     assert pairs.pkd.min() > 6.5
     assert pairs.counts["skipped_labels"] == 2
     for text in ("7", "9:5", "a:b", "nan:7", "5:5"):
         with pytest.raises(AbagError, match=r"--label-range: .* expected MIN:MAX in pKd"):
-            LabelOptions(label_range=text)
+            abag.PlanOptions(label_range=text)
 
 
 @pytest.mark.parametrize("column", ["Antigen", "Target"])
@@ -214,8 +209,8 @@ def test_names_of_antigens_are_answered_with_the_option_for_a_sequence(column, n
     table = pd.DataFrame({"heavy": HEAVIES, column: (names * 12)[:12]})
     said = f"column '{column}' holds names, such as '{names[0]}', not sequences.*--antigen SEQ"
     with pytest.raises(AbagError, match=said):
-        read_pairs(table, TableOptions(bad_rows=bad_rows))
-    assert len(read_pairs(table, TableOptions(antigen=AG)).frame) == 12
+        read_sequences(table, bad_rows=bad_rows)
+    assert len(read_sequences(table, antigen=AG).frame) == 12
 
 
 N = 12
@@ -292,7 +287,7 @@ def test_the_headers_of_public_tables_are_read_or_answered_with_what_reads_them(
     options = dict(options)
     for _ in range(4):  # each message names the next option
         try:
-            planned = plan(tmp_path / "t.tsv", **options)
+            planned = abag.plan(tmp_path / "t.tsv", **options)
             message = planned["refused"]
         except AbagError as error:
             message = str(error)
@@ -306,9 +301,8 @@ def test_the_headers_of_public_tables_are_read_or_answered_with_what_reads_them(
     assert planned["labels"]["range"] == pytest.approx([6, 9.5], abs=0.01)
     assert planned["antibodies"]["unique"] == N
     expected = {(h, x) for h, x in zip(HEAVIES, LIGHTS, strict=True)}
-    pairs = read_pairs(
-        tmp_path / "t.tsv",
-        TableOptions(**{k: v for k, v in options.items() if k in ("columns", "antigen")}),
+    pairs = read_sequences(
+        tmp_path / "t.tsv", **{k: v for k, v in options.items() if k in ("columns", "antigen")}
     )
     if "light" in pairs.columns and table[pairs.columns["light"]].nunique() > 1:
         assert set(pairs.antibodies.chains) == expected
@@ -341,11 +335,11 @@ PPB_ROW = {
 def test_tables_of_structures_are_refused_because_they_hold_no_sequences(tmp_path, row):
     pd.DataFrame([row] * 3).to_csv(tmp_path / "t.tsv", sep="\t", index=False)
     with pytest.raises(AbagError, match=r"no column for heavy, light or antibody.*No column holds"):
-        plan(tmp_path / "t.tsv")
+        abag.plan(tmp_path / "t.tsv")
 
 
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
     table = pd.DataFrame({"HC": HEAVIES, "LC": LIGHTS, "light": "kappa", "antigen": AG})
-    assert read_pairs(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
+    assert read_sequences(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
     with pytest.raises(AbagError, match="fit light equally well"):
-        read_pairs(table.assign(light=LIGHTS))
+        read_sequences(table.assign(light=LIGHTS))
