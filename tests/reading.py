@@ -8,7 +8,7 @@ from dataclasses import replace
 import abag
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.tables import read_table, read_table_chunks
+from abag.embed.sequences.tables import FORMATS, read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.labels import label_pairs
@@ -16,6 +16,7 @@ from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
 
 __all__ = [
+    "FORMATS",
     "demo_table",
     "groups_of",
     "labels_of",

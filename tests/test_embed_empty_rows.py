@@ -7,7 +7,7 @@ from reading import demo_table, read_chunks, read_sequences
 
 import abag
 from abag import SequenceError, TableError
-from abag.head.estimators.sequence_frame import NotAFrame, read_frame
+from abag.sklearn import PairVectorizer
 
 EMPTY = [0, 7, 8, 63]
 """Positions of the empty rows among the others; the last is the last row."""
@@ -127,5 +127,6 @@ def test_every_command_skips_them_and_says_so_once(tmp_path):
 
 
 def test_estimators_refuse_them_as_labels_and_predictions_are_one_per_row():
-    with pytest.raises(NotAFrame, match=r"X: row 1 has no valid sequences \(4 such rows\)"):
-        read_frame(spaced())
+    frame = spaced()[["heavy", "light", "antigen"]]
+    with pytest.raises(ValueError, match=r"X: row 1 has no valid sequences \(4 such rows\)"):
+        PairVectorizer("store").fit_transform(frame)

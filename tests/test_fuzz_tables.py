@@ -20,10 +20,9 @@ import openpyxl
 import pandas as pd
 import pytest
 from marks import in_ci
-from reading import read_chunks, read_labels, read_sequences, read_table, read_table_chunks
+from reading import FORMATS, read_chunks, read_labels, read_sequences, read_table, read_table_chunks
 
 from abag import AbagError
-from abag.embed.sequences.tables import FORMATS
 
 GOOD = ["EVQLVESGGGLVQ", "DIQMTQSPSSLSA", "MKTAYIAKQR", "evqlves", "EVQ|DIQ"]
 ODD = [

@@ -44,6 +44,7 @@ def labelled(name, values, **options):
 STATED = {
     "KD (nM)": "kd_nm", "KD (µM)": "kd_um", "KD (μM)": "kd_um", "KD (uM)": "kd_um",
     "Kd avg (M)": "kd_m", "Fab KD (nM)": "kd_nm", "KD (nM) mean": "kd_nm", "SPR KD (nM)": "kd_nm",
+    "kd_nM": "kd_nm", "IC50 [ug/mL]": "ug_ml",
     "BLI_KD_nM": "kd_nm", "Affinity_nM": "kd_nm", "KD_pM": "kd_pm", "KD mM": "kd_mm",
     "Binding Affinity (KD nM)": "kd_nm", "IC50 avg (nM)": "kd_nm", "IgG Kd avg (nM)": "kd_nm",
     "fit KD (nM)": "kd_nm", "Kd [nM]": "kd_nm", "KD(M)": "kd_m", "KDnM": "kd_nm",

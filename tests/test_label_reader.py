@@ -130,6 +130,16 @@ def test_a_label_option_that_contradicts_the_header_is_refused_by_every_command(
     assert abag.plan(at / "nm.csv", label="kd_um")["refused"]
 
 
+def test_no_other_quantity_is_proposed_to_a_run_of_affinities(case):
+    at, frame, _ = case
+    for name in ("enrichment", "y"):
+        table = frame.rename(columns={"pKd": name})
+        with pytest.raises(ColumnError, match="no column for pkd") as refused:
+            abag.evaluate(at / "run-nm", table=table)
+        assert "value" not in str(refused.value)
+        assert "quantity" not in str(refused.value)
+
+
 # ---- predictions of another tool -----------------------------------------------------------------
 
 

@@ -318,3 +318,8 @@ def test_a_parent_that_is_no_antibody_is_refused_first():
     for parent in (HEAVY + "1", "ATGCATGC" * 10):
         with pytest.raises(SequenceError, match=r"^--parent: "):
             read_sequences(table, parent=parent, antigen=RBD)
+
+
+def test_a_substitution_at_an_insertion_is_no_frame_shift():
+    (mutation,) = read_mutations("H:Y100fS")
+    assert (mutation.wild, mutation.position, mutation.residues) == ("Y", "100F", "S")

@@ -7,19 +7,15 @@ import invoke
 import numpy as np
 import pandas as pd
 import pytest
-from reading import labels_of, read_labels, read_sequences
+from reading import read_labels, read_sequences
 from sklearn.metrics import mean_squared_error
 from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import ColumnError, LabelError, OptionError, PredictionError
-from abag.head.data.label_column import UnclearLabel
-from abag.head.data.label_unit import Remembered
 from abag.head.data.quantity import PKD, Quantity, read_value_header
 from abag.head.evaluation.metrics import MeasuredRows
 from abag.head.evaluation.strong import score_strong
-from abag.head.evaluation.verdicts import label_problems
-from abag.head.runs.run_folder import read_run
 from abag.sklearn import AffinityRegressor
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -48,8 +44,7 @@ def table(name, values):
 
 
 def labelled(name, values, columns=None, **options):
-    read = read_sequences(table(name, values), columns=columns or {})
-    return labels_of(read, **options)
+    return read_labels(table(name, values), columns=columns or {}, **options)
 
 
 VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
@@ -125,9 +120,7 @@ def test_an_enrichment_from_2_to_14_is_not_called_pkd():
 @pytest.mark.parametrize("column", ["HIC", "BVP ELISA", "fitness", "value"])
 def test_a_label_that_says_nothing_is_not_called_pkd_unless_the_user_does(column):
     values = [2.0, 5, 8, 11, 13, 14]
-    with pytest.raises(
-        UnclearLabel, match=r"does not say what it measures.*--label value --better"
-    ):
+    with pytest.raises(ColumnError, match=r"does not say what it measures.*--label value --better"):
         labelled(column, values, {"label": column})
     assert labelled(column, values, {"label": column}, label="pkd").quantity == PKD
     assert labelled(column, values, {"pkd": column}).quantity == PKD
@@ -169,15 +162,15 @@ def test_one_of_several_numbers_is_not_guessed():
 
 def test_a_quantity_beside_a_copy_called_fitness_is_proposed_first():
     said = "but 'Tm' is named like a quantity that is no affinity: use --column label=Tm. 'fitness'"
-    with pytest.raises(UnclearLabel, match=said):
+    with pytest.raises(ColumnError, match=said):
         read_labels(table("Tm", VALUES).assign(fitness=VALUES))
 
 
 def test_a_constant_beside_the_label_is_no_second_label():
     frame = table("Tm", VALUES).assign(pH=7.4)
     assert read_labels(frame).reading.column == "Tm"
-    read = read_sequences(table("fitness", VALUES).assign(pH=7.4))
-    assert labels_of(read, better="higher").reading.column == "fitness"
+    frame = table("fitness", VALUES).assign(pH=7.4)
+    assert read_labels(frame, better="higher").reading.column == "fitness"
 
 
 def test_a_column_that_pandas_writes_for_its_index_is_not_a_label(tmp_path):
@@ -306,18 +299,16 @@ def test_the_floor_is_at_the_bad_end(better, worst):
     values = np.linspace(2, 8, 40)
     values[:6] = worst
     frame = drawn.assign(y=values).drop(columns="effect")
-    read = read_sequences(frame, no_antigen=True)
-    options = {"label": "value", "better": better}
-    pairs = labels_of(read, **options, floor="censor")
+    options = {"no_antigen": True, "label": "value", "better": better}
+    pairs = read_labels(frame, **options, floor="censor")
     assert set(pairs.censored[pairs.pkd == worst]) == {-1 if better == "higher" else 1}
-    problems = label_problems(labels_of(read, **options))
-    assert any("a floor" in problem for problem in problems)
+    assert any("a floor" in problem for problem in abag.plan(frame, **options)["problems"])
 
 
 def test_replicates_that_differ_by_more_than_a_standard_deviation_are_said():
     frame = pd.concat([table("Tm", VALUES), table("Tm", [-9.0, *VALUES[1:]])], ignore_index=True)
     spread = pd.Series(frame["Tm"]).std()
-    (said,) = [line for line in label_problems(read_labels(frame)) if "apart" in line]
+    (said,) = [line for line in abag.plan(frame)["problems"] if "apart" in line]
     assert said == (
         f"1 pair has labels or bounds more than {spread:.3g} Tm, a standard deviation, apart. See "
         "--replicates."
@@ -326,8 +317,8 @@ def test_replicates_that_differ_by_more_than_a_standard_deviation_are_said():
 
 def test_labels_over_many_orders_of_magnitude_are_a_problem():
     drawn = variants(40).drop(columns="effect")
-    read = read_sequences(drawn.assign(MFI=10 ** np.linspace(0, 6, 40)), no_antigen=True)
-    assert any("logarithms" in problem for problem in label_problems(labels_of(read)))
+    planned = abag.plan(drawn.assign(MFI=10 ** np.linspace(0, 6, 40)), no_antigen=True)
+    assert any("logarithms" in problem for problem in planned["problems"])
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -458,7 +449,6 @@ def test_the_rmse_of_a_run_is_that_of_its_predictions(runs):
         rows = tested[tested["regime"] == regime["regime"]]
         rmse = mean_squared_error(rows["measured"], rows["predicted"]) ** 0.5
         assert regime["rmse"] == pytest.approx(rmse)
-    assert {"pkd", "pkd_predicted"} < {*read_run(runs / "tm").tested}
 
 
 def test_the_mirror_of_a_quantity_is_learned_as_its_mirror(runs, tmp_path):
@@ -554,15 +544,6 @@ def test_evaluate_reads_the_quantity_of_the_run_and_no_other(runs):
     kd = pd.read_csv(runs / "ddg.csv").rename(columns={"ddG (kcal/mol)": "KD (nM)"})
     with pytest.raises(LabelError, match="named like kd_nm, an affinity; expected ddG"):
         abag.evaluate(runs / "ddg", table=kd, columns={"label": "KD (nM)"})
-
-
-def test_no_other_quantity_is_proposed_to_a_run_of_affinities():
-    remembered = Remembered(column="KD (nM)", unit="kd_nm")
-    for name in ("enrichment", "y"):
-        with pytest.raises(ColumnError, match="no column for pkd") as refused:
-            read_labels(table(name, VALUES), remembered=remembered)
-        assert "value" not in str(refused.value)
-        assert "quantity" not in str(refused.value)
 
 
 def test_predictions_of_another_tool_are_compared_as_they_are(runs):

@@ -10,8 +10,6 @@ import pytest
 from invoke import one_line, run
 
 import abag
-from abag.head.data.quantity import PKD
-from abag.head.runs.rounds import read_measured_rows
 
 QUICK = {"head": "ridge", "split": "random", "report": False, "device": "cpu"}
 SCORES = {"features": ("ddg",), "categories": ("lab",), "error": "sd"}
@@ -78,7 +76,7 @@ def test_a_third_round_reads_the_columns_of_all(campaign):
 
 def test_a_run_keeps_features_categories_and_errors_of_each_measurement(campaign):
     fit(campaign, "kept", campaign.first, **SCORES)
-    rows = read_measured_rows(campaign.at / "kept", PKD)
+    rows = pd.read_parquet(campaign.at / "kept" / "measured.parquet")
     table = campaign.first.reset_index(drop=True).iloc[rows["row"].to_numpy() - 1]
     np.testing.assert_array_equal(rows["feature:ddg"], table["ddg"])
     assert rows["category:lab"].tolist() == table["lab"].tolist()
@@ -156,7 +154,7 @@ def test_likelihoods_of_the_store_join_the_next_round(tmp_path):
     options = QUICK | {"features": ("ddg", "antibody_loglik"), "antibody_vectors": ("mean",)}
     at = {name: tmp_path / name for name in ("first", "second", "whole")}
     abag.fit(frame[:35], tmp_path / "store", at["first"], **options)
-    assert "feature:antibody_loglik" not in read_measured_rows(at["first"], PKD)
+    assert "feature:antibody_loglik" not in pd.read_parquet(at["first"] / "measured.parquet")
     abag.fit(frame[35:], tmp_path / "store", at["second"], add=str(at["first"]), report=False)
     abag.fit(frame, tmp_path / "store", at["whole"], **options)
     columns = [frame["heavy"].tolist(), None, frame["antigen"].tolist()]

@@ -8,7 +8,6 @@ from trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 import abag
 from abag import ColumnError, OptionError, SequenceError, TableError
-from abag.embed.sequences.mutations import read_mutations
 
 PARENT = f"{HEAVY}|{LIGHT}"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEK"
@@ -37,11 +36,6 @@ def test_positions_with_letters_are_no_column_of_mutations():
     table = pd.DataFrame({"position": ["52A", "100B"], "pKd": [8.0, 9.0]})
     with pytest.raises(ColumnError, match="no column holds mutations"):
         chains_of(table)
-
-
-def test_a_substitution_at_an_insertion_is_no_frame_shift():
-    (mutation,) = read_mutations("H:Y100fS")
-    assert (mutation.wild, mutation.position, mutation.residues) == ("Y", "100F", "S")
 
 
 @pytest.mark.parametrize(
