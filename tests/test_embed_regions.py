@@ -23,9 +23,12 @@ from abag.embed.sequences.parsing import chain_types, variable_domain
 SIGNAL = "MGWSCIILFLVATATGVHS"
 
 
+def table(heavy, light):
+    return pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT" * 7})
+
+
 def read(heavy, light, **options):
-    frame = pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT" * 7})
-    return read_sequences(frame, **options)
+    return read_sequences(table(heavy, light), **options)
 
 
 @pytest.mark.parametrize("tail", ["", CH1, CH1[:8], "A", "HHHHHH", CH1 + "DKTHTCPPCPAPELLGG"])
@@ -81,7 +84,8 @@ def test_fabs_and_fvs_of_the_same_antibody_get_the_same_key_with_fv():
     assert len(read(*chains).antibodies.keys) == 3
     cut = read(*chains, antibody_region="fv")
     assert cut.antibodies.chains == [(VH, VL)]
-    assert cut.notes == ["1 antibody cut to variable domains"]
+    planned = abag.plan(table(*chains), antibody_region="fv")
+    assert planned["notes"] == ["1 antibody cut to variable domains"]
 
 
 def test_antibodies_with_constant_domains_are_counted_with_what_to_do():
@@ -142,17 +146,17 @@ def test_a_table_with_antigens_and_heavy_chains_exchanged_is_refused(light):
 )
 def test_antigens_may_be_antibodies(heavy, antigen):
     frame = pd.DataFrame({"heavy": heavy, "antigen": antigen})
-    assert len(read_sequences(frame).frame) == 2
+    assert abag.plan(frame)["rows"] == 2
 
 
 def test_a_light_chain_beside_an_empty_heavy_cell_is_reported():
     frame = pd.DataFrame({"heavy": [VH, "", ""], "light": [VL, VL, LAMBDA], "antigen": "MKT" * 7})
     note = "2 antibodies with a light chain but no heavy one: is its cell empty by mistake?"
-    assert read_sequences(frame).notes == [note]
+    assert abag.plan(frame)["notes"] == [note]
     lights = frame.drop(columns="heavy")
-    assert not read_sequences(lights, columns={"light": "light"}).notes
+    assert not abag.plan(lights, columns={"light": "light"})["notes"]
     strings = pd.DataFrame({"antibody": [f"|{VL}"], "antigen": "MKT" * 7})
-    assert not read_sequences(strings).notes
+    assert not abag.plan(strings)["notes"]
 
 
 def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
@@ -166,8 +170,9 @@ def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
 
 
 def test_two_chains_of_one_type_are_counted():
-    assert "2 heavy or two light" not in read([VH, VH], [VL, D13_H]).notes[0]
-    assert read([VH, VH], [VL, D13_H]).counts["same_type_antibodies"] == 1
+    planned = abag.plan(table([VH, VH], [VL, D13_H]))
+    assert "2 heavy or two light" not in planned["notes"][0]
+    assert planned["found"]["same_type_antibodies"] == 1
 
 
 def test_chunks_agree_with_the_whole_table(monkeypatch):

@@ -45,7 +45,10 @@ def test_each_filled_cell_is_a_pair_and_an_empty_one_is_none(tmp_path, name):
     assert sides == {
         round(9 - np.log10(kd), 6): side for kd, side in ((12.5, 0), (1000, -1), (3, 0), (40, 0))
     }
-    assert "4 labels, 2 empty cells left out as not measured" in read.notes[0]
+    assert (
+        "4 labels, 2 empty cells left out as not measured"
+        in abag.plan(path, matrix=True)["notes"][0]
+    )
 
 
 def test_names_on_both_sides_of_a_matrix(tmp_path):
@@ -66,8 +69,8 @@ def test_names_on_both_sides_of_a_matrix(tmp_path):
     assert read.frame["label"].tolist() == [8.1, 5.5, 6.0]
     # a column of numbers that names no antigen is not dropped
     cells.assign(weight=[1.0, 2.0]).to_csv(tmp_path / "w.csv", index=False)
-    with pytest.raises(Exception, match="'weight' has no sequence in all"):
-        read_sequences(tmp_path / "w.csv", **options)
+    with pytest.raises(abag.AbagError, match="'weight' has no sequence in all"):
+        abag.plan(tmp_path / "w.csv", **options)
 
 
 def test_a_table_of_pairs_is_no_matrix(tmp_path):

@@ -280,7 +280,7 @@ def test_mutations_without_a_wild_type_as_in_evolvepro_are_read_and_said_to_be_u
     # the well of a plate is not a mutation
     wells = table.rename(columns={"Variant": "well"})
     with pytest.raises(ColumnError, match="no column holds mutations"):
-        read_sequences(wells, parent=f"{HEAVY}|", antigen=RBD)
+        abag.plan(wells, parent=f"{HEAVY}|", antigen=RBD)
 
 
 def test_letters_need_a_numbering_that_has_them():
@@ -305,12 +305,12 @@ def test_no_mutation_is_ever_lost():
 def test_a_column_of_mutations_that_is_not_applied_is_said():
     cells = [named(HEAVY, place, "W") for place in (2, 3, 4, 5)]
     table = pd.DataFrame({"heavy": [HEAVY] * 4, "antigen": [RBD] * 4, "mutation": cells})
-    (note,) = read_sequences(table).notes
+    (note,) = abag.plan(table)["notes"]
     assert "holds mutations that are not applied" in note
     assert "--column mutations=mutation or --column antigen_mutations=mutation" in note
     # the sequences of the variants are in the table
     table["heavy"] = [exchanged(HEAVY, (place, "W")) for place in (2, 3, 4, 5)]
-    assert read_sequences(table).notes == []
+    assert abag.plan(table)["notes"] == []
 
 
 def test_a_parent_that_is_no_antibody_is_refused_first():

@@ -86,21 +86,21 @@ def test_a_column_of_names_of_antigens_is_told_the_option_too(frame):
         read_sequences(frame)
 
 
-def test_an_antigen_column_is_used_without_the_option_and_ignored_with_it(frame, said):
+def test_an_antigen_column_is_used_without_the_option_and_ignored_with_it(frame):
     frame["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
     assert read_sequences(frame).antigens.chains == [("MKTIIALSYIFCLVFADYKDDDDK",)]
-    read_sequences(frame, no_antigen=True).report_notes()
-    assert said[0] == "table: column 'antigen' is ignored: antibodies alone (--no-antigen)"
+    note = abag.plan(frame, no_antigen=True)["notes"][0]
+    assert note == "column 'antigen' is ignored: antibodies alone (--no-antigen)"
 
 
-def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame, said):
+def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame):
     frame["strain"] = np.resize(["WA1", "BA.1"], len(frame))
     frame["target_name"] = "one"
-    read_sequences(frame, no_antigen=True).report_notes()
-    assert said[0] == (
-        "table: column 'strain' may hold antigens, and is not used: antibodies alone (--no-antigen)"
+    notes = abag.plan(frame, no_antigen=True)["notes"]
+    assert notes[0] == (
+        "column 'strain' may hold antigens, and is not used: antibodies alone (--no-antigen)"
     )
-    assert not any("target_name" in line for line in said)
+    assert not any("target_name" in note for note in notes)
 
 
 @pytest.mark.parametrize("options", [{"antigen": "MKT"}, {"columns": {"antigen": "a"}}])

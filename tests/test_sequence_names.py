@@ -84,14 +84,14 @@ def test_names_without_a_sequence_are_bad_rows_and_peptides_are_no_names(tmp_pat
     table = pd.DataFrame({"clone": ["tras", "tra", "ACE"], "antigen": [ANTIGENS["HER2 ECD"]] * 3})
     options = {"sequences": (path,)}
     with pytest.raises(abag.AbagError, match="2 rows are bad") as caught:
-        read_sequences(table, **options)
+        abag.plan(table, **options)
     # ACE consists of residues, and is no sequence in a column of names
     assert "row 2, column 'clone': 'tra' has no sequence in a.fasta (did you mean 'tras'?)" in str(
         caught.value
     )
     assert "row 3, column 'clone': 'ACE' has no sequence" in str(caught.value)
-    read = read_sequences(table, sequences=(path,), bad_rows="skip")
-    assert read.notes[-1].startswith("2 bad rows skipped (name without a sequence: 2 rows")
+    planned = abag.plan(table, sequences=(path,), bad_rows="skip")
+    assert planned["notes"][-1].startswith("2 bad rows skipped (name without a sequence: 2 rows")
 
 
 def test_chunks_are_read_by_what_the_first_decided(tmp_path):
@@ -116,7 +116,7 @@ def test_a_name_with_two_sequences_is_refused_with_both_places(tmp_path, suffix)
         places = "'VEGF' at a.fasta record 1 and a.fasta record 3"
     table = pd.DataFrame({"heavy": [HEAVY], "antigen": ["VEGF"]})
     with pytest.raises(TableError, match="a name has different sequences") as caught:
-        read_sequences(table, sequences=(str(tmp_path / f"a{suffix}"),))
+        abag.plan(table, sequences=(str(tmp_path / f"a{suffix}"),))
     assert places in str(caught.value)
 
 
@@ -132,7 +132,7 @@ def test_a_first_word_of_two_records_stands_for_none_of_them(tmp_path):
     path = write_fasta(tmp_path / "a.fasta", records)
     table = pd.DataFrame({"heavy": [HEAVY] * 2, "antigen": ["VEGF", "VEGF mouse"]})
     with pytest.raises(abag.AbagError, match="'VEGF' may be 'VEGF human'"):
-        read_sequences(table, sequences=(path,))
+        abag.plan(table, sequences=(path,))
 
 
 def test_sequences_that_no_column_names_are_refused(tmp_path):
@@ -142,7 +142,7 @@ def test_sequences_that_no_column_names_are_refused(tmp_path):
         read_sequences(table, sequences=(path,))
     # a table of measured pairs may have the sequences that another one names
     table = table.assign(heavy=HEAVY)
-    notes = read_sequences(table, sequences=(path,)).notes
+    notes = abag.plan(table, sequences=(path,))["notes"]
     assert "--sequences a.fasta is not used: the columns hold sequences" in notes
 
 
@@ -158,7 +158,7 @@ def test_one_antigen_may_come_from_a_file(tmp_path):
     assert chains_of(read, "antigen") == [(ANTIGENS["HER2 ECD"],)]
     two = write_fasta(tmp_path / "two.fasta", [*ANTIGENS.items()])
     with pytest.raises(TableError, match="holds 2 sequences"):
-        read_sequences(pd.DataFrame({"heavy": [HEAVY]}), antigen=two)
+        abag.plan(pd.DataFrame({"heavy": [HEAVY]}), antigen=two)
 
 
 def test_a_run_of_names_is_continued_when_the_files_have_moved(tmp_path):

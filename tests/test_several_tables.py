@@ -40,7 +40,7 @@ def test_rows_and_sequences_are_those_of_one_table_with_all_rows(files):
     assert read.frame["round"].isna().tolist() == [True] * 50 + [False] * 45
     assert read.row_numbers.tolist() == [*range(2, 52), *range(2, 47)]
     assert read.positions.tolist() == [*range(95)]
-    notes = " ".join(read.notes)
+    notes = " ".join(abag.plan(files)["notes"])
     assert "b.txt: columns are read as those of the others: 'VH' as 'heavy'" in notes
 
 
@@ -135,9 +135,9 @@ def test_bad_rows_are_listed_with_their_table(tmp_path, files):
 def test_columns_that_would_be_mixed_up_are_refused(tmp_path, files):
     SECOND.assign(heavy="x").to_csv(tmp_path / "e.csv", index=False)
     with pytest.raises(abag.AbagError, match=r"^e\.csv"):
-        read_sequences([files[0], tmp_path / "e.csv"])
+        abag.plan([files[0], tmp_path / "e.csv"])
     with pytest.raises(TableError, match="is given twice"):
-        read_sequences([files[0], files[0]])
+        abag.plan([files[0], files[0]])
 
 
 def test_commands_read_several_tables(tmp_path, files):

@@ -88,7 +88,7 @@ def test_a_light_chain_with_an_unclear_name_is_not_left_out(tmp_path):
     path.write_text("".join(f">{name}\n{chain}\n" for name, chain in records))
     table = pd.DataFrame({"antibody": ["mab1", "D1.3"], "pKd": [8.0, 9.0]})
     with pytest.raises(SequenceError, match="'mab1' may be 'MAB1', 'MAb1'"):
-        read_sequences(table, antigen=ANTIGEN, sequences=(str(path),))
+        abag.plan(table, antigen=ANTIGEN, sequences=(str(path),))
 
 
 def test_a_table_of_mutations_alone_is_refused_with_the_option_that_reads_it():
