@@ -246,7 +246,7 @@ def plain(row):
     st.integers(1, 9),
     st.sampled_from([1, 1 << 26]),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
     rows, chunk_rows, held_bytes
 ):

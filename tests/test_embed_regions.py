@@ -199,7 +199,7 @@ PIECES = [VH, VL, LAMBDA, CH1, CK, CL, VH[:-9], VL[:84], "FG", "W", "PSVFPLAP", 
 chains = st.lists(st.sampled_from(PIECES), max_size=3).map("".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(chains, chains).filter(any), min_size=1, max_size=6, unique=True))
 def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
     usual = [(VH, VL)] * (2 * len(antibodies))  # so that no table is refused
