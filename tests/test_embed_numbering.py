@@ -3,12 +3,12 @@
 from importlib import metadata
 from types import SimpleNamespace
 
+import immunum
 import numpy as np
 import pytest
 from chunks import set_cores
 from trastuzumab import HEAVY, LIGHT
 
-from abag.embed.sequences import numbering
 from abag.embed.sequences.domains import locate_positions
 from abag.embed.sequences.numbering import CHAINS, number_antibodies
 
@@ -65,7 +65,7 @@ def same(first, second):
 
 def test_a_second_numbering_is_read_whatever_the_order(antibodies, tmp_path, monkeypatch):
     first = number_antibodies(antibodies, tmp_path)
-    monkeypatch.setattr(numbering, "number_chains", None)
+    monkeypatch.setattr(immunum.Annotator, "number", None)
     assert same(first, number_antibodies(antibodies[::-1] + antibodies[:3], tmp_path))
 
 

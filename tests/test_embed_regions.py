@@ -2,6 +2,7 @@
 
 import itertools
 
+import immunum
 import numpy as np
 import pandas as pd
 import pytest
@@ -185,14 +186,28 @@ def test_chunks_agree_with_the_whole_table(monkeypatch):
     assert whole == read_sequences(demo_table().head(40)).antibodies.chains
 
 
-def test_nothing_is_looked_up_for_antibodies_as_usual(monkeypatch):
-    monkeypatch.setattr(parsing, "find_domains", None)
-    monkeypatch.setattr(parsing, "variable_domain", None)
-    heavies = [VH, D13_H, "QVQ", VH]
+@pytest.fixture
+def numbered(monkeypatch):
+    """The chains that immunum numbers to find their domains; none twice in one process."""
+    chains = []
+    number = immunum.Annotator.number_domains
+
+    def noted(annotator, chain):
+        chains.append(chain)
+        return number(annotator, chain)
+
+    monkeypatch.setattr(immunum.Annotator, "number_domains", noted)
+    return chains
+
+
+def test_no_chain_of_antibodies_as_usual_is_numbered(numbered):
+    heavy = f"{VH[:8]}W{VH[9:]}"  # no other test has numbered it
+    heavies = [heavy, D13_H, "QVQ", heavy]
     lights = [VL, LAMBDA, "DIQ", ""]
     assert read(heavies, lights).antibodies.forms[:2] == ["", ""]
-    cut = read([VH], [VL], antibody_region="fv")
-    assert cut.antibodies.chains == [(VH, VL)]
+    cut = read([heavy], [VL], antibody_region="fv")
+    assert cut.antibodies.chains == [(heavy, VL)]
+    assert not numbered
 
 
 PIECES = [VH, VL, LAMBDA, CH1, CK, CL, VH[:-9], VL[:84], "FG", "W", "PSVFPLAP", "A" * 90]
@@ -211,51 +226,43 @@ def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
         assert alone.forms[-1] == form_of[alone.chains[-1]]
 
 
-@pytest.fixture
-def numbered(monkeypatch):
-    """The chains that were numbered to find their places."""
-    set_sizes(monkeypatch, recognised_cells=0)
-    chains = []
-    find = parsing.find_domains
-    monkeypatch.setattr(parsing, "find_domains", lambda chain: chains.append(chain) or find(chain))
-    return chains
-
-
-def mutants_without_j_segment(n):
-    """As many heavy chains as asked for, cut before framework 4."""
+def mutants_without_j_segment(n, of_test):
+    """As many heavy chains as asked for, cut before framework 4; each test has its own."""
     letters = itertools.product("ACDEFGHIKLMNPQRSTVWY", "ACDEFGHIKLM")
-    return [VH[:5] + a + VH[6:-11] + b for a, b in itertools.islice(letters, n)]
+    start = f"{VH[:9]}{of_test}"
+    return [start[:5] + a + start[6:] + VH[10:-11] + b for a, b in itertools.islice(letters, n)]
 
 
-def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):
-    pairs = read(mutants_without_j_segment(220), VL)
-    assert len(numbered) == parsing.NUMBERED_AT_MOST == 200
+def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered, monkeypatch):
+    set_sizes(monkeypatch, recognised_cells=0)
+    pairs = read(mutants_without_j_segment(220, "A"), VL)
+    assert len(numbered) == 200
     (note,) = pairs.notes
     assert note.startswith("20 antibodies with a chain without a clear J segment")
     assert "--chains auto" in note
-    few = read(mutants_without_j_segment(200), VL)
+    few = read(mutants_without_j_segment(200, "C"), VL)
     assert not few.notes
     assert len(numbered) == 400
 
 
-def test_of_a_later_chunk_none_are_numbered(numbered):
-    frame = pd.DataFrame({"heavy": mutants_without_j_segment(215), "light": VL, "antigen": "MKT"})
+def test_of_a_later_chunk_none_are_numbered(numbered, monkeypatch):
+    set_sizes(monkeypatch, recognised_cells=0)
+    frame = table(mutants_without_j_segment(215, "D"), VL)
     assert len([*read_chunks(frame, rows=210)]) == 2
     assert len(numbered) == 200
 
 
 def test_a_sample_shows_that_the_columns_are_exchanged():
-    heavies = mutants_without_j_segment(220)
+    heavies = mutants_without_j_segment(220, "E")
     with pytest.raises(TableError, match="most rows hold a light chain"):
         read(VL, heavies)
     assert read(VL, heavies, chains="auto").antibodies.chains == [(h, VL) for h in heavies]
 
 
-def test_a_chain_of_many_antibodies_is_numbered_once():
-    light = VL.replace("FGQGTK", "CGQETK")
-    sought = parsing.find_domains.cache_info().misses
+def test_a_chain_of_many_antibodies_is_numbered_once(numbered):
+    light = VL.replace("FGQGTK", "CGQEWK")
     read([VH[:5] + a + VH[6:] for a in "ACDEFGHIKLMNPQRSTVWY"], light)
-    assert parsing.find_domains.cache_info().misses <= sought + 1
+    assert numbered == [light]
 
 
 def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):
