@@ -21,15 +21,9 @@ from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.parsing import roles_by_content, with_roles
 from abag.embed.sequences.resolve import find_references, with_references
+from abag.embed.sequences.table_files import EXCEL, bare_suffix
 from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import (
-    EXCEL,
-    OneTable,
-    Table,
-    TableLike,
-    bare_suffix,
-    read_table_chunks,
-)
+from abag.embed.sequences.tables import OneTable, Table, TableLike, read_table_chunks
 
 FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""

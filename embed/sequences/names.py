@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from abag.core.errors import SequenceError, TableError
-from abag.embed.sequences.tables import bare_suffix, is_gzip
+from abag.embed.sequences.table_files import bare_suffix, is_gzip
 
 FASTA = (".fasta", ".fa")
 ANY = "sequence"

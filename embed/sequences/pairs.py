@@ -41,14 +41,9 @@ from abag.embed.sequences.parsing import (
     with_roles,
 )
 from abag.embed.sequences.resolve import find_references, with_references
+from abag.embed.sequences.table_files import bare_suffix
 from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import (
-    Table,
-    TableLike,
-    bare_suffix,
-    read_table,
-    read_table_chunks,
-)
+from abag.embed.sequences.tables import Table, TableLike, read_table, read_table_chunks
 
 _DEFAULTS = TableOptions()
 

@@ -58,8 +58,9 @@ from abag.embed.sequences.parsing import (
     holds_sequences,
     roles_by_content,
 )
+from abag.embed.sequences.table_files import FORMATS, bare_suffix
 from abag.embed.sequences.table_options import Numbering, ReferenceOptions, TableOptions
-from abag.embed.sequences.tables import FORMATS, Table, bare_suffix, read_table
+from abag.embed.sequences.tables import Table, read_table
 
 _GENERIC_SEQUENCE = re.compile("(protein)?(seq|sequence|aa|aaseq|aminoacidsequence)")
 _NAME_COLUMNS: Mapping[Kind | None, str] = {

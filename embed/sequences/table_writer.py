@@ -19,7 +19,7 @@ from abag.core.errors import TableError
 from abag.core.files import replacing
 from abag.core.messages import first_line
 from abag.embed.sequences.columns import quote_names
-from abag.embed.sequences.tables import FORMATS, bare_suffix, is_gzip
+from abag.embed.sequences.table_files import FORMATS, bare_suffix, is_gzip
 
 WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
 OpenWriter: TypeAlias = Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]
