@@ -19,8 +19,8 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES
-from abag.embed.sequences.parsing import roles_by_content, with_roles
-from abag.embed.sequences.resolve import find_references, with_references
+from abag.embed.sequences.contents import roles_by_content, with_roles
+from abag.embed.sequences.references import find_references, with_references
 from abag.embed.sequences.table_files import EXCEL, bare_suffix
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import OneTable, Table, TableLike, read_table_chunks

@@ -28,19 +28,21 @@ from abag.embed.sequences.changes import (
     count_line_breaks,
     describe_counts,
 )
-from abag.embed.sequences.joined import JoinedTables, Part, join_tables, one_table, several
-from abag.embed.sequences.parsing import (
-    NO_REFERENCES,
-    ParsedColumn,
-    References,
+from abag.embed.sequences.contents import (
     drop_unused_roles,
-    parse_antibodies,
-    parse_antigens,
     refuse_exchanged,
     roles_by_content,
     with_roles,
 )
-from abag.embed.sequences.resolve import find_references, with_references
+from abag.embed.sequences.joined import JoinedTables, Part, join_tables, one_table, several
+from abag.embed.sequences.parsed_column import ParsedColumn
+from abag.embed.sequences.parsing import parse_antibodies, parse_antigens
+from abag.embed.sequences.references import (
+    NO_REFERENCES,
+    References,
+    find_references,
+    with_references,
+)
 from abag.embed.sequences.table_files import bare_suffix
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import Table, TableLike, read_table, read_table_chunks
