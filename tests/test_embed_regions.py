@@ -132,6 +132,13 @@ def test_few_exchanged_rows_are_counted_and_exchanged_only_on_request():
 ANTIGENS = ["KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG" * 2, "MKTAYIAKQRQISFVKSHF" * 6]
 
 
+@pytest.mark.parametrize("chains", [("", VH), (VL, ""), (VH + "GGGGS" * 3 + VL, "")])
+def test_a_chain_that_is_put_into_its_place_has_a_known_domain(chains):
+    heavy, light = zip((VH, VL), (VH, VL), chains, strict=True)
+    notes = read(heavy, light, chains="auto").notes
+    assert not [note for note in notes if "no variable domain" in note]
+
+
 @pytest.mark.parametrize("light", ["", VL])
 def test_a_table_with_antigens_and_heavy_chains_exchanged_is_refused(light):
     frame = pd.DataFrame({"heavy": [*ANTIGENS, "M|K"], "light": light, "antigen": [VH, D13_H, VH]})

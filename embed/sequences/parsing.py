@@ -295,12 +295,15 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
     for i in bar(iterable=todo, desc="looking at chains", unit=" texts", delay=2):
         heavy, light = chains[i]
         types = (chain_types(heavy, heavy_N[i]), chain_types(light, light_N[i]))
+        # told before the chains are placed: `types` keeps the order of the columns
+        is_unknown = [
+            len(text) >= WHOLE_DOMAIN and not domains
+            for text, domains in zip(chains[i], types, strict=True)
+        ]
         try:
             chains[i], forms[i] = place_chains(chains[i], types, places)
-            for text, domains in zip(chains[i], types, strict=True):
-                if len(text) >= WHOLE_DOMAIN and not domains:
-                    forms[i] += "+unknown chain"
-                    break
+            if any(is_unknown):
+                forms[i] += "+unknown chain"
         except UnsureDomains as error:
             names = [table.columns[role] for role in ("heavy", "light") if role in table.columns]
             msg = f"column {quote_names(names)}: {error}"
