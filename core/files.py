@@ -131,6 +131,14 @@ def _finite(value: Any) -> Any:  # noqa: ANN401 - a value of JSON
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return a path, or the nearest folder above it that exists, on the disk that will hold it."""
+    existing = path
+    while not existing.exists():
+        existing = existing.absolute().parent
+    return existing
+
+
 def remove_quietly(path: Path) -> None:
     """Remove a file, if it exists and the file system allows it."""
     with suppress(OSError):

@@ -115,6 +115,12 @@ def sequence_text(cell: object) -> str:
     return cell
 
 
+def shown_chains(chains: Chains) -> str:
+    """Return the chains of a sequence as messages show them: both ends, if they are long."""
+    text = "|".join(chains)
+    return text if len(text) <= 24 else f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
+
+
 def antibody(heavy: object = "", light: object = "") -> Chains:
     """Normalize and check one antibody: (heavy, light), of which one may be empty or missing.
 

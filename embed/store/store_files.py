@@ -146,10 +146,9 @@ def _public(where: Path, name: str, content: bytes) -> bytes:
     last = PurePosixPath(name).name
     if last == ADAPTER_FILE:
         record = json.loads(content)
-        sides = {
-            kind: {**side, "encoder": public_origin(str(side["encoder"]))}
-            for kind, side in record["sides"].items()
-        }
+        sides = {}
+        for kind, side in record["sides"].items():
+            sides[kind] = {**side, "encoder": public_origin(str(side["encoder"]))}
         kept = {name: record[name] for name in ("format", "version", "name")}
         return json_bytes({**kept, "sides": sides})
     if last == CONFIG_FILE:
