@@ -274,6 +274,7 @@ class AdapterTraining(ResumableTraining):
     def _validate(self) -> tuple[float, metrics.Scores]:
         self.model.eval()
         rows = self.assignment.validation
+        # by length, because a batch is padded to its longest pair
         order = rows[np.argsort(self.lengths[rows], kind="stable")]
         size = self.config.batch_size
         predictions = []

@@ -220,6 +220,7 @@ def prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
                 ahead.append(thread.submit(next, source, None))
                 yield batch
         finally:
+            # a consumer that stops early does not wait for batches that nobody reads
             thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -344,6 +345,7 @@ class TokenBudget:
         """
         first = 0
         while first < len(lengths):
+            # a sequence above the budget is a batch of its own
             tokens = max(self._tokens, int(lengths[first]))
             done = first
             try:
@@ -403,7 +405,8 @@ class Encoding:
         job = self._job
         layout = job.identity.layout
         dtype = STORED[job.options.store_dtype]
-        lengths = np.array([max(layout.span_lengths(chains)) for chains in part.chains])
+        longest_spans = [max(layout.span_lengths(chains)) for chains in part.chains]
+        lengths = np.array(longest_spans)
         todo = longest_first(lengths)
         extra = None
         if job.extra_poolings:
@@ -412,15 +415,17 @@ class Encoding:
 
         def encode(first: int, tokens: int) -> Iterator[Encoded]:
             places = todo[first:].tolist()
+            chains = [part.chains[i] for i in places]
+            extra_of_chains = None if extra is None else [extra[i] for i in places]
             return encode_stream(
                 self._encoder,
                 layout,
-                [part.chains[i] for i in places],
+                chains,
                 job.plan,
                 tokens,
                 dtype,
                 layers=job.folder.layers,
-                extra=None if extra is None else [extra[i] for i in places],
+                extra=extra_of_chains,
                 head=self._head,
             )
 

@@ -363,14 +363,17 @@ def pack_spans(spans: Sequence[tuple[int, TokenSpan]], *, continues: bool = Fals
 
     With `continues`, the last sequence has further spans in the next batch.
     """
+    sequences, token_spans = zip(*spans, strict=True)
+    ids = [span.ids for span in token_spans]
+    weights = [span.weights for span in token_spans]
     offsets = np.zeros(len(spans) + 1, dtype=np.int32)
-    np.cumsum([len(span.ids) for _, span in spans], out=offsets[1:])
-    owner = np.array([sequence for sequence, _ in spans], dtype=np.int64)
+    np.cumsum([*map(len, ids)], out=offsets[1:])
+    owner = np.array(sequences, dtype=np.int64)
     first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
     return PackedBatch(
-        ids=np.concatenate([span.ids for _, span in spans]),
+        ids=np.concatenate(ids),
         offsets=offsets,
-        weights=np.concatenate([span.weights for _, span in spans]),
+        weights=np.concatenate(weights),
         sequences=owner[first],
         bounds=np.r_[offsets[first], offsets[-1]].astype(np.int32),
         continues=continues,

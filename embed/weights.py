@@ -140,9 +140,9 @@ class WeightNames:
         for second, first in self.tied.items():
             if second in stored:
                 stored.setdefault(first, stored.pop(second))
-        if self.only:
-            return {in_module: name for in_module, name in stored.items() if in_module in self.only}
-        return stored
+        if not self.only:
+            return stored
+        return {name: stored[name] for name in self.only if name in stored}
 
 
 def _without_wrappers(names: Collection[str]) -> dict[str, str]:

@@ -135,6 +135,7 @@ def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
     """Hash an adapter's files and the digest of its encoder's weights: 32 hexadecimal digits."""
     running = hashlib.blake2b(weights.encode(), digest_size=16)
     for name, content in sorted(files.items()):
+        # with its length: else bytes could move from one file to the next
         running.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return running.hexdigest()
 

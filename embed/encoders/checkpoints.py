@@ -74,6 +74,7 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         )
         raise EncoderNotFound(msg)
     reason = Exception()
+    # local first: what is on disk needs no network
     for local in (True, False) if download else (True,):
         try:
             folder = _fetch(source, local=local)
@@ -324,6 +325,7 @@ def tiny_folder(name: str) -> Path:
     files = _random_files(TINY_CONFIG[name], seed=0, with_head=has_head)
     for file_name, data in files.items():
         path = folder / file_name
+        # the cache outlives versions of abag, which may draw other weights
         if not path.is_file() or path.read_bytes() != data:
             write_bytes(path, data)
     return folder

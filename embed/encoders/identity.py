@@ -101,6 +101,7 @@ def identify(
     }
     if settings := family.settings(checkpoint.config):
         meaning["config"] = settings
+    # else the ids are those of the family, which TOKENS_VERSION stands for
     if layout.vocabulary is not family.vocabulary:
         meaning["ids"] = layout.spans((RESIDUES,))[0].ids.tolist()
     canonical = json.dumps(meaning, sort_keys=True).encode()
@@ -266,6 +267,7 @@ def _pipeline(path: Path) -> _Ids:
 def _pieces(path: Path) -> _Ids:
     from sentencepiece import SentencePieceProcessor
 
+    # not T5Tokenizer(vocab_file=...): transformers 5 ignores the file without a word
     pieces: Any = SentencePieceProcessor(model_proto=path.read_bytes())
     return ((pieces.id_to_piece(i), i) for i in range(len(pieces)))
 

@@ -31,7 +31,7 @@ def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 
 def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], int]:
     """Return the rows of a plain sheet from its header on, and the number of the second."""
-    if not zipfile.is_zipfile(file):
+    if not zipfile.is_zipfile(file):  # as a workbook with a password is not
         msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
         raise ValueError(msg)
     try:
@@ -41,10 +41,12 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
     sheets: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
+        # data_only: the values that Excel computed last, in place of formulas; not read_only, in
+        # which openpyxl does not say which cells are merged
         worksheets = openpyxl.load_workbook(file, data_only=True).worksheets
         for sheet in _choose_sheets(worksheets, chosen):
             merged = sheet.merged_cells.ranges
-            if merged:
+            if merged:  # all but the first of them are empty
                 msg = f"cells {min(map(str, merged))} are merged; unmerge them and fill each one"
                 raise ValueError(msg)
             cells = _filled_part(sheet)

@@ -34,6 +34,7 @@ def read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 
 def _json_records(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a file and the numbers of their lines; numbers stay as written."""
+    # not splitlines: a text may contain U+2028 and other ends of lines
     lines = text.rstrip().split("\n")
     if lines == [""]:
         msg = "it is empty"

@@ -276,7 +276,8 @@ def _table_entries(path: Path) -> Iterator[Entry]:
         texts = table.frame[column].tolist()
         rows = zip(names, texts, row_roles, strict=True)
         for number, (cell, text, row_role) in enumerate(rows, table.first_row):
-            residues = "" if text is None or text != text else str(text).strip()
+            is_missing = text is None or text != text  # NaN
+            residues = "" if is_missing else str(text).strip()
             if not residues or residues in MISSING_TEXT:
                 continue
             where = f"{path.name} row {number}"

@@ -287,13 +287,15 @@ def _as_one(joined: JoinedTables, parts: Sequence[SequenceTable]) -> SequenceTab
     sequences: dict[Kind, UniqueSequences] = {}
     for kind in first.sequences:
         sequences[kind] = _merged(kind, [part.sequences[kind] for part in parts])
+    row_numbers = [part.row_numbers for part in parts]
+    positions = [part.positions for part in parts]
     return replace(
         first,
         source=joined.source,
         frame=frame,
         columns=columns,
-        row_numbers=np.concatenate([part.row_numbers for part in parts]),
-        positions=np.concatenate([part.positions for part in parts]),
+        row_numbers=np.concatenate(row_numbers),
+        positions=np.concatenate(positions),
         sequences=sequences,
         skipped=skipped,
         counts=dict(counts),
@@ -308,10 +310,14 @@ def _merged(kind: Kind, parts: Sequence[UniqueSequences]) -> UniqueSequences:
     chains: list[Chains] = []
     forms: list[str] = []
     indices = []  # of the sequence of each row, among those of all parts
+    first_rows = []
+    replaced = []
     for part in parts:
         indices.append(part.of_row + len(chains))
         chains += part.chains
         forms += part.forms
+        first_rows.append(part.first_rows)
+        replaced.append(part.replaced)
     numbers = _number_distinct(chains)
     merged = np.array([numbers[sequence] for sequence in chains], np.int64)
     _, first = np.unique(merged, return_index=True)
@@ -320,8 +326,8 @@ def _merged(kind: Kind, parts: Sequence[UniqueSequences]) -> UniqueSequences:
         chains=[*numbers],
         keys=keys_array(kind, [*numbers]),
         of_row=merged[np.concatenate(indices)],
-        first_rows=np.concatenate([part.first_rows for part in parts])[first],
-        replaced=np.concatenate([part.replaced for part in parts])[first],
+        first_rows=np.concatenate(first_rows)[first],
+        replaced=np.concatenate(replaced)[first],
         forms=[forms[i] for i in first.tolist()],
     )
 

@@ -69,7 +69,8 @@ class ShardWriter:
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         sweep_partials(folder)
-        # the thread's messages go where this thread's go
+        # its context: messages go where this thread's go; a daemon: one that hangs in a call to
+        # the file system does not keep the process alive
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._run,), name="abag-writer", daemon=True
         )
