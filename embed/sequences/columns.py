@@ -7,6 +7,7 @@ Column names are recognized as people write them (``VH``, ``Ab_heavy_chain_seq``
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
@@ -105,6 +106,11 @@ def find_columns(
     columns = {role: names[0] for role, names in fits.items() if len(names) == 1}
     ties = {role: names for role, names in fits.items() if len(names) > 1}
     return {**columns, **chosen}, ties
+
+
+def column_option(role: str, name: object) -> str:
+    """Spell the option that gives a role a column, as it is pasted into a shell."""
+    return f"--column {shlex.quote(f'{role}={name}')}"
 
 
 def quote_names(names: Iterable[Hashable]) -> str:

@@ -6,7 +6,6 @@ A sample of the cells of a column decides.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from abag.core.errors import TableError
 from abag.embed.sequences.chains import KINDS, REPLACED, RESIDUES, Kind
-from abag.embed.sequences.columns import SEQUENCE_ROLES
+from abag.embed.sequences.columns import SEQUENCE_ROLES, column_option
 from abag.embed.sequences.domain_types import chain_types
 from abag.embed.sequences.mutations import BadMutation, Mutation, read_mutations
 from abag.embed.sequences.table_options import TableOptions
@@ -103,7 +102,7 @@ def suggest_columns(table: Table) -> str:
     for name in map(str, table.frame.columns):
         role = "" if REGION.search(name) else _role_by_content(table, name)
         if role:
-            proposals[role].append(_as_options([(role, name)]))
+            proposals[role].append(column_option(role, name))
     heavy = _any_of(proposals["heavy"])
     light = _any_of(proposals["light"])
     paired = f"{heavy} {light}".strip()
@@ -149,7 +148,7 @@ def _any_of(options: Sequence[str]) -> str:
 
 
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
-    return " ".join(f"--column {shlex.quote(f'{role}={name}')}" for role, name in roles)
+    return " ".join(column_option(role, name) for role, name in roles)
 
 
 def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> None:

@@ -14,13 +14,13 @@ import pandas as pd
 from abag.embed.sequences.chains import MISSING_TEXT
 from abag.embed.sequences.delimited import Chunk, ReadOptions, in_chunks
 
-_ENDINGS = {
-    "heavy": "h|vh|hc|heavy",
-    "light": "l|vl|lc|light|k|vk|kappa|lambda",
-    "antigen": "ag|antigen",
-}
-_NAMED_ENDINGS = "|".join(f"(?P<{role}>{ending})" for role, ending in _ENDINGS.items())
-_NAME = re.compile(rf"(.+)[_|:./-](?:{_NAMED_ENDINGS})", re.IGNORECASE)
+_ROLES = ("heavy", "light", "antigen")
+_NAME = re.compile(
+    r"(.+)[_|:./-](?:(?P<heavy>h|vh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|lambda)|"
+    r"(?P<antigen>ag|antigen))",
+    re.IGNORECASE,
+)
+"""A name that ends in the role of its chain."""
 
 
 def read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
@@ -69,7 +69,7 @@ def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
         msg = f"record {name!r} does not end in a role as the others do, such as _H, _L or _antigen"
         raise ValueError(msg)
     columns = {"id": [*rows]}
-    for role in (*_ENDINGS, "sequence", without_end):
+    for role in (*_ROLES, "sequence", without_end):
         if role in roles:
             columns[role] = [row.get(role, "") for row in rows.values()]
     return pd.DataFrame(columns, dtype=str)

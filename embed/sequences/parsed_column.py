@@ -80,6 +80,11 @@ class ParsedColumn:
         return max(map(len, chain.from_iterable(self.chains)), default=0)
 
     @property
+    def good(self) -> list[int]:
+        """Indices of the sequences that are not bad."""
+        return [i for i in range(len(self.chains)) if i not in self.bad]
+
+    @property
     def bad_texts(self) -> list[str]:
         """Texts of the bad cells that hold any."""
         return [cell.text for cell in self.bad.values() if cell.text.strip()]

@@ -227,8 +227,7 @@ def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> Pars
     chains = column.chains
     forms = column.forms
     if options.antibody_region == "fv" or table.reader.cut:
-        good = [i for i in range(len(chains)) if i not in column.bad]
-        for i in bar(iterable=good, desc="cutting chains", unit=" texts", delay=2):
+        for i in bar(iterable=column.good, desc="cutting chains", unit=" texts", delay=2):
             chains[i], words = cut_to_domains(chains[i])
             forms[i] = "+".join(filter(None, [forms[i], *words]))
     else:
@@ -259,7 +258,7 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
     """Refuse a table whose heavy or light chains are all CDRs or other parts of a chain."""
     if table.frame.index[0]:  # the first chunk decides
         return
-    good = [chains for i, chains in enumerate(column.chains) if i not in column.bad]
+    good = [column.chains[i] for i in column.good]
     for role, place in (("heavy", 0), ("light", 1)):
         texts = [*dict.fromkeys(chains[place] for chains in good if chains[place])]
         if not texts or max(map(len, texts)) >= SHORT_DOMAIN:

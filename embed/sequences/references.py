@@ -26,6 +26,7 @@ from abag.embed.sequences.chains import (
 from abag.embed.sequences.columns import (
     SEQUENCE_ROLES,
     MissingColumn,
+    column_option,
     quote_names,
     quote_some,
     simplified,
@@ -337,7 +338,7 @@ def _name_columns(
         if name not in taken and _names_side(table, names, role, name):
             fits.append(name)
     if len(fits) > 1:
-        lines = " or ".join(f"--column {shlex.quote(f'{role}={name}')}" for name in fits)
+        lines = " or ".join(column_option(role, name) for name in fits)
         msg = (
             f"{table.source}: columns {quote_names(fits)} hold names of {names.source}; expected "
             f"one for {role}. Choose it with {lines}."
@@ -420,7 +421,7 @@ def _mutation_columns(
     if len(best) == 1:
         return {"antibody": best[0], **chosen}
     if best:
-        lines = " or ".join(f"--column {shlex.quote(f'mutations={name}')}" for name in best)
+        lines = " or ".join(column_option("mutations", name) for name in best)
         msg = (
             f"{table.source}: columns {quote_some(best)} hold mutations; expected one. Choose it "
             f"with {lines}."
@@ -462,11 +463,11 @@ def _unapplied(table: Table) -> Iterator[str]:
             continue
         sequences = len(table.frame[held].drop_duplicates())
         if 2 * sequences <= table.frame[name].nunique():
-            role = "--column " + shlex.quote(f"mutations={name}")
-            other = "--column " + shlex.quote(f"antigen_mutations={name}")
+            of_antibodies = column_option("mutations", name)
+            of_antigens = column_option("antigen_mutations", name)
             yield (
                 f"column {name!r} holds mutations that are not applied, and the sequences are "
-                f"fewer: if these are the parents, give {role} or {other}"
+                f"fewer: if these are the parents, give {of_antibodies} or {of_antigens}"
             )
 
 

@@ -210,21 +210,7 @@ class Store:
 
 
 def open_store(path: Path | str, *, create: bool = False) -> Store:
-    """Open a store.
-
-    Parameters
-    ----------
-    create : bool
-        Accept a path that does not exist or is an empty folder; the store is created with its
-        first encoder folder.
-
-    Raises
-    ------
-    StoreError
-        If the path does not exist, or holds something else.
-    StoreUnreachable
-        If the path cannot be read, or is for a Drive that is not mounted.
-    """
+    """Open a store for its vectors alone; parameters and errors are those of `abag.open_store`."""
     return open_as(Store, path, create=create)
 
 
