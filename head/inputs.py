@@ -16,7 +16,7 @@ from abag.core.files import read_json
 from abag.core.messages import detail, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.resolve import constant_sequences
+from abag.embed.sequences.references import constant_sequences
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels

@@ -30,7 +30,7 @@ from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.joined import one_table, read_chunks
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.parsing import MUTATIONS
+from abag.embed.sequences.references import MUTATIONS
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
