@@ -1,6 +1,6 @@
 """Which column of a table is the label, or why no column is it for sure.
 
-A column is taken if its name says what it measures, in words of `head.data.units` or
+A column is taken if its name says what it measures, in words of `head.data.headers` or
 `head.data.quantity`. What is unclear is refused, with the options that would decide it.
 """
 
@@ -17,9 +17,9 @@ import numpy as np
 from abag.core.errors import ColumnError
 from abag.embed.sequences.columns import MissingColumn, quote_names, with_found
 from abag.head.data.cells import read_bounds
+from abag.head.data.headers import Header, is_of_alphaseq, read_header
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.quantity import Quantity, read_value_header
-from abag.head.data.units import Header, is_of_alphaseq, read_header
 from abag.head.data.written_columns import written_by
 
 if TYPE_CHECKING:

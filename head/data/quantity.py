@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from abag.core.errors import OptionError
 from abag.core.messages import printable
+from abag.head.data.headers import plain_text, read_header
 from abag.head.data.label_options import Better
-from abag.head.data.units import plain_text, read_header
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,8 @@ from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
-    from abag.head.data.labels import LabelledPairs, LabelReading
+    from abag.head.data.label_reading import LabelReading
+    from abag.head.data.labels import LabelledPairs
     from abag.head.regimes.folds import MeasuredRegime
 
 
