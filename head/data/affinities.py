@@ -17,10 +17,7 @@ from abag.core.arrays import Bools, Floats
 from abag.core.errors import LabelError
 from abag.core.messages import counted
 from abag.head.data.cells import read_bounds, says_no_binding
-from abag.head.data.label_column import (
-    find_label,
-    find_same,
-)
+from abag.head.data.label_column import find_label, find_same
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_unit import (
     AS_IN_THE_RUN,
@@ -31,12 +28,7 @@ from abag.head.data.label_unit import (
     unit_of_column,
 )
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import (
-    HIGHER_IS_STRONGER,
-    OF_MASS,
-    stronger,
-    to_pkd,
-)
+from abag.head.data.units import HIGHER_IS_STRONGER, OF_MASS, stronger, to_pkd
 from abag.head.data.usual_values import USUAL_PKD, outside, refuse_two_values
 
 if TYPE_CHECKING:

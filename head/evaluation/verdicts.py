@@ -17,7 +17,7 @@ from abag.head.regimes.splits import TEST
 if TYPE_CHECKING:
     from abag.head.data.label_reading import LabelReading
     from abag.head.data.labels import LabelledPairs
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.regime_folds import MeasuredRegime
 
 
 MANY_CENSORED = 0.05

@@ -26,13 +26,12 @@ from abag.core.messages import first_line
 from abag.core.options import schema
 from abag.head.data.label_options import read_molar_mass
 from abag.head.data.label_unit import Remembered
-from abag.head.data.labels import (
-    LabelledPairs,
-)
+from abag.head.data.labels import LabelledPairs
 from abag.head.data.quantity import Quantity
 from abag.head.data.units import to_pkd
 from abag.head.evaluation.metrics import Scores
-from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, describe_regimes
+from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs
+from abag.head.evaluation.score_table import describe_regimes
 from abag.head.evaluation.strong import StrongSummary
 from abag.head.models.config import FitConfig, check_same
 from abag.head.regimes.splits import KEYS, Split, split_frame

@@ -16,7 +16,7 @@ from abag.embed.sequences.chains import KINDS
 from abag.head.data.quantity import Quantity
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import rows_to_score
-from abag.head.evaluation.regime_scores import describe_regimes
+from abag.head.evaluation.score_table import describe_regimes
 from abag.head.evaluation.strong import describe_strong, score_strong
 from abag.head.evaluation.verdicts import warnings
 from abag.head.regimes.leaks import total_leaks
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.prediction.fitted import FittedParts, WeighedRegime
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.regime_folds import MeasuredRegime
     from abag.head.runs.run_folder import DataSummary, RegimeSummary, RunSummary
 
 NOTICEABLE = 0.01

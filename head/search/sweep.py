@@ -8,10 +8,7 @@ ensemble and scored once on the test part.
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
@@ -22,7 +19,7 @@ import pandas as pd
 from abag.core.arrays import distinct
 from abag.core.cache import cache_dir
 from abag.core.device import resolve_device
-from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
+from abag.core.errors import MissingPackage, OptionError, RunError, SplitError
 from abag.core.files import (
     is_partial,
     make_folder,
@@ -31,7 +28,7 @@ from abag.core.files import (
     sweep_partials,
     write_json,
 )
-from abag.core.messages import align, bar, counted, reporting, say
+from abag.core.messages import align, counted, reporting, say
 from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import training_labels
@@ -43,24 +40,25 @@ from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits, strictest_split
 from abag.head.regimes.splits import split_frame
 from abag.head.search.search import (
-    BATCH_PARAMETERS,
-    LOGARITHMIC,
     RANGES,
     SHAPES,
     SearchProblem,
     fit_options,
     inner_folds,
-    is_closed_form,
-    score_batch,
     used_parameters,
     without_test_part,
 )
 from abag.head.search.sweep_options import CHOSEN_BY_SWEEP, SweepOptions, refusal
-from abag.head.training.torch_settings import torch_settings
+from abag.head.search.trials import (
+    count_finished,
+    naming_damage,
+    open_study,
+    quiet_optuna,
+    run_trials,
+)
 
 if TYPE_CHECKING:
     from optuna.study import Study
-    from optuna.trial import Trial
 
     from abag.head.data.labels import LabelledPairs
     from abag.head.inputs import RunInputs
@@ -70,9 +68,6 @@ if TYPE_CHECKING:
 SWEEP_FORMAT = "abag-sweep 1"
 TRIALS = 50
 """Trials of a new sweep."""
-BATCH_TRIALS = 8
-RANDOM_TRIALS = 16
-"""Trials drawn at random before the sampler uses earlier results."""
 BEST_TRIALS = 10
 """Trials that the summary lists."""
 SHOWN_TRIALS = 5
@@ -163,12 +158,12 @@ def _sweep(
         raise _no_trials(folder)
     closed = (folder / "final" / "summary.json").exists()
     _open_folder(folder, record)
-    with _quiet_optuna():
+    with quiet_optuna():
         journal = folder / "journal.log"
-        with _naming_damage(journal):
+        with naming_damage(journal):
             study = open_study(journal, config.select)
-        if _count_finished(study) >= trials:
-            say(f"{folder}: nothing to do, {counted(_count_finished(study), 'trial')} finished")
+        if count_finished(study) >= trials:
+            say(f"{folder}: nothing to do, {counted(count_finished(study), 'trial')} finished")
         elif closed:
             msg = (
                 f"{folder / 'final'}: the test part has been scored, so more trials would be "
@@ -176,8 +171,8 @@ def _sweep(
             )
             raise RunError(msg)
         else:
-            _run_trials(study, problem, trials)
-        with _naming_damage(journal):
+            run_trials(study, problem, trials)
+        with naming_damage(journal):
             summary = _summarise_trials(folder, study, config.select)
     if search_options.final:
         if "best" not in summary:
@@ -271,112 +266,6 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
         raise RunError(msg)
     make_folder(folder)
     write_json(path, record, sort_keys=True)
-
-
-# --- trials: an Optuna study that several processes may share -------------------------------------
-
-
-@contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Suppress Optuna's log and its warnings about experimental interfaces."""
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(before)
-
-
-def open_study(journal: Path, select: str) -> Study:
-    """Open the study of a journal file, or create both; `select` is the metric to optimise."""
-    import optuna
-    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-
-    # the default lock needs links, which a mounted Drive lacks
-    lock = JournalFileOpenLock(str(journal))
-    file = JournalFileBackend(str(journal), lock_obj=lock)
-    if not journal.read_bytes().endswith(b"\n"):
-        lock.acquire()  # another process may be writing
-        try:  # a full disk may have cut the last record off, to which Optuna would append the next
-            os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
-        finally:
-            lock.release()
-    storage = optuna.storages.JournalStorage(file)
-    if storage.get_all_studies():
-        return optuna.load_study(storage=storage, study_name="abag")
-    return optuna.create_study(
-        storage=storage,
-        study_name="abag",
-        load_if_exists=True,  # another process may be first
-        direction="minimize" if find_metric(select).lower_is_better else "maximize",
-    )
-
-
-@contextmanager
-def _naming_damage(journal: Path) -> Iterator[None]:
-    """Name the journal in errors of Optuna, which does not check what it reads."""
-    try:
-        yield
-    except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
-        msg = (
-            f"{journal}: damaged ({error!r}); expected a journal of trials. Restore it, or use "
-            "another --sweep folder."
-        )
-        raise DamagedFile(msg) from error
-
-
-def _count_finished(study: Study) -> int:
-    """Count the trials that were scored; those of a killed process are unfinished for ever."""
-    return sum(t.state.name in ("COMPLETE", "PRUNED") for t in study.get_trials(deepcopy=False))
-
-
-def _run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
-    from optuna.trial import TrialState
-
-    progress = bar(total=wanted, initial=_count_finished(study), desc="trials")
-    with progress, torch_settings(problem.device, problem.config):
-        while (remaining := wanted - _count_finished(study)) > 0:
-            batch = _ask(study, problem, min(BATCH_TRIALS, remaining))
-            try:
-                values = score_batch(problem, [trial.params for trial in batch])
-                for trial, value in zip(batch, values, strict=True):
-                    # Without a value the metric is undefined, and the trial cannot win.
-                    scored = TrialState.PRUNED if value is None else TrialState.COMPLETE
-                    study.tell(trial, value, state=scored)
-            except BaseException:
-                for trial in batch:
-                    study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
-                raise
-            progress.update(len(batch))
-            complete = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-            progress.set_postfix(best=f"{study.best_value:.3f}" if complete else "-")
-
-
-def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
-    """Have a batch proposed: the first trial freely, the others with its batch parameters."""
-    from optuna.samplers import PartialFixedSampler, TPESampler
-
-    batch = [study.ask()]
-    # A trial's number is part of the seed: reruns and other processes draw other trials.
-    seed = np.random.SeedSequence([problem.config.seed, batch[0].number])
-    sampler = TPESampler(
-        seed=int(seed.generate_state(1)[0]), n_startup_trials=RANDOM_TRIALS, constant_liar=True
-    )
-    study.sampler = sampler
-    for name, choices in problem.choices().items():
-        batch[0].suggest_categorical(name, choices)
-    for name, (low, high) in RANGES.items():
-        batch[0].suggest_float(name, low, high, log=name in LOGARITHMIC)
-    shared = {name: batch[0].params[name] for name in BATCH_PARAMETERS}
-    if is_closed_form(shared):  # the others would be the same
-        return batch
-    study.sampler = PartialFixedSampler(shared, sampler)
-    space = batch[0].distributions
-    return batch + [study.ask(space) for _ in range(count - 1)]
 
 
 def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
