@@ -204,11 +204,12 @@ def plain_text(name: str) -> tuple[str, bool]:
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
     name = _SUPERSCRIPT.sub(lambda m: "^" + m[0].replace("−", "-").translate(_SUPERSCRIPTS), name)
     composed = unicodedata.normalize("NFKC", name.replace("°", " ").replace("º", " "))
-    text = "".join(
-        _AS_ASCII.get(sign, " " if sign.isspace() else sign)
-        for sign in composed
-        if unicodedata.category(sign) != "Cf"  # invisible, such as a byte order mark
-    ).lower()
+    text = ""
+    for sign in composed:
+        if unicodedata.category(sign) == "Cf":  # invisible, such as a byte order mark
+            continue
+        text += " " if sign.isspace() else _AS_ASCII.get(sign, sign)
+    text = text.lower()
     return text, text.isascii()
 
 
@@ -347,8 +348,10 @@ def _conclude(found: _Found) -> Header:
         stated = next(iter(found.units), "")
         logarithm = next(iter(logarithms), "")
         allowed = _allowed_units(quantities, stated, logarithm, negative="neg" in tags)
-    is_kd = not quantities & {"pic50"}
-    order = 2 if allowed[:1] != ("pkd",) else 0 if is_kd else 1
+    if allowed[:1] != ("pkd",):
+        order = 2
+    else:
+        order = 1 if "pic50" in quantities else 0
     clear = bool(allowed) or not (found.units or found.unknown_unit)
     return Header(
         units=allowed,
@@ -371,13 +374,9 @@ def _allowed_units(
     """Return the units that fit a name, the most probable one first; none if it is unclear."""
     named = _one_quantity(quantities, unit)
     if named == "pkd":
-        # as in "pKd (-log10 M)"
-        plain = not logarithm and not negative
-        return (
-            ("pkd",)
-            if unit in ("", "m") and (plain or (logarithm, negative) == ("log10", True))
-            else ()
-        )
+        is_plain = not logarithm and not negative
+        is_repeated = logarithm == "log10" and negative  # as in "pKd (-log10 M)"
+        return ("pkd",) if unit in ("", "m") and (is_plain or is_repeated) else ()
     if named == "dg":
         energies: dict[str, tuple[Label, ...]] = {
             "": ("dg_kcal", "dg_kj"),
@@ -391,13 +390,12 @@ def _allowed_units(
     if named != "kd":
         return ()
     if negative:
-        in_molar: tuple[Label, ...] = ("pkd",)
-        by_unit = {
-            "": (*in_molar, "neg_log10_kd_nm"),
-            "m": in_molar,
-            "nm": _existing("neg_log10_kd_nm"),
+        logarithms: dict[str, tuple[Label, ...]] = {
+            "": ("pkd", "neg_log10_kd_nm"),
+            "m": ("pkd",),
+            "nm": ("neg_log10_kd_nm",),
         }
-        return by_unit.get(unit, ()) if logarithm == "log10" else ()
+        return logarithms.get(unit, ()) if logarithm == "log10" else ()
     if unit in DECADES:
         prefix = f"{logarithm}_" if logarithm else ""
         return _existing(f"{prefix}kd_{unit}")
@@ -406,18 +404,8 @@ def _allowed_units(
 
 def _one_quantity(quantities: set[str], unit: str) -> str:
     """Name the only quantity of a name, or nothing; a binding constant is told by its unit."""
-    kd_words = {"kd", "dissociation"}
-    ka_words = {"ka", "association"}
-    kinds = {
-        "kd"
-        if quantity in kd_words
-        else "ka"
-        if quantity in ka_words
-        else "pkd"
-        if quantity == "pic50"
-        else quantity
-        for quantity in quantities
-    } - {"affinity"}
+    same = {"dissociation": "kd", "association": "ka", "pic50": "pkd"}
+    kinds = {same.get(quantity, quantity) for quantity in quantities - {"affinity"}}
     if kinds == {"pkd", "kd"}:  # "pKd, -log10(KD)"
         return "pkd"
     if len(kinds) > 1:

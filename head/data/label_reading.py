@@ -82,11 +82,12 @@ def reading_of(table: SequenceTable, affinities: Affinities, options: LabelOptio
         )
     readable = np.isfinite(affinities.pkd) & ~affinities.no_binding
     impossible = readable & outside(affinities.pkd, POSSIBLE_PKD)
-    problems = [
-        f"Column {other!r}, read as {other_unit}, ranks the rows the other way round than "
-        f"{column!r}, read as {unit}."
-        for other, other_unit in _opposite_measurements(table, affinities.pkd)
-    ]
+    problems = []
+    for other, other_unit in _opposite_measurements(table, affinities.pkd):
+        problems.append(
+            f"Column {other!r}, read as {other_unit}, ranks the rows the other way round than "
+            f"{column!r}, read as {unit}."
+        )
     if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
         problems.append(
             f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
@@ -106,15 +107,15 @@ def reading_of(table: SequenceTable, affinities: Affinities, options: LabelOptio
 def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[str, Label]]:
     """Yield other columns with a unit in their names that rank the rows the other way round."""
     used = table.columns.values()
+    is_measured = np.isfinite(pkd)
     for name in map(str, table.frame.columns):
         header = read_header(name)
         if name in used or header.unit is None or not header.sure:
             continue
         other = to_pkd(read_numbers(table.frame[name]), header.unit)
-        measured_twice = np.isfinite(other) & np.isfinite(pkd)
-        if 2 * measured_twice.sum() > np.isfinite(pkd).sum():
-            own_ranks, other_ranks = (
-                pd.Series(values[measured_twice]).rank() for values in (pkd, other)
-            )
-            if own_ranks.corr(other_ranks) < OPPOSITE:
+        measured_twice = is_measured & np.isfinite(other)
+        if 2 * measured_twice.sum() > is_measured.sum():
+            label_ranks = pd.Series(pkd[measured_twice]).rank()
+            other_ranks = pd.Series(other[measured_twice]).rank()
+            if label_ranks.corr(other_ranks) < OPPOSITE:
                 yield name, header.unit

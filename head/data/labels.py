@@ -275,7 +275,8 @@ def _usable_rows(
         }
     )[usable]
     if cells is not None:
-        rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
+        for name, codes_R in words_as_codes(cells).items():
+            rows[name] = codes_R[usable]
     if trust is not None:
         rows = rows.assign(share=trust.share_R[usable])
     return rows
@@ -284,10 +285,10 @@ def _usable_rows(
 def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
     """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
     types = {"pkd": np.float64, "censored": np.int8}
-    return {
-        name: pairs[name].to_numpy(types.get(name, np.int64), copy=True)
-        for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements")
-    }
+    columns = {}
+    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
+        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+    return columns
 
 
 def _cells_of(table: SequenceTable, named: PairColumnOptions) -> FeatureCells | None:
@@ -337,8 +338,10 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)
     if affinity_type not in counts.index:
-        listed = ", ".join(f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items())
-        listed += ", ..." * (len(counts) > LISTED_TYPES)
+        types_of_rows = [f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items()]
+        if len(counts) > LISTED_TYPES:
+            types_of_rows.append("...")
+        listed = ", ".join(types_of_rows)
         problem = "several affinity types" if affinity_type is None else f"no {affinity_type!r}"
         msg = (
             f"{table.source}: column {column} has {problem} among the labelled rows: "
@@ -352,9 +355,12 @@ def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Qua
     """Refuse a column without numbers whose cells are words for classes."""
     column = table.column("pkd")
     cells = [cell for cell in table.frame.loc[wanted, column].dropna().tolist() if cell != ""]
+    if not cells or not all(map(says_class, cells)):
+        return
     # affinities that are all words for no binding lack a bound, which the rows are told
-    of_affinity = all(isinstance(c, str) for c in cells) and not all(map(says_no_binding, cells))
-    if cells and (of_affinity or not quantity.affinity) and all(map(says_class, cells)):
+    are_texts = all(isinstance(cell, str) for cell in cells)
+    are_classes = are_texts and not all(map(says_no_binding, cells))
+    if are_classes or not quantity.affinity:
         words = ", ".join(dict.fromkeys(map(repr, cells[:LISTED_TYPES])))
         msg = (
             f"{table.source}: column {column} holds {words}, which are classes, not measurements; "
@@ -372,16 +378,20 @@ def _bad_cell(
     valid: tuple[float, float],
 ) -> BadCell:
     column = table.column("pkd")
-    number = f"a {'positive' if unit in POSITIVE else 'finite'} number such as 1234.5"
-    noun = "pKd" if quantity.affinity else "value"
-    expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}" if np.isfinite(pkd) else number
+    value = table.frame[column].iloc[at]
+    if np.isfinite(pkd):
+        noun = "pKd" if quantity.affinity else "value"
+        expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}"
+    else:
+        kind_of_number = "positive" if unit in POSITIVE else "finite"
+        expected = f"a {kind_of_number} number such as 1234.5"
     advice = "Fix it."
-    if says_no_binding(table.frame[column].iloc[at]) and not quantity.affinity:
+    if says_no_binding(value) and not quantity.affinity:
         advice = (
             "Write a bound, such as <5, or give it with --no-binding VALUE; leave out what was not "
             "measured with --bad-rows skip."
         )
-    elif says_no_binding(table.frame[column].iloc[at]):
+    elif says_no_binding(value):
         bound = BOUND_OF_A_NON_BINDER[unit]
         advice = (
             f"Write a non-binder as a bound, such as {bound} ({unit}), or let abag fit read it so "
@@ -391,8 +401,7 @@ def _bad_cell(
         f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
         f"{expected}. {advice}"
     )
-    cell = str(table.frame[column].iloc[at])
-    return BadCell("label", "invalid label", cell, error, LabelError)
+    return BadCell("label", "invalid label", str(value), error, LabelError)
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
@@ -413,13 +422,13 @@ def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[
 def report_counts(pairs: LabelledPairs) -> None:
     """Say what was read of the table and of its labels, and what was left out."""
     pairs.table.report_notes()
-    counts = ", ".join(
-        counted(n, name.replace("_", " ").removesuffix("s"))
-        for name, n in pairs.counts.items()
-        if n and name != "skipped_labels"  # the notes have them
-    )
+    counts = []
+    for name, n in pairs.counts.items():
+        if n and name != "skipped_labels":  # the notes have them
+            noun = name.replace("_", " ").removesuffix("s")
+            counts.append(counted(n, noun))
     say(pairs.reading.line)
-    say(f"{pairs.table.source}: {counted(len(pairs), 'pair')} ({counts})")
+    say(f"{pairs.table.source}: {counted(len(pairs), 'pair')} ({', '.join(counts)})")
 
 
 def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
@@ -450,6 +459,7 @@ def describe_columns(
     words = {"pkd": "pkd" if quantity.affinity else "label"}
     roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
     roles += [f"{word} {name!r}" for name, word in named.items() if name in table.names]
-    unused = [name for name in map(str, table.names) if name not in {*used.values(), *named}]
+    read = {*used.values(), *named}
+    unused = [name for name in map(str, table.names) if name not in read]
     note = f"; not used: {quote_names(unused)}" if unused else ""
     return f"columns: {', '.join(roles)}{note}"

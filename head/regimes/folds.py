@@ -100,7 +100,8 @@ def with_unseen(split: Split, sides: tuple[Side, Side]) -> Split:
     if split.unseen is not None or not any(side.is_library for side in sides):
         return split
     train = split.rows(TRAIN)
-    return with_counts(split, *(side.compare(train) for side in sides))
+    antibody, antigen = (side.compare(train) for side in sides)
+    return with_counts(split, antibody, antigen)
 
 
 def make_splits(
@@ -200,7 +201,8 @@ def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
 def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Hold out whole groups: pairs, clusters of antigens, of antibodies, or of both."""
     kinds = KINDS if options.split == "both" else (options.split,)
-    return _hold_out([groups.of_method(kind) for kind in kinds], options)
+    held = [groups.of_method(kind) for kind in kinds]
+    return _hold_out(held, options)
 
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -237,7 +239,8 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         _refuse_other_names(pairs.table, column, parts)
     values = parts if has_parts else cells[labelled]
     of_row = pairs.table.antibodies.of_row * len(frame) + pairs.table.antigens.of_row
-    divided = int((values.groupby(of_row[labelled]).nunique() > 1).sum())
+    values_per_pair = values.groupby(of_row[labelled]).nunique()
+    divided = int((values_per_pair > 1).sum())
     if divided and pairs.counts["replicate_rows"]:
         say(
             f"column {column!r}: {divided} pairs have replicates with different values; each pair "
@@ -275,9 +278,10 @@ def _describe_held_out(splits: Sequence[Split], names: pd.Index) -> str:
         text += f", one of them {counted(empty, 'pair')} with an empty cell"
     if len(splits) > 1:
         return f"{text}, held out in {len(splits)} folds"
-    tested = names[distinct(splits[0].group[splits[0].part == TEST])]
-    listed = quote_names(tested[:3]) + (", ..." if len(tested) > 3 else "")
-    return f"{text}; the test part is {listed}"
+    test_groups = distinct(splits[0].group[splits[0].rows(TEST)])
+    tested = names[test_groups]
+    more = ", ..." if len(tested) > 3 else ""
+    return f"{text}; the test part is {quote_names(tested[:3])}{more}"
 
 
 def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -297,13 +301,12 @@ def _hold_out(held: Sequence[Ints], options: SplitOptions) -> list[Split]:
         )
         raise SplitError(msg)
     n = folds or min(round(1 / HELD_OUT_SHARE), fewest)
-    tests = [*held_out_parts(held, n, options.repeats, seed)]
+    held_out = [*held_out_parts(held, n, options.repeats, seed)]
     if not folds:
-        tests = [min(tests, key=lambda masks: abs(masks[0].mean() - HELD_OUT_SHARE))]
+        held_out = [min(held_out, key=lambda fold: abs(fold.test.mean() - HELD_OUT_SHARE))]
     splits = list[Split]()
-    for test, unused in tests:
-        part = np.where(test, TEST, np.where(unused, UNUSED, TRAIN)).astype(np.int8)
-        part = with_validation(part, held[-1], [seed, len(splits)])
+    for fold in held_out:
+        part = with_validation(fold.parts(), held[-1], [seed, len(splits)])
         splits.append(Split(name=options.split, part=part, group=held[-1], fold=len(splits)))
     return splits
 

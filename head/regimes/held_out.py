@@ -6,11 +6,12 @@ P pairs of a table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from abag.core.arrays import Bools, Ints, distinct
-from abag.head.regimes.splits import TRAIN, VALIDATION, Parts, grouped_folds
+from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Parts, grouped_folds
 
 FULLEST = 1.2
 """Most pairs of a fold in `_beside_folds`, relative to an equal share."""
@@ -18,23 +19,38 @@ HELD_OUT_SHARE = 0.1
 """Share of the pairs in the test part of a single split, and of the others in a validation part."""
 
 
-def held_out_parts(
-    held: Sequence[Ints], folds: int, repeats: int, seed: int
-) -> Iterator[tuple[Bools, Bools]]:
-    """Yield the test part of each fold, and pairs not used, (P,) each; `held` are kept whole."""
+class HeldOut(NamedTuple):
+    """Hold what one fold does not train on, (P,) each."""
+
+    test: Bools
+    """Pairs that are held out on all sides."""
+    unused: Bools
+    """Pairs that are held out on some sides only: they are neither known nor new."""
+
+    @classmethod
+    def of(cls, sides: Sequence[Bools]) -> HeldOut:
+        """Divide pairs that some sides hold out, (P,) each."""
+        test = np.all(sides, axis=0)
+        return cls(test, np.any(sides, axis=0) & ~test)
+
+    def parts(self, tested: int = TEST) -> Parts:
+        """Return the part of each pair, without a validation part; `tested` is that of `test`."""
+        part = np.full(len(self.test), TRAIN, np.int8)
+        part[self.unused] = UNUSED
+        part[self.test] = tested
+        return part
+
+
+def held_out_parts(held: Sequence[Ints], folds: int, repeats: int, seed: int) -> Iterator[HeldOut]:
+    """Yield what each fold holds out; groups of `held`, (P,) each, are kept whole."""
     first, *beside = held
     for repeat in range(repeats):
         first_fold = grouped_folds(first, folds, [seed, repeat, 0])
         fold_of_pairs = [first_fold]
-        fold_of_pairs += [_beside_folds(group, first_fold, [seed, repeat, 1]) for group in beside]
+        for group in beside:
+            fold_of_pairs.append(_beside_folds(group, first_fold, [seed, repeat, 1]))
         for number in range(folds):
-            yield divide_held_out([fold_P == number for fold_P in fold_of_pairs])
-
-
-def divide_held_out(sides: Sequence[Bools]) -> tuple[Bools, Bools]:
-    """Test pairs that are held out on all sides; do not use those of some sides only."""
-    test = np.all(sides, axis=0)
-    return test, np.any(sides, axis=0) & ~test
+            yield HeldOut.of([fold_P == number for fold_P in fold_of_pairs])
 
 
 def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
@@ -47,7 +63,8 @@ def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
     load = np.zeros(folds)
     fold = np.empty(len(size), np.int64)
     full = FULLEST * len(group) / folds
-    for g in np.argsort(-size * rng.uniform(0.5, 1.0, len(size)), kind="stable").tolist():
+    order = np.argsort(-size * rng.uniform(0.5, 1.0, len(size)), kind="stable")
+    for g in order.tolist():
         fits = load + size[g] <= full
         fold[g] = np.lexsort((rng.random(folds), load, -shared[g] * fits))[0]
         load[fold[g]] += size[g]
@@ -64,7 +81,7 @@ def with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
         fold = grouped_folds(group[rows], min(wanted, n_groups), [*seed, 1])
     sizes = np.bincount(fold)
     chosen = np.abs(sizes - HELD_OUT_SHARE * len(rows)).argmin()
-    if sizes[chosen] > 2 * HELD_OUT_SHARE * len(rows):
+    if sizes[chosen] > 2 * HELD_OUT_SHARE * len(rows):  # groups are too large: single pairs then
         fold = np.random.default_rng([*seed, 2]).permutation(len(rows)) % wanted
         chosen = 0
     part = part.copy()

@@ -14,9 +14,9 @@ from itertools import product
 
 import numpy as np
 
-from abag.core.arrays import Bools, Ints, distinct
+from abag.core.arrays import Ints, distinct
 from abag.head.regimes.clusters import PairGroups
-from abag.head.regimes.held_out import divide_held_out, held_out_parts, with_validation
+from abag.head.regimes.held_out import HeldOut, held_out_parts, with_validation
 from abag.head.regimes.near_duplicates import number_by_appearance
 from abag.head.regimes.regimes import KNOWN, OF_LEVELS, REGIMES, VARIANT, NewSequences, Regime
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, Side, effective_groups, sides_of
@@ -115,15 +115,16 @@ class RegimesOfTable:
         splits_of: dict[str, list[Split]] = {cell.name: [] for cell in cells}
         groups = {cell.name: self._counted(cell) for cell in cells}
         whole = _unit(sides[-1]) if sides else groups["known"][0]  # in validation parts
-        for number, (test, unused) in enumerate(self._tests(sides)):
-            part = np.where(test | unused, UNUSED, TRAIN).astype(np.int8)
+        for number, held_out in enumerate(self._tests(sides)):
+            part = held_out.parts(tested=UNUSED)
             train = np.flatnonzero(part == TRAIN)
             if not len(train):
                 continue
             part = with_validation(part, whole, [self.seed, number])
             antibody, antigen = (side.compare(train) for side in self.sides)
             for cell in cells:
-                inside = test & (antibody.level == cell.antibody) & (antigen.level == cell.antigen)
+                is_of_cell = (antibody.level == cell.antibody) & (antigen.level == cell.antigen)
+                inside = held_out.test & is_of_cell
                 tested = np.where(inside, np.int8(TEST), part)
                 if 0 < inside.sum() < len(train) and is_trainable(tested):
                     group = groups[cell.name][-1]
@@ -132,16 +133,16 @@ class RegimesOfTable:
             latest = [splits[-1] for splits in splits_of.values() if splits]
             if self.groups.options.folds or not latest:
                 continue
-            largest = max(latest, key=lambda split: int((split.part == TEST).sum()))
+            largest = max(latest, key=lambda split: len(split.rows(TEST)))
             if is_enough(largest, groups[largest.name]):
                 splits_of = {name: splits[-1:] for name, splits in splits_of.items()}
                 break
-        results = [self._result(cell, splits_of[cell.name], groups[cell.name]) for cell in cells]
-        return [
-            measured
-            for measured in results
-            if measured.splits or self._is_expected(measured.regime)
-        ]
+        results = []
+        for cell in cells:
+            measured = self._result(cell, splits_of[cell.name], groups[cell.name])
+            if measured.splits or self._is_expected(cell):
+                results.append(measured)
+        return results
 
     def _cells(self, held: tuple[int, ...]) -> list[Regime]:
         """Return the regimes that folds can test which hold out sequences of some sides."""
@@ -164,10 +165,10 @@ class RegimesOfTable:
 
     def _is_expected(self, regime: Regime) -> bool:
         """Return whether users are told that a regime is not measured: few tables have strains."""
-        return all(
-            side.is_library or level != VARIANT
-            for side, level in zip(self.sides, regime.levels, strict=True)
-        )
+        for side, level in zip(self.sides, regime.levels, strict=True):
+            if level == VARIANT and not side.is_library:
+                return False
+        return True
 
     def _result(
         self, regime: Regime, splits: Sequence[Split], groups: Sequence[Ints]
@@ -191,11 +192,11 @@ class RegimesOfTable:
             antibody = self.sides[0].units
             antigen = self.sides[1].units
             return [number_by_appearance(antibody * (antigen.max() + 1) + antigen)]
-        return [
-            side.counted(level)
-            for side, level in zip(self.sides, regime.levels, strict=True)
-            if level != KNOWN
-        ]
+        groups = []
+        for side, level in zip(self.sides, regime.levels, strict=True):
+            if level != KNOWN:
+                groups.append(side.counted(level))
+        return groups
 
     def _by_single_pairs(self, known: MeasuredRegime) -> MeasuredRegime:
         """Measure known pairs of a table in which too little is independent, pair by pair."""
@@ -203,18 +204,17 @@ class RegimesOfTable:
         if len(distinct(pairs)) < LEAST_PAIRS:
             return known
         splits = list[Split]()
-        for number, (test, unused) in enumerate(self._tests(())):
-            part = np.where(test, TEST, np.where(unused, UNUSED, TRAIN)).astype(np.int8)
-            part = with_validation(part, pairs, [self.seed, number])
+        for number, held_out in enumerate(self._tests(())):
+            part = with_validation(held_out.parts(), pairs, [self.seed, number])
             if is_trainable(part):
                 splits.append(Split(name="known", part=part, group=pairs, fold=len(splits)))
-        exact = [(split.part == TEST) & (self.groups.pairs.censored == 0) for split in splits]
-        if not np.any(exact):
+        is_tested = np.any([split.part == TEST for split in splits], axis=0)
+        if not np.any(is_tested & (self.groups.pairs.censored == 0)):
             return known
         return MeasuredRegime(known.regime, tuple(splits), (pairs,), note=SINGLE_PAIRS)
 
-    def _tests(self, sides: Sequence[Side]) -> Iterator[tuple[Bools, Bools]]:
-        """Yield the candidates for the test part of each fold, and pairs not used, (P,) each."""
+    def _tests(self, sides: Sequence[Side]) -> Iterator[HeldOut]:
+        """Yield what each fold holds out: `test` are candidates for its test part."""
         if not any(side.is_library for side in sides):
             held = [side.held_out for side in sides] or [self.groups.pair]
             # the side with more to hold out first, so that exchanged sides give the same folds
@@ -226,7 +226,8 @@ class RegimesOfTable:
             for number, side in enumerate(sides):
                 seed = [self.seed, repeat, number] if number else [self.seed, repeat]
                 masks.append(side.folds(self.folds, seed))
-            yield from map(divide_held_out, zip(*masks, strict=False))
+            # not strict: a library may have residues for fewer folds
+            yield from map(HeldOut.of, zip(*masks, strict=False))
 
 
 def _unit(side: Side) -> Ints:
@@ -236,7 +237,7 @@ def _unit(side: Side) -> Ints:
 
 def _too_few(n: int, name: str, informative: float = 0.0, expected: float = LEAST_GROUPS) -> str:
     """Say why a regime has no folds: too few pairs or clusters, or too unequal ones."""
-    many = f"{n or 'no'} {name}{'s' * (n != 1)}"
+    many = f"{n or 'no'} {name}{'' if n == 1 else 's'}"
     if name == "held-out pair":
         many += " of this kind"
     if informative and n >= expected:

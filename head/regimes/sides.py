@@ -77,12 +77,11 @@ class Side:
     def is_library(self) -> bool:
         """Return whether the sequences are variants of one."""
         sizes = np.bincount(self.near)
-        largest = self.near == sizes.argmax()
-        return bool(
-            effective_groups(self.near) < LEAST_GROUPS
-            and sizes.max() > LIBRARY_SHARE * sizes.sum()
-            and len(distinct(self.sequence[largest])) >= LEAST_ROWS
-        )
+        is_dominated = sizes.max() > LIBRARY_SHARE * sizes.sum()
+        if effective_groups(self.near) >= LEAST_GROUPS or not is_dominated:
+            return False
+        in_largest = self.near == sizes.argmax()
+        return len(distinct(self.sequence[in_largest])) >= LEAST_ROWS
 
     @cached_property
     def units(self) -> Ints:
