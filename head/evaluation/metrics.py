@@ -251,7 +251,9 @@ def r2(pkd: Floats, predicted: Floats) -> float | None:
     """
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
-    return finite(1 - np.sum((pkd - predicted) ** 2) / np.sum((pkd - pkd.mean()) ** 2))
+    residual = np.sum((pkd - predicted) ** 2)
+    total = np.sum((pkd - pkd.mean()) ** 2)
+    return finite(1 - residual / total)
 
 
 def calibration(pkd: Floats, predicted: Floats) -> Scores:
@@ -284,7 +286,8 @@ def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
         return None
     budget = max(1, round(BUDGET_SHARE * len(pkd)))
     strongest = pkd >= np.sort(pkd)[-budget]
-    return finite(_expected_hits(strongest, predicted, budget) / budget / strongest.mean())
+    precision = _expected_hits(strongest, predicted, budget) / budget
+    return finite(precision / strongest.mean())
 
 
 def _recall(pkd: Floats, predicted: Floats, threshold: float) -> float | None:
@@ -313,7 +316,8 @@ def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | N
     last = np.append(np.diff(predicted[order]) != 0, True)
     hits = np.cumsum(strong[order])[last]
     picked = np.flatnonzero(last) + 1
-    return finite(np.sum(np.diff(hits, prepend=0) * hits / picked) / hits[-1])
+    precision_of_new_hits = np.diff(hits, prepend=0) * hits / picked
+    return finite(np.sum(precision_of_new_hits) / hits[-1])
 
 
 def _expected_hits(strong: NDArray[np.bool_], predicted: Floats, budget: int) -> float:
@@ -447,9 +451,9 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
 
     A group is an antigen, or the antigens of a cluster that have too few exact rows each.
     """
-    antigen = np.unique(pairs.antigen[rows], return_inverse=True)[1]
-    exact = np.bincount(antigen, pairs.censored[rows] == 0)
-    few = exact[antigen] < MIN_ROWS_PER_ANTIGEN
+    _, antigen = np.unique(pairs.antigen[rows], return_inverse=True)
+    exact_rows = np.bincount(antigen, pairs.censored[rows] == 0)
+    few = exact_rows[antigen] < MIN_ROWS_PER_ANTIGEN
     cluster = antigen_clusters(pairs)[rows]
     return np.where(few, len(antigen) + cluster, antigen)
 

@@ -27,7 +27,8 @@ def pearson(pkd: Floats, predicted: Floats) -> float | None:
         return None
     y = pkd - pkd.mean()
     p = predicted - predicted.mean()
-    return finite(np.clip(y @ p / (np.linalg.norm(y) * np.linalg.norm(p)), -1, 1))
+    correlation = y @ p / (np.linalg.norm(y) * np.linalg.norm(p))
+    return finite(np.clip(correlation, -1, 1))  # rounding may exceed 1
 
 
 def spearman(pkd: Floats, predicted: Floats) -> float | None:
@@ -38,7 +39,8 @@ def spearman(pkd: Floats, predicted: Floats) -> float | None:
 def ranks(values: NDArray[np.generic]) -> Floats:
     """Rank like ``scipy.stats.rankdata`` in half the time; the rank of NaN is NaN."""
     _, run, size = np.unique(values, return_inverse=True, return_counts=True)
-    return np.where(np.isnan(values), np.nan, (np.cumsum(size) - (size - 1) / 2)[run])
+    mean_rank = np.cumsum(size) - (size - 1) / 2  # of each run of equal values
+    return np.where(np.isnan(values), np.nan, mean_rank[run])
 
 
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
@@ -75,8 +77,10 @@ class RanksByGroup:
         """Rank each value within its group, with mean ranks for ties, minus the mean rank."""
         _, place = np.unique(values, return_inverse=True)
         before = np.cumsum(self._size) - self._size
+        # the rank among all rows, sorted by group first, less the rows of the groups before
         within = ranks(self._group * len(values) + place) - before[self._group]
-        return np.where(np.isnan(values), np.nan, within - (self._size[self._group] + 1) / 2)
+        mean_rank = (self._size[self._group] + 1) / 2
+        return np.where(np.isnan(values), np.nan, within - mean_rank)
 
 
 class KnownOrder:
@@ -112,6 +116,7 @@ def decidable_pairs(pkd: Floats, censored: NDArray[np.int8]) -> KnownOrder:
     """Return the pairs of rows whose order labels and bounds, (N,), tell."""
     _, rank = np.unique(pkd, return_inverse=True)
     # Row i is below row j if upper[i] < lower[j]; a bound lies just beside its label.
-    upper = np.where(censored > 0, np.iinfo(np.int64).max, 3 * rank + np.where(censored < 0, 0, 1))
-    lower = np.where(censored < 0, 0, 3 * rank + np.where(censored > 0, 2, 1))
+    place = 3 * rank + np.sign(censored) + 1
+    upper = np.where(censored > 0, np.iinfo(np.int64).max, place)
+    lower = np.where(censored < 0, 0, place)
     return KnownOrder(upper, lower - 1)

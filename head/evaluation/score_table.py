@@ -72,7 +72,8 @@ def describe_regimes(
 
     The columns are those of `columns`.
     """
-    rows = [["", *(column.label for column in columns(quantity, no_antigen=no_antigen))]]
+    head = [column.label for column in columns(quantity, no_antigen=no_antigen)]
+    rows = [["", *head]]
     names = ["spearman"]
     if not no_antigen:
         names += ["spearman_within_antigen", "spearman_within_antibody"]

@@ -87,7 +87,8 @@ def _mirrored_back(summary: StrongSummary) -> StrongSummary:
     """Return a summary of mirrored rows with thresholds and cut-offs as values again."""
     for regime in summary["regimes"]:
         for cut in (regime["at_threshold"], *regime["cutoffs"]):
-            cut["cutoff"] = None if cut["cutoff"] is None else -cut["cutoff"]
+            if cut["cutoff"] is not None:
+                cut["cutoff"] = -cut["cutoff"]
     return {**summary, "threshold": -summary["threshold"]}
 
 
@@ -126,9 +127,10 @@ def _curve(strong: Bools, predicted: Floats) -> tuple[Floats, Floats, Floats]:
     if not strong.any():
         return np.zeros(0), np.zeros(0), np.zeros(0)
     order = np.argsort(-predicted, kind="stable")
-    last = np.flatnonzero(np.append(np.diff(predicted[order]) != 0, True))  # ties go together
+    falling = predicted[order]
+    last = np.flatnonzero(np.append(np.diff(falling) != 0, True))  # ties go together
     hits = np.cumsum(strong[order])[last]
-    return hits / hits[-1], hits / (last + 1), predicted[order][last]
+    return hits / hits[-1], hits / (last + 1), falling[last]
 
 
 def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
@@ -218,13 +220,13 @@ def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[st
                 f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; on pairs that "
                 f"did not choose it: {_describe_pick(cut)}"
             )
-        bins = ", ".join(
-            f"{bin_['low']:.0%}-{bin_['high']:.0%}: {bin_['strong']:.0%} of {bin_['pairs']:,}"
-            for bin_ in regime["calibration"]
-        )
+        shares = []
+        for bin_ in regime["calibration"]:
+            limits = f"{bin_['low']:.0%}-{bin_['high']:.0%}"
+            shares.append(f"{limits}: {bin_['strong']:.0%} of {bin_['pairs']:,}")
         lines.append(
             f"  p_strong expects {regime['expected']:.0f} strong pairs; share that is strong by "
-            f"p_strong: {bins}"
+            f"p_strong: {', '.join(shares)}"
         )
     return lines
 
@@ -256,12 +258,10 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
 
 def _pick_row(name: str, pick: Mapping[str, Any], quantity: Quantity) -> list[Any]:
     """Lay out a cut-off: name, cut-off, pairs picked, precision and recall."""
-    cutoff = None if pick["cutoff"] is None else _rounded(pick["cutoff"], quantity)
+    cutoff = pick["cutoff"]
+    if cutoff is not None:
+        cutoff = round(cutoff, 2) if quantity.affinity else quantity.show(cutoff)
     row = [name, cutoff, pick["picked"]]
     for share in (pick["precision"], pick["recall"]):
         row.append(None if share is None else f"{share:.0%}")
     return row
-
-
-def _rounded(cutoff: float, quantity: Quantity) -> float | str:
-    return round(cutoff, 2) if quantity.affinity else quantity.show(cutoff)

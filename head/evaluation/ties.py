@@ -74,10 +74,10 @@ class _Range(NamedTuple):
 
     def join(self, other: _Range) -> _Range:
         return _Range(
-            self.rows + other.rows,
-            min(self.low, other.low),
-            max(self.high, other.high),
-            self.sum_of_sigmas + other.sum_of_sigmas,
+            rows=self.rows + other.rows,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            sum_of_sigmas=self.sum_of_sigmas + other.sum_of_sigmas,
         )
 
     @property

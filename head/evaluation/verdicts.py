@@ -180,7 +180,8 @@ def _count_disputed_antigens(pairs: LabelledPairs) -> int:
         return 0
     frame = pd.DataFrame({"antigen": pairs.antigen, "assay": assay, "pkd": pairs.pkd})
     means = frame.groupby(["antigen", "assay"])["pkd"].mean().groupby("antigen")
-    return int(((means.max() - means.min()) > pairs.reading.conflict).sum())
+    is_disputed = (means.max() - means.min()) > pairs.reading.conflict
+    return int(is_disputed.sum())
 
 
 def explained(pkd: Floats, group: Ints) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -53,27 +53,46 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
     lines = [json.loads(text) for text in texts]
     baselines = pd.read_parquet(saved.run / "baselines.parquet")  # in the order of the predictions
     ridge = baselines.get("ridge", pd.Series(np.nan, baselines.index))
-    tests = [rows for _, rows in saved.tested.assign(ridge=ridge).groupby("regime", sort=False)]
+    tested = saved.tested.assign(ridge=ridge)
+    tests = [rows for _, rows in tested.groupby("regime", sort=False)]
     rng = np.random.default_rng(0)
-    drawn = [rows.iloc[rng.permutation(len(rows))[: MAX_POINTS // len(tests)]] for rows in tests]
-    pairs = np.unique(np.concatenate([chart["pair"] for chart in drawn]))
+    drawn = []
+    for rows in tests:
+        sample = rng.permutation(len(rows))[: MAX_POINTS // len(tests)]
+        drawn.append(rows.iloc[sample])
+    pairs = np.unique(pd.concat(drawn)["pair"])
     names = name_antigens(saved.frame)
     if saved.no_antigen:
         names[:] = "exact"  # beside censored ones in the legend
     digits = chart_digits(saved)
-    return {
+    points = []
+    for rows in drawn:
+        of_regime = {
+            "pair": np.searchsorted(pairs, rows["pair"]).tolist(),
+            "predicted": _numbers(rows["pkd_predicted"], digits),
+            "sigma": _numbers(rows["sigma"], digits),
+        }
+        points.append(of_regime)
+    data: dict[str, Any] = {
         "pairs": _describe_pairs(saved.frame.iloc[pairs], names.iloc[pairs], digits),
-        "tests": [
-            {
-                "pair": np.searchsorted(pairs, chart["pair"]).tolist(),
-                "predicted": _numbers(chart["pkd_predicted"], digits),
-                "sigma": _numbers(chart["sigma"], digits),
-            }
-            for chart in drawn
-        ],
+        "tests": points,
         "views": [_view(rows, names.to_numpy(str), lines, saved) for rows in tests],
-        **({"digits": digits} if digits != CHART_DIGITS else {}),
     }
+    if digits != CHART_DIGITS:
+        data["digits"] = digits
+    data["learningCurve"] = _learning_curve(saved.summary.get("learning_curve", ()))
+    data["quantity"] = str(saved.quantity)
+    return data
+
+
+def _learning_curve(curve: Sequence[Mapping[str, Any]]) -> list[list[float | None]]:
+    """Return training pairs, Spearman correlation and RMSE of each point."""
+    points = []
+    for point in curve:
+        score = point["score"]
+        spearman = None if score["spearman"] is None else score["spearman"]["value"]
+        points.append([point["training_pairs"], spearman, score["rmse"]])
+    return points
 
 
 def chart_digits(saved: SavedRun) -> int:
@@ -99,9 +118,9 @@ def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: S
     exact = rows[rows["censored"] == 0]
     antigen_rows = exact[:0] if saved.no_antigen else exact
     digits = chart_digits(saved)
-    measured, predicted, sigma = (
-        exact[name].to_numpy(np.float64) for name in ("pkd", "pkd_predicted", "sigma")
-    )
+    measured = exact["pkd"].to_numpy(np.float64)
+    predicted = exact["pkd_predicted"].to_numpy(np.float64)
+    sigma = exact["sigma"].to_numpy(np.float64)
     error = predicted - measured
     return {
         "calibration": _calibration(measured, predicted, digits) if len(exact) > 1 else None,
@@ -115,26 +134,29 @@ def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: S
 def _calibration(measured: Floats, predicted: Floats, digits: int) -> Series:
     order = np.argsort(predicted, kind="stable")
     bins = np.array_split(order, min(10, max(2, len(measured) // 10)))
+    mean_predicted = [predicted[rows].mean() for rows in bins]
+    mean_measured = [measured[rows].mean() for rows in bins]
+    standard_error = [measured[rows].std() / np.sqrt(len(rows)) for rows in bins]
     return {
-        "x": _numbers([predicted[b].mean() for b in bins], digits),
-        "y": _numbers([measured[b].mean() for b in bins], digits),
-        "error": _numbers([measured[b].std() / np.sqrt(len(b)) for b in bins], digits),
+        "x": _numbers(mean_predicted, digits),
+        "y": _numbers(mean_measured, digits),
+        "error": _numbers(standard_error, digits),
         "slope": calibration(measured, predicted)["calibration_slope"],
     }
 
 
 def _coverage(error: Floats, sigma: Floats) -> Series:
     distance = np.sort(np.abs(error) / np.maximum(sigma, 1e-12))
-    inside = np.searchsorted(distance, ndtri((1 + COVERAGE) / 2), side="right") / len(distance)
-    return {"x": _numbers(COVERAGE), "y": _numbers(inside)}
+    half_width = ndtri((1 + COVERAGE) / 2)  # in sigmas
+    inside = np.searchsorted(distance, half_width, side="right")
+    return {"x": _numbers(COVERAGE), "y": _numbers(inside / len(distance))}
 
 
 def _deciles(error: Floats, sigma: Floats, digits: int) -> Series:
     bins = np.array_split(np.argsort(sigma, kind="stable"), min(10, len(np.unique(sigma))))
-    return {
-        "x": _numbers([sigma[b].mean() for b in bins], digits),
-        "y": _numbers([np.sqrt(np.mean(error[b] ** 2)) for b in bins], digits),
-    }
+    mean_sigma = [sigma[rows].mean() for rows in bins]
+    rmse = [np.sqrt(np.mean(error[rows] ** 2)) for rows in bins]
+    return {"x": _numbers(mean_sigma, digits), "y": _numbers(rmse, digits)}
 
 
 def _antigens(exact: pd.DataFrame, names: np.ndarray) -> Series:
@@ -161,14 +183,17 @@ def _training(log: Sequence[Series], folds: set[int]) -> Series | None:
     lines = [line for line in log if line.get("fold", 0) in folds]
     if not lines:
         return None
-    frame = pd.DataFrame({name: [line[name] for line in lines] for name in ("step", "loss")})
-    frame["fold"] = [line.get("fold", 0) for line in lines]
+    frame = pd.DataFrame(lines)[["step", "loss"]]
+    frame["fold"] = [line.get("fold", 0) for line in lines]  # one fold is not numbered
     last = int(frame["step"].max())
     bins = min(CURVE_POINTS, last)
     frame["bin"] = (frame["step"] - 1) * bins // last
     loss = frame.groupby(["bin", "fold"])["loss"].mean()
-    scored = [line for line in lines if "validation" in line]
-    scores = pd.DataFrame([{**line["validation"], "epoch": line["epoch"]} for line in scored])
+    scored = []
+    for line in lines:
+        if "validation" in line:
+            scored.append({**line["validation"], "epoch": line["epoch"]})
+    scores = pd.DataFrame(scored)
     by_epoch = scores.groupby("epoch")
     return {
         "folds": int(frame["fold"].nunique()),

@@ -96,17 +96,11 @@ def write_report(saved: SavedRun) -> None:
     """Write ``report.html``."""
     summary = saved.summary
     quantity = saved.quantity
+    regimes = summary["regimes"]
     charts = chart_data(saved)
-    curve = [
-        (point["training_pairs"], point["score"]) for point in summary.get("learning_curve", ())
-    ]
-    charts["learningCurve"] = [
-        [pairs, score["spearman"] and score["spearman"]["value"], score["rmse"]]
-        for pairs, score in curve
-    ]
-    charts["quantity"] = str(quantity)
     shown = sum(len(chart["pair"]) for chart in charts["tests"])
     tested = len(saved.tested)
+    sampled = f"Points are a sample of {shown:,} of {tested:,} test rows." if shown < tested else ""
     page = render_page(
         "report.html.j2",
         charts,
@@ -116,15 +110,15 @@ def write_report(saved: SavedRun) -> None:
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         source=summary["data"]["source"],
         digest=saved.config["pairs_digest"],
-        regimes=[regime["words"] for regime in summary["regimes"]],
+        regimes=[regime["words"] for regime in regimes],
         no_antigen=saved.no_antigen,
         head=["", *columns(quantity, no_antigen=saved.no_antigen)],
-        rows=describe_regimes(summary["regimes"], quantity, no_antigen=saved.no_antigen)[1:],
-        verdicts=[regime["sentence"] for regime in summary["regimes"]],
+        rows=describe_regimes(regimes, quantity, no_antigen=saved.no_antigen)[1:],
+        verdicts=[regime["sentence"] for regime in regimes],
         not_measured=[f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]],
         warnings=summary["warnings"],
-        scores=[_score_table(regime, saved) for regime in summary["regimes"]],
-        sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
+        scores=[_score_table(regime, saved) for regime in regimes],
+        sampled=sampled,
         least_rows=MIN_ROWS_PER_ANTIGEN,
         worst=_largest_errors(saved),
         strong=page_of(summary["strong"], quantity),
@@ -180,14 +174,11 @@ def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
     field_names = [field.name for field in schema(FitConfig)]
     others = sorted(saved.config.keys() - {*field_names, *IN_CONFIG_ONLY})
     values = {name: saved.config[name] for name in [*field_names, *others]} | counts
-    return [
-        (
-            name.replace("_", " "),
-            str(value),
-            str(used[name]) if used.get(name, value) != value else "",
-        )
-        for name, value in values.items()
-    ]
+    settings = []
+    for name, value in values.items():
+        chosen = str(used[name]) if used.get(name, value) != value else ""
+        settings.append((name.replace("_", " "), str(value), chosen))
+    return settings
 
 
 def _largest_errors(saved: SavedRun) -> dict[str, Any]:
@@ -210,7 +201,7 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
         f"sigma ({quantity})": mean["sigma"][worst].tolist(),
     }
     if not quantity.affinity:  # of any scale
-        for name in [*cells][-4:]:
+        for name in list(cells)[-4:]:
             cells[name] = [quantity.show(value, 3) for value in cells[name]]
     return {"head": [*cells], "rows": [*zip(*cells.values(), strict=True)]}
 
@@ -223,43 +214,42 @@ def _score_table(regime: RegimeSummary, saved: SavedRun) -> dict[str, Any]:
     if saved.no_antigen:  # pairs are antibodies
         names.remove("spearman_within_antigen")
         absent = {"antigen", "pair"}
+    rows = []
+    for model, scores in regime["metrics"].items():
+        cells = [_score_cell(name, scores.get(name), quantity) for name in names]
+        rows.append([model.replace("_", " "), *cells])
+    leaks = []
+    for kind, leaks_of_kind in split["leaks_of_all_folds"].items():
+        if kind not in absent:
+            leaks += [(kind, identity, count) for identity, count in leaks_of_kind.items()]
+    clusters = []
+    for kind, sizes in split["clusters"].items():
+        if kind not in absent:
+            for identity, size in sizes.items():
+                largest = f"{size['largest_share']:.0%}"
+                clusters.append((kind, identity, size["clusters"], largest))
     return {
         "words": regime["words"],
         "head": ["", *(_heading(name, quantity) for name in names)],
-        "rows": [
-            (
-                model.replace("_", " "),
-                *(_score_cell(name, scores.get(name), quantity) for name in names),
-            )
-            for model, scores in regime["metrics"].items()
-        ],
+        "rows": rows,
         "weights": [(n, f"{w:.2f}", MODELS[n].help) for n, w in regime["weights"].items()],
         "folds": regime["folds"],
-        "parts": [(name, n) for name, n in split["rows"].items()],
-        "leaks": [
-            (kind, identity, rows)
-            for kind, levels in split["leaks_of_all_folds"].items()
-            for identity, rows in levels.items()
-            if kind not in absent
-        ],
-        "clusters": [
-            (kind, identity, size["clusters"], f"{size['largest_share']:.0%}")
-            for kind, levels in split["clusters"].items()
-            for identity, size in levels.items()
-            if kind not in absent
-        ],
+        "parts": [*split["rows"].items()],
+        "leaks": leaks,
+        "clusters": clusters,
     }
 
 
 def _score_cell(metric: str, value: float | None, quantity: Quantity) -> float | str | None:
     """Return a score; one in the unit of another quantity than an affinity as text."""
-    in_unit = bool(METRICS[metric].unit) and not quantity.affinity
-    return quantity.show(value, 3) if in_unit and value is not None else value
+    if value is None or quantity.affinity or not METRICS[metric].unit:
+        return value
+    return quantity.show(value, 3)
 
 
 def _heading(metric: str, quantity: Quantity) -> Column:
     """Return the heading of a column of scores; an arrow marks what is better if it is lower."""
-    label = (
-        metric_heading(metric, quantity) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
-    )
+    label = metric_heading(metric, quantity)
+    if METRICS[metric].lower_is_better:
+        label += "\N{NO-BREAK SPACE}↓"
     return Column(label, METRICS[metric].meaning)

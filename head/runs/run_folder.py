@@ -53,10 +53,11 @@ def read_config(run: Path) -> dict[str, Any]:
             "again into another folder, or use the version of abag that wrote it."
         )
         raise DamagedFile(msg)
-    names = [*(field.name for field in schema(FitConfig)), "label_column", "label_unit", "quantity"]
-    if missing := [name for name in names if name not in config]:
-        msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
-        raise DamagedFile(msg)
+    names = [field.name for field in schema(FitConfig)]
+    for name in (*names, "label_column", "label_unit", "quantity"):
+        if name not in config:
+            msg = f"{path}: {name} is missing. Copy the whole run folder again."
+            raise DamagedFile(msg)
     try:
         Quantity.of_json(config["quantity"])
     except (TypeError, ValueError) as error:
@@ -258,18 +259,18 @@ class SavedRun:
     def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
         """Yield the summary of each regime, and its exact test rows in two forms."""
         for regime in self.summary["regimes"]:
-            rows = self.tested[
-                (self.tested["regime"] == regime["regime"]) & (self.tested["censored"] == 0)
-            ]
+            in_regime = self.tested["regime"] == regime["regime"]
+            rows = self.tested[in_regime & (self.tested["censored"] == 0)]
             pair = rows["pair"].to_numpy(np.int64)
-            groups = [rows[name].to_numpy(np.int64) for name in ("group", "second_group")]
+            group = rows["group"].to_numpy(np.int64)
+            second_group = rows["second_group"].to_numpy(np.int64)
             tested = TestedPairs(
-                pair,
-                rows["pkd"].to_numpy(np.float64),
-                rows["fold"].to_numpy(np.int64),
-                self.frame["antibody"].to_numpy(np.int64)[pair],
-                self.frame["antigen"].to_numpy(np.int64)[pair],
-                groups[:1] if np.array_equal(groups[0], groups[1]) else groups,
+                rows=pair,
+                pkd=rows["pkd"].to_numpy(np.float64),
+                fold=rows["fold"].to_numpy(np.int64),
+                antibody=self.frame["antibody"].to_numpy(np.int64)[pair],
+                antigen=self.frame["antigen"].to_numpy(np.int64)[pair],
+                groups=[group] if np.array_equal(group, second_group) else [group, second_group],
             )
             yield regime, rows, tested
 

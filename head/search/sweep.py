@@ -8,8 +8,10 @@ ensemble and scored once on the test part.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -30,7 +32,6 @@ from abag.core.files import (
 )
 from abag.core.messages import align, counted, reporting, say
 from abag.core.options import flag
-from abag.embed.sequences.chains import KINDS
 from abag.head.data.labels import training_labels
 from abag.head.evaluation.metrics import find_metric
 from abag.head.fit import fit
@@ -60,6 +61,7 @@ from abag.head.search.trials import (
 if TYPE_CHECKING:
     from optuna.study import Study
 
+    from abag.embed.sequences.chains import Kind
     from abag.head.data.labels import LabelledPairs
     from abag.head.inputs import RunInputs
     from abag.head.regimes.splits import Split
@@ -186,9 +188,10 @@ def _sweep(
         held_out = folder / "split.parquet"
         with replacing(held_out) as partial:
             split_frame(inputs.pairs, [split]).to_parquet(partial, index=False)
-        rest = {**options, "split": f"file={held_out}", "members": search_options.members}
-        options = {n: value for n, value in rest.items() if is_used(n, head)} | winner
-        summary["final"] = fit(table, store, folder / "final", progress=progress, **options)
+        given = {**options, "split": f"file={held_out}", "members": search_options.members}
+        used = {name: value for name, value in given.items() if is_used(name, head)}
+        final = folder / "final"
+        summary["final"] = fit(table, store, final, progress=progress, **(used | winner))
     return summary
 
 
@@ -219,28 +222,27 @@ def _define_search(
     inputs: RunInputs, config: FitConfig, split: Split, folds: int
 ) -> tuple[SearchProblem, dict[str, Any]]:
     pairs, group = without_test_part(inputs.pairs, split)
+    ranges = {name: list(limits) for name, limits in RANGES.items()}
     record = describe_inputs(config, inputs) | {
         "format": SWEEP_FORMAT,
         "inner_folds": folds,
-        "space": {"shapes": list(SHAPES), "ranges": {n: list(r) for n, r in RANGES.items()}},
+        "space": {"shapes": list(SHAPES), "ranges": ranges},
         "test_pairs": len(inputs.pairs) - len(pairs),
     }
-    fixed = [kind for kind in KINDS if getattr(config, f"{kind}_vectors") is not None]
+    poolings: dict[Kind, tuple[str, ...]] = {}
+    for kind, vectors in inputs.vectors.items():
+        is_fixed = getattr(config, f"{kind}_vectors") is not None
+        is_chosen = vectors.views and not is_fixed
+        poolings[kind] = vectors.folder.vector_poolings if is_chosen else ("mean",)
     antibody_widths, antigen_widths = (vectors.widths for vectors in inputs.vectors.values())
+    has_several_views = len(antibody_widths) + len(antigen_widths) > 2
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(group, folds, config.seed),
         group=group,
         store=inputs.store,
-        poolings={
-            kind: (
-                vectors.folder.vector_poolings if vectors.views and kind not in fixed else ("mean",)
-            )
-            for kind, vectors in inputs.vectors.items()
-        },
-        views=(antibody_widths, antigen_widths)
-        if len(antibody_widths) + len(antigen_widths) > 2
-        else None,
+        poolings=poolings,
+        views=(antibody_widths, antigen_widths) if has_several_views else None,
         config=config,
         device=resolve_device(config.device),
     )
@@ -269,26 +271,27 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
-    frozen = study.get_trials(deepcopy=False)
-    states = [t.state.name.lower() for t in frozen]
-    trials = [
-        {"trial": t.number, "value": t.value, "params": used_parameters(t.params)} for t in frozen
-    ]
+    states = Counter[str]()
+    rows = []
+    complete = list[dict[str, Any]]()
+    for frozen in study.get_trials(deepcopy=False):
+        state = frozen.state.name.lower()
+        states[state] += 1
+        params = used_parameters(frozen.params)
+        trial = {"trial": frozen.number, "value": frozen.value}
+        rows.append({**trial, **params, "state": state})
+        if state == "complete":
+            complete.append({**trial, "params": params})
     sign = 1 if find_metric(select).lower_is_better else -1
-    complete = [trial for trial, state in zip(trials, states, strict=True) if state == "complete"]
     ranked = sorted(complete, key=lambda trial: (sign * trial["value"], trial["trial"]))
     summary: SweepSummary = {
         "sweep": str(folder),
         "select": select,
-        "trials": {name: states.count(name) for name in sorted(set(states))},
+        "trials": dict(sorted(states.items())),
         "best_trials": ranked[:BEST_TRIALS],
     }
     if ranked:
         summary["best"] = ranked[0]
-        rows = [
-            {"trial": trial["trial"], "value": trial["value"], **trial["params"], "state": state}
-            for trial, state in zip(trials, states, strict=True)
-        ]
         with replacing(folder / "trials.csv") as partial:
             pd.DataFrame(rows).to_csv(partial, index=False)
     return summary
@@ -298,25 +301,19 @@ def describe_trials(summary: SweepSummary) -> str:
     """Lay out the best trials: a row for each parameter, a column for each trial."""
     # optuna's names of trials that were stopped, whose process was killed or runs, without a score
     words = {"fail": "interrupted", "running": "unfinished", "pruned": "without a score"}
-    counts = ", ".join(f"{n} {words.get(state, state)}" for state, n in summary["trials"].items())
+    counted_states = [f"{n} {words.get(state, state)}" for state, n in summary["trials"].items()]
+    counts = ", ".join(counted_states)
     shown = summary["best_trials"][:SHOWN_TRIALS]
     if not shown:
         return f"no trial is complete yet ({counts})"
-    names = dict.fromkeys(name for trial in shown for name in trial["params"])
-    lines = align(
-        [
-            ["trial", *(str(trial["trial"]) for trial in shown)],
-            [summary["select"], *(f"{trial['value']:.3f}" for trial in shown)],
-            *(
-                [name, *(_format(trial["params"].get(name, "-")) for trial in shown)]
-                for name in names
-            ),
-        ]
-    )
+    columns = []
+    for trial in shown:
+        column = {"trial": str(trial["trial"]), summary["select"]: f"{trial['value']:.3f}"}
+        for name, value in trial["params"].items():
+            column[name] = f"{value:.2g}" if isinstance(value, float) else str(value)
+        columns.append(column)
+    names = dict.fromkeys(chain.from_iterable(columns))
+    lines = align([[name, *(column.get(name, "-") for column in columns)] for name in names])
     if "final" not in summary:
         lines.append("To refit the best trial and score the test part once, add --final.")
     return "\n".join([*lines, f"all trials: {summary['sweep']}/trials.csv ({counts})"])
-
-
-def _format(value: object) -> str:
-    return f"{value:.2g}" if isinstance(value, float) else str(value)

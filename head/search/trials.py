@@ -89,7 +89,10 @@ def naming_damage(journal: Path) -> Iterator[None]:
 
 def count_finished(study: Study) -> int:
     """Count the trials that were scored; those of a killed process are unfinished for ever."""
-    return sum(t.state.name in ("COMPLETE", "PRUNED") for t in study.get_trials(deepcopy=False))
+    from optuna.trial import TrialState
+
+    scored = (TrialState.COMPLETE, TrialState.PRUNED)
+    return len(study.get_trials(deepcopy=False, states=scored))
 
 
 def run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
@@ -134,4 +137,6 @@ def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
         return batch
     study.sampler = PartialFixedSampler(shared, sampler)
     space = batch[0].distributions
-    return batch + [study.ask(space) for _ in range(count - 1)]
+    for _ in range(count - 1):
+        batch.append(study.ask(space))
+    return batch
