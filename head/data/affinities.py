@@ -21,11 +21,12 @@ from abag.head.data.label_column import find_label, find_same
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_unit import (
     AS_IN_THE_RUN,
+    ColumnMeaning,
     Remembered,
     choose_prediction,
+    meaning_of_column,
     refuse_affinity,
     refuse_affinity_options,
-    unit_of_column,
 )
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import HIGHER_IS_STRONGER, OF_MASS, stronger, to_pkd
@@ -154,8 +155,8 @@ def read_affinities(
     column = table.columns.get("label", table.columns.get("pkd"))
     if column is None:
         column = _find_column(table, options, remembered)
-    unit, why, quantity = unit_of_column(table, column, "pkd", options, remembered)
-    return _read_column(table, column, unit, why, options, remembered, quantity)
+    meaning = meaning_of_column(table, column, "pkd", options, remembered)
+    return _read_column(table, meaning, options, remembered)
 
 
 def _find_column(table: Table, options: LabelOptions, remembered: Remembered | None) -> str:
@@ -174,24 +175,21 @@ def read_predictions(table: Table, options: LabelOptions, quantity: Quantity = P
 
     Those of another `quantity` than an affinity are taken as they are. Raises as `read_affinities`.
     """
-    if not quantity.affinity:
-        refuse_affinity_options(table, options, quantity)
-        column = table.column("prediction")
-        refuse_affinity(table, column, quantity)
-        return _read_column(table, column, "value", AS_IN_THE_RUN, options, None, quantity)
-    column, unit, why = choose_prediction(table, options.label)
-    return _read_column(table, column, unit, why, options, None, quantity)
+    if quantity.affinity:
+        meaning = choose_prediction(table, options.label)
+        return _read_column(table, replace(meaning, quantity=quantity), options, None)
+    refuse_affinity_options(table, options, quantity)
+    column = table.column("prediction")
+    refuse_affinity(table, column, quantity)
+    meaning = ColumnMeaning(column=column, unit="value", why=AS_IN_THE_RUN, quantity=quantity)
+    return _read_column(table, meaning, options, None)
 
 
 def _read_column(
-    table: Table,
-    column: str,
-    unit: Label,
-    why: str,
-    options: LabelOptions,
-    remembered: Remembered | None,
-    quantity: Quantity = PKD,
+    table: Table, meaning: ColumnMeaning, options: LabelOptions, remembered: Remembered | None
 ) -> Affinities:
+    column = meaning.column
+    unit = meaning.unit
     if options.molar_mass is not None and unit not in OF_MASS and remembered is None:
         msg = (
             f"{table.source}: column {column!r} is read as {unit}, which needs no molar mass; "
@@ -200,44 +198,44 @@ def _read_column(
         raise LabelError(msg)
     cells = table.frame[column]
     raw, side = read_bounds(cells)
-    mass = options.molar_mass_kda
-    pkd = to_pkd(raw, unit, mass)
-    direction = 1 if unit in HIGHER_IS_STRONGER or not quantity.affinity else -1
+    is_weaker_above = meaning.quantity.affinity and unit not in HIGHER_IS_STRONGER
     affinities = Affinities(
         source=table.source,
         column=column,
         unit=unit,
-        why=why,
+        why=meaning.why,
         raw=raw,
-        pkd=pkd,
-        side=(direction * side).astype(np.int8),
+        pkd=to_pkd(raw, unit, options.molar_mass_kda),
+        side=-side if is_weaker_above else side,  # >1000 nM is a pKd below 6
         no_binding=np.zeros(len(raw), np.bool_),
-        molar_mass_kda=mass,
-        quantity=quantity,
+        molar_mass_kda=options.molar_mass_kda,
+        quantity=meaning.quantity,
     )
-    floor = None
-    empty = options.no_binding_empty
-    relation = ">" if direction * quantity.sign < 0 else "<"
-    bound = ""
     if options.no_binding is not None:
-        floor = float(to_pkd(np.array([options.no_binding]), unit, mass)[0])
+        floor = _given_floor(affinities, options.no_binding)
+        relation = ">" if is_weaker_above or meaning.quantity.sign < 0 else "<"
         bound = f"{relation}{options.no_binding:g}"
-        if quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
-            msg = (
-                f"{table.source}: --no-binding {options.no_binding:g} is not an affinity if read "
-                f"as {unit}, the unit of column {column!r}; expected a bound such as "
-                f"{BOUND_OF_A_NON_BINDER[unit][1:]}."
-            )
-            raise LabelError(msg)
-    elif remembered is not None and remembered.no_binding_pkd is not None:
+        return _with_no_binding(affinities, cells, floor, bound, empty=options.no_binding_empty)
+    if remembered is not None and remembered.no_binding_pkd is not None:
         floor = remembered.no_binding_pkd
-        bound = f"pKd <{floor:g}"
-        empty = remembered.no_binding_empty
-    if floor is None:
-        return affinities
-    if not quantity.affinity:
-        bound = f"{relation}{floor:g}"
-    return _with_no_binding(affinities, cells, floor, bound, empty=empty)
+        relation = "<" if meaning.quantity.sign > 0 else ">"
+        bound = f"pKd <{floor:g}" if meaning.quantity.affinity else f"{relation}{floor:g}"
+        return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
+    return affinities
+
+
+def _given_floor(read: Affinities, no_binding: float) -> float:
+    """Return ``--no-binding`` as a pKd; refuse one that no affinity has."""
+    floor = float(to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)[0])
+    # down to a pKd of 0: a bound may be weaker than any affinity that is measured
+    if read.quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
+        msg = (
+            f"{read.source}: --no-binding {no_binding:g} is not an affinity if read as "
+            f"{read.unit}, the unit of column {read.column!r}; expected a bound such as "
+            f"{BOUND_OF_A_NON_BINDER[read.unit][1:]}."
+        )
+        raise LabelError(msg)
+    return floor
 
 
 def _with_no_binding(

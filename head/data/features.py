@@ -344,7 +344,7 @@ def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[in
     """Read a column of numbers, (R,); NaN where a cell is empty."""
     values = read_numbers(cells)
     bad = ~np.isfinite(values)
-    if bad.any():
+    if bad.any():  # else columns of numbers are spared a loop over all cells
         bad &= ~_are_missing(cells)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])

@@ -217,6 +217,7 @@ def _segments(run: str) -> list[str] | None:
     """Divide letters and digits into the fewest words that are known, and list their tags."""
     if run in _NOT_SPLIT:
         return None
+    # the tags of the fewest words that the first k letters divide into; None if they do not
     best: list[list[str] | None] = [[], *[None] * len(run)]
     for end in range(1, len(run) + 1):
         for start in range(end):

@@ -59,7 +59,7 @@ def _number_columns(table: Table) -> list[str]:
     Constants, such as the pH of an assay, are left out if there are others.
     """
     numbers = []
-    for name in _unwritten_columns(table):
+    for name in _free_columns(table):
         is_index = _UNNAMED.fullmatch(name) is not None
         if is_index or read_value_header(name).describes_another:
             continue
@@ -127,7 +127,7 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
         if len(numbers) == 1:
             return numbers[0]
         _refuse_unclear_value(table, replace(options, label="value"))
-    headers = {name: read_header(name) for name in _unwritten_columns(table)}
+    headers = {name: read_header(name) for name in _free_columns(table)}
     column = _stated_label(table, headers, label)
     if column is not None:
         return column
@@ -223,14 +223,10 @@ def _propose_all(table: Table, headers: Mapping[str, Header]) -> list[str]:
 
 
 def _free_columns(table: Table) -> list[str]:
-    """List the columns that have no role."""
-    used = set(table.columns.values())
-    return [name for name in map(str, table.names) if name not in used]
-
-
-def _unwritten_columns(table: Table) -> list[str]:
     """List the columns that have no role, and that no command has written."""
-    return [name for name in _free_columns(table) if not written_by(name, table.names)]
+    used = set(table.columns.values())
+    names = [name for name in map(str, table.names) if name not in used]
+    return [name for name in names if not written_by(name, table.names)]
 
 
 def _propose(table: Table, name: str) -> list[str]:
@@ -265,7 +261,7 @@ def _propose_quantities(table: Table) -> list[str]:
 def propose_numbers(table: Table) -> list[str]:
     """Propose the columns of numbers of a table that a command has written."""
     proposed: list[str] = []
-    for name in _unwritten_columns(table):
+    for name in _free_columns(table):
         if len(proposed) == _MOST_PROPOSED:
             break
         if read_header(name).not_label or not holds_numbers(table, name):

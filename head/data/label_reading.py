@@ -69,6 +69,7 @@ def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
 
 
 def reading_of(table: SequenceTable, affinities: Affinities, options: LabelOptions) -> LabelReading:
+    """Say what was read as the label, and what in the table contradicts it."""
     column = affinities.column
     unit = affinities.unit
     quantity = affinities.quantity

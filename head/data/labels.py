@@ -133,6 +133,7 @@ def read_labelled_pairs(
     table: TableLike, reading: TableOptions, labels: LabelOptions
 ) -> LabelledPairs:
     """Read the pairs of a table and their labels; an error lists bad sequences and bad labels."""
+    # skipped here, so that one error lists bad sequences and bad labels together
     read = read_pairs(table, replace(reading, bad_rows="skip"))
     return label_pairs(read, labels, refuse_sequences=labels.bad_rows == "error")
 
@@ -334,6 +335,7 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
         return np.ones(len(table.frame), np.bool_)
     column = table.column("affinity_type")
     types = table.frame[column].astype("string").fillna("").str.strip()
+    # types of rows without a label need no choice
     counts = types[table.frame[table.column("pkd")].notna()].value_counts()
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)

@@ -129,6 +129,7 @@ def _distances_from_bounds(
         [np.fmin.reduce(distances_as_pkd), np.fmin.reduce(distances_as_kd)],
         0.0,
     )
+    # a bound that is no Kd, such as a negative one, is far from every label
     off_2R = np.nan_to_num(off_2R, nan=np.inf)
     return off_2R[0], off_2R[1]
 
@@ -145,7 +146,7 @@ def _with_relations(
     off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
     _refuse_cells(
         table,
-        off > 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value))),
+        off > 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value))),  # text is rounded
         column,
         "is not the label; expected the same bound, or > or < alone. Fix it.",
     )

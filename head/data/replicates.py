@@ -47,6 +47,19 @@ def disagreement(rows: pd.DataFrame) -> pd.Series[float]:
 def merge_replicates(
     table: SequenceTable, rows: pd.DataFrame, how: Replicates, quantity: Quantity
 ) -> pd.DataFrame:
+    """Join the rows of each pair into one, and count their different measurements.
+
+    Parameters
+    ----------
+    table : SequenceTable
+        Names rows in errors.
+    rows : DataFrame
+        R rows with a label.
+    how : Replicates
+        As ``--replicates``; ``error`` raises `LabelError` if labels of a pair differ.
+    quantity : Quantity
+        Of the labels.
+    """
     if how == "keep":
         return rows.assign(measurements=1)
     if how == "error":

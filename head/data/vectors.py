@@ -161,6 +161,7 @@ class Standardizer:
 
     def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Standardise vectors and clip them to `Z_LIMIT`, shape (N, D), dtype float32."""
+        # in place from here: the vectors of a table may take most of the memory
         z_ND = np.empty(x_ND.shape, np.float32)
         np.subtract(x_ND, self.mean, out=z_ND)
         z_ND *= self.scale

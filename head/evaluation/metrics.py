@@ -348,6 +348,7 @@ def average_folds(folds: Sequence[Scores]) -> dict[str, dict[str, Any]]:
 def _joint(group: str, *names: str, **flags: Any) -> dict[str, Metric]:  # noqa: ANN401
     """Make metrics of the scores that a property of `ScoredRows` computes together."""
 
+    # a function, because lambdas of the comprehension would all see its last name
     def take(name: str) -> Callable[[ScoredRows], Number]:
         return lambda rows: getattr(rows, group)[name]
 

@@ -107,7 +107,7 @@ def _coverage_cell(share: float | None, limits: Sequence[float] | None) -> str:
 
 
 def _two_digits(value: float) -> str:
-    return f"{value:z.2f}"
+    return f"{value:z.2f}"  # z: no -0.00
 
 
 def _with_interval(

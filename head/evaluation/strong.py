@@ -151,15 +151,15 @@ def _try_cutoff(
     chosen = _choose_cutoff(rows if others is None else others, wanted, level)
     strong = rows["strong"].to_numpy(bool)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    if others is not None:
-        is_picked = predicted >= (np.inf if chosen is None else chosen)
-    else:
+    is_picked = np.zeros(len(rows), bool)  # none where no cut-off reaches the level
+    if others is None:
         part = _parts(rows)
-        is_picked = np.zeros(len(rows), bool)
         for number in np.unique(part):
             cutoff = _choose_cutoff(rows[part != number], wanted, level)
-            tried = part == number
-            is_picked[tried] = predicted[tried] >= (np.inf if cutoff is None else cutoff)
+            if cutoff is not None:
+                is_picked |= (part == number) & (predicted >= cutoff)
+    elif chosen is not None:
+        is_picked = predicted >= chosen
     return {"wanted": wanted, "level": level, **_pick(strong, is_picked, chosen)}
 
 
@@ -184,7 +184,7 @@ def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> dict[str, An
 
 
 def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
-    number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)
+    number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)  # 1.0 is above the last edge
     bins = []
     for k in np.unique(number).tolist():
         inside = number == k

@@ -73,6 +73,7 @@ class _Range(NamedTuple):
     sum_of_sigmas: float
 
     def join(self, other: _Range) -> _Range:
+        """Return the range of the rows of both."""
         return _Range(
             rows=self.rows + other.rows,
             low=min(self.low, other.low),
@@ -82,6 +83,7 @@ class _Range(NamedTuple):
 
     @property
     def is_one_value(self) -> bool:
+        """Return whether all rows have the same prediction."""
         return is_negligible(self.low, self.high, self.sum_of_sigmas / self.rows)
 
 

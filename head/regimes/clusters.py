@@ -137,6 +137,7 @@ class PairGroups:
             result["antigen"][f"{KNOWN_ANTIGEN:g}"] = self.near_antigen
             result["antigen"][f"{self.options.antigen_identity:g}"] = self.antigen
         if len(clustered) == 2:
+            # group numbers are below the number of pairs, so that no two cells share one
             result["pair"]["near"] = self.antibody * len(self.antigen) + self.antigen
         return result
 
@@ -198,8 +199,8 @@ def cached_clusters(
     versions = f"{CLUSTERS_VERSION} immunum {version('immunum')}"
     entry = f"{versions} {name}".encode() + b"\0" + keys.tobytes()
     content = load_cached(cache, entry)
-    if content and len(content) == 8 * len(keys):
-        return np.frombuffer(content, np.int64).copy()
+    if content and len(content) == 8 * len(keys):  # else damaged: computed again
+        return np.frombuffer(content, np.int64).copy()  # writable
     labels = compute()
     store_cached(cache, entry, labels.astype(np.int64).tobytes())
     return labels
@@ -267,6 +268,7 @@ def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) 
     `numbering` is the folder that keeps IMGT numbering; None: it is not kept.
     """
     loops = cdr3_of_chains(number_antibodies(antibodies, numbering)["heavy"])
+    # clones have similar loops, and neighbours are compared first
     heavies = np.array(sorted(loops, key=lambda heavy: (loops[heavy], heavy)), object)
     loops_of_heavies = np.array([loops[heavy] for heavy in heavies], object)
     cluster_of: dict[str, int] = {}
@@ -331,6 +333,7 @@ def consensus(texts: Sequence[str]) -> str:
     length = int(np.argmax(np.bincount(lengths_of(texts))))
     kept = [text for text in texts if len(text) == length]
     residues = np.frombuffer("".join(kept).encode(), np.uint8).reshape(len(kept), length)
+    # each position has its own `LETTERS` cells: one count for all positions
     cells = residues + LETTERS * np.arange(length)
     counts = np.bincount(cells.ravel(), minlength=length * LETTERS).reshape(length, LETTERS)
     return bytes(counts.argmax(axis=1).astype(np.uint8)).decode()

@@ -124,6 +124,7 @@ class Texts:
         self.strings = strings
         self.identity = identity
         self.lengths = lengths_of(strings)
+        # 8 more at most: a spacer, and the rest of a byte
         ends = np.cumsum(self.lengths + 8) // BLOCK
         bounds = np.flatnonzero(np.diff(ends, prepend=-1, append=-1))
         self._parts = [slice(begin, end) for begin, end in pairwise(bounds.tolist())]
@@ -165,7 +166,7 @@ class Texts:
 
     def _inside(self, pattern: str, edits: Ints, part: slice, rows: Ints) -> Bools:
         size = part.stop - part.start
-        if 2 * len(rows) < size:
+        if 2 * len(rows) < size:  # few are wanted: a block of these alone
             strings = self.strings[rows]
             return _near_in(Block(strings.tolist()), strings, pattern, edits[rows])
         if part.start not in self._blocks:

@@ -251,6 +251,7 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         say(f"split: column {column!r}: {describe_named(cells.iloc[pairs.row], values)}")
         part = values.map(PART_NAMES).to_numpy().astype(np.int8)
         return [Split(name=options.split, part=part, group=groups.pair)]
+    # sorted: the folds do not depend on the order of the rows
     group, names = pd.factorize(values, sort=True)
     splits = _hold_out([group.astype(np.int64)], options)
     say(f"split: column {column!r}: no train or test in it; {_describe_held_out(splits, names)}")

@@ -66,6 +66,7 @@ def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
     order = np.argsort(-size * rng.uniform(0.5, 1.0, len(size)), kind="stable")
     for g in order.tolist():
         fits = load + size[g] <= full
+        # most shared pairs first, then the lowest load, then by chance
         fold[g] = np.lexsort((rng.random(folds), load, -shared[g] * fits))[0]
         load[fold[g]] += size[g]
     return fold[dense]

@@ -73,7 +73,7 @@ class KnownSequences:
             loops = np.zeros((len(chains), 2), np.int32)
             for row, (heavy, _) in enumerate(chains):
                 loop = of_chain.get(heavy, "")
-                start = heavy.find(loop)
+                start = heavy.find(loop)  # 0 without a loop, which ends there, too
                 loops[row] = start, start + len(loop)
         return cls(side.kind, keys, near_identity, family_identity, chains, residues, loops)
 

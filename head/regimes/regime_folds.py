@@ -61,6 +61,7 @@ def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
 
 
 def with_counts(split: Split, antibody: NewSequences, antigen: NewSequences) -> Split:
+    """Add to a split how many residues of each pair are unseen, and how many are mutations."""
     return replace(
         split,
         unseen=antibody.unseen + antigen.unseen,

@@ -174,6 +174,7 @@ def _of_antibodies(
         for position, number in zip(positions, number_L, strict=True):
             letters = position[len(str(number)) :]  # 111A and 111 are different places
             inserted.append(sum(map(ord, letters)))
+        # chain, position and letters of an insertion in one number
         place_L = (at << 24) | (number_L << 12) | np.array(inserted, np.int64)
         token_NL = _digest(place_L, x_NL)
         tokens.append(token_NL)
@@ -221,6 +222,7 @@ def _aligned(texts: Sequence[str], reference: str, chain: int) -> Words:
 
 def _digest(place_L: Ints, code_NL: NDArray[np.uint8], *, gaps: bool = False) -> Words:
     token_NL = mix((place_L << 8 | code_NL).astype(np.uint64))
+    # letters have larger codes than a gap; 0 is beyond the ends of a chain
     is_none = (code_NL < GAP) if gaps else (code_NL <= GAP)
     token_NL[is_none | (code_NL == UNKNOWN)] = 0
     return token_NL

@@ -192,6 +192,7 @@ class Side:
         x_NT = x_NT[:, tokens != 0]
         share = 1 / number
         count_T = x_NT.sum(axis=0)
+        # 9: a stream that no other draw of these seeds uses
         order = np.random.default_rng([*seed, 9]).permutation(len(count_T)).tolist()
         queue = [t for t in order if 0 < count_T[t] <= share * len(used)]
         if x_NT[:, queue].any(axis=1).mean() < share:  # each variant has many of the residues
@@ -218,6 +219,7 @@ def _fill(x_NT: Bools, queue: Sequence[int], share: float) -> tuple[Bools, list[
     test_N = np.zeros(len(x_NT), np.bool_)
     left = list[int]()
     for t in queue:
+        # within a tenth of the share: tokens of many sequences would overshoot it
         if test_N.mean() < 0.9 * share and (test_N | x_NT[:, t]).mean() <= 1.1 * share:
             test_N |= x_NT[:, t]
         else:

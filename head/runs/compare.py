@@ -329,6 +329,7 @@ def _is_locked(run: Path) -> bool | None:
     """Tell whether a process holds the lock of `only_writer`; None where there are no locks."""
     descriptor = os.open(run, os.O_RDONLY)
     try:
+        # shared: commands that only look do not take each other for writers
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

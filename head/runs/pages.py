@@ -46,8 +46,9 @@ def render_template(name: str, **values: object) -> str:
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("abag.head.runs", "templates"),
+        # the card is Markdown, which the filters `plain` and `code` escape
         autoescape=select_autoescape(["html.j2"], default=False),
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # an error instead of an empty cell
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

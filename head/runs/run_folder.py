@@ -303,6 +303,7 @@ def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> Sa
     frame = quantity.inward(pd.read_parquet(run / "pairs.parquet"), "pkd")
     tested = quantity.inward(pd.read_parquet(run / "predictions.parquet"), "pkd", "pkd_predicted")
     labels = [*KEYS, "pkd", "censored"]
+    # files of two runs may have been copied into one folder
     same = frame[labels].iloc[tested["pair"]].reset_index(drop=True)
     if not same.equals(tested[labels]):
         msg = f"{run}: predictions.parquet and pairs.parquet belong to different runs"

@@ -65,27 +65,18 @@ def write_results(
     for predictions, (_, rows, _) in zip(baselines, _tests(weighed), strict=True):
         baseline_frames.append(pd.DataFrame(predictions).iloc[rows])
     baseline_frame = pd.concat(baseline_frames, ignore_index=True)
-    clusters = {}
-    for kind in KINDS:
-        cluster_of_pair = getattr(pairs, f"{kind}_cluster")
-        if cluster_of_pair is not None:
-            clusters[f"{kind}_cluster"] = cluster_of_pair
-    labels = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
-    labels = labels.assign(**clusters, **_names(pairs))
-    if pairs.round_of_row is not None:  # in which each pair was measured first
-        labels = labels.assign(round=pairs.round_of_row[pairs.row])
     tables = {
         "predictions.parquet": tested,
         "baselines.parquet": pd.concat([tested[[*KEYS, "fold"]], baseline_frame], axis=1),
-        "pairs.parquet": labels,
+        "pairs.parquet": _pair_frame(pairs),
         MEASURED: measured_rows(pairs),
     }
     for name, frame in tables.items():
         with replacing(run / name) as partial:
             pairs.quantity.outward(frame).to_parquet(partial, index=False)
+    threshold = metrics.strong_threshold(config["select"], pairs.quantity)
     # products of some thousand numbers: to wake threads for them takes longer
     with limit_blas(1):
-        threshold = metrics.strong_threshold(config["select"], pairs.quantity)
         summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], threshold)
     if threshold is not None:
         regimes = summary["regimes"]
@@ -102,6 +93,19 @@ def write_results(
     write_card(run, config, summary)
     write_json(run / "summary.json", summary)
     return summary
+
+
+def _pair_frame(pairs: LabelledPairs) -> pd.DataFrame:
+    """Return what ``pairs.parquet`` has of each pair: keys, label, clusters, names and round."""
+    frame = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
+    for kind in KINDS:
+        cluster_of_pair = getattr(pairs, f"{kind}_cluster")
+        if cluster_of_pair is not None:
+            frame[f"{kind}_cluster"] = cluster_of_pair
+    frame = frame.assign(**_names(pairs))
+    if pairs.round_of_row is not None:  # in which each pair was measured first
+        frame["round"] = pairs.round_of_row[pairs.row]
+    return frame
 
 
 def _names(pairs: LabelledPairs) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def _sweep(
     trials = search_options.trials or (0 if search_options.final else TRIALS)
     if not trials and not (folder / "sweep.json").exists():
         raise _no_trials(folder)
-    closed = (folder / "final" / "summary.json").exists()
+    is_closed = (folder / "final" / "summary.json").exists()
     _open_folder(folder, record)
     with quiet_optuna():
         journal = folder / "journal.log"
@@ -166,7 +166,7 @@ def _sweep(
             study = open_study(journal, config.select)
         if count_finished(study) >= trials:
             say(f"{folder}: nothing to do, {counted(count_finished(study), 'trial')} finished")
-        elif closed:
+        elif is_closed:
             msg = (
                 f"{folder / 'final'}: the test part has been scored, so more trials would be "
                 "chosen with that knowledge. Use another --sweep folder."
@@ -179,20 +179,27 @@ def _sweep(
     if search_options.final:
         if "best" not in summary:
             raise _no_trials(folder)
-        winner = fit_options(summary["best"]["params"])
-        head = winner["head"]
-        if head == "mlp":
-            winner["head"] = None  # the default, a stack with this network
-        else:
-            say(f"{folder}: the best trial is {head}, which is used alone, not in a stack")
         held_out = folder / "split.parquet"
         with replacing(held_out) as partial:
             split_frame(inputs.pairs, [split]).to_parquet(partial, index=False)
         given = {**options, "split": f"file={held_out}", "members": search_options.members}
-        used = {name: value for name, value in given.items() if is_used(name, head)}
-        final = folder / "final"
-        summary["final"] = fit(table, store, final, progress=progress, **(used | winner))
+        winner = _options_of_winner(folder, summary["best"]["params"], given)
+        summary["final"] = fit(table, store, folder / "final", progress=progress, **winner)
     return summary
+
+
+def _options_of_winner(
+    folder: Path, params: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options with which the best trial is refitted: its own, and those given."""
+    winner = fit_options(params)
+    head = winner["head"]
+    if head == "mlp":
+        winner["head"] = None  # the default, a stack with this network
+    else:
+        say(f"{folder}: the best trial is {head}, which is used alone, not in a stack")
+    used = {name: value for name, value in given.items() if is_used(name, head)}
+    return used | winner
 
 
 def _no_trials(folder: Path) -> RunError:

@@ -96,6 +96,7 @@ def count_finished(study: Study) -> int:
 
 
 def run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
+    """Score batches of trials until `wanted` are finished, also by other processes."""
     from optuna.trial import TrialState
 
     progress = bar(total=wanted, initial=count_finished(study), desc="trials")
@@ -108,7 +109,7 @@ def run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
                     # Without a value the metric is undefined, and the trial cannot win.
                     scored = TrialState.PRUNED if value is None else TrialState.COMPLETE
                     study.tell(trial, value, state=scored)
-            except BaseException:
+            except BaseException:  # also Ctrl-C: trials that are never told run for ever
                 for trial in batch:
                     study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
                 raise
