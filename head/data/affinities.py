@@ -253,9 +253,10 @@ def _with_no_binding(
         if is_empty.any():
             words = (*words, "")
         says |= is_empty
-    exact = np.isfinite(read.pkd) & (read.side == 0)
     sign = read.quantity.sign
-    if says.any() and exact.any() and sign * floor > (sign * read.pkd[exact]).max():
+    exact = np.isfinite(read.pkd) & (read.side == 0)
+    strongest = np.max(sign * read.pkd[exact], initial=-np.inf)
+    if says.any() and exact.any() and sign * floor > strongest:
         msg = (
             f"{read.source}: --no-binding: a non-binder would be weaker than {bound}, which is "
             f"stronger than every exact label of column {read.column!r}; expected a bound at the "

@@ -110,7 +110,7 @@ def _in_one_column(
             )
             raise LabelError(msg)
         rows = table.file_of_row == number
-        values = frame[column].astype(object)
+        values = frame[column].astype(object)  # the columns may have different types
         values[rows] = frame.loc[rows, label.column]
         frame[column] = values
         notes.append(f"{label.source}: label {label.column!r} is read as {column!r}")

@@ -326,7 +326,7 @@ def _beside(
     trust_column = named.error or named.weight
     if trust is not None and trust_column is not None:
         columns[beside_name(trust.what, trust_column)] = trust.values_R
-    return pd.DataFrame(columns, index=range(rows))
+    return pd.DataFrame(columns, index=range(rows))  # R rows also without columns
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:

@@ -191,10 +191,10 @@ def read_value_header(column: str) -> ValueHeader:
         unit = bracketed["unit"].strip()
     describes_another = not _SPREAD.isdisjoint(_words(column))
     return ValueHeader(
-        printable(name)[:LONGEST_NAME] or "value",
-        printable(unit)[:LONGEST_NAME],
-        None if describes_another else _better_values(column, name),
-        describes_another,
+        name=printable(name)[:LONGEST_NAME] or "value",
+        unit=printable(unit)[:LONGEST_NAME],
+        better=None if describes_another else _better_values(column, name),
+        describes_another=describes_another,
     )
 
 

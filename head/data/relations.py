@@ -76,9 +76,11 @@ def _read_relations(table: SequenceTable, column: str) -> _Relations:
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text)[0]
     is_bound = np.isfinite(bound) & side.notna().to_numpy()
+    signs = "".join(SIDES)
+    is_relation = text.str.fullmatch(f"[{signs}]*").to_numpy(np.bool_)
     _refuse_cells(
         table,
-        ~is_bound & ~text.str.fullmatch(f"[{''.join(SIDES)}]*").to_numpy(np.bool_),
+        ~is_bound & ~is_relation,
         column,
         "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
         "cell. Fix it, or choose another column with --column censored=NAME.",
@@ -124,14 +126,11 @@ def _distances_from_bounds(
     distances_as_pkd = [np.abs(bound - pkd)]
     distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
     (distances_as_pkd if unit in HIGHER_IS_STRONGER else distances_as_kd).append(label_distance)
-    off_2R = np.where(
-        relations.is_bound & np.isfinite(pkd),
-        [np.fmin.reduce(distances_as_pkd), np.fmin.reduce(distances_as_kd)],
-        0.0,
-    )
+    is_compared = relations.is_bound & np.isfinite(pkd)
+    off_as_pkd = np.where(is_compared, np.fmin.reduce(distances_as_pkd), 0.0)
+    off_as_kd = np.where(is_compared, np.fmin.reduce(distances_as_kd), 0.0)
     # a bound that is no Kd, such as a negative one, is far from every label
-    off_2R = np.nan_to_num(off_2R, nan=np.inf)
-    return off_2R[0], off_2R[1]
+    return np.nan_to_num(off_as_pkd, nan=np.inf), np.nan_to_num(off_as_kd, nan=np.inf)
 
 
 def _with_relations(
@@ -144,9 +143,10 @@ def _with_relations(
     column = relations.column
     labelled = np.isfinite(value)
     off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
+    rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value)))  # of numbers in text
     _refuse_cells(
         table,
-        off > 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value))),  # text is rounded
+        off > rounding,
         column,
         "is not the label; expected the same bound, or > or < alone. Fix it.",
     )

@@ -136,6 +136,7 @@ class Standardizer:
                 scales.append(of_view.scale)
             scale = np.concatenate(scales) / np.sqrt(len(widths))
             return cls(np.concatenate(means), scale.astype(np.float32))
+        # each sequence once: one with many pairs would decide
         used = np.arange(len(x_ND)) if rows is None else distinct(rows)
         origin = x_ND[used[0]].astype(np.float64)  # near the mean: sums of squares lose no digits
         sums = []

@@ -57,7 +57,7 @@ ROUNDING = 1e-9
 """8.1 is at least 1 above 7.1 in floating point too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # no slots: cached properties are kept in __dict__
 class MeasuredRows:
     """Hold labels of N rows, and what follows from them alone, to score several predictions.
 

@@ -193,6 +193,7 @@ def score_regime(
     antibody_cells = _cells(tested.fold, tested.antibody)
     within_antigen = _rank_claim(tested, predicted, antigen_cells)
     within_antibody = _rank_claim(tested, predicted, antibody_cells)
+    # within folds: pooled, even the means of their training parts would be ranked
     overall = _rank_claim(tested, predicted, tested.fold)
     # the side of which the table shows more: ranking the antibodies of an antigen, or its variants
     claims = {" within antigens": within_antigen, " within antibodies": within_antibody}

@@ -175,11 +175,12 @@ def _parts(rows: pd.DataFrame) -> Ints:
 def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> dict[str, Any]:
     hits = int((strong & is_picked).sum())
     picked = int(is_picked.sum())
+    n_strong = int(strong.sum())
     return {
         "cutoff": cutoff,
         "picked": picked,
         "precision": hits / picked if picked else None,
-        "recall": hits / int(strong.sum()) if strong.any() else None,
+        "recall": hits / n_strong if n_strong else None,
     }
 
 

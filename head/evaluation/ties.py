@@ -63,7 +63,8 @@ def equal_groups(mean: Floats, sigma: Floats, groupings: Sequence[Ints] = ()) ->
 def _extend(number: Ints, group: Floats | Ints, same: Floats | Ints) -> None:
     """Number the rows of the groups `same` that have no number yet, in place."""
     rows = np.flatnonzero((number < 0) & np.isin(group, same))
-    number[rows] = number.max(initial=-1) + 1 + np.unique(group[rows], return_inverse=True)[1]
+    _, number_of_same = np.unique(group[rows], return_inverse=True)
+    number[rows] = number.max(initial=-1) + 1 + number_of_same
 
 
 class _Range(NamedTuple):

@@ -135,8 +135,9 @@ class Texts:
 
         Texts may become unwanted meanwhile. `more` are edits beyond those of near-duplicates, (T,).
         """
-        edits = np.full(len(wanted), count_edits(np.array([len(pattern)]), self.identity)[0])
-        edits += 0 if more is None else more
+        edits = np.repeat(count_edits(lengths_of([pattern]), self.identity), len(wanted))
+        if more is not None:
+            edits += more
         possible = self._have_enough(pattern, edits, wanted)
         for part in self._parts:
             rows = part.start + np.flatnonzero(possible[part] & wanted[part])

@@ -85,6 +85,7 @@ def measure_regimes(
             described.append(replace(measured, splits=tuple(splits)))
         return described
     if not options.folds and options.split_name not in ("column", "file"):
+        # a fit measures on folds, where others need one split
         options = replace(options, folds=FOLDS)
     splits = divide(groups, options)
     independent = _counted_groups(groups, splits[0])

@@ -207,6 +207,7 @@ class Components:
                 closest.append(np.arange(begin, begin + min(count, CLOSEST)))
             chosen = np.concatenate(closest)
             allowed = self.allowed(i[chosen], j[chosen])
+            # one worker: each block has its own thread already
             distance = whole_distances(
                 self.strings[i[chosen]], self.strings[j[chosen]], int(allowed.max()), workers=1
             )
@@ -379,7 +380,8 @@ def _pack(strings: Sequence[str]) -> Words:
     counts = np.bincount(pairs[within], minlength=len(strings) * _RESIDUES**2)
     counts = counts.reshape(len(strings), -1)
     bits = np.packbits(np.concatenate([counts > 0, counts > 1], axis=1), axis=1)
-    return np.pad(bits, ((0, 0), (0, BITS // 8 - bits.shape[1]))).view(np.uint64)
+    rest = BITS // 8 - bits.shape[1]  # up to whole words
+    return np.pad(bits, ((0, 0), (0, rest))).view(np.uint64)
 
 
 def whole_distances(

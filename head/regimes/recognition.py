@@ -41,7 +41,7 @@ END = "\n"
 """Stands after each stored sequence."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # no slots: the cached property is kept in __dict__
 class KnownSequences:
     """Hold the training sequences of one kind."""
 

@@ -135,7 +135,7 @@ class RegimesOfTable:
             if self.groups.options.folds or not latest:
                 continue
             largest = max(latest, key=lambda split: len(split.rows(TEST)))
-            if is_enough(largest, groups[largest.name]):
+            if is_enough(largest, groups[largest.name]):  # the other folds only take time
                 splits_of = {name: splits[-1:] for name, splits in splits_of.items()}
                 break
         results = []

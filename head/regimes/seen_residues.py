@@ -180,7 +180,7 @@ def _of_antibodies(
         tokens.append(token_NL)
         # a sum, in which gaps are 0: positions that only other sequences have change nothing
         region_L = np.searchsorted([end for _, end in IMGT_REGIONS[:-1]], number_L)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # sums of digests wrap around
             for region in range(REGIONS):
                 regions.append(token_NL[:, region_L == region].sum(axis=1))
     region_NR = np.stack(regions, axis=1).astype(np.uint64)

@@ -220,8 +220,9 @@ def _fill(x_NT: Bools, queue: Sequence[int], share: float) -> tuple[Bools, list[
     left = list[int]()
     for t in queue:
         # within a tenth of the share: tokens of many sequences would overshoot it
-        if test_N.mean() < 0.9 * share and (test_N | x_NT[:, t]).mean() <= 1.1 * share:
-            test_N |= x_NT[:, t]
+        with_token_N = test_N | x_NT[:, t]
+        if test_N.mean() < 0.9 * share and with_token_N.mean() <= 1.1 * share:
+            test_N = with_token_N
         else:
             left.append(t)
     return test_N, left

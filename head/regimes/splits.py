@@ -113,7 +113,8 @@ def describe_named(cells: pd.Series[Any], parts: pd.Series[Any]) -> str:
             continue
         words = [word for word in sorted(part_cells.unique()) if word.lower() != part]
         names = ", ".join(repr(word) if word else "empty cells" for word in words)
-        counts.append(f"{len(part_cells):,} {part}" + (f" ({names})" if names else ""))
+        spelled = f" ({names})" if names else ""
+        counts.append(f"{len(part_cells):,} {part}{spelled}")
     return f"{', '.join(counts)} pairs"
 
 
@@ -161,7 +162,7 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
     fold_of_group = np.empty(len(sizes), np.int64)
     load = [0] * folds
     for index, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-        fold = load.index(min(load))
+        fold = load.index(min(load))  # the largest groups first, each to the emptiest fold
         fold_of_group[index] = fold
         load[fold] += size
     return fold_of_group[dense]

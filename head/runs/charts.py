@@ -54,6 +54,7 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
     baselines = pd.read_parquet(saved.run / "baselines.parquet")  # in the order of the predictions
     ridge = baselines.get("ridge", pd.Series(np.nan, baselines.index))
     tested = saved.tested.assign(ridge=ridge)
+    # sort=False: in the order of the summary
     tests = [rows for _, rows in tested.groupby("regime", sort=False)]
     rng = np.random.default_rng(0)  # the same run gives the same page
     drawn = []

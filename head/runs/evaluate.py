@@ -259,15 +259,17 @@ def _score_table(
     scored = scores_by_row.assign(
         pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen
     )
-    return {
+    rows = rows_to_score(pairs, np.arange(len(pairs)))
+    summary = {
         "source": pairs.table.source,
         "pairs": len(pairs),
         "in_training": _count_known(saved, pairs),
         "bias": float(error.mean()) if len(error) else None,
         "far": int(scores_by_row["far"].sum()),
         "regimes": regimes,
-        "metrics": rows_to_score(pairs, np.arange(len(pairs))).score(predicted, strong_pkd),
-    }, scored
+        "metrics": rows.score(predicted, strong_pkd),
+    }
+    return summary, scored
 
 
 def _score_pairs(
@@ -440,9 +442,9 @@ def _read_predictions(
             f"({counted(len(invalid), 'such row')}). Predict these pairs or remove them."
         )
         raise PredictionError(msg)
-    table_keys = key_frame(
-        table.antibodies.keys[table.antibodies.of_row], table.antigens.keys[table.antigens.of_row]
-    ).assign(prediction=value)
+    antibody_keys = table.antibodies.keys[table.antibodies.of_row]
+    antigen_keys = table.antigens.keys[table.antigens.of_row]
+    table_keys = key_frame(antibody_keys, antigen_keys).assign(prediction=value)
     on = list(KEYS)
     folds = saved.tested["fold"].unique()
     if len(folds) > 1 and "fold" in table.frame.columns:

@@ -30,6 +30,7 @@ def render_page(
         template,
         version=__version__,
         style=Markup(_read("report.css")),
+        # htmlsafe: no name can end the script
         data=htmlsafe_json_dumps(data, allow_nan=False, separators=(",", ":")),
         script=Markup(script),
         script_hash=f"sha256-{digest}",  # the only script that the page's policy allows

@@ -63,7 +63,7 @@ def read_config(run: Path) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         msg = f"{path}: quantity is invalid ({error}). Copy the run folder again."
         raise DamagedFile(msg) from error
-    if type(epochs := config["epochs"]) is not int:
+    if type(epochs := config["epochs"]) is not int:  # True is an int, too
         msg = f"{path}: epochs is {epochs!r}; expected a whole number. Copy the run folder again."
         raise DamagedFile(msg)
     return config

@@ -267,6 +267,7 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     sweep_partials(folder)
     if path.exists():
         before = read_json(path)
+        # trials of other epochs cannot be compared
         may_change = MAY_CHANGE - {"epochs", "format"}
         check_same(folder, before, record, may_change=may_change, option="--sweep")
         return

@@ -125,6 +125,7 @@ def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
     batch = [study.ask()]
     # A trial's number is part of the seed: reruns and other processes draw other trials.
     seed = np.random.SeedSequence([problem.config.seed, batch[0].number])
+    # constant_liar: trials that run elsewhere count as poor, so that these are not like them
     sampler = TPESampler(
         seed=int(seed.generate_state(1)[0]), n_startup_trials=RANDOM_TRIALS, constant_liar=True
     )
