@@ -82,7 +82,7 @@ def naming_damage(journal: Path) -> Iterator[None]:
     except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
         msg = (
             f"{journal}: damaged ({error!r}); expected a journal of trials. Restore it, or use "
-            "another --sweep folder."
+            "another folder."
         )
         raise DamagedFile(msg) from error
 
