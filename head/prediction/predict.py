@@ -34,8 +34,8 @@ from abag.embed.sequences.references import MUTATIONS
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
+from abag.head.data.headers import read_header
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import read_header
 from abag.head.data.written_columns import STRONG_COLUMN
 from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.predict_options import PredictOptions
