@@ -25,17 +25,11 @@ from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.features import LOGLIKS, refuse_absent
 from abag.head.data.label_column import holds_numbers
 from abag.head.data.label_options import LabelOptions, PairColumnOptions
+from abag.head.data.label_reading import CONFLICT_PKD
 from abag.head.data.label_unit import AS_IN_THE_RUN
-from abag.head.data.labels import (
-    CONFLICT_PKD,
-    LabelledPairs,
-    beside_name,
-    disagreement,
-    label_pairs,
-    report_counts,
-    spread_of,
-)
+from abag.head.data.labels import LabelledPairs, beside_name, label_pairs, report_counts
 from abag.head.data.likelihoods import with_logliks
+from abag.head.data.replicates import disagreement, spread_of
 from abag.head.data.usual_values import USUAL_PKD, outside
 from abag.head.data.written_columns import written_by
 from abag.head.design.batches import expect

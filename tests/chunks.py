@@ -36,8 +36,8 @@ SIZES = {
     "projected_sample": "head.regimes.near_duplicates:SAMPLE",
     "clustered_sequences": "head.regimes.clusters:MANY_SEQUENCES",
     "standardised_numbers": "head.data.vectors:BLOCK",
-    "recognised_cells": "embed.sequences.parsing:CHECKED_AT_MOST",
-    "large_table": "head.regimes.folds:LARGE_TABLE",
+    "recognised_cells": "embed.sequences.contents:CHECKED_AT_MOST",
+    "large_table": "head.regimes.regime_folds:LARGE_TABLE",
 }
 """The constant of each block, sample or limit, as ``module:name`` below the package."""
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import abag
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.tables import FORMATS, read_table, read_table_chunks
+from abag.embed.sequences.table_files import FORMATS
+from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.labels import label_pairs

@@ -8,7 +8,7 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import OptionError, StoreError
-from abag.embed.encode import weigh_cdrs
+from abag.embed.cdr_pooling import weigh_cdrs
 from abag.embed.families.registry import FAMILIES
 from abag.embed.packing import Layout
 

@@ -18,8 +18,9 @@ from trastuzumab import LIGHT as VL
 
 import abag
 from abag import TableError
-from abag.embed.sequences import parsing
-from abag.embed.sequences.parsing import chain_types, variable_domain
+from abag.embed.sequences import domain_types, domains
+from abag.embed.sequences.domain_types import chain_types
+from abag.embed.sequences.domains import variable_domain
 
 SIGNAL = "MGWSCIILFLVATATGVHS"
 
@@ -69,8 +70,8 @@ def test_the_motifs_agree_with_the_domains_that_immunum_finds(chain, tail, data)
         residues[at] = data.draw(st.sampled_from("ACDEFGHIKLMNPQRSTVWY"))
     chain = "".join(residues) + tail
     types = chain_types(chain)
-    assert types == [domain.chain for domain in parsing.find_domains(chain)]
-    if parsing._VARIABLE_DOMAIN.fullmatch(chain):
+    assert types == [domain.chain for domain in domains.find_domains(chain)]
+    if domain_types._VARIABLE_DOMAIN.fullmatch(chain):
         assert variable_domain(chain) == chain
 
 
@@ -132,6 +133,13 @@ def test_few_exchanged_rows_are_counted_and_exchanged_only_on_request():
 
 
 ANTIGENS = ["KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG" * 2, "MKTAYIAKQRQISFVKSHF" * 6]
+
+
+@pytest.mark.parametrize("chains", [("", VH), (VL, ""), (VH + "GGGGS" * 3 + VL, "")])
+def test_a_chain_that_is_put_into_its_place_has_a_known_domain(chains):
+    heavy, light = zip((VH, VL), (VH, VL), chains, strict=True)
+    notes = read(heavy, light, chains="auto").notes
+    assert not [note for note in notes if "no variable domain" in note]
 
 
 @pytest.mark.parametrize("light", ["", VL])

@@ -14,8 +14,9 @@ from trastuzumab import HEAVY, LIGHT
 import abag
 from abag import SplitError
 from abag.head.evaluation import regime_scores
-from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
+from abag.head.regimes.folds import all_pairs, measure_regimes
 from abag.head.regimes.recognition import KnownSequences, Recogniser
+from abag.head.regimes.regime_folds import RegimesOfTable
 from abag.head.regimes.regimes import (
     KNOWN,
     NEW,

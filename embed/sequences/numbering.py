@@ -78,8 +78,9 @@ def number_chains(
 ) -> Numbers:
     """Number distinct chains of one type, `part` at a time.
 
-    Those of `worth_processes` or more are numbered by other interpreters, because immunum holds the lock of this one. Unlike a
-    pool of multiprocessing these need no guard in the script of the user.
+    From `worth_processes` chains on they are numbered by other interpreters, because immunum holds
+    the lock of this one. Unlike a pool of multiprocessing these need no guard in the script of the
+    user.
     """
     parts = [chains[at : at + part] for at in range(0, len(chains), part)]
     many = len(chains) >= worth_processes and count_cores() > 1
@@ -115,6 +116,7 @@ def _number(name: ChainName, chains: Sequence[str]) -> Numbers:
 
 
 def _ask(name: ChainName, chains: Sequence[str]) -> Numbers:
+    # -P: else a file in the current folder could be imported in place of a module
     command = [sys.executable, "-P", "-m", __name__, name]
     done = run(command, input=json.dumps(chains), capture_output=True, text=True)
     if done.returncode:  # such as abag on a path that only this interpreter has

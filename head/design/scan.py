@@ -34,7 +34,7 @@ from abag.head.prediction.tables import (
     rounded,
     say_random_weights,
 )
-from abag.head.runs.report import render_page
+from abag.head.runs.pages import render_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

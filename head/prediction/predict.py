@@ -30,12 +30,12 @@ from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.joined import one_table, read_chunks
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.parsing import MUTATIONS
+from abag.embed.sequences.references import MUTATIONS
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
+from abag.head.data.headers import read_header
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import read_header
 from abag.head.data.written_columns import STRONG_COLUMN
 from abag.head.evaluation.ties import SamePredictions
 from abag.head.prediction.predict_options import PredictOptions
