@@ -25,11 +25,11 @@ from abag.head.design.design_options import ScanOptions
 from abag.head.design.mutant_scores import ScoredMutants, score_mutants
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
 from abag.head.evaluation.ties import SamePredictions
+from abag.head.prediction.loading import loaded
 from abag.head.prediction.reading import as_in_the_run, with_habits
 from abag.head.prediction.tables import (
     antigen_of_run,
     check_table_out,
-    loaded,
     region_of_run,
     rounded,
     say_random_weights,

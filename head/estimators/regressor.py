@@ -13,7 +13,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-import abag
 from abag.core.errors import OptionError
 from abag.core.messages import reporting
 from abag.core.options import schema, unknown_option
@@ -30,6 +29,7 @@ from abag.head.estimators.sequence_frame import as_store, folders_with, labelled
 from abag.head.fit import fit_predictor
 from abag.head.inputs import RunInputs
 from abag.head.models.config import FitConfig
+from abag.head.prediction.loading import load_predictor
 from abag.head.prediction.predictor import Scorer
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 inputs = RunInputs(pairs, store, vectors)
                 at = Path(scratch)
                 self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
-                predictor = abag.load_predictor(at / "predictor")
+                predictor = load_predictor(at / "predictor")
             self.predictor_ = replace(predictor, store=store.path, adapters=adapters)
         self.n_features_in_ = X.shape[1]
         return self

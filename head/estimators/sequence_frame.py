@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-import abag
 from abag.core.errors import TableError
+from abag.embed.embed import embed_like_folders
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import Store, folder_with, open_store
@@ -166,5 +166,5 @@ def folders_with(
             chains = {"heavy": heavy, "light": light}
             if not no_antigen:
                 chains["antigen"] = tuple("|".join(antigens.chains[i]) for i in antigens.of_row)
-            abag.encode_like_store(store.path, pd.DataFrame(chains).drop_duplicates(), chosen)
+            embed_like_folders(pd.DataFrame(chains).drop_duplicates(), store.path, chosen)
     return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}

@@ -38,6 +38,7 @@ from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import read_header
 from abag.head.data.written_columns import STRONG_COLUMN
 from abag.head.evaluation.ties import SamePredictions
+from abag.head.prediction.loading import loaded
 from abag.head.prediction.predict_options import PredictOptions
 from abag.head.prediction.predictor import SCORE_COLUMNS, Scorer
 from abag.head.prediction.reading import NOTHING, ReadAs, as_in_the_run
@@ -47,7 +48,6 @@ from abag.head.prediction.tables import (
     antigen_of_run,
     check_table_out,
     file_stamps,
-    loaded,
     refuse_changed,
     refuse_score_columns,
     region_of_run,

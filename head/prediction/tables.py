@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-import abag
 from abag.core.errors import PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
@@ -46,11 +45,6 @@ ROUNDED = (
     "expected_best",
 )
 PROBABILITIES = ("p_strong", "probability_above")
-
-
-def loaded(run: Path | str | Predictor) -> Predictor:
-    """Load the predictor of a run, unless it is loaded."""
-    return abag.load_predictor(run) if isinstance(run, Path | str) else run
 
 
 def row_bar(what: str, total: int | None = None) -> tqdm[Any]:
