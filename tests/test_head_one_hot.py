@@ -13,7 +13,7 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 import abag
 from abag.embed.store.store import open_store
 from abag.head.models import residues
-from abag.head.models.gaussian_process import NOISES
+from abag.head.models.kernel_choice import NOISES
 from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.residues import (

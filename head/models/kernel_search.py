@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from abag import __version__
 from abag.core.arrays import Bools, Floats, Ints, hash_arrays
 from abag.core.messages import bar
-from abag.head.models.gaussian_process import (
+from abag.head.models.gaussian_process import VECTORS
+from abag.head.models.kernel_choice import (
     CRITERIA,
     SEARCH_PAIRS,
-    VECTORS,
     Chosen,
     ColumnViews,
     Criterion,
-    PairKernel,
     SolvedKernels,
     blas_threads,
     choose_kernel,
@@ -41,12 +40,13 @@ from abag.head.models.gaussian_process import (
     sum_squares,
     tried_weights,
 )
+from abag.head.models.pair_kernels import PairKernel
 from abag.head.models.residues import SUBSTITUTIONS, residue_training
 from abag.head.models.training_rows import label_weights
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
-    from abag.head.models.gaussian_process import PairSet
+    from abag.head.models.pair_kernels import PairSet
     from abag.head.models.training_rows import TrainingRows
 
 Views: TypeAlias = "Mapping[Kind, ColumnViews]"

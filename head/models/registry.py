@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from abag.head.models import gaussian_process as gp
 from abag.head.models import residues, ridge
+from abag.head.models.kernel_choice import CRITERIA
 from abag.head.models.pair_model import NetworkSettings
 
 if TYPE_CHECKING:
@@ -66,13 +67,13 @@ MODELS: Mapping[str, ModelEntry] = {
     "kernel": ModelEntry(
         help="kernel ridge, the kernel chosen by inner folds",
         load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
-        fit=partial(gp.fit_gaussian_process, criterion=gp.CRITERIA["kernel"]),
+        fit=partial(gp.fit_gaussian_process, criterion=CRITERIA["kernel"]),
         most_pairs=12_000,
     ),
     "gp": ModelEntry(
         help="Gaussian process, the kernel chosen by the evidence",
         load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
-        fit=partial(gp.fit_gaussian_process, criterion=gp.CRITERIA["gp"]),
+        fit=partial(gp.fit_gaussian_process, criterion=CRITERIA["gp"]),
         most_pairs=5_000,
     ),
     "one_hot_kernel": ModelEntry(

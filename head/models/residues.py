@@ -23,11 +23,11 @@ from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.sequences.chains import KINDS, PLURAL, RESIDUES, Kind
 from abag.head.data.vectors import Standardizer
 from abag.head.models.gaussian_process import (
-    ColumnViews,
     GaussianProcess,
     ProcessSettings,
     fit_gaussian_process,
 )
+from abag.head.models.kernel_choice import ColumnViews
 from abag.head.models.pair_model import Arrays, DoesNotApply
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.ridge import (
