@@ -17,8 +17,8 @@ from abag.head.prediction.predict_options import ScoringOptions
 
 REGIONS = {
     **dict.fromkeys(("cdr", "framework", "fv"), ("heavy", "light")),
-    **{f"cdrh{number}": ("heavy",) for number in (1, 2, 3)},
-    **{f"cdrl{number}": ("light",) for number in (1, 2, 3)},
+    **dict.fromkeys(("cdrh1", "cdrh2", "cdrh3"), ("heavy",)),
+    **dict.fromkeys(("cdrl1", "cdrl2", "cdrl3"), ("light",)),
     "antigen": ("antigen",),
 }
 """Regions that can be asked for, and the chains that have them."""
