@@ -162,8 +162,12 @@ def save_predictor(
     tensors |= _noise_arrays(inputs, weighed)
     _write_adapters(folder, inputs)
     specs = {kind: _vector_spec(kind, inputs) for kind in inputs.vectors}
+    part_records = []
+    for name in used:
+        settings = tuple(asdict(model.settings) for model in parts.models[name])
+        part_records.append(PartRecord(name, settings))
     record = PredictorRecord(
-        parts=tuple(_part_record(name, parts) for name in used),
+        parts=tuple(part_records),
         regimes=tuple(_used_regime(regime, used) for regime in weighed.regimes),
         antibody_region=antibody_region,
         antibody=specs["antibody"],
@@ -195,10 +199,6 @@ def _used_parts(parts: FittedParts, weighed: WeighedRun) -> list[str]:
     return [name for name in parts.models if name in with_weight or MODELS[name].has_posterior]
 
 
-def _part_record(name: str, parts: FittedParts) -> PartRecord:
-    return PartRecord(name, tuple(asdict(model.settings) for model in parts.models[name]))
-
-
 def _part_arrays(parts: FittedParts, used: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Return the arrays of all models, named by number of part and model."""
     arrays: dict[str, NDArray[Any]] = {}
@@ -218,7 +218,7 @@ def _noise_arrays(inputs: RunInputs, weighed: WeighedRun) -> dict[str, NDArray[A
             arrays[f"noise.{kind}.keys"] = keys[differs]
             arrays[f"noise.{kind}.factor"] = factor[differs]
     for number, factor_by_value in enumerate(weighed.category_noise.values()):
-        factor = np.array([*factor_by_value.values()], np.float64)
+        factor = np.array(list(factor_by_value.values()), np.float64)
         if (factor != 1).any():
             arrays[f"noise.category.{number}"] = factor
     return arrays
@@ -299,7 +299,11 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     pairs = folder.parent / "pairs.parquet"
     if store is not None and not _is_near(store, folder.parent):
         store = None  # a run may be somebody else's: it does not choose where vectors are written
-    adapters = {kind: folder / f"{kind}-adapter" for kind in KINDS}
+    adapters: dict[str, Path] = {}
+    for kind in KINDS:
+        place = folder / f"{kind}-adapter"
+        if place.is_dir():
+            adapters[kind] = place
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
         return Predictor(
@@ -315,7 +319,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             antibody_region=record.antibody_region,
             store=store,
             embed=embed,
-            adapters={kind: place for kind, place in adapters.items() if place.is_dir()},
+            adapters=adapters,
             pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
             quantity=record.quantity,
             features=features,
@@ -450,7 +454,10 @@ def _part(
     models = []
     for i, values in enumerate(part.settings):
         prefix = f"{k}.{i}."
-        arrays = {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
+        arrays = {}
+        for tensor_name, array in tensors.items():
+            if tensor_name.startswith(prefix):
+                arrays[tensor_name.removeprefix(prefix)] = array
         settings = parse_record(entry.settings, values, "settings")
         model: PairModel = entry.load(arrays, settings)
         # Arrays of other shapes would fail in the middle of a table.

@@ -17,7 +17,6 @@ import pandas as pd
 
 from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
-from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.head.data.features import LOGLIKS
 
@@ -100,11 +99,10 @@ class RunEncoders:
             table = pd.DataFrame(sides[0], columns=["heavy", "light"])
             if not self.no_antigen:
                 table["antigen"] = ["|".join(chains) for chains in sides[1]]
-            parts = [
-                f"{counted(len(part), kind)} with {self.spec(kind).name}"
-                for part, kind in zip(new, counts, strict=True)
-                if part
-            ]
+            parts = []
+            for kind, count in counts.items():
+                if count["encoded"]:
+                    parts.append(f"{counted(count['encoded'], kind)} with {self.spec(kind).name}")
             say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
             self._embed(table, path, options)
         return counts
@@ -133,11 +131,8 @@ class RunEncoders:
                     }
                     self._begin_logliks(table, store, options_of_run | caller_options)
                 else:
-                    caller_options = {
-                        k: value
-                        for k, value in caller_options.items()
-                        if not k.endswith("_encoder")
-                    }
+                    caller_options.pop("antibody_encoder", None)
+                    caller_options.pop("antigen_encoder", None)
                 self.embed(
                     table,
                     store,
@@ -151,9 +146,8 @@ class RunEncoders:
         assert self.embed is not None
         for kind in self._without_likelihoods(existing_store(store)):
             other = "antigen" if kind == "antibody" else "antibody"
-            options_of_side = {
-                name: value for name, value in options.items() if name != f"{other}_adapter"
-            }
+            options_of_side = dict(options)
+            options_of_side.pop(f"{other}_adapter", None)
             self.embed(
                 table,
                 store,
@@ -167,11 +161,7 @@ class RunEncoders:
     def _without_likelihoods(self, store: Store | None) -> list[Kind]:
         """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
         numbers = () if self.features is None else self.features.numbers
-        begun = (
-            set()
-            if store is None
-            else {folder.fingerprint for kind in KINDS for folder in store.folders(kind)}
-        )
+        begun = _fingerprints(store)
         kinds = [LOGLIKS[column.name] for column in numbers if column.head]
         return [kind for kind in kinds if self.spec(kind).fingerprint not in begun]
 
@@ -205,15 +195,22 @@ class RunEncoders:
 
     def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
         """Return the layers to encode for folders of these encoders that the store lacks."""
-        folders = (
-            [] if store is None else [folder for kind in KINDS for folder in store.folders(kind)]
-        )
-        begun = {spec.fingerprint for spec in encoders} - {spec.fingerprint for spec in folders}
-        views = (*self.antibody.views, *self.antigen.views)
-        poolings = [view.pooling for view in views if view.fingerprint in begun]
-        return tuple(
-            sorted({int(pooling.partition("@")[2]) for pooling in poolings if "@" in pooling})
-        )
+        # a folder keeps the layers that it was made with
+        new = {spec.fingerprint for spec in encoders} - _fingerprints(store)
+        layers = set()
+        for view in (*self.antibody.views, *self.antigen.views):
+            _, _, layer = view.pooling.partition("@")
+            if layer and view.fingerprint in new:
+                layers.add(int(layer))
+        return tuple(sorted(layers))
+
+
+def _fingerprints(store: Store | None) -> set[str]:
+    """Return the fingerprints of the encoders of which a store has a folder."""
+    if store is None:
+        return set()
+    folders = [*store.folders("antibody"), *store.folders("antigen")]
+    return {folder.fingerprint for folder in folders}
 
 
 def existing_store(path: Path) -> Store | None:

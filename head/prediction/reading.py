@@ -64,9 +64,11 @@ class ReadAs:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """Take what is remembered of the options of a fit, as in its config.json."""
-        columns = sorted(options["columns"].items())
+        columns = []
+        for role, name in sorted(options["columns"].items()):
+            columns.append(NamedColumn(role=role, name=name))
         return cls(
-            columns=tuple(NamedColumn(role=role, name=name) for role, name in columns),
+            columns=tuple(columns),
             antigen=options["antigen"] or "",
             bad_rows=options["bad_rows"],
             chains=options["chains"],
