@@ -225,7 +225,7 @@ LAYERS = """
     head.runs
     head.design
     head.rounds head.fit
-    head.search head.prepare head.plan
+    head.search head.prepare head.machines head.plan
     head.estimators
     head.share
     adapt
@@ -277,6 +277,7 @@ def test_head_imports_no_encoder_to_learn_or_score():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
             tokens = {
+                "head.machines": ("embed.families.registry",),
                 "head.plan": ("embed.packing", "embed.families.registry"),
                 "head.runs.report": ("embed.families.registry",),  # licences
                 "head.share": ("embed.families.registry",),  # licences and hub names
