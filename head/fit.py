@@ -409,8 +409,8 @@ def _network_tasks(
 
     config = trainings.config
     on_cpu = trainings.device.type == "cpu"
-    antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
-    groups = group_folds(splits, config, folds_per_stack(config, (antibody_ND, antigen_ME), on_cpu))
+    vectors = (trainings.vectors.antibody_ND, trainings.vectors.antigen_ME)
+    groups = group_folds(splits, config, folds_per_stack(config, vectors, on_cpu))
 
     def train_group(group: Sequence[int]) -> None:
         # On another device stacks have other sizes, and begin again in other folders.
@@ -440,15 +440,17 @@ def fit_regimes(
     fitted_folds = fit_folds(trainings, splits, rows[:-1])
     fitted = [fitted_folds[fold] for fold in fold_of_split]
     remaining = iter(fitted)
-    pairs = trainings.inputs.pairs
-    measured = [regime for regime in regimes if regime.splits]
     folds_of_regimes = []
-    for regime in measured:
-        folds_of_regimes.append((regime, list(islice(remaining, len(regime.splits)))))
-    weighed = weigh_run(pairs, folds_of_regimes)
+    for regime in regimes:
+        if regime.splits:
+            folds_of_regimes.append((regime, list(islice(remaining, len(regime.splits)))))
+    weighed = weigh_run(trainings.inputs.pairs, folds_of_regimes)
     # the networks of all pairs take as many epochs as the best of the folds did
-    trained = [fold.trained for fold in fitted if fold.trained is not None]
-    epochs = [-(-t.best_step[0] * t.epochs // t.steps) for t in trained]
+    epochs = []
+    for fold in fitted:
+        if fold.trained is not None:
+            best_step = fold.trained.best_step[0]
+            epochs.append(-(-best_step * fold.trained.epochs // fold.trained.steps))  # rounded up
     config = trainings.config
     if epochs:
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
@@ -524,8 +526,10 @@ def _learning_curve(
     points = []
     config = trainings.config
     pairs = trainings.inputs.pairs
+    if not config.learning_curve:
+        return []
     first = next(regime for regime in regimes if regime.splits)
-    for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
+    for share in LEARNING_CURVE_SHARES:
         name = f"{share:.1%} of the training groups"
         splits = [thinned(split, share, config.effective_split_seed) for split in first.splits]
         try:
@@ -573,8 +577,10 @@ def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "f
                     ended, waiting = wait(waiting, WAIT_S, FIRST_COMPLETED)
                     if any(task.exception() is not None for task in ended):
                         stop.append(NO_SIGNAL)
-            errors = [error for task in running if (error := task.exception()) is not None]
-            if other := [error for error in errors if not isinstance(error, Stopped)]:
-                raise other[0]
+            for ended_task in running:
+                error = ended_task.exception()
+                # the others stopped because of this one
+                if error is not None and not isinstance(error, Stopped):
+                    raise error
     if stop:
         raise Stopped
