@@ -125,11 +125,11 @@ def closed_forms(head: str, n_training: int) -> list[str]:
     """Return the models in closed form of a head for a table with this many training pairs."""
     if head != "stack":
         return [name for name in (MEAN, head) if MODELS[name].fit is not None]
-    return [
-        name
-        for name, model in MODELS.items()
-        if model.fit is not None and model.is_stacked and n_training <= model.most_pairs
-    ]
+    names = []
+    for name, model in MODELS.items():
+        if model.fit is not None and model.is_stacked and n_training <= model.most_pairs:
+            names.append(name)
+    return names
 
 
 def describe_left_out(n_training: int) -> str:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.core.cores import limit_blas
@@ -80,13 +81,13 @@ class LinearModel:
 
     def arrays(self) -> Arrays:
         """Return what `load` needs beside the settings, by name."""
-        return {
-            **self.antibody.arrays("antibody"),
-            **self.antigen.arrays("antigen"),
-            "antibody.weight": self.antibody_D,
-            "antigen.weight": self.antigen_E,
-            **(self.features.arrays() if self.features is not None else {}),
-        }
+        arrays = dict[str, NDArray[Any]](self.antibody.arrays("antibody"))
+        arrays |= self.antigen.arrays("antigen")
+        arrays["antibody.weight"] = self.antibody_D
+        arrays["antigen.weight"] = self.antigen_E
+        if self.features is not None:
+            arrays |= self.features.arrays()
+        return arrays
 
     @classmethod
     def load(cls, arrays: Arrays, settings: LinearSettings) -> LinearModel:
@@ -162,9 +163,11 @@ def fit_beside_features(
     scaling = FeatureScaling.of(features.take(rows))
     z_PK = scaling.apply(features)
     variance = float(z_PK[rows].var(axis=0, dtype=np.float64).sum())
+    if not variance:
+        return best, None
     block_variance = sum(_variance(block, rows) for block in blocks)
     feature_weights: FeatureWeights | None = None
-    for ratio in FEATURE_RATIOS if variance else ():
+    for ratio in FEATURE_RATIOS:
         stretch = np.sqrt(ratio * (block_variance or 1.0) / variance)
         block = FeatureBlock((stretch * z_PK).astype(np.float32), np.arange(len(z_PK)))
         fit = fit_ridge([*blocks, block], pkd, rows, fold, training.device, weight)

@@ -35,8 +35,8 @@ def refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: Labe
         shown += f"; and {len(conflicts) - LISTED:,} more"
     rows = counted(len(conflicts), "row")
     msg = (
-        f"{source}: contradicts earlier rounds in {rows}: {shown}. Expected the same antibody under "
-        "one name, and labels of one pair that differ by at most "
+        f"{source}: contradicts earlier rounds in {rows}: {shown}. Expected the same antibody "
+        "under one name, and labels of one pair that differ by at most "
         f"{quantity.show(conflict)} {quantity}. Correct or remove these rows."
     )
     raise RunError(msg)
