@@ -130,10 +130,10 @@ def describe_share(summary: ShareSummary) -> str:
     """Describe what was shared, and how it is read."""
     size = sum(summary["files"].values())
     lines = [f"{summary['to']}: {len(summary['files'])} files, {size:,} bytes"]
-    lines += [f"page       {summary['page']}"] if summary["page"] else []
-    return "\n".join(
-        [*lines, f"predict    abag predict TABLE --run {summary['to']} --store DIR --out FILE"]
-    )
+    if summary["page"]:
+        lines.append(f"page       {summary['page']}")
+    lines.append(f"predict    abag predict TABLE --run {summary['to']} --store DIR --out FILE")
+    return "\n".join(lines)
 
 
 # --- what is shared ------------------------------------------------------------------------------
@@ -157,9 +157,11 @@ def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
         held.append("which training sequences have smaller or larger errors than others")
     if predictor.category_noise:
         held.append(f"how large errors are by {', '.join(predictor.category_noise)}")
-    settings = [model.settings for part in predictor.parts for model in part.models]
-    residues = [setting.sides for setting in settings if isinstance(setting, ResidueSettings)]
-    kinds = {side.kind for sides in residues for side in sides}
+    kinds = set()
+    for part in predictor.parts:
+        for model in part.models:
+            if isinstance(model.settings, ResidueSettings):
+                kinds |= {side.kind for side in model.settings.sides}
     if kinds and not with_sequences:
         both_kinds = " and ".join(PLURAL[kind] for kind in KINDS if kind in kinds)
         held.append(f"sequences of training {both_kinds}")
@@ -218,8 +220,9 @@ def _public_record(folder: Path, weights: bytes, *, with_sequences: bool) -> byt
 
     content = read_inside(folder, RECORD)
     record = json.loads(content)
-    for view in [view for kind in KINDS for view in record[kind]["views"]]:
-        view["origin"] = public_origin(view["origin"])
+    for kind in KINDS:
+        for view in record[kind]["views"]:
+            view["origin"] = public_origin(view["origin"])
     if not with_sequences:
         record["reading"] |= {"antigen": "", "parent": ""}
     digest = record_digest(record, weights)
@@ -262,18 +265,19 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
     text = re.sub(r"--run [^`\n]*?(?=--store store)", lambda _: shell, text)
     if text.startswith("---\n"):  # shared before
         return text.encode()
-    used = [encoder.origin for kind in KINDS for encoder in predictor.spec(kind).encoders]
-    base = [hub_source(origin).name for origin in used if public_origin(origin) == origin]
+    base = []
+    for encoder in (*predictor.antibody.encoders, *predictor.antigen.encoders):
+        if public_origin(encoder.origin) == encoder.origin:  # not a folder of this machine
+            base.append(hub_source(encoder.origin).name)
     about: dict[str, object] = {"license": licence or "other"}
     if licence is None:
         about |= {"license_name": "see-license", "license_link": LICENCE}
-    absent = {"antigen": predictor.no_antigen, "affinity": not predictor.quantity.affinity}
     tags = ["abag", "antibody", "antigen", "affinity", "protein"]
-    about |= {
-        "library_name": "abag",
-        "pipeline_tag": "tabular-regression",
-        "tags": [tag for tag in tags if not absent.get(tag, False)],
-    }
+    if predictor.no_antigen:
+        tags.remove("antigen")
+    if not predictor.quantity.affinity:
+        tags.remove("affinity")
+    about |= {"library_name": "abag", "pipeline_tag": "tabular-regression", "tags": tags}
     if named := [name for name in base if "/" in name]:
         about["base_model"] = named
     # JSON is YAML, and needs no quoting rules of its own
@@ -285,8 +289,8 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
 
 
 def _announce(where: object, files: Mapping[str, bytes], verb: str, held: str) -> None:
-    listed = ", ".join(f"{name} ({len(content):,} bytes)" for name, content in files.items())
-    say(f"{where}: {verb} {listed}. {held}")
+    sizes = [f"{name} ({len(content):,} bytes)" for name, content in files.items()]
+    say(f"{where}: {verb} {', '.join(sizes)}. {held}")
 
 
 def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
@@ -315,7 +319,8 @@ def _send(
     listed = hub.files(before)
     replaced = ", and replacing what differs" * (RECORD in listed)
     _announce(address, files, f"sending what is new{replaced}, of", held)
-    if stale := sorted(NAMES & listed.keys() - files.keys()):
+    stale = sorted(NAMES & listed.keys() - files.keys())
+    if stale:
         say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
     message = "Share a predictor with abag"
     commit = hub.commit(files, message=message, remove=stale)

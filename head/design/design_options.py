@@ -102,9 +102,8 @@ class ScanOptions(ScoringOptions, group="Scan"):
     @property
     def regions(self) -> tuple[str, ...]:
         """The regions to mutate, unless there are `ranges`."""
-        asked = tuple(
-            filter(None, (part.strip().lower() for part in (self.region or "cdr").split(",")))
-        )
+        names = [name.strip().lower() for name in (self.region or "cdr").split(",")]
+        asked = tuple(filter(None, names))
         for name in asked or ("",):
             if name not in REGIONS:
                 msg = f"--region: {name!r} is unknown; expected one of {', '.join(REGIONS)}."
@@ -114,8 +113,10 @@ class ScanOptions(ScoringOptions, group="Scan"):
     @property
     def scanned_chains(self) -> frozenset[str]:
         """The chains that have these regions or positions."""
-        chains_of_regions = (chain for region in self.regions for chain in REGIONS[region])
-        return frozenset([positions.chain for positions in self.ranges] or chains_of_regions)
+        ranges = self.ranges
+        if ranges:
+            return frozenset(positions.chain for positions in ranges)
+        return frozenset(chain for region in self.regions for chain in REGIONS[region])
 
     @property
     def ranges(self) -> tuple[PositionRange, ...]:

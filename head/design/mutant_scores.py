@@ -75,13 +75,15 @@ def score_mutants(
     counts = predictor.encode(store, *sides, **embed_options)
     scorer = Scorer(predictor, open_store(store), *sides)
     first = len(parents)
-    regimes, _ = scorer.count_regimes(
-        scorer.count_classes(*(sequences.of_row[first:] for sequences in sides))
-    )
+    of_mutants = [sequences.of_row[first:] for sequences in sides]
+    regimes, _ = scorer.count_regimes(scorer.count_classes(*of_mutants))
     verdicts = predictor.say_verdicts(regimes, "mutant")
     pkd_measured = np.full(len(pairs), np.nan)
     if len(measured):
-        keys = [np.array(hex_keys(sequences.keys), object)[sequences.of_row] for sequences in sides]
+        keys = []
+        for sequences in sides:
+            unique = np.array(hex_keys(sequences.keys), object)
+            keys.append(unique[sequences.of_row])
         pkd_measured = measured.reindex(pd.MultiIndex.from_arrays(keys)).to_numpy(np.float64)
     parent_scores, _ = scorer.score(*(sequences.of_row[:first] for sequences in sides))
     frames = []

@@ -315,10 +315,10 @@ def _say_regimes(candidates: Candidates, predictor: Predictor | None) -> None:
     if predictor is not None:
         predictor.say_verdicts(known_counts, "candidate")
     elif known_counts:
-        words = "; ".join(
-            f"{rows:,} ({REGIMES[name].words})" for name, rows in known_counts.items()
+        words = [f"{rows:,} ({REGIMES[name].words})" for name, rows in known_counts.items()]
+        messages.say(
+            f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these."
         )
-        messages.say(f"candidates: {words}. With --run, rank says how well it predicts these.")
 
 
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:

@@ -17,7 +17,6 @@ from abag.core.errors import OptionError
 from abag.core.messages import reporting
 from abag.core.options import schema, unknown_option
 from abag.core.python_surface import naming_keywords
-from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.data.feature_checks import with_feature_columns
@@ -144,8 +143,11 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             )
             table = read_frame(X, columns=self.columns, options=config)
             store = as_store(self.store)
-            antibody, antigen = (config.views_of(kind)[0]["encoder"] for kind in KINDS)
-            first = replace(config, antibody_encoder=antibody, antigen_encoder=antigen)
+            first = replace(
+                config,
+                antibody_encoder=config.views_of("antibody")[0]["encoder"],
+                antigen_encoder=config.views_of("antigen")[0]["encoder"],
+            )
             folders = folders_with(
                 store, table, first, encode=self.encode, no_antigen=config.no_antigen
             )
@@ -164,11 +166,10 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             if config.no_antigen:
                 vectors["antigen"] = StoredVectors.absent()
             # what is read of the folder is in memory; adapters stay in the store
-            adapters: dict[str, Path] = {
-                kind: folder.path / ADAPTER_FOLDER
-                for kind, folder in folders.items()
-                if folder.info.get("adapter")
-            }
+            adapters: dict[str, Path] = {}
+            for kind, folder in folders.items():
+                if folder.info.get("adapter"):
+                    adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
                 inputs = RunInputs(pairs, store, vectors)
                 at = Path(scratch)
@@ -218,8 +219,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 features = read_features(predictor.features, table.frame, "X")
             scorer = Scorer(predictor, store, table.antibodies, table.antigens)
             scores, _ = scorer.score_rows(features)
-            pkd, sigma = (scores[name].to_numpy() for name in ("pkd_predicted", "sigma"))
-            return (pkd, sigma) if return_std else pkd
+            pkd = scores["pkd_predicted"].to_numpy()
+            return (pkd, scores["sigma"].to_numpy()) if return_std else pkd
 
     def _config(self) -> FitConfig:
         config = FitConfig(**{setting.name: getattr(self, setting.name) for setting in _OPTIONS})

@@ -159,12 +159,13 @@ def folders_with(
     encoders = {kind: options.vectors_of(kind)["encoder"] for kind in kinds}
     if encode:
         chosen = {kind: store.folder(kind, encoder) for kind, encoder in encoders.items()}
-        if any(folder.missing(table.sequences[kind].keys).any() for kind, folder in chosen.items()):
+        lacking = [kind for kind in kinds if chosen[kind].missing(table.sequences[kind].keys).any()]
+        if lacking:
             antibodies = table.antibodies
             antigens = table.antigens
-            heavy, light = zip(*(antibodies.chains[i] for i in antibodies.of_row), strict=True)
-            chains = {"heavy": heavy, "light": light}
+            chains = [antibodies.chains[i] for i in antibodies.of_row]
+            pairs = pd.DataFrame(chains, columns=["heavy", "light"])
             if not no_antigen:
-                chains["antigen"] = tuple("|".join(antigens.chains[i]) for i in antigens.of_row)
-            embed_like_folders(pd.DataFrame(chains).drop_duplicates(), store.path, chosen)
+                pairs["antigen"] = ["|".join(antigens.chains[i]) for i in antigens.of_row]
+            embed_like_folders(pairs.drop_duplicates(), store.path, chosen)
     return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}

@@ -125,14 +125,10 @@ class SharedSearch:
             scale, product, features, noise, *weights = values
             view_weights = (tuple(weights[:first]), tuple(weights[first:]))
             chosen = Chosen(PairKernel(scale, product, view_weights, features), noise)
-            fold_costs = []
-            for fold in range(len(self.folds)):
-                fold_costs.append(
-                    {
-                        criterion: float(costs[criterion][row, fold])
-                        for criterion in CRITERIA.values()
-                    }
-                )
+            fold_costs: list[dict[Criterion, float]] = [{} for _ in self.folds]
+            for criterion in CRITERIA.values():
+                for fold, cost in enumerate(costs[criterion][row].tolist()):
+                    fold_costs[fold][criterion] = cost
             self._costs[chosen] = fold_costs
 
     def choose(self, criteria: Sequence[Criterion]) -> None:

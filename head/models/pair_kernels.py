@@ -78,8 +78,9 @@ def view_weights(views: int) -> list[Weights]:
     """Return the weights of the views of a side that are tried, the equal ones first."""
     tried = []
     for first in FIRST_VIEW:
-        tried.append(tuple((1 - first) / views + first * (view == 0) for view in range(views)))
-    return [*dict.fromkeys(tried)]  # of a single view there is one
+        share = (1 - first) / views
+        tried.append((share + first, *[share] * (views - 1)))
+    return list(dict.fromkeys(tried))  # of a single view there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +190,14 @@ class PairSet:
 
     def select(self, pairs: slice) -> PairSet:
         """Return some pairs, with the sequences that they use."""
-        used = [np.unique(index[pairs], return_inverse=True) for _, index in self.sides]
-        kept = [
-            replace(side, train_AD=side.train_AD[rows])
-            for (side, _), (rows, _) in zip(self.sides, used, strict=True)
-        ]
+        kept = []
+        indices = []
+        for side, index in self.sides:
+            used, of_pair = np.unique(index[pairs], return_inverse=True)
+            kept.append(replace(side, train_AD=side.train_AD[used]))
+            indices.append(of_pair)
         features = None if self.features is None else self.features[pairs]
-        return PairSet(kept[0], kept[1], used[0][1], used[1][1], features)
+        return PairSet(kept[0], kept[1], indices[0], indices[1], features)
 
     def mix(self, kernel: PairKernel, antibody: Real, antigen: Real, other: PairSet) -> Floats:
         """Return the kernel of `other` pairs and these, (R, C), given those of their sides."""

@@ -204,7 +204,8 @@ def _part_arrays(parts: FittedParts, used: Sequence[str]) -> dict[str, NDArray[A
     arrays: dict[str, NDArray[Any]] = {}
     for k, name in enumerate(used):
         for i, model in enumerate(parts.models[name]):
-            arrays |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
+            for key, array in model.arrays().items():
+                arrays[f"{k}.{i}.{key}"] = array
     return arrays
 
 
@@ -270,11 +271,12 @@ def _write_adapters(folder: Path, inputs: RunInputs) -> None:
 def recogniser_of(inputs: RunInputs) -> Recogniser:
     """Keep the sequences of all pairs, and how those of a fit are compared."""
     assert inputs.sides is not None
-    sides = [
-        KnownSequences.of(side, distinct(side.sequence), *identities)
-        for side, identities in zip(inputs.sides, inputs.identities, strict=True)
-    ]
-    return Recogniser(*sides)
+    antibody, antigen = inputs.sides
+    of_antibodies, of_antigens = inputs.identities
+    return Recogniser(
+        KnownSequences.of(antibody, distinct(antibody.sequence), *of_antibodies),
+        KnownSequences.of(antigen, distinct(antigen.sequence), *of_antigens),
+    )
 
 
 def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
@@ -306,8 +308,9 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             adapters[kind] = place
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
+        parts = [_part(k, record, features, tensors) for k in range(len(record.parts))]
         return Predictor(
-            tuple(_part(k, record, features, tensors) for k in range(len(record.parts))),
+            tuple(parts),
             {regime.name: regime for regime in record.regimes},
             record.antibody,
             record.antigen,
@@ -346,12 +349,14 @@ def _read(
         is_run = any((place / "config.json").is_file() for place in places)
         unfinished = isinstance(error, FileNotFoundError) and is_run
         msg = (
-            f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
-            "until it ends."
-            if unfinished
-            else f"{folder}: cannot read a predictor ({why_unreadable(folder, error)}); expected a "
-            "run folder or its predictor folder."
+            f"{folder}: cannot read a predictor ({why_unreadable(folder, error)}); expected a run "
+            "folder or its predictor folder."
         )
+        if unfinished:
+            msg = (
+                f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
+                "until it ends."
+            )
         raise DamagedFile(msg) from error
     schema: Any = written.get("schema") if isinstance(written, dict) else None
     if schema != SCHEMA:
@@ -462,12 +467,9 @@ def _part(
         model: PairModel = entry.load(arrays, settings)
         # Arrays of other shapes would fail in the middle of a table.
         first = np.zeros(1, np.int64)
-        antibody_ND, antigen_ME = (
-            np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
-        )
         vectors = PairVectors(
-            antibody_ND,
-            antigen_ME,
+            np.zeros((1, record.antibody.width), np.float32),
+            np.zeros((1, record.antigen.width), np.float32),
             first,
             first,
             [("A", "A")],

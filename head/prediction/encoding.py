@@ -92,10 +92,9 @@ class RunEncoders:
         if self.embed is not None and any(new):
             # tables hold pairs: any antibody and antigen fill up the shorter list
             rows = max(map(len, new))
-            sides = [
-                part + sequences.chains[:1] * (rows - len(part))
-                for part, sequences in zip(new, (antibodies, antigens), strict=True)
-            ]
+            sides = []
+            for part, sequences in zip(new, (antibodies, antigens), strict=True):
+                sides.append(part + sequences.chains[:1] * (rows - len(part)))
             table = pd.DataFrame(sides[0], columns=["heavy", "light"])
             if not self.no_antigen:
                 table["antigen"] = ["|".join(chains) for chains in sides[1]]

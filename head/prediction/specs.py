@@ -88,7 +88,10 @@ class VectorSpec:
     @property
     def encoders(self) -> list[ViewSpec]:
         """The first view of each distinct encoder, in the order of the views."""
-        return list({view.fingerprint: view for view in reversed(self.views)}.values())[::-1]
+        first: dict[str, ViewSpec] = {}
+        for view in self.views:
+            first.setdefault(view.fingerprint, view)
+        return list(first.values())
 
     @property
     def name(self) -> str:
