@@ -157,6 +157,7 @@ def _fit(
     from abag.head.training.torch_settings import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
+        # again, now that no other process can write: it may have finished since
         if finished_summary(run, record) is not None:
             msg = f"{run}: another process has just finished this run. Run the command again."
             raise OutputError(msg)
@@ -571,6 +572,7 @@ def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "f
                 run(task)
         else:
             with limit_blas(1), ThreadPoolExecutor(threads) as pool:
+                # threads do not inherit context variables: who receives messages, and signals
                 running = [pool.submit(copy_context().run, run, task) for task in tasks]
                 waiting = set(running)
                 while waiting:

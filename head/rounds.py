@@ -302,6 +302,7 @@ def _expected_best(pairs: LabelledPairs) -> float | None:
         return None
     of_first, place, mean, sigma = numbers.to_numpy(np.float64).T
     sign = quantity.sign
+    # all of the order came back
     if place.max() == len(place):
         return sign * float((sign * of_first).max())
     return sign * float(expect(sign * mean, sigma).best_of_first[-1])  # some have no result

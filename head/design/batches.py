@@ -74,6 +74,7 @@ RULES: Mapping[RuleName, Rule] = {
 
 def best_first(score: Floats, mean: Floats, place: Floats | None = None) -> Ints:
     """Order pairs by score, shape (B,); of equal scores by mean, then by place, or as they come."""
+    # lexsort sorts by its last key first
     return np.lexsort((-mean, -score) if place is None else (place, -mean, -score))
 
 

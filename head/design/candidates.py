@@ -288,6 +288,7 @@ def _finite(
 
 
 def _flags(chunk: SequenceTable, column: str) -> Bools:
+    # each text is looked up once, not once per row
     codes, values = pd.factorize(chunk.frame[column].astype(str).str.strip().str.lower())
     flags = [_BOOLEANS.get(value) for value in values]
     if None in flags:

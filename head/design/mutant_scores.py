@@ -90,6 +90,7 @@ def score_mutants(
     with row_bar("scoring", len(mutants)) as shown:
         for at in range(0, len(mutants), BATCH):
             batch = mutants[at : at + BATCH]
+            # the parents of the batch are scored with it: differences need their vectors
             numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
             rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
             index = [sequences.of_row[rows] for sequences in sides]

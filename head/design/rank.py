@@ -210,6 +210,7 @@ def rank(
         digits = quantity.digits(float(candidates.mean.std()))
         with writing_table(out) as write:
             write(rounded(frame, out, score_columns, digits))
+            # inside the block, so that an existing file stays as it is
             refuse_changed(predictions, before)
     return summary
 

@@ -65,6 +65,7 @@ class Parent:
             chains = antigen if site.region == "antigen" else antibody
             chain = chains[site.chain_index]
             chains[site.chain_index] = chain[: site.at] + residue + chain[site.at + 1 :]
+        # as `chains.antigen` sorts them: a mutation may change the order, and keys depend on it
         return tuple(antibody), tuple(sorted(antigen))
 
     def count_mutants(self, residues: str) -> int:
@@ -176,6 +177,7 @@ def read_parents(options: ScanOptions) -> tuple[list[Parent], int]:
     table.report_notes()
     names = _names(table) if options.parents is not None else ["the parent"]
     pairs = list(zip(table.antibodies.of_row, table.antigens.of_row, strict=True))
+    # reversed: the first row of a pair is the last to be set
     first_rows = {pair: row for row, pair in reversed([*enumerate(pairs)])}
     parents: list[Parent] = []
     problems = Counter[str]()

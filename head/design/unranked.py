@@ -49,6 +49,7 @@ def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     levels = {}
     for name in frame.columns.intersection(["mean", "sigma"]):
         medians = frame[name].groupby(equal).transform("median")
+        # those in no group have the number -1, and keep their values
         levels[name] = frame[name].mask(equal >= 0, medians)
     return replace(candidates, frame=frame.assign(**levels))
 

@@ -106,6 +106,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         verbose: bool = False,
         **options: Any,  # noqa: ANN401 - the fields of FitConfig that are in `_OPTIONS`
     ) -> None:
+        # stored as given: `sklearn.clone` compares by identity
         self.store = store
         self.columns = columns
         self.encode = encode
@@ -175,6 +176,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 at = Path(scratch)
                 self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
                 predictor = load_predictor(at / "predictor")
+            # the folder that it was read from has gone
             self.predictor_ = replace(predictor, store=store.path, adapters=adapters)
         self.n_features_in_ = X.shape[1]
         return self

@@ -54,6 +54,7 @@ def read_frame(
         )
         raise NotAFrame(msg)
     chosen = replace(options or TableOptions(), columns=dict(columns or {}))
+    # folds of a cross-validation have any index; rows are told by their places
     table = read_pairs(X.reset_index(drop=True), chosen)
     if len(table.frame) < len(X):  # y, and the predictions, are one per row
         row = min(row for row, _ in table.skipped.rows)

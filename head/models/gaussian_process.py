@@ -121,6 +121,7 @@ class GaussianProcess:
         antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME)
         alone_M = kernel.side * (antigen_MG @ weight_AG.sum(axis=0))
         pkd = self.settings.pkd_mean + alone_M[vectors.antigen]
+        # by antibody: the kernel of a block of antibodies serves all their pairs
         order = np.argsort(vectors.antibody, kind="stable")
         for first in range(0, len(vectors.antibody_ND), BLOCK):
             x_BD = vectors.antibody_ND[first : first + BLOCK]
@@ -156,6 +157,7 @@ class GaussianProcess:
         # k, that of a pair and the training pairs k_V, and the root R
         kernel = self.kernel
         root_VV = self.root.astype(np.float64)
+        # float64: kernels of a mutant and its parent differ by little more than rounding in float32
         rows_of = self._kernel_rows(vectors, np.float64)
         variance = np.empty(len(other))
         z_PK = self._features_of(vectors)

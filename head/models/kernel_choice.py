@@ -128,6 +128,7 @@ class SolvedKernels:
         costs = self._costs.setdefault(chosen, {})
         if criterion not in costs:
             lower, weight = self.factorise(chosen)
+            # 0 if all labels are equal, of which there is no logarithm
             fit = max(float(self.target @ weight), 1e-300)
             log_root = float(np.log(lower.diagonal()).sum())
             costs["evidence"] = len(self) * float(np.log(fit)) + 2 * log_root

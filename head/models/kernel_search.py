@@ -83,6 +83,7 @@ class SharedSearch:
 
     def cost(self, fold: int, chosen: Chosen, criterion: Criterion) -> float:
         """Return the squared error on a fold's inner folds, or minus twice its evidence."""
+        # the first fold that asks computes the costs of all; the others wait for them
         with self._lock:
             if chosen not in self._costs:
                 self._costs[chosen] = self._costs_of(chosen)

@@ -191,7 +191,7 @@ class AdamW:
                 self._of_member(member, gradients),
                 self._of_member(member, means),
                 self._of_member(member, squares),
-                [],
+                [],  # the maxima of AMSGrad, which is off
                 [step[member] for step in steps],
                 fused=True,
                 capturable=self.lr_M.is_cuda,

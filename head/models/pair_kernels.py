@@ -55,6 +55,7 @@ class PairKernel:
 
     def mix(self, antibody: Real, antigen: Real) -> Floats:
         """Mix the kernels of both sides, (R, C), into that of pairs."""
+        # in place where it can be: each (R, C) that is made takes as long as a product
         mixed = self.product * antibody
         mixed *= antigen
         if self.side:
@@ -109,6 +110,7 @@ class Side:
         units = []
         for view_AD, factor in zip(split(z_AD, widths), factors, strict=True):
             unit = 2 * float(view_AD.var(axis=0, dtype=np.float64).sum())
+            # 0 if all sequences are alike in a view
             units.append((unit or 1.0) * factor)
         return cls(scaling, widths, tuple(units), z_AD)
 
@@ -166,6 +168,7 @@ def squared_distances(x_ND: Real, y_MD: Real) -> Floats:
     squares *= -2
     squares += np.square(left_ND).sum(axis=1)[:, None]
     squares += np.square(right_MD).sum(axis=1)
+    # of equal vectors, rounding may leave less than 0
     return np.maximum(squares, 0, out=squares)
 
 

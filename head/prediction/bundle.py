@@ -123,9 +123,11 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
         return tuple(parse_record(get_args(kind)[0], item, where) for item in value)
     if get_origin(kind) is Literal and value in get_args(kind):
         return value
+    # other programs write 1.0 as 1
     if kind is float and type(value) is int:
         value = float(value)
     kind = get_origin(kind) or kind
+    # `type`, as True is an instance of int; `not <=` refuses NaN as well, which JSON may have
     if type(value) is not kind or (kind is float and not abs(value) <= MOST):
         expected = "a list" if kind is tuple else getattr(kind, "__name__", str(kind))
         msg = f"{where} is {value!r}; expected {expected}"
@@ -323,6 +325,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             store=store,
             embed=embed,
             adapters=adapters,
+            # beside a copy of the folder, the file may be of another run
             pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
             quantity=record.quantity,
             features=features,
@@ -344,6 +347,7 @@ def _read(
 ) -> tuple[PredictorRecord, FeatureColumns | None, dict[str, NDArray[Any]]]:
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    # RecursionError: lists a thousand deep
     except (OSError, ValueError, RecursionError) as error:
         places = (folder, folder.parent)
         is_run = any((place / "config.json").is_file() for place in places)
@@ -374,6 +378,7 @@ def _read(
         if "features" in values:
             features = parse_record(FeatureColumns, values["features"], "features")
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
+        # read once: what is parsed is what the digest was computed of
         weights = (folder / WEIGHTS).read_bytes()
     digest = record_digest(values, weights)
     if digest != written.get("digest"):
@@ -495,6 +500,7 @@ def store_of_run(run: Path) -> Path | None:
         if recorded.exists() and beside.exists() and recorded.samefile(beside):
             return recorded  # without the way up from the run
         return next((place for place in (beside, recorded) if place.exists()), None)
+    # the run may be anybody's, and its config.json may have anything in these fields
     except (OSError, DamagedFile, ValueError, KeyError, TypeError):
         return None
 

@@ -120,6 +120,7 @@ class RunEncoders:
                 options_of_run: dict[str, Any] = {
                     "antibody_encoder": antibody.origin,
                     "antigen_encoder": antigen.origin,
+                    # of "window-1022", window; "whole" is of an encoder without a longest chain
                     "long_antigens": antigen.long.partition("-")[0].replace("whole", "window"),
                 }
                 if layers := self._layers((antibody, antigen), existing_store(store)):

@@ -104,6 +104,7 @@ def fit_closed_forms(
             if kept is not None:
                 kept.write(name, part, time.monotonic() - part_start_s)
         predictions[name] = part
+    # distances and kernels, which the next fold cannot use
     training.shared.clear()
     models: dict[str, tuple[PairModel, ...]] = {}
     for name in parts.models:

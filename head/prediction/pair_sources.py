@@ -81,8 +81,10 @@ class PairTable:
         """Rows of the table to score, from 0, (P,)."""
 
     def read(self) -> list[Sequences]:
+        """Read and check all rows; return the antibodies and the antigens."""
         reader = PairReader(self._table, self._options, self._added, self._columns)
         self._row = np.concatenate([chunk.positions for chunk in reader])
+        # all that follows is known once the last chunk has been read
         self._sequences = reader.sequences
         self.skipped = reader.skipped
         self._features = reader.features
@@ -90,6 +92,7 @@ class PairTable:
         return self._sequences
 
     def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
+        """Count pairs by regime, and by why they are far."""
         index = [sequences.of_row for sequences in self._sequences]
         if self._features is None:
             return scorer.count_regimes(scorer.count_classes(*index))
@@ -97,6 +100,7 @@ class PairTable:
         return _count(scorer, self._features, *index)
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Yield rows of the table and their scores, chunk by chunk, in the order of the table."""
         antibody, antigen = (sequences.of_row for sequences in self._sequences)
         order = by_antibody(self._sequences[0])
         parts = []
@@ -106,12 +110,14 @@ class PairTable:
                 scores, _ = scorer.score(antibody[rows], antigen[rows], features=features)
                 parts.append(scores)
                 shown.update(len(rows))
+        # from the order of antibodies to that of the rows
         scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
         with row_bar("writing", self.rows) as shown:
             chunks = read_chunks(self._table, self._options, as_written=True)
             for chunk in chunks:
                 first = chunk.frame.index[:1].to_numpy()
                 frame = chunk.frame
+                # rows that were skipped are in the chunk, and not among those to score
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
                 yield frame.loc[self._row[start:end]], scores[start:end]
                 shown.update(end - start)
@@ -165,11 +171,13 @@ class CrossedTables:
         self._reading = replace(reading, antigen="")  # the antigens are those of their table
         self._same = antibodies is antigens
         if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
+            # one file may be given by two paths
             self._same = Path(antibodies).samefile(antigens)
         self._columns: list[pd.DataFrame] = []
         self.rows = self.skipped = 0
 
     def read(self) -> list[UniqueSequences]:
+        """Read and check both tables; return the antibodies and the antigens."""
         antibodies = self._read_kind(self._tables[0], "antibody")
         antigens = self._read_kind(self._tables[1], "antigen")
         self._columns = self._select_columns(antibodies, antigens)
@@ -214,6 +222,7 @@ class CrossedTables:
         ]
 
     def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
+        """Count pairs by regime, and by why they are far."""
         if not scorer.reads_features:
             return scorer.count_regimes(scorer.count_all_classes())
         regimes = Counter[str]()
@@ -233,6 +242,7 @@ class CrossedTables:
             yield np.repeat(some, len(right)), np.tile(np.arange(len(right)), len(some))
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Yield the columns of pairs and their scores, block by block."""
         left, right = self._columns
         with row_bar("scoring", self.rows) as shown:
             for i, j in self._blocks():

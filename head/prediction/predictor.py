@@ -518,6 +518,7 @@ class Scorer:
 
     def count_all_classes(self) -> NDArray[np.int64]:
         """Count the pairs of every antibody with every antigen as `count_classes` does."""
+        # the pairs of two tables may be too many to list
         antibodies, antigens = (
             np.bincount(class_of_sequence, minlength=classes.shape[1])
             for classes, class_of_sequence in self._classes

@@ -90,6 +90,7 @@ class ReadAs:
         if len(set(roles)) < len(roles):
             msg = "reading has two columns for one role"
             raise ValueError(msg)
+        # names are shown in messages: no control characters
         for column in self.columns:
             if (
                 not column.name

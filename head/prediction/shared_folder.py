@@ -106,7 +106,9 @@ def _save(hub: Repository, commit: str, folder: Path) -> None:
         arrived = Path(scratch) / "arrived"
         names = [name for name in (*READ, MANIFEST) if name in listed]
         hub.download({name: listed[name] for name in names}, commit, arrived)
+        # before any of it is in the cache
         check_manifest(arrived)
+        # the manifest comes last: without it, the folder is downloaded again
         for name in names:
             make_folder((folder / name).parent)
             write_bytes(folder / name, read_inside(arrived, name))

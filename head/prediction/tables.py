@@ -128,6 +128,7 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
         return [stamp for part in table for stamp in file_stamps(part)]
     path = Path(cast("Path | str", table))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    # a digest would read the table once more
     stats = ((file, file.stat()) for file in files if file.exists())
     return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
