@@ -60,7 +60,7 @@ NO_ANTIGENS: dict[str, Any] = {
 
 
 class Plan(TypedDict):
-    """What `plan` returns, and ``abag plan --json`` prints."""
+    """Result of `plan`: the keys of ``abag plan --json``."""
 
     table: str
     rows: int

@@ -23,7 +23,7 @@ from abag.head.design.design_options import RuleName
 
 
 class Aim(NamedTuple):
-    """What rules compare predictions with."""
+    """Values that rules compare predictions with."""
 
     explore: float = 1.0
     """Sigmas that an upper confidence bound adds to the mean."""

@@ -151,7 +151,7 @@ class ScanOptions(ScoringOptions, group="Scan"):
 
     @property
     def chosen(self) -> str:
-        """What is mutated, in words of the options."""
+        """The residues to mutate, in words of the options."""
         return self.positions or ",".join(self.regions)
 
 

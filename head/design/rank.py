@@ -73,7 +73,7 @@ MOST_AT_ONE_POSITION = 0.5
 
 
 class RankSummary(TypedDict):
-    """What `rank` returns, and ``abag rank --json`` prints."""
+    """Result of `rank`: the keys of ``abag rank --json``."""
 
     out: str
     rule: str

@@ -52,7 +52,7 @@ MOST_FAR = 0.5
 
 
 class ScanSummary(TypedDict):
-    """What `scan` returns, and ``abag scan --json`` prints."""
+    """Result of `scan`: the keys of ``abag scan --json``."""
 
     out: str
     heat_map: str

@@ -286,7 +286,7 @@ def tried_weights(
 def solved_kernels(
     training: TrainingRows, views: Mapping[Kind, ColumnViews], order: Index | None = None
 ) -> SolvedKernels:
-    """Standardise the training sequences; pairs in random `order`, so the first are a sample."""
+    """Standardise the training sequences; pairs come in random `order`: the first are a sample."""
     vectors = training.vectors
     if order is None:
         order = np.random.default_rng(0).permutation(len(training.rows))

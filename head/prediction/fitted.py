@@ -182,7 +182,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class WeighedRegime:
-    """What a predictor does in one regime, and how well that was in its folds."""
+    """The mixture that a predictor uses in one regime, and its scores in the folds."""
 
     measured: MeasuredRegime
     mixture: Mixture
@@ -195,7 +195,7 @@ class WeighedRegime:
 
 @dataclass(frozen=True, slots=True)
 class WeighedRun:
-    """What a predictor does in all measured regimes."""
+    """The mixtures of all measured regimes, and the noise of sequences and categories."""
 
     regimes: Sequence[WeighedRegime]
     noise: Mapping[Kind, Floats]

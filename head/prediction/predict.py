@@ -52,7 +52,7 @@ PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch
 
 
 class PredictSummary(TypedDict):
-    """What `predict` returns, and ``abag predict --json`` prints."""
+    """Result of `predict`: the keys of ``abag predict --json``."""
 
     out: str
     rows: int

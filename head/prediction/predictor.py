@@ -271,7 +271,7 @@ class Predictor:
 
     @property
     def reach(self) -> dict[str, Reach]:
-        """How far from training the tested pairs were, by measured regime."""
+        """Distances from training that the tested pairs had, by measured regime."""
         regimes = self.regimes.items()
         return {name: Reach(used.most_unseen, used.most_mutations) for name, used in regimes}
 

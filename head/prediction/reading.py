@@ -49,7 +49,7 @@ class NamedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAs:
-    """How a table was read; saved in predictor.json, and checked by `check` when it is loaded."""
+    """Options by which a table was read: saved in predictor.json, and checked when it is loaded."""
 
     columns: tuple[NamedColumn, ...] = ()
     antigen: str = ""

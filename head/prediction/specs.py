@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedRegime:
-    """What a predictor does with the pairs of a regime that its run has measured."""
+    """Mixture and limits of a regime that the run has measured."""
 
     name: str
     weights: tuple[float, ...]
