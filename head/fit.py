@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -22,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads, limit_blas
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.errors import OptionError, OutputError
 from abag.core.files import only_writer, sweep_partials
-from abag.core.messages import bar, detail, reporting, say
+from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
 from abag.head.data.feature_checks import encoded_features
 from abag.head.data.labels import NothingToLearn, training_labels
@@ -60,6 +58,7 @@ from abag.head.rounds import read_round
 from abag.head.runs.run_folder import finished_summary, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.kept_parts import KeptParts, read_kept, write_kept
+from abag.head.training.tasks import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,9 +76,6 @@ if TYPE_CHECKING:
 
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
-WAIT_S = 0.05
-"""Time after which the main thread looks for signals that another thread received: these do not
-end its wait."""
 
 
 def fit(
@@ -549,40 +545,3 @@ def _learning_curve(
         points.append(curve_point(splits, regime.score, share))
         detail(f"learning curve: {name}, {points[-1]['training_pairs']} pairs")
     return points
-
-
-def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "fit") -> None:
-    """Run all tasks; after a signal or an error none begins, and trainings save and stop."""
-    from abag.head.training.stopping import NO_SIGNAL, Stopped, delayed_signals
-
-    # a single training draws its own bar only; one after the other, they draw theirs below this
-    # one, which a step of a large table would leave still for a minute
-    alone = {"disable": True} if len(tasks) == 1 else {}
-    with_bars = None if alone or threads == 1 else False
-    with delayed_signals() as stop, bar(total=len(tasks), desc=title, **alone) as drawn:
-
-        def run(task: Callable[[], None]) -> None:
-            if not stop:
-                with reporting(bars=with_bars):
-                    task()
-                drawn.update()
-
-        if threads == 1:
-            for task in tasks:
-                run(task)
-        else:
-            with limit_blas(1), ThreadPoolExecutor(threads) as pool:
-                # threads do not inherit context variables: who receives messages, and signals
-                running = [pool.submit(copy_context().run, run, task) for task in tasks]
-                waiting = set(running)
-                while waiting:
-                    ended, waiting = wait(waiting, WAIT_S, FIRST_COMPLETED)
-                    if any(task.exception() is not None for task in ended):
-                        stop.append(NO_SIGNAL)
-            for ended_task in running:
-                error = ended_task.exception()
-                # the others stopped because of this one
-                if error is not None and not isinstance(error, Stopped):
-                    raise error
-    if stop:
-        raise Stopped
