@@ -103,7 +103,8 @@ class RunEncoders:
                 if count["encoded"]:
                     parts.append(f"{counted(count['encoded'], kind)} with {self.spec(kind).name}")
             say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
-            self._embed(table, path, options)
+            given = {name: value for name, value in options.items() if value is not None}
+            self._embed(table, path, given)
         return counts
 
     def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
@@ -112,7 +113,7 @@ class RunEncoders:
             self._embed_antibodies(table, store, options)
             return
         sides = self.antibody.encoders, self.antigen.encoders
-        caller_options = {name: value for name, value in options.items() if value is not None}
+        caller_options = dict(options)
         with reporting(details=False):  # which encoders, and how many sequences, has been said
             # each call takes one encoder per side; what is stored already is not encoded again
             for n in range(max(map(len, sides))):
@@ -170,7 +171,7 @@ class RunEncoders:
     ) -> None:
         """Encode antibodies alone, with each encoder of the run."""
         assert self.embed is not None
-        caller_options = {name: value for name, value in options.items() if value is not None}
+        caller_options = dict(options)
         caller_options.pop("antigen_encoder", None)
         with reporting(details=False):
             for n, antibody in enumerate(self.antibody.encoders):

@@ -519,10 +519,10 @@ class Scorer:
     def count_all_classes(self) -> NDArray[np.int64]:
         """Count the pairs of every antibody with every antigen as `count_classes` does."""
         # the pairs of two tables may be too many to list
-        antibodies, antigens = (
-            np.bincount(class_of_sequence, minlength=classes.shape[1])
-            for classes, class_of_sequence in self._classes
-        )
+        left, class_of_antibody = self._classes[0]
+        right, class_of_antigen = self._classes[1]
+        antibodies = np.bincount(class_of_antibody, minlength=left.shape[1])
+        antigens = np.bincount(class_of_antigen, minlength=right.shape[1])
         return np.outer(antibodies, antigens)
 
 

@@ -152,7 +152,7 @@ def rounded(
     """
     if bare_suffix(out) == ".parquet":
         return frame
-    digits_of = {name: digits for name in ROUNDED} | dict.fromkeys(PROBABILITIES, DIGITS)
+    digits_of = dict.fromkeys(ROUNDED, digits) | dict.fromkeys(PROBABILITIES, DIGITS)
     return frame.round({name: digits_of[name] for name in added if name in digits_of})
 
 
