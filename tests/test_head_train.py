@@ -563,6 +563,16 @@ def test_a_disk_that_is_full_when_the_predictor_is_written_is_one_line(case, mon
     assert quick_fit(case)[0]["steps"]
 
 
+@pytest.mark.parametrize("epochs", [3, 4])
+def test_sigma_of_members_without_weight_is_the_one_that_was_measured(case, epochs):
+    summary, _ = quick_fit(case, members=3, epochs=epochs, lr=1e-3)  # hardly trained
+    (weights,) = (regime["weights"] for regime in summary["regimes"])
+    assert "mlp" not in weights
+    out = case.at / "scores.csv"
+    abag.predict(case.frame, case.at / "run", out=out, store=case.store)
+    assert pd.read_csv(out)["sigma"].nunique() > 1
+
+
 def test_a_last_batch_of_one_pair_can_be_trained_on(case):
     quick_fit(case, batch_size=95)
     lines = lines_of(case.at / "run")

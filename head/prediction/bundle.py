@@ -45,6 +45,7 @@ from abag.head.data.quantity import Quantity
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import check_weights
 from abag.head.models.registry import MODELS
+from abag.head.prediction.mixture import variance_parts
 from abag.head.prediction.predictor import Predictor
 from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.prediction.specs import (
@@ -196,9 +197,10 @@ def save_predictor(
 
 
 def _used_parts(parts: FittedParts, weighed: WeighedRun) -> list[str]:
-    """Return the parts to save; those without weight in any regime are left out."""
-    with_weight = {name for regime in weighed.regimes for name in regime.mixture.weights}
-    return [name for name in parts.models if name in with_weight or MODELS[name].has_posterior]
+    """Return the parts to save: those with weight in a regime, and those that sigma comes from."""
+    needed = {name for regime in weighed.regimes for name in regime.mixture.weights}
+    needed.update(variance_parts(parts.models))
+    return [name for name in parts.models if name in needed]
 
 
 def _part_arrays(parts: FittedParts, used: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.core.arrays import Floats, Ints
+from abag.head.models.registry import MODELS
 
 if TYPE_CHECKING:
     from abag.head.models.pair_model import PairModel
@@ -57,6 +58,15 @@ class Mixture:
     def scaled(self, factor: float) -> Mixture:
         """Return the mixture whose sigma is so many times as large."""
         return replace(self, spread=self.spread * factor, noise=self.noise * factor)
+
+
+def variance_parts(models: Mapping[str, Sequence[PairModel]]) -> list[str]:
+    """Return the names of the parts whose variance `variance_of` returns, given their models.
+
+    A predictor needs them for sigma even if no regime gives weight to their predictions.
+    """
+    with_posterior = [name for name in models if MODELS[name].has_posterior]
+    return with_posterior or [name for name, part in models.items() if len(part) > 1]
 
 
 def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> Floats:

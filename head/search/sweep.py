@@ -172,7 +172,7 @@ def _sweep(
         elif closed:
             msg = (
                 f"{folder / 'final'}: the test part has been scored, so more trials would be "
-                "chosen with that knowledge. Use another --sweep folder."
+                "chosen with that knowledge. Use another folder."
             )
             raise RunError(msg)
         else:
@@ -267,7 +267,7 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
         check_same(folder, before, record, may_change=may_change, option="--sweep")
         return
     if folder.exists() and not all(map(is_partial, folder.iterdir())):
-        msg = f"{folder}: is not empty and contains no sweep. Use another --sweep folder."
+        msg = f"{folder}: is not empty and contains no sweep. Use another folder."
         raise RunError(msg)
     make_folder(folder)
     write_json(path, record, sort_keys=True)
@@ -324,7 +324,7 @@ def _naming_damage(journal: Path) -> Iterator[None]:
     except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
         msg = (
             f"{journal}: damaged ({error!r}); expected a journal of trials. Restore it, or use "
-            "another --sweep folder."
+            "another folder."
         )
         raise DamagedFile(msg) from error
 
