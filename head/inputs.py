@@ -209,7 +209,8 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
         detail(f"{regime.regime.words}: {describe_parts(splits)}")
-        numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
+        # one series over all regimes, so that splits.parquet tells their folds apart
+        numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
     antibody = config.antibody_identity
