@@ -20,7 +20,6 @@ __all__ = [
     "FORMATS",
     "demo_table",
     "groups_of",
-    "labels_of",
     "read_chunks",
     "read_labels",
     "read_sequences",
@@ -45,14 +44,9 @@ def read_labels(table, **options):
     """Return the labelled pairs of a table; `abag.dataset` has them too, but needs a store."""
     chosen = abag.PlanOptions(**options)
     read = read_pairs(table, replace(chosen, bad_rows="skip", skipped=None))
-    return labels_of(read, refuse_sequences=chosen.bad_rows == "error", **options)
-
-
-def labels_of(read, *, refuse_sequences=False, remembered=None, **options):
-    """Return the labelled pairs of a table whose sequences were read."""
-    chosen = abag.PlanOptions(**options)
-    told = {"refuse_sequences": refuse_sequences, "remembered": remembered}
-    return with_feature_columns(label_pairs(read, chosen, named=chosen, **told), chosen, {})
+    is_strict = chosen.bad_rows == "error"
+    pairs = label_pairs(read, chosen, refuse_sequences=is_strict, named=chosen)
+    return with_feature_columns(pairs, chosen, {})
 
 
 def groups_of(pairs, **options):

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from reading import labels_of, read_sequences
+from reading import read_labels, read_sequences
 
 import abag
 from abag import OptionError, TableError
@@ -40,7 +40,7 @@ def test_each_filled_cell_is_a_pair_and_an_empty_one_is_none(tmp_path, name):
     header = 1 if name in ("m.csv", "m.xlsx") else 0
     assert read.row_numbers.tolist() == [header + n for n in (1, 2, 2, 3)]
     assert read.frame["note"].tolist() == ["a", "b", "b", "c"]
-    labels = labels_of(read, label="kd_nm")
+    labels = read_labels(path, matrix=True, label="kd_nm")
     sides = dict(zip(labels.pkd.round(6).tolist(), labels.censored.tolist(), strict=True))
     assert sides == {
         round(9 - np.log10(kd), 6): side for kd, side in ((12.5, 0), (1000, -1), (3, 0), (40, 0))
