@@ -185,6 +185,7 @@ def read_table_chunks(
     chosen = dict(columns or {})
     if isinstance(table, pd.DataFrame):
         source = "table"
+        _refuse_unclear_columns(table)
         chunks = in_chunks(table, None if files.matrix else rows)
     else:
         source = Path(table).name or str(table)
@@ -441,6 +442,22 @@ def in_chunks(
     rows = rows or max(1, len(whole))
     for start in range(0, len(whole), rows):
         yield Chunk([*whole.columns], whole.iloc[start : start + rows], reader=reader)
+
+
+def _refuse_unclear_columns(frame: pd.DataFrame) -> None:
+    """Raise `TableError` if a column of a DataFrame has no name of its own."""
+    levels = frame.columns.nlevels
+    if levels > 1:
+        msg = (
+            f"table: the columns have names of {levels} levels; expected one name each. Join them, "
+            "for example with table.columns = table.columns.map(' '.join)."
+        )
+        raise TableError(msg)
+    try:
+        _refuse_repeated([*map(str, frame.columns)])
+    except ValueError as error:
+        msg = f"table: {error}. Rename one, or remove it."
+        raise TableError(msg) from None
 
 
 def _refuse_repeated(names: Sequence[str]) -> None:

@@ -132,7 +132,7 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
         return []
     if isinstance(table, list | tuple):
         return [stamp for part in table for stamp in file_stamps(part)]
-    path = Path(cast("Path | str", table))
+    path = Path(cast("Path | str", one_table(table)))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stats = ((file, file.stat()) for file in files if file.exists())
     return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
