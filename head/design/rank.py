@@ -56,7 +56,7 @@ from abag.head.prediction.predictor import Predictor
 from abag.head.prediction.reading import NOTHING, as_in_the_run
 from abag.head.prediction.tables import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
-from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.regimes import REGIMES, words_of
 
 IDENTITY = 0.98
 """Of antibodies of one cluster, for ``--per-cluster``."""
@@ -191,7 +191,7 @@ def rank(
             read_candidates(predictions, reading_options, quantity), quantity
         )
         chosen = aimed(chosen, quantity)
-        _say_regimes(candidates, predictor)
+        _say_regimes(candidates, predictor, no_antigen=reading_options.no_antigen)
         _refuse_missing_columns(candidates, chosen)
         measured = read_all_measured(candidates, chosen, reading)
         left_out = _left_out(candidates, measured, chosen)
@@ -308,7 +308,7 @@ def _in_words(options: RankOptions, drawn: int, batch: int, quantity: Quantity) 
 # ---- what can be chosen --------------------------------------------------------------------------
 
 
-def _say_regimes(candidates: Candidates, predictor: Predictor | None) -> None:
+def _say_regimes(candidates: Candidates, predictor: Predictor | None, *, no_antigen: bool) -> None:
     """Say what the run has shown for the regimes of the candidates, if they have any."""
     if "regime" not in candidates.frame:
         return
@@ -318,7 +318,8 @@ def _say_regimes(candidates: Candidates, predictor: Predictor | None) -> None:
         predictor.say_verdicts(known_counts, "candidate")
     elif known_counts:
         words = "; ".join(
-            f"{rows:,} ({REGIMES[name].words})" for name, rows in known_counts.items()
+            f"{rows:,} ({words_of(name, no_antigen=no_antigen)})"
+            for name, rows in known_counts.items()
         )
         messages.say(f"candidates: {words}. With --run, rank says how well it predicts these.")
 
