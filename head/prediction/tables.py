@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pandas as pd
 
 import abag
-from abag.core.errors import PredictionError
+from abag.core.errors import OutputError, PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
 from abag.embed.sequences.chains import KINDS
@@ -197,7 +197,7 @@ def check_table_out(
         flat += [None] if source is None else several(source) or [one_table(source)]
     for path in (out, *more):
         if why := why_not_writable(path, flat, force=force):
-            raise PredictionError(why)
+            raise OutputError(why)
 
 
 def say_random_weights(predictor: Predictor) -> None:
