@@ -13,7 +13,6 @@ from functools import partial
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import cast
 
 import pandas as pd
 
@@ -113,7 +112,7 @@ def one_table(table: TableLike) -> OneTable:
             "these. Wrap columns or records in pandas.DataFrame."
         )
         raise TableError(msg)
-    return cast("OneTable", table)  # a str is a Sequence, too
+    return table
 
 
 def join_tables(
