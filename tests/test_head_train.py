@@ -35,9 +35,10 @@ from abag.core.files import host_name, only_writer
 from abag.head import fit as fit_module
 from abag.head.data.labels import NothingToLearn
 from abag.head.models.config import FitConfig, is_used
-from abag.head.training import heads, stack
+from abag.head.training import batches, heads, stack
+from abag.head.training.batches import cosine_rates, make_epoch_batches
 from abag.head.training.checkpoint import load
-from abag.head.training.stack import TrainingStep, cosine_rates, make_epoch_batches
+from abag.head.training.stack import TrainingStep
 
 QUICK = drawn.QUICK | {"split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3}
 
@@ -562,6 +563,16 @@ def test_a_disk_that_is_full_when_the_predictor_is_written_is_one_line(case, mon
     assert quick_fit(case)[0]["steps"]
 
 
+@pytest.mark.parametrize("epochs", [3, 4])
+def test_sigma_of_members_without_weight_is_the_one_that_was_measured(case, epochs):
+    summary, _ = quick_fit(case, members=3, epochs=epochs, lr=1e-3)  # hardly trained
+    (weights,) = (regime["weights"] for regime in summary["regimes"])
+    assert "mlp" not in weights
+    out = case.at / "scores.csv"
+    abag.predict(case.frame, case.at / "run", out=out, store=case.store)
+    assert pd.read_csv(out)["sigma"].nunique() > 1
+
+
 def test_a_last_batch_of_one_pair_can_be_trained_on(case):
     quick_fit(case, batch_size=95)
     lines = lines_of(case.at / "run")
@@ -585,7 +596,7 @@ def test_several_heads_in_half_precision_stay_near_full_precision_on_a_gpu(case,
 
 @pytest.mark.gpu
 def test_members_take_the_steps_of_single_heads_on_a_gpu(case, monkeypatch):
-    monkeypatch.setattr(stack, "draw_bootstrap_sample", lambda rows, *_: rows)
+    monkeypatch.setattr(batches, "draw_bootstrap_sample", lambda rows, *_: rows)
     options = {"head": "mlp", "device": "cuda", "dropout": 0.0, "precision": "fp32", "epochs": 4}
     options |= {"split_seed": 0}
     quick_fit(case, "all", members=3, **options)
