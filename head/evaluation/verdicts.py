@@ -10,7 +10,7 @@ import pandas as pd
 
 from abag.core.arrays import Floats, Ints
 from abag.head.data.labels import FLOOR_SHARE
-from abag.head.data.usual_values import USUAL_PKD, outside
+from abag.head.data.units import USUAL_PKD, outside
 from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import TEST
 
