@@ -332,7 +332,7 @@ def read_cells(
 
 
 def refuse_absent(name: str, names: Sequence[str], source: str, where: str) -> None:
-    """Raise `ColumnError` unless there is exactly one column of this name."""
+    """Raise `ColumnError` if no column has this name, and propose similar ones."""
     if name in names:
         return
     close = get_close_matches(name, names, n=2, cutoff=0.7)
