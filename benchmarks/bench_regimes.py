@@ -310,6 +310,8 @@ def main():
     parser.add_argument("--kinds")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if arguments.mode != "seeds" and (arguments.last or 0) <= arguments.first:
+        parser.error(f"{arguments.mode} needs FIRST and a larger LAST")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if arguments.head == "ridges":

@@ -16,7 +16,7 @@ from abag.core.files import read_json
 from abag.core.messages import detail, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.resolve import constant_sequences
+from abag.embed.sequences.references import constant_sequences
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
@@ -209,7 +209,8 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
         detail(f"{regime.regime.words}: {describe_parts(splits)}")
-        numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
+        # one series over all regimes, so that splits.parquet tells their folds apart
+        numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
     antibody = config.antibody_identity

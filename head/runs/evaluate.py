@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-import abag
 from abag.core import messages
 from abag.core.arrays import Floats, Ints, hex_keys
 from abag.core.cache import cache_dir
@@ -39,6 +38,7 @@ from abag.head.evaluation.regime_scores import (
 from abag.head.evaluation.strong import score_strong
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.fitted import COVERED
+from abag.head.prediction.loading import load_predictor
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.prediction.reading import ReadAs, as_in_the_run
 from abag.head.regimes.clusters import PairGroups, with_clusters
@@ -226,7 +226,7 @@ def _evaluate_table(
     """Read the measured pairs of a table, and score them with the predictor of the run."""
     other = read_pairs(table, as_in_the_run(table, reading, remembered))
     labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
-    predictor = abag.load_predictor(saved.run)
+    predictor = load_predictor(saved.run)
     named = PairColumnOptions()
     if predictor.features is not None:
         numbers = [column.name for column in predictor.features.numbers if not column.head]
