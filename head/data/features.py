@@ -363,7 +363,7 @@ def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[in
 
 
 def _are_missing(cells: pd.Series) -> Bools:
-    missing = cells.isna().to_numpy(np.bool_, copy=True)
+    missing = cells.isna().to_numpy(np.bool_, copy=True)  # pandas' is read-only
     for at, cell in enumerate(cells.tolist()):
         if isinstance(cell, str) and cell.strip().lower() in _EMPTY:
             missing[at] = True

@@ -8,7 +8,7 @@ P pairs of a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -117,20 +117,8 @@ class RegimesOfTable:
         groups = {cell.name: self._counted(cell) for cell in cells}
         whole = _unit(sides[-1]) if sides else groups["known"][0]  # in validation parts
         for number, held_out in enumerate(self._tests(sides)):
-            part = held_out.parts(tested=UNUSED)
-            train = np.flatnonzero(part == TRAIN)
-            if not len(train):
-                continue
-            part = with_validation(part, whole, [self.seed, number])
-            antibody, antigen = (side.compare(train) for side in self.sides)
-            for cell in cells:
-                is_of_cell = (antibody.level == cell.antibody) & (antigen.level == cell.antigen)
-                inside = held_out.test & is_of_cell
-                tested = np.where(inside, np.int8(TEST), part)
-                if 0 < inside.sum() < len(train) and is_trainable(tested):
-                    group = groups[cell.name][-1]
-                    split = Split(name=cell.name, part=tested, group=group, fold=number)
-                    splits_of[cell.name].append(with_counts(split, antibody, antigen))
+            for split in self._splits_of_fold(number, held_out, groups, whole):
+                splits_of[split.name].append(split)
             latest = [splits[-1] for splits in splits_of.values() if splits]
             if self.groups.options.folds or not latest:
                 continue
@@ -144,6 +132,25 @@ class RegimesOfTable:
             if measured.splits or self._is_expected(cell):
                 results.append(measured)
         return results
+
+    def _splits_of_fold(
+        self, number: int, held_out: HeldOut, groups: Mapping[str, list[Ints]], whole: Ints
+    ) -> Iterator[Split]:
+        """Yield the split of each regime that a fold can test, given the groups of each."""
+        part = held_out.parts(tested=UNUSED)
+        train = np.flatnonzero(part == TRAIN)
+        if not len(train):
+            return
+        part = with_validation(part, whole, [self.seed, number])
+        antibody, antigen = (side.compare(train) for side in self.sides)
+        for name, groups_of_regime in groups.items():
+            has_antibody_level = antibody.level == REGIMES[name].antibody
+            has_antigen_level = antigen.level == REGIMES[name].antigen
+            inside = held_out.test & has_antibody_level & has_antigen_level
+            tested = np.where(inside, np.int8(TEST), part)
+            if 0 < inside.sum() < len(train) and is_trainable(tested):
+                split = Split(name=name, part=tested, group=groups_of_regime[-1], fold=number)
+                yield with_counts(split, antibody, antigen)
 
     def _cells(self, held: tuple[int, ...]) -> list[Regime]:
         """Return the regimes that folds can test which hold out sequences of some sides."""

@@ -449,9 +449,11 @@ def _read_predictions(
     folds = saved.tested["fold"].unique()
     if len(folds) > 1 and "fold" in table.frame.columns:
         fold = pd.Series(read_numbers(table.frame["fold"]), table.frame.index)
+        # rows of no fold of the run count as unknown pairs, which are refused
         table_keys["fold"] = fold.where(fold.isin(folds), -1).astype(np.int64)
         on.append("fold")
     first = table_keys.groupby(on)["prediction"].transform("first")
+    # other quantities have any scale
     same = SAME_PREDICTION_PKD if saved.quantity.affinity else SAME_PREDICTION_PKD * value.std()
     differs = abs(table_keys["prediction"] - first) > same
     repeated = int(differs.sum())
