@@ -73,6 +73,7 @@ def to_pkd(values: Floats, unit: Label, molar_mass_kda: float = ANTIBODY_KDA) ->
     """Convert values to pKd; what has no logarithm becomes NaN, other quantities stay."""
     if unit == "value":
         return np.where(np.isfinite(values), values, np.nan)
+    # zero and negative numbers have no logarithm, and become NaN below
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         pkd = TO_PKD[unit](values)
         if unit in OF_MASS:

@@ -65,7 +65,7 @@ def _split_warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) ->
                 f"{near} of {tests} test rows have {near_in_words}: their scores say little about "
                 f"new {new}."
             )
-    return list(dict.fromkeys(lines))
+    return list(dict.fromkeys(lines))  # regimes share the notes on adapters
 
 
 def summarize_labels(pairs: LabelledPairs) -> dict[str, Any]:
