@@ -278,7 +278,7 @@ def _usable_rows(
     )[usable]
     if cells is not None:
         for name, codes_R in words_as_codes(cells).items():
-            rows[name] = codes_R[usable]
+            rows = rows.assign(**{name: codes_R[usable]})
     if trust is not None:
         rows = rows.assign(share=trust.share_R[usable])
     return rows
