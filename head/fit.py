@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.inputs import RunInputs
     from abag.head.models.kernel_search import SearchTask
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.regime_folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.heads import TrainedHeads

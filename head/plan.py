@@ -25,11 +25,11 @@ from abag.embed.sequences.tables import TableLike
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.label_column import UnclearLabel, has_numbers
 from abag.head.data.label_options import PairColumnOptions
+from abag.head.data.label_reading import label_sense
 from abag.head.data.labels import (
     LabelledPairs,
     describe_columns,
     label_pairs,
-    label_sense,
     training_labels,
 )
 from abag.head.data.likelihoods import likelihoods_asked_for

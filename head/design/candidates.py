@@ -228,7 +228,7 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
     if not quantity.affinity:
         return _read_values(chunk)
     try:
-        column, unit, _ = choose_prediction(chunk)
+        meaning = choose_prediction(chunk)
     except UnclearLabel as error:  # its advice is for labels
         msg = (
             f"{chunk.source}: column {chunk.columns.get('prediction')!r} names an affinity, but no "
@@ -236,6 +236,8 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
             "column with its unit, such as 'predicted KD (nM)'."
         )
         raise PredictionError(msg) from error
+    column = meaning.column
+    unit = meaning.unit
     mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
     mean = to_pkd(mean, unit)
     predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.pair_model import Fit
     from abag.head.models.parts import RunParts
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.regime_folds import MeasuredRegime
     from abag.head.training.heads import TrainedHeads
     from abag.head.training.kept_parts import KeptParts
 

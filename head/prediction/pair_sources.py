@@ -25,9 +25,9 @@ from abag.core.arrays import sort_keys
 from abag.core.errors import PredictionError
 from abag.embed.sequences.joined import one_table, read_chunks
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.parsing import MUTATIONS
+from abag.embed.sequences.references import MUTATIONS
 from abag.embed.sequences.tables import TableLike
-from abag.head.data.units import read_header
+from abag.head.data.headers import read_header
 from abag.head.prediction.predict_options import PredictOptions
 from abag.head.prediction.predictor import Scorer
 from abag.head.prediction.reading import NOTHING, ReadAs, as_in_the_run

@@ -25,7 +25,7 @@ from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.sequences.chains import KINDS, NO_ANTIGEN
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.parsing import cut_to_domains
+from abag.embed.sequences.domain_types import cut_to_domains
 from abag.embed.store.store import name_encoders, open_store
 from abag.head.data.features import (
     LOGLIKS,

@@ -17,9 +17,9 @@ from abag.core.messages import printable, say
 from abag.embed.sequences.chains import KINDS, parse_antibody
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.columns import ROLES, MissingColumn
+from abag.embed.sequences.contents import holds_sequences
 from abag.embed.sequences.joined import read_chunks
-from abag.embed.sequences.parsing import MUTATIONS, holds_sequences
-from abag.embed.sequences.resolve import find_references
+from abag.embed.sequences.references import MUTATIONS, find_references
 from abag.embed.sequences.table_options import ChainPlaces, Numbering, TableOptions
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.joined import one_table, several
 from abag.embed.sequences.pairs import read_pair_chunks
+from abag.embed.sequences.table_files import bare_suffix
 from abag.embed.sequences.table_writer import check_writable
-from abag.embed.sequences.tables import OneTable, TableLike, bare_suffix
+from abag.embed.sequences.tables import OneTable, TableLike
 from abag.head.data.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.data.quantity import DIGITS
 from abag.head.prediction.predictor import SCORE_COLUMNS

@@ -8,7 +8,8 @@ import pandas as pd
 
 from abag.core.errors import RunError
 from abag.core.messages import counted, say
-from abag.head.data.labels import CONFLICT_PKD, disagreement, spread_of
+from abag.head.data.label_reading import CONFLICT_PKD
+from abag.head.data.replicates import disagreement, spread_of
 from abag.head.runs.rounds import SEQUENCES, relations_of
 
 if TYPE_CHECKING:
