@@ -272,7 +272,8 @@ class _Output:
         side = self.side
         path = self.path(number)
         image = io.BytesIO()
-        # in memory: HDF5 crashes, perhaps when Python exits, if it cannot write what it closes
+        # in memory: HDF5 crashes, perhaps when Python exits, if it cannot write what it closes;
+        # earlier versions of its format have no checksums of names, types and attributes
         with h5py.File(image, "w", libver=("v110", "v110")) as file:
             file.attrs["format"] = f"{FORMAT['format']} {FORMAT['version']}"
             file.attrs["kind"] = side.kind
