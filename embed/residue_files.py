@@ -90,11 +90,12 @@ def describe_residues(summary: ResidueSummary) -> str:
     for plural in PLURAL.values():
         if kind := cast("ResidueKind | None", summary.get(plural)):
             vectors = counted(kind["residues"], "vector")
+            numbers = f"{kind['width']:,} {summary['dtype']}"
+            size = size_text(kind["bytes"])
+            files = counted(kind["files"], "file")
             lines.append(
-                f"{plural}: {kind['unique']:,} unique, {vectors} of {kind['width']:,} "
-                f"{summary['dtype']} from {kind['encoder']} "
-                f"({size_text(kind['bytes'])}) in {counted(kind['files'], 'file')}, of which "
-                f"{kind['written']:,} are new"
+                f"{plural}: {kind['unique']:,} unique, {vectors} of {numbers} from "
+                f"{kind['encoder']} ({size}) in {files}, of which {kind['written']:,} are new"
             )
     return "\n".join(lines)
 
