@@ -42,9 +42,9 @@ from abag.head.data.labels import read_labelled_pairs, training_labels
 from abag.head.evaluation import metrics
 from abag.head.models.config import check_same
 from abag.head.models.losses import one_sided_errors
+from abag.head.training.batches import cosine_rates
 from abag.head.training.checkpoint import digest
 from abag.head.training.loop import ResumableTraining, TrainingProgress, training_digest
-from abag.head.training.stack import cosine_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

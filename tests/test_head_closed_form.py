@@ -12,16 +12,13 @@ from scipy.stats import multivariate_normal
 
 from abag.head.data.vectors import Standardizer
 from abag.head.models import gaussian_process as module
+from abag.head.models import kernel_choice
 from abag.head.models import ridge as ridge_module
 from abag.head.models.baselines import inner_folds
-from abag.head.models.gaussian_process import (
-    Chosen,
-    GaussianProcess,
-    PairKernel,
-    fit_gaussian_process,
-    solved_kernels,
-)
+from abag.head.models.gaussian_process import GaussianProcess, fit_gaussian_process
+from abag.head.models.kernel_choice import Chosen, solved_kernels
 from abag.head.models.kernel_search import FoldLabels, SharedSearch, with_searches
+from abag.head.models.pair_kernels import PairKernel
 from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
@@ -81,7 +78,7 @@ def plain_noise(training, rows, noise=0.05):
 
 def fix_grid(monkeypatch, scale=0.3, product=0.4, noise=0.05):
     for name, value in (("SCALES", scale), ("PRODUCTS", product), ("NOISES", noise)):
-        monkeypatch.setattr(module, name, (value,))
+        monkeypatch.setattr(kernel_choice, name, (value,))
 
 
 def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
@@ -102,8 +99,8 @@ def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
 
 def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
     training = make_training()
-    solver = module.solved_kernels(training, {})
-    chosen = module.Chosen(module.PairKernel(0.3, 0.4, ((1.0,), (1.0,))), 0.05)
+    solver = solved_kernels(training, {})
+    chosen = Chosen(PairKernel(0.3, 0.4, ((1.0,), (1.0,))), 0.05)
     square = 0.0
     kernel = plain_kernel(training, 0.3, 0.4)
     rows = training.rows
@@ -207,15 +204,17 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
 
 @pytest.mark.parametrize("train", [40, 90])
 def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, train):
-    monkeypatch.setattr(module, "SEARCH_PAIRS", 60)  # all pairs choose the kernel, or only some
+    monkeypatch.setattr(
+        kernel_choice, "SEARCH_PAIRS", 60
+    )  # all pairs choose the kernel, or only some
     tried = []
-    factorise = module.SolvedKernels.factorise
+    factorise = kernel_choice.SolvedKernels.factorise
 
     def counted(solver, chosen):
         tried.append((len(solver), chosen))
         return factorise(solver, chosen)
 
-    monkeypatch.setattr(module.SolvedKernels, "factorise", counted)
+    monkeypatch.setattr(kernel_choice.SolvedKernels, "factorise", counted)
     together = make_training(pairs=120, train=train)
     for criterion in ("error", "evidence"):
         shared = fit_gaussian_process(together, criterion)

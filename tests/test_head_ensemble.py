@@ -17,12 +17,12 @@ from abag.head.models.network import MAX_GRADIENT_NORM, AdamW, _Dropout
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.predictor import Scorer
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
+from abag.head.training import batches
 from abag.head.training import stack as stack_module
+from abag.head.training.batches import draw_bootstrap_sample, make_training_sets
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
-    draw_bootstrap_sample,
-    make_training_sets,
     step_seed,
     uses_bf16,
 )
@@ -232,7 +232,7 @@ def test_saving_and_loading_a_stack_keeps_tensor_addresses():
 
 
 def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(stack_module, "draw_bootstrap_sample", lambda rows, *_: rows)
+    monkeypatch.setattr(batches, "draw_bootstrap_sample", lambda rows, *_: rows)
     options = {"dropout": 0.0, "split_seed": 0, "lr": 1e-2, "select": "rmse"}
     quick_fit(case, tmp_path / "all", members=3, seed=4, **options)
     together = lines_of(tmp_path / "all")

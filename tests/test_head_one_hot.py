@@ -13,16 +13,11 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 import abag
 from abag.embed.store.store import open_store
 from abag.head.models import residues
-from abag.head.models.gaussian_process import NOISES
+from abag.head.models.kernel_choice import NOISES
 from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.pair_vectors import PairVectors
-from abag.head.models.residues import (
-    OneHot,
-    common_reference,
-    coordinates,
-    fit_residue_kernel,
-    similarity,
-)
+from abag.head.models.residue_columns import OneHot, coordinates, similarity
+from abag.head.models.residues import common_reference, fit_residue_kernel
 from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.bundle import load_predictor
 

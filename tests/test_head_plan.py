@@ -11,17 +11,10 @@ from abag.embed.families.registry import guess_family
 from abag.embed.packing import Layout
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import label_pairs
+from abag.head.machines import FIT_S, GPUS, WITH_FEATURES, fit_time
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import describe_left_out
-from abag.head.plan import (
-    FIT_S,
-    GPUS,
-    WITH_FEATURES,
-    describe_plan,
-    fit_time,
-    format_duration,
-    plan,
-)
+from abag.head.plan import describe_plan, format_duration, plan
 
 
 def table(rows=60, antigen_length=200, **columns):

@@ -34,9 +34,10 @@ from abag.core.messages import counted
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.embed.store.store import open_store
-from abag.head.prediction import predict as predict_module
+from abag.head.prediction import pair_sources
 from abag.head.prediction.bundle import load_predictor
-from abag.head.prediction.predict import by_antibody, describe_pair, predict, predict_pair
+from abag.head.prediction.pair_sources import by_antibody
+from abag.head.prediction.predict import describe_pair, predict, predict_pair
 from abag.head.prediction.predictor import SCORE_COLUMNS
 from abag.head.prediction.sequences import SequenceCollector, Sequences
 
@@ -105,7 +106,7 @@ def test_predict_says_in_one_line_that_all_rows_have_the_same_prediction(
     case, tmp_path, monkeypatch
 ):
     predictor = predicting_the_mean(load_predictor(case.run))
-    monkeypatch.setattr(predict_module, "PAIRS", 7)  # the rows are scored in parts
+    monkeypatch.setattr(pair_sources, "PAIRS", 7)  # the rows are scored in parts
     for name, cross in (("a.csv", None), ("b.csv", case.frame)):
         said = []
         table = case.frame if cross is None else case.frame.head(24)
@@ -159,7 +160,7 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
 
 def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path, monkeypatch):
     set_chunk_rows(monkeypatch, 2000)
-    monkeypatch.setattr(predict_module, "PAIRS", 4096)
+    monkeypatch.setattr(pair_sources, "PAIRS", 4096)
     peaks = []
     sizes = (10_000, 30_000)
     for pairs in sizes:
@@ -463,8 +464,8 @@ def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(compose
 
 @pytest.mark.parametrize("block", [3, 1 << 20])
 def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, monkeypatch, block):
-    monkeypatch.setattr(predict_module, "PAIRS", block)
-    monkeypatch.setattr(predict_module, "ANTIBODIES", 10 if block == 3 else 16_384)
+    monkeypatch.setattr(pair_sources, "PAIRS", block)
+    monkeypatch.setattr(pair_sources, "ANTIBODIES", 10 if block == 3 else 16_384)
     antibodies = case.frame[["heavy"]].drop_duplicates().assign(name=range(24), score=1.0)
     antigens = case.frame[["antigen"]].drop_duplicates().assign(name=list("abcd"))
     antibodies.to_csv(tmp_path / "antibodies.csv", index=False)
@@ -543,8 +544,8 @@ def test_every_row_keeps_its_sequence_after_any_number_of_chunks(rows):
 def test_blocks_hold_each_row_once_by_antibody(antibodies, pairs, most):
     sequences = Sequences.of("antibody", [(f"EVQL{'A' * n}", "") for n in antibodies])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predict_module, "PAIRS", pairs)
-        patch.setattr(predict_module, "ANTIBODIES", most)
+        patch.setattr(pair_sources, "PAIRS", pairs)
+        patch.setattr(pair_sources, "ANTIBODIES", most)
         blocks = by_antibody(sequences)
     assert sorted(np.concatenate(blocks).tolist()) == list(range(len(antibodies)))
     for rows in blocks:

@@ -18,8 +18,8 @@ from abag.head.models.pair_model import DoesNotApply
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import RunParts
 from abag.head.models.registry import MODELS
+from abag.head.models.residue_columns import OneHot
 from abag.head.models.residues import (
-    OneHot,
     OneHotRidgeSettings,
     ResidueSettings,
     SideColumns,

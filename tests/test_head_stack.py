@@ -26,7 +26,7 @@ from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction import fitted
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.fitted import FittedParts, stack_weights, weigh_run
-from abag.head.regimes.folds import MeasuredRegime
+from abag.head.regimes.regime_folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, TRAIN, Split

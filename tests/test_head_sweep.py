@@ -18,7 +18,7 @@ import abag
 from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import NothingToLearn
-from abag.head.evaluation.metrics import spearman
+from abag.head.evaluation.ranks import spearman
 from abag.head.inputs import read_inputs
 from abag.head.models import baselines
 from abag.head.models.config import FitConfig
@@ -28,7 +28,8 @@ from abag.head.models.training_rows import TrainingRows
 from abag.head.runs import summary as outcome
 from abag.head.search import search, sweep
 from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
-from abag.head.search.sweep import describe_trials, open_study
+from abag.head.search.sweep import describe_trials
+from abag.head.search.trials import open_study
 
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
 

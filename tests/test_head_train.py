@@ -35,9 +35,10 @@ from abag.core.files import host_name, only_writer
 from abag.head import fit as fit_module
 from abag.head.data.labels import NothingToLearn
 from abag.head.models.config import FitConfig, is_used
-from abag.head.training import heads, stack
+from abag.head.training import batches, heads, stack
+from abag.head.training.batches import cosine_rates, make_epoch_batches
 from abag.head.training.checkpoint import load
-from abag.head.training.stack import TrainingStep, cosine_rates, make_epoch_batches
+from abag.head.training.stack import TrainingStep
 
 QUICK = drawn.QUICK | {"split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3}
 
@@ -595,7 +596,7 @@ def test_several_heads_in_half_precision_stay_near_full_precision_on_a_gpu(case,
 
 @pytest.mark.gpu
 def test_members_take_the_steps_of_single_heads_on_a_gpu(case, monkeypatch):
-    monkeypatch.setattr(stack, "draw_bootstrap_sample", lambda rows, *_: rows)
+    monkeypatch.setattr(batches, "draw_bootstrap_sample", lambda rows, *_: rows)
     options = {"head": "mlp", "device": "cuda", "dropout": 0.0, "precision": "fp32", "epochs": 4}
     options |= {"split_seed": 0}
     quick_fit(case, "all", members=3, **options)

@@ -22,8 +22,7 @@ from trastuzumab import CH1, HEAVY, LIGHT
 import abag
 from abag.core.errors import AbagError, MissingVectors, OptionError, PredictionError
 from abag.embed.sequences.domains import locate_positions
-from abag.head.design import mutant_scores
-from abag.head.design import scan as scan_module
+from abag.head.design import heat_map, mutant_scores
 from abag.head.design.scan import describe_scan
 from abag.head.design.scan import scan as scan_mutants
 from abag.head.models.gaussian_process import GaussianProcess
@@ -477,7 +476,7 @@ def test_the_page_has_the_numbers_of_the_table_and_loads_nothing(case, tmp_path)
 
 
 def test_a_large_scan_shows_its_first_parents_and_says_so(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(scan_module, "MAX_CELLS", 300)
+    monkeypatch.setattr(heat_map, "MAX_CELLS", 300)
     parents_table(tmp_path)
     run_scan(case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", region="cdrh3")
     html = (tmp_path / "a.html").read_text()

@@ -21,7 +21,7 @@ from abag.head.models import gaussian_process, parts, registry
 from abag.head.models.config import is_used
 from abag.head.prediction import fitted, self_check
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
-from abag.head.regimes import folds
+from abag.head.regimes import regime_folds
 
 FAST = {name: value for name, value in QUICK.items() if name != "split"}
 Z_90 = 1.6448536269514722
@@ -130,8 +130,8 @@ def test_the_error_of_new_antibodies_is_the_promised_one_with_one_fold_and_with_
     linear, tmp_path, monkeypatch, head, large
 ):
     if large:  # one fold is enough
-        monkeypatch.setattr(folds, "LARGE_TABLE", 100)
-        monkeypatch.setattr(folds, "ENOUGH_GROUPS", 5.0)
+        monkeypatch.setattr(regime_folds, "LARGE_TABLE", 100)
+        monkeypatch.setattr(regime_folds, "ENOUGH_GROUPS", 5.0)
     table, new = divide(linear.frame, 80, seed=1)
     options = {"epochs": 30, "lr": 1e-2} if head == "mlp" else {}
     summary = fit(linear, table, tmp_path / "run", head=head, **options)

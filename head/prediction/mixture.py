@@ -78,8 +78,10 @@ def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> F
     models = [tuple(part) for part in parts]
     variances = [model.variance(vectors) for part in models for model in part]
     if all(variance is None for variance in variances):
-        several = [part for part in models if len(part) > 1]
-        variances = [np.var([model.predict(vectors) for model in part], axis=0) for part in several]
+        for part in models:
+            if len(part) > 1:
+                predicted = [model.predict(vectors) for model in part]
+                variances.append(np.var(predicted, axis=0))
     return mean_variance(variances, len(vectors.antibody))
 
 
