@@ -9,6 +9,7 @@ is imported.
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -62,6 +63,7 @@ def script_runner(*modules):
 def main(*modules):
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()  # scripts that collect garbage need not visit what was imported
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
