@@ -99,12 +99,12 @@ def test_the_reference_does_not_round_the_weights_it_keeps_in_fp32(tmp_path):
             assert not name.endswith(".wo.weight")
 
 
-def test_without_a_scale_the_products_of_t5_in_fp16_are_useless(tmp_path):
+def test_without_a_scale_t5_in_fp16_is_far_from_fp32(tmp_path):
     """So that the closeness of the test above says something."""
     identity = identity_of(tmp_path, "t5", wo=3e4)
     exact = means(load_encoder(identity, CPU), identity)
     unscaled = means(transformers_as_it_loads(identity, keeps_wo=False), identity)
-    assert not mean_distance(unscaled, exact) < 0.5  # transformers clamps, so that it is finite
+    assert not mean_distance(unscaled, exact) < 0.05  # finite, because transformers clamps
 
 
 @pytest.mark.parametrize("projection", ["gated-gelu", *in_ci("gated-silu")])

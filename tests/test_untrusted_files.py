@@ -56,8 +56,8 @@ def test_an_adapter_is_written_under_its_own_names_only(tmp_path, name):
 def test_the_name_of_an_encoder_stays_in_the_store(tmp_path, name):
     store = open_store(tmp_path / "store", create=True)
     with suppress(DamagedFile):  # an empty name
-        path, *_ = store._folder_of("antibody", {"name": name, "fingerprint": FINGERPRINT})
-        assert path.parent == tmp_path / "store"
+        folder = store.find_folder("antibody", {"name": name, "fingerprint": FINGERPRINT})
+        assert folder.path.parent == tmp_path / "store"
 
 
 @FUZZ

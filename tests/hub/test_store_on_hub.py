@@ -174,8 +174,7 @@ def test_another_encoder_or_other_poolings_of_the_same_folder_are_refused(hub, p
 CHILD = """
 import sys
 from abag.embed.store import sync
-sync.DOWNLOAD_FILES = 1
-sys.argv[1] == "pull" and sync.pull(sys.argv[2], sys.argv[3])
+sys.argv[1] == "pull" and sync.pull(sys.argv[2], sys.argv[3], batch_files=1)
 sys.argv[1] == "push" and sync.push(sys.argv[3], sys.argv[2])
 """
 
