@@ -144,6 +144,23 @@ def test_columns_with_the_same_name_are_refused(tmp_path):
     assert read_table(pd.read_csv(path)).ties == {"heavy": ["heavy", "heavy.1"]}
 
 
+def test_a_data_frame_without_one_name_per_column_is_refused():
+    frame = demo_table(0).head(2)
+    twice = pd.concat([frame, frame[["heavy"]]], axis=1)
+    with pytest.raises(TableError, match="two columns are called 'heavy'; expected distinct"):
+        abag.plan(twice, **COMPOSITION)
+    levels = frame.set_axis(pd.MultiIndex.from_product([["mean"], frame.columns]), axis=1)
+    with pytest.raises(TableError, match="names of 2 levels; expected one name each"):
+        abag.plan(levels, **COMPOSITION)
+
+
+@pytest.mark.parametrize("table", [None, 3, [1, 2], {"heavy": ["EVQ"]}])
+def test_what_is_no_table_is_refused_by_its_type(tmp_path, table):
+    with pytest.raises(TableError, match="expected a path, a pandas DataFrame, or a list of these"):
+        abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_named_column_must_exist_and_its_role_too():
     with pytest.raises(ColumnError, match="no such column; found 'a', 'b'"):
         find_columns(["a", "b"], {"heavy": "c"}, "t.csv")

@@ -153,6 +153,21 @@ def test_a_stack_that_lost_folds_resumes_to_the_same_bits(tmp_path, monkeypatch)
             assert losses(tmp_path / "whole", fold.fold) == losses(tmp_path / str(stop), fold.fold)
 
 
+@pytest.mark.parametrize("patience", [1, 2, 3])
+def test_a_stack_that_patience_has_ended_is_read_again(tmp_path, patience):
+    folds = [FOLDS[0], FOLDS[1], FOLDS[3]]
+    options = {"epochs": 40, "patience": patience, "lr": 0.03, "select": "rmse"}
+    whole = train_folds(tmp_path, folds, **options)
+    total = max(fold.steps for fold in whole)
+    assert total < 40 * 4
+    before = [losses(tmp_path, fold.fold) for fold in folds]
+    for unbroken, other in zip(whole, train_folds(tmp_path, folds, **options), strict=True):
+        assert other.resumed_from_step == total
+        np.testing.assert_array_equal(unbroken.predicted_MP, other.predicted_MP)
+        assert (unbroken.best_step, unbroken.steps) == (other.best_step, other.steps)
+    assert [losses(tmp_path, fold.fold) for fold in folds] == before
+
+
 def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors():
     state = torch.get_rng_state()
     vectors = np.zeros((256, 512), np.float32), np.zeros((512, 256), np.float32)

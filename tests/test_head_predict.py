@@ -26,6 +26,7 @@ import abag
 from abag.core.errors import (
     EncoderError,
     MissingVectors,
+    OutputError,
     PredictionError,
     SequenceError,
     TableError,
@@ -302,14 +303,14 @@ def test_a_table_with_only_bad_rows_is_refused(case, tmp_path):
 def test_an_existing_output_is_kept_unless_forced(case, tmp_path):
     out = tmp_path / "out.csv"
     out.write_text("mine")
-    with pytest.raises(PredictionError, match="--force"):
+    with pytest.raises(OutputError, match="--force"):
         run_predict(case, case.frame, out)
     assert out.read_text() == "mine"
     run_predict(case, case.frame, out, force=True)
     assert "pkd_predicted" in out.read_text()
     with pytest.raises(PredictionError, match="already has a column 'pkd_predicted'"):
         run_predict(case, out, tmp_path / "again.csv")
-    with pytest.raises(PredictionError, match="is also the input table"):
+    with pytest.raises(OutputError, match="is also the input table"):
         run_predict(case, out, out, force=True)
 
 

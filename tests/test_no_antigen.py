@@ -252,6 +252,15 @@ def test_rank_reads_no_antigen_where_the_run_has_none(folder, frame, tmp_path, s
         abag.rank(tmp_path / "p.csv", tmp_path / "q.csv", antigen="MKT", **choice)
 
 
+def test_the_reason_why_an_antibody_is_far_names_no_antigen(folder, frame, tmp_path, said):
+    run = folder / "random"
+    abag.fit(frame, folder / "store", run, split="random", head="ridge", no_antigen=True)
+    abag.predict(pd.DataFrame({"heavy": ["DIQMTQ" * 20]}), run, tmp_path / "p.csv")
+    reasons = pd.read_csv(tmp_path / "p.csv")["why_far"].tolist()
+    assert reasons == ["the run could not measure new antibodies"]
+    assert not any("known antigens" in line for line in said)
+
+
 def test_a_shared_predictor_is_of_antibodies_alone_too(folder, frame, tmp_path):
     abag.share(folder / "run", tmp_path / "shared")
     predictor = abag.load_predictor(tmp_path / "shared")

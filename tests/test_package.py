@@ -216,7 +216,7 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
 LAYERS = """
     core
     embed.sequences embed.embed_options embed.store embed.packing embed.kernels embed.weights
-    embed.families embed.encoders
+    embed.families embed.encoders embed.cdr_pooling
     embed.ranks embed.job embed.encode embed.ray_cluster embed.embed embed.residues
     embed.residue_files
     embed.doctor

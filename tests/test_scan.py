@@ -20,7 +20,7 @@ from invoke import run
 from trastuzumab import CH1, HEAVY, LIGHT
 
 import abag
-from abag.core.errors import AbagError, MissingVectors, OptionError, PredictionError
+from abag.core.errors import AbagError, MissingVectors, OptionError, OutputError, PredictionError
 from abag.embed.sequences.domains import locate_positions
 from abag.head.design import heat_map, mutant_scores
 from abag.head.design.scan import describe_scan
@@ -394,14 +394,14 @@ def test_bad_input_is_one_line_and_nothing_is_written_or_encoded(
 def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
     options = {"region": "cdrh3", "mutate_to": "A"}
     (tmp_path / "a.html").write_text("mine")
-    with pytest.raises(PredictionError, match=r"a\.html: already exists"):
+    with pytest.raises(OutputError, match=r"a\.html: already exists"):
         run_scan(case, tmp_path / "a.csv", **options)
     assert (tmp_path / "a.html").read_text() == "mine"
     assert not (tmp_path / "a.csv").exists()
     run_scan(case, tmp_path / "a.csv", force=True, **options)
     assert "<!doctype html>" in (tmp_path / "a.html").read_text()
     parents_table(tmp_path)
-    with pytest.raises(PredictionError, match="also the input table"):
+    with pytest.raises(OutputError, match="also the input table"):
         abag.scan(
             case.runs["ensemble"],
             tmp_path / "parents.csv",

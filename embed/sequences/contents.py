@@ -53,7 +53,8 @@ def with_roles(table: Table, roles: Mapping[str, str]) -> Table:
 def _sequences_in(table: Table, name: str) -> list[str]:
     """Return some texts of a column if most of them are sequences, else nothing."""
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna()
-    cells = cells[cells.astype(str).str.strip() != ""]
+    # one by one: pandas before 3 does not convert a column of lists as a whole
+    cells = cells[[str(cell).strip() != "" for cell in cells]]
     # spread over the rows: a table may begin with its rows of one kind
     picked = np.linspace(0, len(cells) - 1, min(len(cells), CHECKED_AT_MOST)).astype(int)
     sequences = []
@@ -148,6 +149,7 @@ def _any_of(options: Sequence[str]) -> str:
 
 
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
+    """Spell the options that give roles other columns."""
     return " ".join(column_option(role, name) for role, name in roles)
 
 

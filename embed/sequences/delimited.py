@@ -128,10 +128,18 @@ def read_separated(
         joined, reader = join_cells(pd.read_csv(file, **read), options.chains)
         yield from in_chunks(joined, options.rows, reader)
         return
-    rows: Any = pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read)
-    for frame in [rows] if options.rows is None else rows:
-        filled = frame.fillna("") if options.as_written else frame
-        yield Chunk([*frame.columns], filled, first_row)
+    if options.rows is None:
+        yield _text_chunk(pd.read_csv(file, nrows=options.limit, **read), options, first_row)
+        return
+    # closed also if the caller takes the first chunks only
+    with pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read) as frames:
+        for frame in frames:
+            yield _text_chunk(frame, options, first_row)
+
+
+def _text_chunk(frame: pd.DataFrame, options: ReadOptions, first_row: int) -> Chunk:
+    filled = frame.fillna("") if options.as_written else frame
+    return Chunk([*frame.columns], filled, first_row)
 
 
 def _header_names(file: IO[Any], separator: str) -> list[str]:

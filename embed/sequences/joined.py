@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
-from typing import cast
 
 import pandas as pd
 
@@ -93,8 +93,8 @@ class JoinedTables:
 
 def several(table: TableLike) -> list[OneTable] | None:
     """Return the tables of a list of two or more, else None."""
-    if isinstance(table, list | tuple):
-        return [*table] if len(table) > 1 else None
+    if isinstance(table, list | tuple) and len(table) > 1:
+        return [one_table(part) for part in table]
     return None
 
 
@@ -105,7 +105,13 @@ def one_table(table: TableLike) -> OneTable:
             return one_table(table[0])
         msg = f"{len(table)} tables: expected one. Give them one by one."
         raise TableError(msg)
-    return cast("OneTable", table)  # a str is a Sequence, too
+    if not isinstance(table, str | PathLike | pd.DataFrame):
+        msg = (
+            f"table: {type(table).__name__}; expected a path, a pandas DataFrame, or a list of "
+            "these. Wrap columns or records in pandas.DataFrame."
+        )
+        raise TableError(msg)
+    return table
 
 
 def join_tables(

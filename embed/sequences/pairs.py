@@ -401,6 +401,7 @@ def _check_rows(
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **_count_changes(sequences)}
+    # in text, an unmatched quotation mark makes one cell of several rows
     may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv", ".txt")
     counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
     remarks = table.reader.remarks if "antibody" in parsed else ()

@@ -183,7 +183,7 @@ def _refuse_unsupported(field: pa.Field) -> None:
     for kind in filter(pa.types.is_timestamp, inner):
         try:
             pa.scalar(0, kind).as_py()  # Arrow accepts any zone, and looks it up only here
-        except ValueError as error:
+        except (ValueError, KeyError) as error:  # of zoneinfo, or of pytz if it is installed
             zone = f"times of the unknown zone {kind.tz!r}"
             msg = f"column {field.name!r} has {zone}; convert it to UTC"
             raise ValueError(msg) from error
