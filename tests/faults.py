@@ -8,6 +8,20 @@ from pathlib import Path
 import pytest
 
 from abag.core import files
+from abag.core.files import UnsafeFile, host_name
+
+__all__ = [
+    "UnsafeFile",
+    "adapter_step",
+    "before_operations",
+    "change_encoders",
+    "failing",
+    "forbid_encoders",
+    "host_name",
+    "raising",
+    "stop_after",
+    "training_step",
+]
 
 
 def raising(error):
