@@ -20,7 +20,7 @@ from drawn import COMPOSITION, write_vectors
 from marks import in_ci
 
 import abag
-from abag.core.errors import AbagError, TrainingError
+from abag import AbagError, TrainingError
 from abag.core.messages import reporting
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs

@@ -8,8 +8,8 @@ import pytest
 from drawn import draw_chain, draw_chains, write_vectors
 
 import abag
+from abag import SplitError
 from abag.core.arrays import hex_keys
-from abag.core.errors import SplitError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.embed.store.store_files import write_adapter_files

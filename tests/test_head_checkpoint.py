@@ -4,7 +4,7 @@ import pickle
 import pytest
 import torch
 
-from abag.core.errors import DamagedFile, OutputError
+from abag import DamagedFile, OutputError
 from abag.head.training import checkpoint
 from abag.head.training.checkpoint import load, load_newest, save_rotating
 

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import abag
-from abag.core.errors import LabelError, MissingVectors, OptionError, SplitError
+from abag import LabelError, MissingVectors, OptionError, SplitError
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.demo import demo_table

@@ -8,7 +8,7 @@ from drawn import COMPOSITION, QUICK, add_vectors, draw_pairs
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import ColumnError, OptionError, PredictionError
+from abag import ColumnError, OptionError, PredictionError
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.evaluation import metrics

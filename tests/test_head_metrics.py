@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import r2_score
 
-from abag.core.errors import OptionError
+from abag import OptionError
 from abag.head.data.quantity import Quantity
 from abag.head.evaluation import metrics, regime_scores
 from abag.head.evaluation.metrics import (

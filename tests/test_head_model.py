@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from abag.core.errors import OptionError
+from abag import OptionError
 from abag.head.models.config import PRESETS, FitConfig, head_names
 from abag.head.models.losses import LOSSES, PredictedPairs
 from abag.head.models.network import Mlp

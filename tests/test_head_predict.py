@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import abag
-from abag.core.errors import (
+from abag import (
     EncoderError,
     MissingVectors,
     PredictionError,

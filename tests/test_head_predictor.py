@@ -15,7 +15,7 @@ from invoke import one_line, run
 from safetensors.torch import load_file, save_file
 
 import abag
-from abag.core.errors import DamagedFile, SequenceError, StoreError
+from abag import DamagedFile, SequenceError, StoreError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.vectors import Standardizer

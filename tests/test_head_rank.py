@@ -11,7 +11,7 @@ import pytest
 from drawn import COMPOSITION
 
 import abag
-from abag.core.errors import ColumnError, OptionError, PredictionError
+from abag import ColumnError, OptionError, PredictionError
 from abag.head.data.demo import demo_table
 from abag.head.design import rank as rank_module
 from abag.head.regimes.clusters import antibody_clusters

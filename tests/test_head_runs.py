@@ -17,7 +17,7 @@ from invoke import one_line
 from invoke import run as invoke
 
 import abag
-from abag.core.errors import DamagedFile, RunError
+from abag import DamagedFile, RunError
 from abag.core.files import host_name, only_writer
 from abag.head.runs.compare import describe_runs, read_progress, runs
 from abag.head.runs.run_folder import NoFinishedRun

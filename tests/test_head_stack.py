@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from marks import in_ci
 
 import abag
-from abag.core.errors import OptionError, RunError
+from abag import OptionError, RunError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.models import registry

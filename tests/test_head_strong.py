@@ -10,7 +10,7 @@ from drawn import COMPOSITION
 from scipy.stats import norm
 
 import abag
-from abag.core.errors import OptionError
+from abag import OptionError
 from abag.head.data.demo import demo_table
 from abag.head.evaluation.metrics import METRICS, MeasuredRows, score, strong_threshold
 from abag.head.evaluation.strong import describe_strong, score_strong

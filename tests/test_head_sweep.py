@@ -15,7 +15,7 @@ from drawn import fill_store, planted_table
 from faults import raising, stop_after
 
 import abag
-from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
+from abag import DamagedFile, MissingPackage, OptionError, RunError, SplitError
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.labels import NothingToLearn
 from abag.head.evaluation.metrics import spearman

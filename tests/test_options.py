@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from abag import OptionError
 from abag.adapt.config import AdaptConfig
 from abag.cli import main
 from abag.core.command_line import OptionsCommand
-from abag.core.errors import OptionError
 from abag.core.options import DeviceOptions, EncoderOptions, Options, option, schema
 from abag.embed.embed import embed_table
 from abag.embed.embed_options import EmbedOptions, ResidueFileOptions

@@ -9,7 +9,7 @@ import pytest
 from drawn import COMPOSITION
 
 import abag
-from abag.core.errors import OptionError
+from abag import OptionError
 from abag.core.messages import say
 from abag.core.options import schema
 from abag.core.python_surface import SHOWN_LINES, Summary, in_python, names_keywords, shorten

@@ -10,7 +10,7 @@ from invoke import run as run_command
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import DamagedFile
+from abag import DamagedFile
 from abag.core.messages import reporting
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"

@@ -20,7 +20,7 @@ from invoke import run
 from trastuzumab import CH1, HEAVY, LIGHT
 
 import abag
-from abag.core.errors import AbagError, MissingVectors, OptionError, PredictionError
+from abag import AbagError, MissingVectors, OptionError, PredictionError
 from abag.embed.sequences.domains import locate_positions
 from abag.head.design import mutant_scores
 from abag.head.design import scan as scan_module

@@ -16,7 +16,7 @@ from drawn import QUICK, draw_chains, linear_table
 from marks import in_ci
 
 import abag
-from abag.core.errors import DamagedFile
+from abag import DamagedFile
 from abag.head.models import gaussian_process, parts, registry
 from abag.head.models.config import is_used
 from abag.head.prediction import fitted, self_check
