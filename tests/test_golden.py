@@ -4,13 +4,12 @@ import copy
 
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
+from heads import BASELINES, MODELS
 from marks import in_ci
 
+import abag
+from abag.core.options import schema
 from abag.head.data.label_options import SPLIT_VALUES
-from abag.head.design.batches import RULES
-from abag.head.models.baselines import BASELINES
-from abag.head.models.config import head_names
-from abag.head.models.registry import MODELS
 
 
 @pytest.fixture(scope="session")
@@ -29,15 +28,21 @@ def test_commands_do_what_was_recorded(part, folder):
         pytest.fail("\n".join([f"{len(changed)} differences", *changed, again]), pytrace=False)
 
 
+def choices_of(options, name):
+    (declared,) = (option for option in schema(options) if option.name == name)
+    return set(declared.choices)
+
+
 def test_every_head_split_baseline_and_rule_is_recorded():
     heads = [read_golden(f"scores/heads on {kind}") for kind in ("pairs", "variants", "folds")]
-    assert set().union(*heads) == set(head_names())
+    assert set().union(*heads) == choices_of(abag.FitConfig, "head")
     assert {how.partition("=")[0] for how in read_golden("splits/splits")} == set(SPLIT_VALUES)
     baselines = read_golden("baselines/baselines").values()
     assert set().union(*baselines) >= set(BASELINES) | {
         name for name, model in MODELS.items() if model.is_baseline
     }
-    assert {rule.split()[0] for rule in read_golden("predictions/rank")} == set(RULES)
+    rules = {rule.split()[0] for rule in read_golden("predictions/rank")}
+    assert rules == choices_of(abag.RankOptions, "rule")
 
 
 def test_each_difference_is_listed_with_both_values():

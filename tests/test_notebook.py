@@ -20,9 +20,9 @@ import nbformat
 import pandas as pd
 import psutil
 import pytest
+from heads import read_pairs
 
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
+import abag
 from abag.head.data.demo import demo_table
 
 ROOT = Path(__file__).parent.parent
@@ -200,7 +200,7 @@ def test_a_kernel_killed_in_stage_one_and_in_stage_two_loses_nothing(notebook, t
     keys = read_pairs(table).antibodies.keys
 
     def missing():
-        return int(open_store(store).folder("antibody").missing(keys).sum())
+        return int(abag.open_store(store).folder("antibody").missing(keys).sum())
 
     table.to_csv(tmp_path / "pairs.csv", index=False)
     kill_when(notebook(**variables), lambda: list(store.glob("antibody-*/*.h5")))
