@@ -24,6 +24,7 @@ from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.bundle import parse_record, record_digest
+from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 
@@ -57,6 +58,11 @@ def read_labelled(frame, **options):
 def split_pairs(pairs, **options):
     """Split labelled pairs as `fit` does with these options."""
     return make_splits(pairs, SplitOptions(**options))
+
+
+def with_cluster_numbers(pairs, **options):
+    """Add the clusters of antibodies and antigens, as `fit` finds them with these options."""
+    return with_clusters(PairGroups(pairs, SplitOptions(**options)))
 
 
 def sequence_keys(frame):
