@@ -4,7 +4,6 @@ Tests name them by these words, so that the move of a constant is one edit.
 """
 
 import os
-from pkgutil import resolve_name
 
 PLACES = {
     "compared_antibodies": "head.models.baselines:MAX_COMPARISONS",
@@ -38,8 +37,7 @@ PLACES = {
 def set_limits(patch, **limits):
     """Set limits until the patch of pytest is undone."""
     for name, value in limits.items():
-        module, constant = PLACES[name].split(":")
-        patch.setattr(resolve_name(f"abag.{module}"), constant, value)
+        patch.setattr(f"abag.{PLACES[name].replace(':', '.')}", value)
 
 
 def set_cores(patch, cores):
