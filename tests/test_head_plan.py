@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import draw_chain, draw_chains
+from heads import read_labelled
 
+from abag import plan
 from abag.embed.families.registry import guess_family
 from abag.embed.packing import Layout
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import label_pairs
-from abag.head.models.config import FitConfig
 from abag.head.models.registry import describe_left_out
 from abag.head.plan import (
     FIT_S,
@@ -20,7 +19,6 @@ from abag.head.plan import (
     describe_plan,
     fit_time,
     format_duration,
-    plan,
 )
 
 
@@ -117,7 +115,7 @@ def test_pairs_are_counted_as_fit_counts_them():
     frame = table(40).assign(censored="")
     bounds = frame.iloc[:8].assign(censored=[">", "<", ">", "<"] * 2)  # of pairs with exact labels
     frame = pd.concat([frame, frame.iloc[10:13], bounds, bounds.iloc[:3]])
-    pairs = label_pairs(read_pairs(frame), FitConfig())
+    pairs = read_labelled(frame)
     labels = plan(frame)["labels"]
     assert labels["pairs"] == len(pairs) == 48
     assert labels["duplicate_rows"] == pairs.counts["replicate_rows"] == 6
