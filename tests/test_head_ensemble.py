@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from drawn import fill_store, labelled, lines_of, planted_table
-from heads import TEST, TRAIN, VALIDATION, PairVectors, Split, read_pairs
+from heads import TEST, TRAIN, VALIDATION, PairVectors, Split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import keep_tables_on_host, train_without_bootstrap
@@ -195,25 +195,6 @@ def case(tmp_path_factory):
 def quick_fit(case, run, **options):
     options = QUICK | {"split": "column=part"} | options
     return abag.fit(case.frame, case.store, run, **options)
-
-
-def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
-    quick_fit(case, tmp_path / "run", members=4, epochs=20, lr=1e-2)
-    predictor = abag.load_predictor(tmp_path / "run")
-    (part,) = (part for part in predictor.parts if part.name == "mlp")
-    assert len(part.models) == 4
-    table = read_pairs(case.frame)
-    store = abag.open_store(case.store)
-    sides = table.antibodies, table.antigens
-    vectors = PairVectors(
-        *(predictor.read(store, side.kind, side.keys) for side in sides), *(s.of_row for s in sides)
-    )
-    member_pkd = [model.predict(vectors) for model in part.models]
-    np.testing.assert_allclose(part.predict(vectors), np.mean(member_pkd, axis=0))
-    scores = predictor.predict(case.frame["heavy"], None, case.frame["antigen"], store=case.store)
-    (regime,) = predictor.regimes.values()
-    sigma = np.hypot(regime.spread * np.std(member_pkd, axis=0), regime.noise)
-    np.testing.assert_allclose(scores["sigma"], sigma, rtol=1e-6)
 
 
 def test_saving_and_loading_a_stack_keeps_tensor_addresses():
