@@ -2,19 +2,19 @@
 
 import json
 import re
-from dataclasses import replace
+import shutil
 
 import invoke
 import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
+from heads import sign
 
 import abag
 from abag import ColumnError, OptionError, PredictionError
 from abag.head.data.demo import demo_table
-from abag.head.design import rank as rank_module
-from abag.head.regimes.clusters import antibody_clusters
+from abag.sklearn import AntibodySplit
 
 ADDED = ["rank", "score", "expected_best"]
 PAIR = ["heavy", "light", "antigen"]
@@ -174,10 +174,7 @@ def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path, said
 
 def test_clusters_are_capped_among_the_best(scored, tmp_path):
     free, capped = (ranked(scored, tmp_path, batch=20, per_cluster=most) for most in (None, 1))
-    clusters = [
-        antibody_clusters([*zip(batch["heavy"], batch["light"], strict=True)], 0.98)
-        for batch in (free, capped)
-    ]
+    clusters = [AntibodySplit(antibody_identity=0.98).groups(batch) for batch in (free, capped)]
     assert [np.bincount(numbers).max() > 1 for numbers in clusters] == [True, False]
     assert capped["score"].is_monotonic_decreasing
     with pytest.raises(PredictionError, match=r"per_cluster=1 allow \d+ pairs; expected 200"):
@@ -310,16 +307,21 @@ def test_a_few_equal_predictions_are_ordered_by_sigma_as_ever(scored, tmp_path):
 
 @pytest.mark.parametrize("order", ["better", "not better", "worse"])
 def test_rank_says_if_the_run_ranks_such_pairs_no_better_than_chance(
-    run, scored, tmp_path, said, monkeypatch, order
+    run, scored, tmp_path, said, order
 ):
-    predictor = abag.load_predictor(run / "run")
-    (regime,) = predictor.regimes.values()
-    verdict = re.sub(r"is (better|not better|worse) than", f"is {order} than", regime.verdict)
-    assert f"is {order} than chance" in verdict
-    judged = replace(predictor, regimes={regime.name: replace(regime, verdict=verdict)})
-    monkeypatch.setattr(rank_module, "load_predictor", lambda _: judged)
-    table = scored.assign(regime=regime.name, heavy=scored["heavy"] + "A")  # not of the run
-    summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=run / "run", say=said.append)
+    def judge(record):
+        (regime,) = record["regimes"]
+        verdict = re.sub(
+            r"is (better|not better|worse) than", f"is {order} than", regime["verdict"]
+        )
+        assert f"is {order} than chance" in verdict
+        regime["verdict"] = verdict
+
+    judged = shutil.copytree(run / "run", tmp_path / "run")
+    sign(judged / "predictor", judge)
+    (regime,) = abag.load_predictor(judged).regimes
+    table = scored.assign(regime=regime, heavy=scored["heavy"] + "A")  # not of the run
+    summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=judged, say=said.append)
     line = "9 of 9 pairs are of a kind that the run has not ranked better than chance"
     assert any(line in text for text in said) == (order != "better")
     assert summary["can_rank"] == (order == "better")
@@ -387,18 +389,16 @@ def test_an_existing_file_and_the_input_itself_are_not_overwritten(run, scored, 
     assert out.read_text() == "kept"
 
 
-def test_a_table_that_changes_between_its_two_readings_is_refused(scored, tmp_path, monkeypatch):
+def test_a_table_that_changes_between_its_two_readings_is_refused(scored, tmp_path):
     table = tmp_path / "scored.csv"
-    choose = rank_module._choose
     scored.to_csv(table, index=False)
 
-    def rewrite(*arguments):
-        scored.assign(heavy=scored["heavy"].to_numpy()[::-1]).to_csv(table, index=False)
-        return choose(*arguments)
+    def rewrite(text):
+        if "candidates: 240" in text:  # said after the first reading
+            scored.assign(heavy=scored["heavy"].to_numpy()[::-1]).to_csv(table, index=False)
 
-    monkeypatch.setattr(rank_module, "_choose", rewrite)
     with pytest.raises(PredictionError, match="changed while it was read"):
-        ranked(table, tmp_path, batch=5)
+        ranked(table, tmp_path, batch=5, say=rewrite)
     assert [*tmp_path.iterdir()] == [table]
 
 
