@@ -12,6 +12,7 @@ import pandas as pd
 from drawn import write_vectors
 
 from abag.core.arrays import hex_keys
+from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
 from abag.head.data.label_options import LabelOptions, SplitOptions
@@ -48,6 +49,12 @@ __all__ = [
 def used_options(options, head="stack"):
     """Leave out the options that a head does not use, which a fit refuses."""
     return {name: value for name, value in options.items() if is_used(name, head)}
+
+
+def choices_of(options, name):
+    """Return the values that an option of a class offers."""
+    (declared,) = (option for option in schema(options) if option.name == name)
+    return {*declared.choices}
 
 
 def read_labelled(frame, **options):

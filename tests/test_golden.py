@@ -4,11 +4,10 @@ import copy
 
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
-from heads import BASELINES, MODELS
+from heads import BASELINES, MODELS, choices_of
 from marks import in_ci
 
 import abag
-from abag.core.options import schema
 from abag.head.data.label_options import SPLIT_VALUES
 
 
@@ -26,11 +25,6 @@ def test_commands_do_what_was_recorded(part, folder):
     if changed:
         again = "If this is intended: python tests/golden/make_golden.py --write"
         pytest.fail("\n".join([f"{len(changed)} differences", *changed, again]), pytrace=False)
-
-
-def choices_of(options, name):
-    (declared,) = (option for option in schema(options) if option.name == name)
-    return set(declared.choices)
 
 
 def test_every_head_split_baseline_and_rule_is_recorded():

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from heads import choices_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from abag import RankOptions
-from abag.core.options import schema
 from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
 
 PKD = st.floats(4, 12)
@@ -53,8 +53,7 @@ def test_without_error_a_gain_is_certain_or_impossible(mean, gain, probability):
 
 
 def test_the_options_offer_every_rule():
-    (offered,) = (option.choices for option in schema(RankOptions) if option.name == "rule")
-    assert {*offered} == {*RULES}
+    assert choices_of(RankOptions, "rule") == {*RULES}
 
 
 def test_equal_scores_are_ordered_by_mean_and_then_as_they_come():
