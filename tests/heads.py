@@ -15,7 +15,8 @@ from abag.core.arrays import hex_keys
 from abag.core.options import schema
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.label_options import LabelOptions, SplitOptions
+from abag.head.data.demo import demo_table
+from abag.head.data.label_options import SPLIT_VALUES, LabelOptions, SplitOptions
 from abag.head.data.labels import label_pairs
 from abag.head.data.vectors import Standardizer
 from abag.head.models.baselines import BASELINES, inner_folds
@@ -32,6 +33,7 @@ from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 __all__ = [
     "BASELINES",
     "MODELS",
+    "SPLIT_VALUES",
     "TEST",
     "TRAIN",
     "UNUSED",
@@ -40,9 +42,11 @@ __all__ = [
     "Split",
     "Standardizer",
     "TrainingRows",
+    "demo_table",
     "inner_folds",
     "parse_record",
     "read_pairs",
+    "schema",
 ]
 
 

@@ -17,14 +17,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
-from heads import BASELINES, store_vectors, used_options
+from heads import BASELINES, demo_table, schema, store_vectors, used_options
 from marks import in_ci
 
 import abag
 from abag import AbagError, FitConfig, SweepOptions, TrainingError
-from abag.core.messages import reporting
-from abag.core.options import schema
-from abag.head.data.demo import demo_table
 
 NUMBERS = {
     "limit": [None, None, None, 9, 30],
@@ -149,8 +146,7 @@ def fit_at_random(folder: Path, seed: int) -> AbagError | None:
     frame = random_table(rng)
     options = random_options(rng)
     if is_encoded(seed):
-        with reporting(lambda _: None):
-            abag.embed_table(frame, folder / "store", **COMPOSITION)
+        abag.embed_table(frame, folder / "store", say=lambda _: None, **COMPOSITION)
     else:
         random_vectors(rng, folder / "store", frame)
     run = folder / "run"

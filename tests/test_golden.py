@@ -4,11 +4,10 @@ import copy
 
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
-from heads import BASELINES, MODELS, choices_of
+from heads import BASELINES, MODELS, SPLIT_VALUES, choices_of
 from marks import in_ci
 
 import abag
-from abag.head.data.label_options import SPLIT_VALUES
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
-from heads import TEST, UNUSED, sequence_keys
+from heads import TEST, UNUSED, demo_table, schema, sequence_keys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -24,8 +24,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import abag
 from abag import FitConfig, LabelError, MissingVectors, OptionError, SplitError, TableError
-from abag.core.options import schema
-from abag.head.data.demo import demo_table
 from abag.sklearn import (
     AffinityRegressor,
     AntibodySplit,

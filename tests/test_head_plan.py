@@ -1,17 +1,17 @@
 """The plan counts what the reader and the labels hold, and scales times from one measured GPU."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from drawn import draw_chain, draw_chains
-from heads import read_labelled
+from heads import MODELS, read_labelled
 
 from abag import plan
 from abag.embed.families.registry import guess_family
 from abag.embed.packing import Layout
-from abag.head.models.registry import describe_left_out
 from abag.head.plan import (
     FIT_S,
     GPUS,
@@ -146,13 +146,14 @@ def test_durations_are_formatted_in_their_two_largest_units():
     assert [format_duration(s) for s in (12, 600, 7260, 360_600)] == durations
 
 
-def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named():
-    planned = plan(table())
-    assert planned["head"] == ""
-    planned["head"] = describe_left_out(6_000)
-    (line,) = [line for line in describe_plan(planned) if "left out" in line]
-    assert line == "gp left out: it handles at most 5,000 pairs"
-    assert "kernel left out: it handles at most 12,000" in describe_left_out(160_000)
+def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named(monkeypatch):
+    assert plan(table())["head"] == ""
+    assert (MODELS["gp"].most_pairs, MODELS["kernel"].most_pairs) == (5_000, 12_000)
+    monkeypatch.setitem(MODELS, "gp", replace(MODELS["gp"], most_pairs=59))
+    (line,) = [line for line in describe_plan(plan(table())) if "left out" in line]
+    assert line == "gp left out: it handles at most 59 pairs"
+    monkeypatch.setitem(MODELS, "kernel", replace(MODELS["kernel"], most_pairs=50))
+    assert "kernel left out: it handles at most 50" in plan(table())["head"]
 
 
 def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from drawn import RESIDUES
 from faults import raising
+from heads import demo_table
 from invoke import PLAIN_ENCODERS, run
 from limits import set_cores
 
 from abag import FitConfig
 from abag.embed import encode
-from abag.head.data.demo import demo_table
 from abag.head.prepare import FEWEST_CORES, MOST_ROWS, prepare_fit, preparing
 
 

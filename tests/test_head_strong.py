@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
+from heads import demo_table
 from scipy.stats import norm
 from sklearn.metrics import average_precision_score
 
 import abag
 from abag import OptionError
-from abag.head.data.demo import demo_table
 from abag.head.evaluation.strong import describe_strong, score_strong
 
 REGIME = [{"regime": "known", "words": "known pairs"}]

@@ -20,10 +20,9 @@ import nbformat
 import pandas as pd
 import psutil
 import pytest
-from heads import read_pairs
+from heads import demo_table, read_pairs
 
 import abag
-from abag.head.data.demo import demo_table
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "notebooks" / "abag_colab.ipynb"

@@ -20,11 +20,11 @@ from abag import AdaptConfig, EmbedOptions, EncoderOptions, FitConfig, OptionErr
 from abag.cli import main
 from abag.core.command_line import OptionsCommand
 from abag.core.options import Options, option, schema
-from abag.head.data.label_options import SPLIT_VALUES
 from abag.head.regimes.folds import SPLIT_METHODS
 from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES
 
 sys.path.insert(0, str(Path(__file__).parent))
+from heads import SPLIT_VALUES
 from invoke import commands
 from make_stub import stub
 

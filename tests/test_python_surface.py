@@ -7,13 +7,12 @@ import sys
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
+from heads import demo_table, schema
 
 import abag
 from abag import OptionError
 from abag.core.messages import say
-from abag.core.options import schema
 from abag.core.python_surface import SHOWN_LINES, Summary, in_python, names_keywords, shorten
-from abag.head.data.demo import demo_table
 
 
 @pytest.mark.ci

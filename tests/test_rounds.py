@@ -12,7 +12,6 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import DamagedFile
-from abag.core.messages import reporting
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
@@ -47,12 +46,11 @@ def begin_campaign(folder, frame, label, embed_options, **options):
     """Fit the first round, and let rank choose an order of the others, not measured yet."""
     frame.head(40).to_csv(folder / "pairs.csv", index=False)
     frame.iloc[40:].drop(columns=label).to_csv(folder / "others.csv", index=False)
-    with reporting(silent=True):
-        abag.embed_table(frame, folder / "store", **embed_options)
-        fit_first(folder / "pairs.csv", folder / "store", folder / "r1", **options)
-        abag.predict(folder / "others.csv", folder / "r1", folder / "scored.csv")
-        chosen = {"run": folder / "r1", "batch": 8, "keep_far": True}
-        abag.rank(folder / "scored.csv", folder / "order.csv", **chosen)
+    abag.embed_table(frame, folder / "store", **embed_options)
+    fit_first(folder / "pairs.csv", folder / "store", folder / "r1", **options)
+    abag.predict(folder / "others.csv", folder / "r1", folder / "scored.csv")
+    chosen = {"run": folder / "r1", "batch": 8, "keep_far": True}
+    abag.rank(folder / "scored.csv", folder / "order.csv", **chosen)
     return folder
 
 
@@ -74,8 +72,7 @@ def measured(case, name="our result", factor=1.0):
 @pytest.fixture(scope="module")
 def second(case):
     measured(case).to_csv(case / "back.csv", index=False)
-    with reporting(silent=True):
-        return abag.fit(case / "back.csv", None, case / "r2", add=str(case / "r1"))
+    return abag.fit(case / "back.csv", None, case / "r2", add=str(case / "r1"))
 
 
 def test_an_order_that_comes_back_starts_the_next_run_with_all_pairs(case, second):
