@@ -12,16 +12,6 @@ names are imported on first use: ``import abag`` imports no torch. Types: ``__in
 from __future__ import annotations
 
 from pathlib import Path as _Path
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-
-if _TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pandas as pd
-
-    from abag.embed.sequences.chains import Kind
-    from abag.embed.store.encoder_folder import EncoderFolder
-    from abag.head.prediction.predictor import Predictor
 
 __version__ = "0.1.0"
 # where the checkout keeps the package that is installed as abag.sklearn
@@ -87,6 +77,7 @@ _OTHERS = {
     "PairDataset": "head.estimators.dataset",
     "Predictor": "head.prediction.predictor",
     "Store": "head.estimators.store",
+    "load_predictor": "head.prediction.loading",
     "open_store": "head.estimators.store",
     **_option_classes(),
 }
@@ -113,7 +104,7 @@ _ERRORS = (
     "WorkerError",
 )
 _OTHERS |= dict.fromkeys(_ERRORS, "core.errors")
-__all__ = sorted(["__version__", "load_predictor", *_FUNCTIONS, *_OTHERS])
+__all__ = sorted(["__version__", *_FUNCTIONS, *_OTHERS])
 
 
 def __getattr__(name: str) -> object:
@@ -139,42 +130,3 @@ def __getattr__(name: str) -> object:
 def __dir__() -> list[str]:
     """List the public names, also those that are not imported yet."""
     return [*__all__, "sklearn"]
-
-
-# The next two need both stages: head predicts, and embed encodes new sequences.
-
-
-def encode_like_store(
-    store: _Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]
-) -> None:
-    """Encode the sequences of a table that a store lacks, with the encoders of these folders."""
-    from abag.embed.embed import embed_like_folders
-
-    embed_like_folders(table, store, folders)
-
-
-def load_predictor(path: _Path | str) -> Predictor:
-    """Load the predictor of a run.
-
-    Parameters
-    ----------
-    path : path
-        Folder of a run, a copy of its folder ``predictor``, or the address of a shared one:
-        ``hf://user/name``, optionally with ``@`` and a branch, tag or commit.
-
-    Returns
-    -------
-    Predictor
-        Its ``predict(heavy, light, antigen)`` scores pairs, and encodes sequences that are not in
-        the store.
-
-    Raises
-    ------
-    AbagError
-        If a file is missing, damaged or of another version, or the hub cannot be reached.
-    """
-    from abag.embed.embed import embed_with_same_encoders
-    from abag.head.prediction.bundle import load_predictor as load
-    from abag.head.share import predictor_folder
-
-    return load(predictor_folder(path), embed=embed_with_same_encoders)

@@ -35,9 +35,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.embed.embed_options import ResidueOptions as ResidueOptions
     from abag.embed.residue_files import ResidueSummary
     from abag.embed.residues import ResidueVectors
-    from abag.embed.sequences.chains import Kind
     from abag.embed.sequences.tables import TableLike
-    from abag.embed.store.encoder_folder import EncoderFolder
     from abag.embed.store.export import ExportSummary
     from abag.embed.store.export_options import ExportOptions as ExportOptions
     from abag.head.design.design_options import RankOptions as RankOptions
@@ -50,6 +48,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.estimators.store import open_store as open_store
     from abag.head.models.config import FitConfig as FitConfig
     from abag.head.plan import Plan
+    from abag.head.prediction.loading import load_predictor as load_predictor
     from abag.head.prediction.predict import PredictSummary
     from abag.head.prediction.predict_options import PredictOptions as PredictOptions
     from abag.head.prediction.predictor import Predictor as Predictor
@@ -125,10 +124,6 @@ __all__ = [
     "sweep",
 ]
 
-def encode_like_store(
-    store: Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]
-) -> None: ...
-def load_predictor(path: Path | str) -> Predictor: ...
 def adapt_encoders(
     table: Path | str | pd.DataFrame,
     out: Path | str,

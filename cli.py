@@ -444,10 +444,13 @@ def store_verify(store: Path, as_json: bool) -> None:
     from abag.embed.store.maintenance import verify
     from abag.embed.store.store import open_store
 
-    problems = [{"path": str(path), "what": text} for path, text in verify(open_store(store))]
-    lines = [problem["what"] for problem in problems]
+    problems = []
+    lines = []
+    for path, what in verify(open_store(store)):
+        problems.append({"path": str(path), "what": what})
+        lines.append(what)
     lines.append(f"{store}: {counted(len(problems), 'problem')} found")
-    _print({"problems": problems}, as_json, lambda _: "\n".join(lines))
+    _print({"problems": problems}, as_json, lambda _: lines)
     sys.exit(1 if problems else 0)
 
 

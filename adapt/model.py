@@ -143,7 +143,7 @@ class AdaptationModel(nn.Module):
             else:
                 encoder = FrozenVectors(identities[kind], chains, training_sequences, plan)
             self.encoders[kind] = encoder
-            self.add_module(kind, encoder)
+            self.add_module(kind, encoder)  # torch looks for modules in attributes, not in a dict
         input_width = sum(encoder.width for encoder in self.encoders.values())
         self.head = nn.Sequential(
             nn.Linear(input_width, HEAD_WIDTH),
@@ -165,19 +165,16 @@ class AdaptationModel(nn.Module):
 
     def adapted(self) -> dict[Kind, LoraEncoder]:
         """Return the adapted encoders by kind."""
-        return {
-            kind: encoder.encoder
-            for kind, encoder in self.encoders.items()
-            if isinstance(encoder, AdaptedEncoder)
-        }
+        adapted = {}
+        for kind, encoder in self.encoders.items():
+            if isinstance(encoder, AdaptedEncoder):
+                adapted[kind] = encoder.encoder
+        return adapted
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the parameters of the adapters and the head, by name."""
-        return {
-            name: parameter
-            for name, parameter in self.named_parameters()
-            if parameter.requires_grad
-        }
+        parameters = self.named_parameters()
+        return {name: parameter for name, parameter in parameters if parameter.requires_grad}
 
     def lengths(self) -> NDArray[np.int64]:
         """Count the tokens of the adapted encoders for every pair, shape (P,), int64."""
@@ -193,7 +190,8 @@ def encode_frozen(
 ) -> NDArray[np.float32]:
     """Return the mean-pooled vectors, (N, D), of an encoder that is not adapted."""
     encoder = load_encoder(identity, plan)
-    order = longest_first([max(identity.layout.span_lengths(c)) for c in chains])
+    longest_spans = [max(identity.layout.span_lengths(sequence)) for sequence in chains]
+    order = longest_first(longest_spans)
     budget = default_batch_tokens(plan)
     out_ND = np.zeros((len(chains), encoder.width), np.float32)
     ordered = (chains[i] for i in order)

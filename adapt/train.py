@@ -42,9 +42,9 @@ from abag.head.data.labels import read_labelled_pairs, training_labels
 from abag.head.evaluation import metrics
 from abag.head.models.config import check_same
 from abag.head.models.losses import one_sided_errors
+from abag.head.training.batches import cosine_rates
 from abag.head.training.checkpoint import digest
 from abag.head.training.loop import ResumableTraining, TrainingProgress, training_digest
-from abag.head.training.stack import cosine_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -135,15 +135,15 @@ class AdapterTraining(ResumableTraining):
         self.model = AdaptationModel(identities, pairs, assignment.adapter, plan, config)
         self.trainable = self.model.trainable()
         self.lengths = self.model.lengths()
-        factor_names = [name for name in self.trainable if not name.startswith("head.")]
-        head_names = [name for name in self.trainable if name.startswith("head.")]
+        factors: dict[str, torch.nn.Parameter] = {}
+        head: dict[str, torch.nn.Parameter] = {}
+        for name, parameter in self.trainable.items():
+            group = head if name.startswith("head.") else factors
+            group[name] = parameter
         # The encoders' factors first, then the head: AdamW numbers its state in this order.
-        self._names = factor_names + head_names
-        factors = [self.trainable[name] for name in factor_names]
-        head = [self.trainable[name] for name in head_names]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": factors}, {"params": head}], weight_decay=WEIGHT_DECAY
-        )
+        self._names = [*factors, *head]
+        groups = [{"params": [*factors.values()]}, {"params": [*head.values()]}]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY)
         self.best = self._copy_parameters()
         trained: list[NDArray[Any]]
         trained = [pairs.antibody, pairs.antigen, pairs.pkd, pairs.censored, assignment.adapter]
@@ -190,6 +190,7 @@ class AdapterTraining(ResumableTraining):
         peak_rates = (self.config.lr, self.config.head_lr)
         for group, peak_rate in zip(self.optimizer.param_groups, peak_rates, strict=True):
             group["lr"] = float(cosine_rates(progress.step, 1, total, peak_rate)[0])
+        # a seed per step: a resumed adaptation draws the dropout of an uninterrupted one
         self._seed(STEP, progress.step)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -273,10 +274,13 @@ class AdapterTraining(ResumableTraining):
     def _validate(self) -> tuple[float, metrics.Scores]:
         self.model.eval()
         rows = self.assignment.validation
+        # by length, because a batch is padded to its longest pair
         order = rows[np.argsort(self.lengths[rows], kind="stable")]
         size = self.config.batch_size
-        batches = [order[start : start + size] for start in range(0, len(order), size)]
-        predicted_V = torch.cat([self.model(batch) for batch in batches])
+        predictions = []
+        for start in range(0, len(order), size):
+            predictions.append(self.model(order[start : start + size]))
+        predicted_V = torch.cat(predictions)
         loss = float(self._losses(order, predicted_V).mean())  # GPU sync
         pkd = predicted_V.double().cpu().numpy() * self.scale + self.mean
         pairs = self.pairs
@@ -354,6 +358,7 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
         say(f"{out}: nothing to do, this adapter is finished")
         return summary
     devices = range(torch.cuda.device_count())
+    # the caller's random numbers go on as if nothing had been drawn here
     with only_writer(out), torch.random.fork_rng(devices=devices):
         training = AdapterTraining(out, pairs, assignment, identities, plan, config)
         make_folder(out / "checkpoints")
@@ -424,9 +429,9 @@ def _plan_training(config: AdaptConfig) -> DevicePlan:
 def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
-    encoders: dict[str, dict[str, Any]] = {
-        kind: _write_encoder(out, kind, training) for kind in training.config.kinds()
-    }
+    encoders: dict[str, dict[str, Any]] = {}
+    for kind in training.config.kinds():
+        encoders[kind] = _write_encoder(out, kind, training)
     assignment = training.assignment
     progress = training.progress
     summary = AdaptSummary(
@@ -453,7 +458,7 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
         "options": record,
         "summary": summary,
     }
-    write_json(out / ADAPTER_FILE, content)
+    write_json(out / ADAPTER_FILE, content)  # last: a folder with this file is a whole adapter
     return summary
 
 
@@ -469,7 +474,9 @@ def _adapter_name(out: Path) -> str:
 def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:
     make_folder(out / kind)
     encoder = training.model.adapted()[kind]
-    best = {name: training.best[f"{kind}.encoder._model.{name}"] for name in encoder.factors()}
+    best = {}
+    for name in encoder.factors():
+        best[name] = training.best[f"{kind}.encoder._model.{name}"]
     weights, config = encoder.saved(best)
     write_bytes(out / kind / WEIGHTS_FILE, weights)
     write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
@@ -486,11 +493,12 @@ def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str
 
 def describe_adapter(summary: AdaptSummary) -> str:
     """Describe an adapter in a few lines, as ``abag adapt`` prints it."""
-    lines = [
-        f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "
-        f"adapter {side['digest'][:8]}"
-        for kind, side in summary["sides"].items()
-    ]
+    lines = []
+    for kind, side in summary["sides"].items():
+        lines.append(
+            f"{kind}: {side['encoder']}, {side['trainable_parameters']:,} trainable parameters, "
+            f"adapter {side['digest'][:8]}"
+        )
     pairs = summary["pairs"]
     lines.append(
         f"best of {counted(summary['epochs'], 'epoch')}: {summary['best_epoch']}, validation loss "

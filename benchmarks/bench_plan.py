@@ -31,7 +31,7 @@ from bench_clusters import RESIDUES, synthetic_antibodies, synthetic_antigens
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.plan import fit_time
+from abag.head.machines import fit_time
 
 
 class Case(NamedTuple):

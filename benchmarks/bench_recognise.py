@@ -205,6 +205,8 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=1500)
     parser.add_argument("--seeds", type=int, default=3)
     a = parser.parse_args()
+    if (a.table is None) == (a.drawn is None):
+        parser.error("expected either TABLE or --drawn")
     print(f"### {a.table.name if a.table else f'{a.drawn:,} drawn antibodies'}\n")
     print(
         "| kind | seed | in training | asked | right | new called known | known called new | "

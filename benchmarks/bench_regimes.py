@@ -39,7 +39,8 @@ from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.fitted import fit_closed_forms, weigh_run
 from abag.head.prediction.mixture import variance_of
 from abag.head.regimes.clusters import PairGroups
-from abag.head.regimes.folds import RegimesOfTable, all_pairs
+from abag.head.regimes.folds import all_pairs
+from abag.head.regimes.regime_folds import RegimesOfTable
 from abag.head.regimes.splits import learned_rows
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
@@ -309,6 +310,8 @@ def main():
     parser.add_argument("--kinds")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if arguments.mode != "seeds" and (arguments.last or 0) <= arguments.first:
+        parser.error(f"{arguments.mode} needs FIRST and a larger LAST")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if arguments.head == "ridges":

@@ -31,7 +31,7 @@ from abag.head.data.label_options import SplitOptions
 from abag.head.data.labels import label_pairs
 from abag.head.data.vectors import Standardizer
 from abag.head.evaluation import metrics
-from abag.head.evaluation.metrics import spearman
+from abag.head.evaluation.ranks import spearman
 from abag.head.models.baselines import group_mean, inner_folds
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.folds import make_splits

@@ -118,10 +118,12 @@ def _open_standard_streams() -> None:
 @contextmanager
 def _raising_on_signals() -> Iterator[None]:
     """Let the first signal unwind the stack; a second one has its usual effect."""
-    # signals that are ignored, as SIGHUP is under nohup, stay so
     stopped = False
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        handler = signal.getsignal(number)
+        if handler != signal.SIG_IGN:  # as SIGHUP is under nohup; it stays so
+            before[number] = handler
 
     def stop(number: int, _frame: object) -> NoReturn:
         nonlocal stopped
@@ -231,11 +233,9 @@ class OptionsCommand(click.Command):
         """List arguments and options, those of the option classes included."""
         classes = [resolve_name(place) for place in self._classes]
         self._classes = ()
-        self.params += [
-            _click_option(option)
-            for option in joint_schema(classes)
-            if not option.declaration.get("python_only")
-        ]
+        for option in joint_schema(classes):
+            if not option.declaration.get("python_only"):
+                self.params.append(_click_option(option))
         params = super().get_params(ctx)
         has_rare = any(getattr(param, "rare", False) for param in self.params)
         return [*params, HELP_ALL] if has_rare else params
@@ -266,7 +266,8 @@ class OptionsCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         """Call the command with the options that were given; all others have their defaults."""
         # an option that may be repeated is () if it was not given
-        ctx.params = {name: value for name, value in ctx.params.items() if value not in (None, ())}
+        given = {name: value for name, value in ctx.params.items() if value not in (None, ())}
+        ctx.params = given
         return super().invoke(ctx)
 
 

@@ -31,7 +31,8 @@ def count_threads(tasks: int, n_training: int, cores: int) -> int:
 
 def limit_blas(threads: int | None) -> AbstractContextManager[object]:
     """Limit the threads of linear algebra for the code inside the block; None: as they are."""
-    controller = _controller(*(name in sys.modules for name in WITH_BLAS))
+    loaded = [name in sys.modules for name in WITH_BLAS]
+    controller = _controller(*loaded)  # of what is imported later, threads would not be limited
     limited: AbstractContextManager[object] = controller.limit(limits=threads, user_api="blas")
     return limited
 

@@ -92,8 +92,10 @@ def default_batch_tokens(plan: DevicePlan) -> int:
         return 2048  # a batch of a large encoder must take much less than a commit interval
     # 67,520 tokens are 422 tiles of 160, which an H100 multiplies in whole waves
     free_bytes, _ = torch.cuda.mem_get_info(plan.device)
-    limits = ((48, 135_040), (24, 67_520), (12, 33_760), (0, 8_192))
-    return next(tokens for gib, tokens in limits if free_bytes >= gib * 2**30)
+    for gib, tokens in ((48, 135_040), (24, 67_520), (12, 33_760)):
+        if free_bytes >= gib * 2**30:
+            return tokens
+    return 8_192
 
 
 def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:

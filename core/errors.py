@@ -7,6 +7,7 @@ one of them only where code has to catch it.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,11 +15,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+"""How messages name an option. The command line shows it as it is; `python_surface` spells it as a
+keyword argument."""
+
+
 class AbagError(Exception):
     """Base of all errors that the user can fix.
 
     The message says where the problem is, what is wrong, what was expected and what to do.
+
+    Attributes
+    ----------
+    options : tuple of str
+        The options that the message names, in their order, as the message spells them: keyword
+        arguments in Python (``lr``), flags for the command line (``--lr``).
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.options: tuple[str, ...] = tuple(dict.fromkeys(FLAG.findall(str(self))))
 
 
 class OptionError(AbagError):

@@ -131,6 +131,14 @@ def _finite(value: Any) -> Any:  # noqa: ANN401 - a value of JSON
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return a path, or the nearest folder above it that exists, on the disk that will hold it."""
+    existing = path
+    while not existing.exists():
+        existing = existing.absolute().parent
+    return existing
+
+
 def remove_quietly(path: Path) -> None:
     """Remove a file, if it exists and the file system allows it."""
     with suppress(OSError):
@@ -178,12 +186,10 @@ def why_mistyped(value: object, kind: Any, where: str = "it") -> str:  # noqa: A
         return "" if "" in reasons else reasons[0]
     parts: Iterable[tuple[object, Any, str]]  # the values inside, their types, and where they are
     if is_typeddict(kind) and isinstance(value, dict):
-        hints = get_type_hints(kind, include_extras=True)
-        optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
-        missing = sorted(hints.keys() - optional - value.keys())
+        required, hints = _members(kind)
+        missing = sorted(required - value.keys())
         if missing:
             return f"{missing[0]} is missing"
-        hints |= {name: get_args(hints[name])[0] for name in optional}
         parts = ((value[name], hint, name) for name, hint in hints.items() if name in value)
     elif origin is list and isinstance(value, list):
         parts = ((item, arguments[0], where) for item in value)
@@ -196,6 +202,19 @@ def why_mistyped(value: object, kind: Any, where: str = "it") -> str:  # noqa: A
         if reason:
             return reason
     return ""
+
+
+def _members(kind: Any) -> tuple[set[str], dict[str, Any]]:  # noqa: ANN401 - a TypedDict
+    """Return the names that a `TypedDict` requires, and the types of all of its names."""
+    required = set()
+    types: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if get_origin(hint) is NotRequired:
+            (types[name],) = get_args(hint)
+        else:
+            required.add(name)
+            types[name] = hint
+    return required, types
 
 
 def _why_not_of(value: object, kind: Any, where: str) -> str:  # noqa: ANN401 - a type
@@ -224,9 +243,12 @@ def why_not_writable(
     other = f"Choose another {option}."
     if not out.parent.is_dir():
         return f"{out}: its folder does not exist; expected one. Create it, or choose another."
-    paths = [Path(source) for source in sources if isinstance(source, Path | str)]
-    if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
-        return f"{out}: {option} is also the input table; expected another file. {other}"
+    for source in sources:
+        if not isinstance(source, Path | str):  # a table in memory
+            continue
+        path = Path(source)
+        if path.exists() and out.exists() and path.samefile(out):
+            return f"{out}: {option} is also the input table; expected another file. {other}"
     if out.is_dir() or (out.exists() and not force):
         return f"{out}: already exists; use --force to overwrite. {other}"
     return ""

@@ -42,7 +42,7 @@ class HubAddress(NamedTuple):
 
     def at(self, revision: str | None) -> str:
         """Spell the address of another revision; None: without one."""
-        datasets = "datasets/" * (self.kind == "dataset")
+        datasets = "datasets/" if self.kind == "dataset" else ""
         return f"hf://{datasets}{self.name}" + (f"@{revision}" if revision else "")
 
     @property
@@ -101,9 +101,12 @@ class Repository:
         from huggingface_hub.hf_api import RepoFile
 
         with self._asking():
-            entries = self._api.list_repo_tree(**self._repo, recursive=True, revision=commit)
-            files = (entry for entry in entries if isinstance(entry, RepoFile))
-            return {str(file.path): int(file.size) for file in files}
+            sizes = {}
+            # the pages of the list are asked for inside the loop
+            for entry in self._api.list_repo_tree(**self._repo, recursive=True, revision=commit):
+                if isinstance(entry, RepoFile):
+                    sizes[str(entry.path)] = int(entry.size)
+            return sizes
 
     def check_room(self, files: Mapping[str, int], folder: Path) -> None:
         """Raise HubError if files, with their bytes, do not fit on the disk of a folder."""

@@ -86,18 +86,18 @@ def printable(text: str) -> str:
     """Escape what a terminal would obey or cannot show: names in files may be chosen by others."""
     if text.isprintable():
         return text
-    return "".join(map(_escaped, text))
-
-
-def _escaped(character: str) -> str:
-    if character.isprintable() or character == "\n":
-        return character
-    return character.encode("unicode_escape").decode()
+    characters = []
+    for character in text:
+        is_shown = character.isprintable() or character == "\n"
+        escaped = character.encode("unicode_escape").decode()
+        characters.append(character if is_shown else escaped)
+    return "".join(characters)
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, shortened to 300 characters."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    lines = str(error).strip().splitlines()
+    line = lines[0] if lines else type(error).__name__
     return line if len(line) <= 300 else line[:300] + " ..."
 
 

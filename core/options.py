@@ -99,10 +99,11 @@ class OptionSchema:
         low, above, high = map(self.declaration.get, ("low", "above", "high"))
         if low is not None and high is not None:
             return f"{low:g} to {high:g}"
-        limits = {"at least": low, "more than": above, "at most": high}
-        return ", ".join(
-            f"{words} {limit:g}" for words, limit in limits.items() if limit is not None
-        )
+        limits = []
+        for words, limit in (("at least", low), ("more than", above), ("at most", high)):
+            if limit is not None:
+                limits.append(f"{words} {limit:g}")
+        return ", ".join(limits)
 
     def _is_in_range(self, number: object) -> bool:
         if not isinstance(number, Real):
@@ -200,17 +201,18 @@ class Options:
     @classmethod
     def take(cls, options: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
         """Make the options from those keyword arguments that name them; return the others too."""
-        names = {declared.name for declared in schema(cls)}
-        taken = {name: value for name, value in options.items() if name in names}
-        others = {name: value for name, value in options.items() if name not in names}
+        others = {**options}
+        taken = {}
+        for declared in schema(cls):
+            if declared.name in others:
+                taken[declared.name] = others.pop(declared.name)
         return cls(**taken), others
 
     @classmethod
     def changeable(cls) -> frozenset[str]:
         """Return the names of the options that may differ when a run is resumed."""
-        return frozenset(
-            declared.name for declared in schema(cls) if declared.declaration.get("may_change")
-        )
+        changing = [option for option in schema(cls) if option.declaration.get("may_change")]
+        return frozenset(option.name for option in changing)
 
     def filled_in(self) -> dict[str, Any]:
         """Return the values that `to_json` has in place of options that were left out."""
@@ -235,7 +237,12 @@ def _option_schema(cls: type[Options], declared: Field[Any], kind: Any) -> Optio
     factory = declared.default_factory
     default = declared.default if factory is MISSING else factory()
     declaration = declared.metadata["option"]
-    group = declaration.get("group") or _declared_by(cls, declared.name)._group
+    group = declaration.get("group", "")
+    if not group:  # that of the class which declares the option: `cls` may only inherit it
+        for base in cls.__mro__:
+            if issubclass(base, Options) and declared.name in base.__annotations__:
+                group = base._group
+                break
     return OptionSchema(declared.name, kind, default, declaration, group)
 
 
@@ -263,17 +270,18 @@ def joint_schema(classes: Sequence[type[Options]]) -> tuple[OptionSchema, ...]:
     return tuple(options.values())
 
 
-def _declared_by(cls: type[Options], name: str) -> type[Options]:
-    return next(c for c in cls.__mro__ if name in vars(c).get("__annotations__", {}))
-
-
 def unknown_option(name: str, options: Sequence[OptionSchema], command: str) -> OptionError:
     """Make the error of a keyword argument that does not exist; it suggests what was meant."""
     names = sorted(option.name for option in options)
     words = name.replace("_", " ").lower()
-    by_help = [option.name for option in options if words in option.declaration["help"].lower()][:2]
+    by_help = []
+    for option in options:
+        if words in option.declaration["help"].lower():
+            by_help.append(option.name)
     by_name = get_close_matches(name, names, n=2)
+    # several words are a description, such as early_stopping
     suggested = (by_help or by_name) if " " in words else (by_name or by_help)
+    suggested = suggested[:2]
     if suggested:
         hint = f"Did you mean {' or '.join(map(repr, suggested))}?"
     else:

@@ -19,7 +19,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from abag.core.errors import AbagError
+from abag.core.errors import FLAG, AbagError
 from abag.core.messages import reporting
 from abag.core.options import OptionSchema, flag, joint_schema, user_path
 
@@ -31,10 +31,11 @@ SHOWN_LINES = 5
 """Most lines of a result in a notebook or interpreter."""
 SHOWN_WIDTH = 160
 """Most characters of such a line."""
-_FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*[a-z])(?: ([\w=-]*\w))?")
+_FLAG_AND_VALUE = re.compile(rf"({FLAG.pattern})(?: ([\w=-]*\w))?")
 _PATH = re.compile(r"\b(Path|TableLike)\b")
 """In the annotation of an argument that may be a path."""
 _COMMAND = re.compile(r"\babag [a-z]+ ")
+"""Where a command to be run begins in a sentence; its flags stay as they are."""
 
 
 class PublicFunction:
@@ -134,6 +135,7 @@ def naming_keywords(keywords: Keywords) -> Iterator[Callable[[str], str]]:
             yield spelled
     except AbagError as error:
         error.args = (spelled(str(error)),)
+        error.options = tuple(_keyword(keywords, name) for name in error.options)
         raise
 
 
@@ -177,14 +179,20 @@ def _spell(annotation: Any) -> str:  # noqa: ANN401 - any type
     return str(annotation.__name__)
 
 
+def _keyword(keywords: Keywords, flag_or_name: str) -> str:
+    """Return the keyword argument of a flag; what is no flag of these stays as it is."""
+    named = keywords.get(flag_or_name, flag_or_name)
+    return named if isinstance(named, str) else named.name
+
+
 def in_python(text: str, keywords: Keywords) -> str:
     """Replace the flags in a message by keyword arguments, except in commands to be run."""
 
     def keyword(match: re.Match[str]) -> str:
-        named = keywords.get(match[1], match[1])
+        option = keywords.get(match[1])
         value = match[2] or ""
-        name = named if isinstance(named, str) else named.name
-        choices = () if isinstance(named, str) else named.choices
+        name = _keyword(keywords, match[1])
+        choices = option.choices if isinstance(option, OptionSchema) else ()
         key, _, item = value.partition("=")
         if item and name == "columns":
             return f'{name}={{"{key}": "{item}"}}'
@@ -196,8 +204,9 @@ def in_python(text: str, keywords: Keywords) -> str:
 
     sentences = re.split(r"(?<=[.;]) ", text)
     for i, sentence in enumerate(sentences):
-        if not _COMMAND.search(sentence):
-            sentences[i] = _FLAG.sub(keyword, sentence)
+        command = _COMMAND.search(sentence)
+        start = command.start() if command else len(sentence)
+        sentences[i] = _FLAG_AND_VALUE.sub(keyword, sentence[:start]) + sentence[start:]
     return " ".join(sentences)
 
 

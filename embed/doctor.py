@@ -24,7 +24,7 @@ from abag import __version__
 from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.errors import AbagError
-from abag.core.files import remove_quietly, write_bytes
+from abag.core.files import nearest_existing, remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
 from abag.embed.encode import encode_stream
 from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
@@ -108,6 +108,7 @@ def examine(
 
 
 def _results(checks: Mapping[str, Callable[[], Result]]) -> Iterator[Check]:
+    """Run checks one after the other; one that raises has failed."""
     for name, check in checks.items():
         try:
             with warnings.catch_warnings():
@@ -170,8 +171,7 @@ def check_store(store: Path) -> Result:
         folders = open_store(store).folders()
         names = ", ".join(f"{folder.path.name} ({folder.rows:,})" for folder in folders)
         content = f"holds {names or 'no vectors yet'}"
-    folder = next(path for path in (store, *store.absolute().parents) if path.exists())
-    state, text = check_folder(folder, "change --store")
+    state, text = check_folder(nearest_existing(store), "change --store")
     text = f"{store}: {content}; {text}"
     if spooled := spooled_rows(store):
         text += f"; {spooled:,} sequences wait in a local spool: run abag embed again to add them"
@@ -232,8 +232,7 @@ def _check_download(encoder: str, source: HubSource) -> Result:
             "folder"
         )
     cache = Path(HF_HUB_CACHE)
-    existing = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(nearest_existing(cache)).free
     text = f"{encoder} is not on disk; up to {size_text(size)} will be downloaded to {cache}"
     if free < size + MIN_FREE_BYTES:
         text += f", where {size_text(free)} are free: free some space, or set HF_HOME"
@@ -310,9 +309,9 @@ def _describe_attention(plan: DevicePlan, checkpoint: EncoderCheckpoint) -> Resu
             f"attention sdpa and slower steps, because Triton does not work ({problem}): install a "
             "C compiler (apt-get install gcc)"
         )
-    kernel = next(name for name, problem in problems.items() if not problem)
-    others = "".join(f"; {name}: {problem}" for name, problem in problems.items() if problem)
-    return "PASS", f"attention {kernel}{others}"
+    usable = [name for name, problem in problems.items() if not problem]  # the fastest first
+    others = [f"; {name}: {problem}" for name, problem in problems.items() if problem]
+    return "PASS", f"attention {usable[0]}{''.join(others)}"
 
 
 def measure_parity(
@@ -325,7 +324,7 @@ def measure_parity(
     layout = Layout(kind, vocabulary_of(checkpoint))
     identity = Identity(checkpoint, layout, "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")
-    budget = sum(sum(layout.span_lengths(probe)) for probe in probes)  # all in one batch
+    budget = int(layout.count_tokens(probes).sum())  # all in one batch
 
     def encode(plan: DevicePlan, backend: Backend) -> NDArray[np.float32]:
         encoder = load_encoder(identity, plan, backend=backend)

@@ -216,9 +216,9 @@ def _embed(
             if ranks > 1:
                 one_rank = replace(options, devices=None)
                 shares = launch(ranks, _embed, table, store, names, one_rank, True)
-                for job in jobs:
+                for at, job in enumerate(jobs):
                     job.check_complete()
-                seconds = [_slowest(job, shares) for job in jobs]
+                    seconds[at] = max(share[job.plural]["seconds"] for share in shares)
             else:
                 from abag.embed.encode import encode_share
 
@@ -226,12 +226,6 @@ def _embed(
                 with meanwhile(reading.counts["rows"]) if idle_cores else nullcontext():
                     seconds = [encode_share(job, rank) for job in jobs]
     return _summary(reading, jobs, seconds, rank)
-
-
-def _slowest(job: KindJob, shares: Sequence[Any]) -> float:
-    """Return the seconds of the rank that took longest, from the summaries of all."""
-    seconds: list[float] = [share[job.plural]["seconds"] for share in shares]
-    return max(seconds)
 
 
 def _encodes_alone_on_gpu(jobs: Sequence[KindJob], rank: Rank) -> bool:
@@ -332,16 +326,20 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
     detail(f"{reading.all_sources}: {counted(reading.counts['rows'], 'row')}; {place}")
     if options.no_antigen:
         detail(f"{reading.all_sources}: antibodies alone (--no-antigen)")
-    forms = sum((job.forms for job in jobs), Counter())
-    counts = count_changes(forms, sum(job.replaced for job in jobs))
+    forms = Counter[str]()
+    replaced = 0
+    for job in jobs:
+        forms.update(job.forms)
+        replaced += job.replaced
+    counts = count_changes(forms, replaced)
     counts["line_breaks"] = reading.counts["line_breaks"]
     for line in reading.ignored + describe_counts(counts, reading.skipped, reading.examples):
         say(f"  {line}")
     for job in jobs:
         for line in job.remarks():
             say(f"  {line}")
-    checkpoints = [job.identity.checkpoint for job in jobs]
-    for name, origin in dict.fromkeys((c.name, c.origin) for c in checkpoints):
+    names = [(job.identity.checkpoint.name, job.identity.checkpoint.origin) for job in jobs]
+    for name, origin in dict.fromkeys(names):  # once, if both kinds have the same encoder
         alias = known_alias(name, origin)
         if alias is not None and not alias.commercial:
             note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")

@@ -11,17 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
 from abag.core.errors import DeviceError, EncoderError
 from abag.core.messages import bar, detail, note
+from abag.embed.cdr_pooling import weigh_cdrs
 from abag.embed.encoders.heads import LanguageModelHead, load_head
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.family import Encoder, PoolingEncoder
@@ -35,17 +34,13 @@ from abag.embed.packing import (
     longest_first,
     pool_tokens,
 )
-from abag.embed.sequences.chains import Chains
-from abag.embed.sequences.domains import IMGT_REGIONS, position_number
-from abag.embed.sequences.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
+from abag.embed.sequences.chains import Chains, shown_chains
 from abag.embed.sequences.partitions import SequencePart
 from abag.embed.store.encoder_folder import LOGLIK
 from abag.embed.store.writer import ShardWriter
 
 AHEAD = 4
 """Batches tokenised in advance."""
-
-
 STORED = {"float16": torch.float16, "float32": torch.float32}
 """Types of stored vectors by their names."""
 
@@ -183,13 +178,14 @@ class _Pending:
         self._stored_SPD = to_host(pooled_SPD[:done].to(dtype))
         self._copied: Any = None
         if pooled_SPD.is_cuda:
+            # an event, not a synchronisation: the next batch is computed during the copy
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record()
 
     def fetch(self) -> Encoded:
         """Wait for the copy, and return the vectors."""
         if self._copied is not None:
-            self._copied.synchronize()
+            self._copied.synchronize()  # GPU sync
         stored_SPD = self._stored_SPD.numpy()
         loglik_S = None if self._loglik_S is None else self._loglik_S.numpy()
         finite_S = np.isfinite(stored_SPD).all((1, 2))
@@ -224,6 +220,7 @@ def prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
                 ahead.append(thread.submit(next, source, None))
                 yield batch
         finally:
+            # a consumer that stops early does not wait for batches that nobody reads
             thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -348,6 +345,7 @@ class TokenBudget:
         """
         first = 0
         while first < len(lengths):
+            # a sequence above the budget is a batch of its own
             tokens = max(self._tokens, int(lengths[first]))
             done = first
             try:
@@ -368,7 +366,7 @@ class TokenBudget:
             )
             raise DeviceError(msg) from error
         if self._plan.device.type == "cuda":
-            torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # blocks of the larger batches would not fit the smaller ones
         self._tokens = max(tokens // 2, longest)
         note(f"out of memory with {tokens:,} tokens per batch; continuing with {self._tokens:,}")
 
@@ -407,7 +405,8 @@ class Encoding:
         job = self._job
         layout = job.identity.layout
         dtype = STORED[job.options.store_dtype]
-        lengths = np.array([max(layout.span_lengths(chains)) for chains in part.chains])
+        longest_spans = [max(layout.span_lengths(chains)) for chains in part.chains]
+        lengths = np.array(longest_spans)
         todo = longest_first(lengths)
         extra = None
         if job.extra_poolings:
@@ -416,15 +415,17 @@ class Encoding:
 
         def encode(first: int, tokens: int) -> Iterator[Encoded]:
             places = todo[first:].tolist()
+            chains = [part.chains[i] for i in places]
+            extra_of_chains = None if extra is None else [extra[i] for i in places]
             return encode_stream(
                 self._encoder,
                 layout,
-                [part.chains[i] for i in places],
+                chains,
                 job.plan,
                 tokens,
                 dtype,
                 layers=job.folder.layers,
-                extra=None if extra is None else [extra[i] for i in places],
+                extra=extra_of_chains,
                 head=self._head,
             )
 
@@ -442,17 +443,17 @@ class Encoding:
             raise _bad_vector(job, _name(job, part, int(todo[position])), problem)
         sequences = [part.chains[i] for i in at]
         residues = np.array([sum(map(len, chains)) for chains in sequences], dtype=np.int32)
-        poolings: dict[str, NDArray[np.floating[Any]]] = {
-            name: vectors.stored_SPD[:, p] for p, name in enumerate(job.poolings)
-        }
+        poolings: dict[str, NDArray[np.floating[Any]]] = {}
+        for p, name in enumerate(job.poolings):
+            poolings[name] = vectors.stored_SPD[:, p]
         if vectors.loglik_S is not None:  # in float32: a mutation changes its third digit
             poolings[LOGLIK] = vectors.loglik_S[:, None]
         flags = {}
         if job.kind == "antibody":  # without a light chain, `light_mean` is zeros
-            flags = {
-                "has_heavy": np.array([bool(heavy) for heavy, _ in sequences], dtype=np.uint8),
-                "has_light": np.array([bool(light) for _, light in sequences], dtype=np.uint8),
-            }
+            has_heavy = [bool(heavy) for heavy, _ in sequences]
+            has_light = [bool(light) for _, light in sequences]
+            flags["has_heavy"] = np.array(has_heavy, dtype=np.uint8)
+            flags["has_light"] = np.array(has_light, dtype=np.uint8)
         self._writer.add(part.keys[at], residues, poolings, flags)
         self.sequences += len(at)
         self.tokens += int(vectors.lengths.sum())
@@ -484,63 +485,4 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _name(job: KindJob, part: SequencePart, sequence: int) -> str:
-    text = "|".join(part.chains[sequence])
-    if len(text) > 24:
-        text = f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
-    return f"row {part.rows[sequence]}: {job.kind} {text}"
-
-
-# --- the pooling cdr_mean: the mean over the CDR residues of both antibody chains ---------------
-# IMGT numbering says which residues these are. A chain without one, such as an unusual or a cut
-# domain, contributes none; if that holds for both chains, all residues count, as in mean.
-
-_CDRS = [(before[1], cdr[1]) for before, cdr in pairwise(IMGT_REGIONS) if cdr[0].startswith("cdr")]
-"""IMGT position before each CDR, and its last."""
-
-
-def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]:
-    """Weigh the residues of antibodies in the pooling over their CDRs.
-
-    Returns
-    -------
-    weights : list of ResidueWeights
-        Of each antibody; the weights of its residues sum to 1.
-    unnumbered : int
-        Antibodies with a chain whose CDRs are unknown.
-    """
-    numbered = number_antibodies(antibodies, cache_dir() / "numbering")
-    cdrs_by_chain = [_find_cdrs(numbered[name]) for name in CHAINS]  # heavy, then light
-    no_chain = np.zeros(0, bool)
-    weights = []
-    unnumbered = 0
-    for chains in antibodies:
-        masks = []
-        for cdrs, chain in zip(cdrs_by_chain, chains, strict=True):
-            masks.append(cdrs.get(chain, no_chain))
-        unnumbered += any(len(mask) and not mask.any() for mask in masks)
-        if not any(mask.any() for mask in masks):
-            masks = [np.ones_like(mask) for mask in masks]
-        total = sum(map(np.count_nonzero, masks))
-        weights.append(tuple((mask / total).astype(np.float32) for mask in masks))
-    return weights, unnumbered
-
-
-def _find_cdrs(numbered: Numbered) -> dict[str, NDArray[np.bool_]]:
-    """Return, for each chain, which of its residues are in a CDR: shape (L,), dtype bool."""
-    masks_of_layouts = []
-    for layout_positions in numbered.layouts:
-        is_in_cdr = [_is_in_cdr(position) for position in layout_positions]
-        masks_of_layouts.append(np.array(is_in_cdr, bool))
-    masks = {}
-    for chain, layout, start in zip(numbered.chains, numbered.layout, numbered.start, strict=True):
-        mask = np.zeros(len(chain), bool)
-        if layout != NO_DOMAIN:
-            mask_of_domain = masks_of_layouts[layout]
-            mask[start : start + len(mask_of_domain)] = mask_of_domain
-        masks[chain] = mask
-    return masks
-
-
-def _is_in_cdr(position: str) -> bool:
-    number = position_number(position)
-    return any(before < number <= last for before, last in _CDRS)
+    return f"row {part.rows[sequence]}: {job.kind} {shown_chains(part.chains[sequence])}"

@@ -97,8 +97,8 @@ def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
     elif "SLURM_PROCID" in environment and not _is_batch_script(environment):
         tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         names = ("SLURM_PROCID", tasks, "SLURM_LOCALID")
-        ids = ("SLURM_JOB_ID", "SLURM_STEP_ID")
-        job = ".".join(environment[name] for name in ids if name in environment)
+        ids = [environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")]
+        job = ".".join(filter(None, ids))
     else:
         return Rank()
     number_name, world_name, local_name = names
@@ -260,7 +260,8 @@ class KindJob:
         """Return the encoder's folder, with the poolings it was begun with, or those asked for."""
         identity = self.identity
         asked = self._asked_values()
-        info = identity.info() | {name: value for name, value in asked.items() if value}
+        given = {name: value for name, value in asked.items() if value}
+        info = identity.info() | given
         for begun in store.folders(self.kind):
             if begun.fingerprint == identity.fingerprint:
                 info = begun.info
@@ -361,9 +362,11 @@ class KindJob:
 
     def change_of_precision(self) -> str:
         """Describe a change of precision since the store was begun; empty if there is none."""
-        earlier = ", ".join(sorted(self.precisions() - {self.plan.precision}))
-        text = f"{self.folder.path.name}: begun in {earlier}, continued in {self.plan.precision}"
-        return text if earlier else ""
+        others = self.precisions() - {self.plan.precision}
+        if not others:
+            return ""
+        earlier = ", ".join(sorted(others))
+        return f"{self.folder.path.name}: begun in {earlier}, continued in {self.plan.precision}"
 
     def precisions(self) -> set[str]:
         """Return the precisions in which the stored vectors were encoded."""

@@ -13,7 +13,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,17 @@ class TokenSpan:
     """Weight of each token in each pooling: shape (L, P); special tokens only count in ``cls``."""
 
 
+class Piece(NamedTuple):
+    """Residues of a chain that share a span."""
+
+    chain: int
+    """Index of the chain in its sequence."""
+    start: int
+    """First residue."""
+    stop: int
+    """One past the last residue."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The division of sequences of one kind into spans."""
@@ -179,7 +190,7 @@ class Layout:
         special_between = self.vocabulary.between_chains + bool(self._chain_tokens)
         lengths = []
         for pieces in self._divide(chains):
-            residues = sum(stop - start for _, start, stop in pieces)
+            residues = sum(piece.stop - piece.start for piece in pieces)
             lengths.append(residues + special + (len(pieces) - 1) * special_between)
         return lengths
 
@@ -199,15 +210,17 @@ class Layout:
         """
         divided = self._divide(chains)
         windows = [np.zeros(len(chain), np.float32) for chain in chains]  # that hold a residue
-        for i, start, stop in itertools.chain.from_iterable(divided):
-            windows[i][start:stop] += 1
+        for piece in itertools.chain.from_iterable(divided):
+            windows[piece.chain][piece.start : piece.stop] += 1
         encoded = [np.count_nonzero(windows_L) for windows_L in windows]  # fewer if truncated
         share = [1 / np.maximum(windows_L, 1) for windows_L in windows]
-        spans_of_chain = Counter(pieces[0][0] for pieces in divided)  # by the first chain of each
+        spans_of_chain = Counter(pieces[0].chain for pieces in divided)  # by the first of each
         n_poolings = len(self.poolings) + (extra is not None)
         spans = []
         for pieces in divided:
-            residues = {i: self.vocabulary.encode(chains[i][a:b]) for i, a, b in pieces}
+            residues = {}
+            for i, start, stop in pieces:
+                residues[i] = self.vocabulary.encode(chains[i][start:stop])
             ids_L, first = self._frame(residues)
             weights_LP = np.zeros((len(ids_L), n_poolings), np.float32)
             for (i, start, stop), at in zip(pieces, first, strict=True):
@@ -220,14 +233,15 @@ class Layout:
                 if extra is not None:
                     piece_LP[:, -1] = share_L * extra[i][start:stop]
             if self.vocabulary.has_cls:
-                weights_LP[0, 1] = 1 / (len(spans_of_chain) * spans_of_chain[pieces[0][0]])
+                spans_beside = spans_of_chain[pieces[0].chain]  # windows of the same chain
+                weights_LP[0, 1] = 1 / (len(spans_of_chain) * spans_beside)
             spans.append(TokenSpan(ids_L, weights_LP))
         return spans
 
-    def pieces(self, chains: Chains) -> list[tuple[int, int, int]]:
+    def pieces(self, chains: Chains) -> list[Piece]:
         """Return the pieces of chains that the residue tokens of `spans` are, in their order.
 
-        Each piece is a chain, its first residue, and one past its last; windows overlap.
+        Windows overlap.
         """
         return list(itertools.chain.from_iterable(self._divide(chains)))
 
@@ -239,14 +253,14 @@ class Layout:
             for span in self.spans(chains, None if extra is None else extra[position]):
                 yield position, span
 
-    def _divide(self, chains: Chains) -> list[list[tuple[int, int, int]]]:
-        """Return the pieces of each span: a chain, its first residue, and one past its last."""
+    def _divide(self, chains: Chains) -> list[list[Piece]]:
+        """Return the pieces of each span."""
         if self._pairs and (self.limit is None or sum(map(len, chains)) <= self.limit):
-            return [[(i, 0, len(chain)) for i, chain in enumerate(chains) if chain]]
+            return [[Piece(i, 0, len(chain)) for i, chain in enumerate(chains) if chain]]
         divided = []
         for i, chain in enumerate(chains):
             if chain:
-                divided += [[(i, start, stop)] for start, stop in self._windows(len(chain))]
+                divided += [[Piece(i, start, stop)] for start, stop in self._windows(len(chain))]
         return divided
 
     def _windows(self, residues: int) -> list[tuple[int, int]]:
@@ -258,7 +272,8 @@ class Layout:
             return [(0, size)]
         stride = size // 2
         last = -(-(residues - size) // stride)  # ceiling: the first start that reaches the end
-        return [(k * stride, min(k * stride + size, residues)) for k in range(last + 1)]
+        starts = [k * stride for k in range(last + 1)]
+        return [(start, min(start + size, residues)) for start in starts]
 
     def _frame(
         self, residues: Mapping[int, NDArray[np.int32]]
@@ -348,14 +363,17 @@ def pack_spans(spans: Sequence[tuple[int, TokenSpan]], *, continues: bool = Fals
 
     With `continues`, the last sequence has further spans in the next batch.
     """
+    sequences, token_spans = zip(*spans, strict=True)
+    ids = [span.ids for span in token_spans]
+    weights = [span.weights for span in token_spans]
     offsets = np.zeros(len(spans) + 1, dtype=np.int32)
-    np.cumsum([len(span.ids) for _, span in spans], out=offsets[1:])
-    owner = np.array([sequence for sequence, _ in spans], dtype=np.int64)
+    np.cumsum([*map(len, ids)], out=offsets[1:])
+    owner = np.array(sequences, dtype=np.int64)
     first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
     return PackedBatch(
-        ids=np.concatenate([span.ids for _, span in spans]),
+        ids=np.concatenate(ids),
         offsets=offsets,
-        weights=np.concatenate([span.weights for _, span in spans]),
+        weights=np.concatenate(weights),
         sequences=owner[first],
         bounds=np.r_[offsets[first], offsets[-1]].astype(np.int32),
         continues=continues,
@@ -398,8 +416,10 @@ def pool_tokens(hidden_TD: Tensor, weights_TP: Tensor, bounds: Tensor) -> Tensor
     """
     import torch
 
-    weighted = (hidden_TD.float() * w_T[:, None] for w_T in weights_TP.T)
-    sums = [torch.segment_reduce(x_TD, "sum", offsets=bounds, axis=0) for x_TD in weighted]
+    sums = []
+    for w_T in weights_TP.T:  # one product at a time: each takes as much memory as the vectors
+        weighted_TD = hidden_TD.float() * w_T[:, None]
+        sums.append(torch.segment_reduce(weighted_TD, "sum", offsets=bounds, axis=0))
     return torch.stack(sums, dim=1)
 
 

@@ -83,7 +83,7 @@ def launch(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]: 
             nproc_per_node=ranks,
             run_id=uuid.uuid4().hex,
             rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
+            rdzv_endpoint="localhost:0",  # any free port: other jobs may run here
             local_addr="localhost",
             max_restarts=MAX_RESTARTS,
             monitor_interval=0.5,
@@ -122,6 +122,7 @@ def _in_rank(work: Callable[..., Any], ranks: int, arguments: tuple[Any, ...]) -
 
     for number in _SIGNALS:
         signal.signal(number, stop)
+    # else every rank would start a thread per core
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     try:
         return work(*arguments)

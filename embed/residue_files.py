@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import hex_keys
 from abag.core.errors import OutputError
 from abag.core.files import (
+    nearest_existing,
     only_writer,
     read_json,
     replacing,
@@ -145,12 +146,14 @@ def export_residues(
             if not (folder / ROWS_FILE).exists():
                 write_bytes(folder / ROWS_FILE, rows)
             kinds = {PLURAL[output.side.kind]: output.write(chosen) for output in outputs}
-    return cast(
-        "ResidueSummary",
-        {"out": str(folder), "dtype": chosen.dtype}
-        | kinds
-        | {"rows": len(pairs.frame), "skipped_rows": len(pairs.skipped)},
-    )
+    summary = {
+        "out": str(folder),
+        "dtype": chosen.dtype,
+        **kinds,
+        "rows": len(pairs.frame),
+        "skipped_rows": len(pairs.skipped),
+    }
+    return cast("ResidueSummary", summary)
 
 
 def _divide(side: Side, file_mb: int) -> list[NDArray[np.int64]]:
@@ -375,8 +378,7 @@ def _check_room(folder: Path, outputs: list[_Output], options: ResidueFileOption
             f"{options.dtype} each: {size_text(output.bytes)}"
         )
     needed = sum(output.missing_bytes() for output in outputs)
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(nearest_existing(folder)).free
     to_do = f"{size_text(needed)} to write" if needed else "nothing to encode"
     say(f"{folder}: {to_do}, {size_text(free)} free")
     if needed * ROOM > free:

@@ -32,8 +32,8 @@ from abag.embed.job import (
     plan_for,
     refuse_long,
 )
-from abag.embed.packing import Layout, PackedBatch, fill_batches, longest_first
-from abag.embed.sequences.chains import Chains, Kind
+from abag.embed.packing import Layout, PackedBatch, Piece, fill_batches, longest_first
+from abag.embed.sequences.chains import Chains, Kind, shown_chains
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.store.shard import is_finite
 
@@ -92,6 +92,7 @@ def residues(
 
 
 def _encode_sides(sides: Sequence[Side]) -> Iterator[ResidueVectors]:
+    """Encode sides; a generator of its own, so that `residues` checks all before the first one."""
     for side in sides:
         for at, vectors in side.encode(side.order):
             yield ResidueVectors(side.kind, side.row(at), side.sequences.chains[at], vectors)
@@ -225,10 +226,7 @@ class Side:
 
     def name(self, at: int) -> str:
         """Name a sequence, given by position, in a message."""
-        text = "|".join(self.sequences.chains[at])
-        if len(text) > 24:
-            text = f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
-        return f"row {self.row(at)}: {self.kind} {text}"
+        return f"row {self.row(at)}: {self.kind} {shown_chains(self.sequences.chains[at])}"
 
     def _check_finite(self, at: int, vectors: Vectors) -> None:
         if is_finite(vectors):
@@ -334,23 +332,21 @@ class _Pending:
         return _Completed(batch.sequences[: len(vectors)], vectors)
 
 
-def average_windows(
-    tokens_TD: NDArray[np.float32], pieces: Sequence[tuple[int, int, int]]
-) -> NDArray[np.float32]:
+def average_windows(tokens_TD: NDArray[np.float32], pieces: Sequence[Piece]) -> NDArray[np.float32]:
     """Average the vectors of each residue over the windows that contain it.
 
     Parameters
     ----------
     tokens_TD : ndarray, shape=(T, D)
         Vectors of the residue tokens of a sequence.
-    pieces : sequence of (chain, first residue, one past the last)
+    pieces : sequence of Piece
         From `Layout.pieces`; together they have T residues.
 
     Returns
     -------
     ndarray, shape=(R, D), dtype=float32
     """
-    lengths = {i: stop for i, _, stop in pieces}  # windows are in ascending order
+    lengths = {piece.chain: piece.stop for piece in pieces}  # windows are in ascending order
     first = {}  # residue of each chain, among all R
     residues = 0
     for i, length in lengths.items():
@@ -359,9 +355,10 @@ def average_windows(
     total_RD = np.zeros((residues, tokens_TD.shape[1]), np.float32)
     windows_R = np.zeros(len(total_RD), np.float32)
     begin = 0
-    for i, start, stop in pieces:
-        place = slice(first[i] + start, first[i] + stop)
-        total_RD[place] += tokens_TD[begin : begin + stop - start]
+    for piece in pieces:
+        end = begin + piece.stop - piece.start
+        place = slice(first[piece.chain] + piece.start, first[piece.chain] + piece.stop)
+        total_RD[place] += tokens_TD[begin:end]
         windows_R[place] += 1
-        begin += stop - start
+        begin = end
     return total_RD / windows_R[:, None]

@@ -140,9 +140,9 @@ class WeightNames:
         for second, first in self.tied.items():
             if second in stored:
                 stored.setdefault(first, stored.pop(second))
-        if self.only:
-            return {in_module: name for in_module, name in stored.items() if in_module in self.only}
-        return stored
+        if not self.only:
+            return stored
+        return {name: stored[name] for name in self.only if name in stored}
 
 
 def _without_wrappers(names: Collection[str]) -> dict[str, str]:
@@ -211,12 +211,15 @@ def shard_names(index: Path, names: WeightNames) -> list[str]:
         If the name of a shard is not that of a file of weights in the same folder.
     """
     try:
-        shard_of: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        shards = sorted({str(shard_of[stored]) for stored in names.of_encoder(shard_of).values()})
+        content = json.loads(index.read_text(encoding="utf-8"))
+        shard_of: Mapping[str, str] = content["weight_map"]
+        needed = names.of_encoder(shard_of).values()
+        shards = sorted({str(shard_of[stored]) for stored in needed})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         msg = f"{index}: not an index of weights ({error!r}); copy the file again"
         raise EncoderError(msg) from error
-    check_names(index, shards, {shard for shard in shards if _SHARD.fullmatch(shard)})
+    allowed = [shard for shard in shards if _SHARD.fullmatch(shard)]
+    check_names(index, shards, allowed)
     return shards
 
 
@@ -255,11 +258,14 @@ class EncoderTensors:
             return {name: partial(file.get_tensor, name) for name in file.keys()}
         import torch
 
+        # files of torch before 1.6 are no zip archives, and cannot be mapped
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
-        whole = isinstance(tensors, dict) and all(torch.is_tensor(x) for x in tensors.values())
-        if not whole or not all(isinstance(name, str) for name in tensors):
+        if not isinstance(tensors, dict):
             raise _other_than_tensors(path)
-        return {name: partial(tensors.get, name) for name in tensors}
+        for name, tensor in tensors.items():
+            if not (isinstance(name, str) and torch.is_tensor(tensor)):
+                raise _other_than_tensors(path)
+        return {name: partial(tensors.__getitem__, name) for name in tensors}
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._files.close()
@@ -384,7 +390,7 @@ def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
     import torch
 
     if tensor.is_floating_point() and tensor.element_size() < 4:
-        tensor = tensor.float()
+        tensor = tensor.float()  # exact: the same weights have one digest in either type
     kind = str(tensor.dtype).removeprefix("torch.")
     header = f"{name}\0{kind}\0{','.join(map(str, tensor.shape))}\0".encode()
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)

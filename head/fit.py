@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -22,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads, limit_blas
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.errors import OptionError, OutputError
 from abag.core.files import only_writer, sweep_partials
-from abag.core.messages import bar, detail, reporting, say
+from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
 from abag.head.data.feature_checks import encoded_features
 from abag.head.data.labels import NothingToLearn, training_labels
@@ -60,6 +58,7 @@ from abag.head.rounds import read_round
 from abag.head.runs.run_folder import finished_summary, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.kept_parts import KeptParts, read_kept, write_kept
+from abag.head.training.tasks import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,16 +69,13 @@ if TYPE_CHECKING:
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.inputs import RunInputs
     from abag.head.models.kernel_search import SearchTask
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.regime_folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.heads import TrainedHeads
 
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
-WAIT_S = 0.05
-"""Time after which the main thread looks for signals that another thread received: these do not
-end its wait."""
 
 
 def fit(
@@ -157,6 +153,7 @@ def _fit(
     from abag.head.training.torch_settings import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
+        # again, now that no other process can write: it may have finished since
         if finished_summary(run, record) is not None:
             msg = f"{run}: another process has just finished this run. Run the command again."
             raise OutputError(msg)
@@ -409,8 +406,8 @@ def _network_tasks(
 
     config = trainings.config
     on_cpu = trainings.device.type == "cpu"
-    antibody_ND, antigen_ME = (vectors.x_ND for vectors in trainings.inputs.vectors.values())
-    groups = group_folds(splits, config, folds_per_stack(config, (antibody_ND, antigen_ME), on_cpu))
+    vectors = (trainings.vectors.antibody_ND, trainings.vectors.antigen_ME)
+    groups = group_folds(splits, config, folds_per_stack(config, vectors, on_cpu))
 
     def train_group(group: Sequence[int]) -> None:
         # On another device stacks have other sizes, and begin again in other folders.
@@ -440,15 +437,17 @@ def fit_regimes(
     fitted_folds = fit_folds(trainings, splits, rows[:-1])
     fitted = [fitted_folds[fold] for fold in fold_of_split]
     remaining = iter(fitted)
-    pairs = trainings.inputs.pairs
-    measured = [regime for regime in regimes if regime.splits]
     folds_of_regimes = []
-    for regime in measured:
-        folds_of_regimes.append((regime, list(islice(remaining, len(regime.splits)))))
-    weighed = weigh_run(pairs, folds_of_regimes)
+    for regime in regimes:
+        if regime.splits:
+            folds_of_regimes.append((regime, list(islice(remaining, len(regime.splits)))))
+    weighed = weigh_run(trainings.inputs.pairs, folds_of_regimes)
     # the networks of all pairs take as many epochs as the best of the folds did
-    trained = [fold.trained for fold in fitted if fold.trained is not None]
-    epochs = [-(-t.best_step[0] * t.epochs // t.steps) for t in trained]
+    epochs = []
+    for fold in fitted:
+        if fold.trained is not None:
+            best_step = fold.trained.best_step[0]
+            epochs.append(-(-best_step * fold.trained.epochs // fold.trained.steps))  # rounded up
     config = trainings.config
     if epochs:
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
@@ -524,8 +523,10 @@ def _learning_curve(
     points = []
     config = trainings.config
     pairs = trainings.inputs.pairs
+    if not config.learning_curve:
+        return []
     first = next(regime for regime in regimes if regime.splits)
-    for share in LEARNING_CURVE_SHARES if config.learning_curve else ():
+    for share in LEARNING_CURVE_SHARES:
         name = f"{share:.1%} of the training groups"
         splits = [thinned(split, share, config.effective_split_seed) for split in first.splits]
         try:
@@ -544,37 +545,3 @@ def _learning_curve(
         points.append(curve_point(splits, regime.score, share))
         detail(f"learning curve: {name}, {points[-1]['training_pairs']} pairs")
     return points
-
-
-def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "fit") -> None:
-    """Run all tasks; after a signal or an error none begins, and trainings save and stop."""
-    from abag.head.training.stopping import NO_SIGNAL, Stopped, delayed_signals
-
-    # a single training draws its own bar only; one after the other, they draw theirs below this
-    # one, which a step of a large table would leave still for a minute
-    alone = {"disable": True} if len(tasks) == 1 else {}
-    with_bars = None if alone or threads == 1 else False
-    with delayed_signals() as stop, bar(total=len(tasks), desc=title, **alone) as drawn:
-
-        def run(task: Callable[[], None]) -> None:
-            if not stop:
-                with reporting(bars=with_bars):
-                    task()
-                drawn.update()
-
-        if threads == 1:
-            for task in tasks:
-                run(task)
-        else:
-            with limit_blas(1), ThreadPoolExecutor(threads) as pool:
-                running = [pool.submit(copy_context().run, run, task) for task in tasks]
-                waiting = set(running)
-                while waiting:
-                    ended, waiting = wait(waiting, WAIT_S, FIRST_COMPLETED)
-                    if any(task.exception() is not None for task in ended):
-                        stop.append(NO_SIGNAL)
-            errors = [error for task in running if (error := task.exception()) is not None]
-            if other := [error for error in errors if not isinstance(error, Stopped)]:
-                raise other[0]
-    if stop:
-        raise Stopped

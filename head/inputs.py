@@ -16,7 +16,7 @@ from abag.core.files import read_json
 from abag.core.messages import detail, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.resolve import constant_sequences
+from abag.embed.sequences.references import constant_sequences
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.labels import LabelledPairs, label_pairs, report_counts, training_labels
@@ -24,8 +24,9 @@ from abag.head.data.likelihoods import asks_for_logliks, with_logliks
 from abag.head.data.vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
 from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
-from abag.head.regimes.folds import MeasuredRegime, measure_regimes
+from abag.head.regimes.folds import measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
+from abag.head.regimes.regime_folds import MeasuredRegime
 from abag.head.regimes.regimes import KNOWN, without_antigens
 from abag.head.regimes.sides import Side, sides_of
 from abag.head.regimes.splits import TRAIN, describe_parts
@@ -208,7 +209,8 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
         detail(f"{regime.regime.words}: {describe_parts(splits)}")
-        numbered = (replace(split, fold=n) for n, split in enumerate(splits, n_folds))
+        # one series over all regimes, so that splits.parquet tells their folds apart
+        numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
     antibody = config.antibody_identity

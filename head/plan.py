@@ -1,10 +1,6 @@
 """What `abag embed` and `abag fit` would do with a table, and how long it would take.
 
-Nothing is encoded or written. Speeds were measured on one H100 and one H200 (benchmarks/results).
-All other times are scaled by the speed of matrix products and marked as estimates.
-
-The time of a fit with default options is interpolated between measured ones
-(``benchmarks/bench_plan.py``).
+Nothing is encoded or written. Times are those of `machines`.
 """
 
 from __future__ import annotations
@@ -12,124 +8,59 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from abag.core.cores import count_cores
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting
-from abag.embed.families.registry import ALIASES, FAMILIES, Alias
+from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.packing import Layout
-from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
 from abag.head.data.feature_checks import with_feature_columns
 from abag.head.data.label_column import UnclearLabel, has_numbers
 from abag.head.data.label_options import PairColumnOptions
+from abag.head.data.label_reading import label_sense
 from abag.head.data.labels import (
     LabelledPairs,
     describe_columns,
     label_pairs,
-    label_sense,
     training_labels,
 )
 from abag.head.data.likelihoods import likelihoods_asked_for
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
+from abag.head.machines import (
+    GPUS,
+    SESSION_HOURS,
+    SPEEDS,
+    Work,
+    estimate_gpu,
+    estimate_here,
+)
 from abag.head.models.registry import describe_left_out
 from abag.head.runs.run_options import PlanOptions
 
-SESSION_HOURS = (4, 12, 24)
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderSpeed:
-    """Tokens/s on one H200, packed and in fp16 without Triton as on a GPU before Ampere."""
-
-    weights: float
-    """Weights in matrix products, per token."""
-    width: int
-    packed: float
-    grouped: float
-    measured: bool
-
-
-_PACKED = {
-    "igt5": 250e3, "igbert": 815e3, "antiberta2": 1468e3, "ablang2": 3737e3, "ankh-large": 233e3,
-    "esm2-35m": 4266e3, "esm2-650m": 426e3, "esmc-300m": 715e3, "esmc-600m": 431e3,
-    "amplify-350m": 664e3, "glm2-650m": 385e3,
-}  # fmt: skip
-"""Measured tokens/s (benchmarks/results/encoders_h200_2026-11-23.md)."""
-_GROUPED = {True: ("igt5", 182e3), False: ("esm2-650m", 197e3)}
-"""The same in fp16 without Triton, by whether attention has a bias."""
-
-
-def _speed(name: str, alias: Alias) -> EncoderSpeed:
-    def distance(measured: str) -> tuple[bool, float]:
-        return ALIASES[measured].family != alias.family, abs(math.log(smaller(measured)))
-
-    def smaller(measured: str) -> float:
-        return ALIASES[measured].parameters / alias.parameters
-
-    like = min(_PACKED, key=distance)
-    alike, grouped = _GROUPED[FAMILIES[alias.family].biased_attention]
-    speeds = _PACKED[like] * smaller(like), grouped * smaller(alike)
-    return EncoderSpeed(alias.parameters, alias.width, *speeds, name in _PACKED)
-
-
-SPEEDS: Mapping[str, EncoderSpeed] = {
-    name: _speed(name, alias) for name, alias in ALIASES.items() if alias.parameters
-}
-"""By alias, where known."""
-
-
-class Gpu(NamedTuple):
-    """Published peak of half-precision products; whether bfloat16 and packed attention work."""
-
-    tflops: float
-    packed: bool
-
-
-GPUS: Mapping[str, Gpu] = {
-    "T4": Gpu(65, False), "L4": Gpu(121, True), "V100": Gpu(125, False),
-    "A100": Gpu(312, True), "H100": Gpu(989, True), "H200": Gpu(989, True),
-}  # fmt: skip
-MEASURED_ON = ("H100", "H200")
 SHOWN_GPUS = ("T4", "H100")
 """The free GPU of Colab and the fastest that is easy to rent; --all-gpus lists all."""
-PEAK_REACHED = 0.81
-"""Share of the published peak that a matrix product reached on the H200."""
-CORE_FLOPS = 50e9
-"""Of fp32 products on one core of a server; a measured rate would change from call to call."""
-FIT_S: Mapping[bool, tuple[tuple[int, float], ...]] = {
-    False: (
-        (100, 8.7),
-        (1_160, 28.3),
-        (2_000, 27.9),
-        (4_900, 56.6),
-        (11_000, 113.9),
-        (20_000, 166.8),
-    ),
-    True: ((100, 8.7), (1_160, 28.3), (160_000, 56.7)),
-}
-"""Pairs, and measured seconds of a first fit: on 2 CPU cores and, the largest, on an H100, because
-models of small tables are fitted on the CPU. See benchmarks/results/default_fit_h200-16core."""
-
-
-WITH_FEATURES = 2.1
-"""CPU time of a fit with three features over that of the same fit without: 1.7, 2.3 and 2.4, see
-benchmarks/results/plan_features_2core_2026-11-28.md. The mean of the logarithms."""
-
 ON_THE_CPU = "fit: clusters and kernels use the CPU, networks a GPU if there is one"
 """Which part of a fit a GPU does not shorten."""
 
 
+NO_ANTIGENS: dict[str, Any] = {
+    "encoder": None, "unique": 0, "tokens": 0, "longest": 0, "mean_length": 0.0,
+    "window": None, "long_chains": 0, "windows": 0, "bytes": 0,
+}  # fmt: skip
+"""The plan of antigens that a table does not have."""
+
+
 class Plan(TypedDict):
-    """What `plan` returns, and ``abag plan --json`` prints."""
+    """Result of `plan`: the keys of ``abag plan --json``."""
 
     table: str
     rows: int
@@ -187,32 +118,25 @@ def plan(
         sense = reading.line
         problems = [*reading.problems]
         what = reading.quantity
-    problems += [refused] if refused else []
+    if refused:
+        problems.append(refused)
     if pairs is not None and labels is not None:
         labels["quantity"] = str(pairs.quantity)
-        labels |= {} if pairs.quantity.affinity else {"better": pairs.quantity.better}
+        if not pairs.quantity.affinity:
+            labels["better"] = pairs.quantity.better
         problems += label_problems(pairs)
         read = pairs.table
     if chosen.skipped is not None:
         read.skipped.write(Path(chosen.skipped))
     antibodies = _plan_sequences(read.antibodies, chosen.antibody_encoder)
-    antigens = (
-        _no_antigens()
-        if chosen.no_antigen
-        else _plan_sequences(read.antigens, chosen.antigen_encoder)
-    )
-    views = {kind: _encoders_of_views(chosen, kind) for kind in KINDS}
-    to_encode = [
-        (kind, encoder, _plan_sequences(read.sequences[kind], encoder)["tokens"])
-        for kind, names in views.items()
-        if kind == "antibody" or not chosen.no_antigen
-        for encoder in dict.fromkeys(names)
-    ]
+    antigens = dict(NO_ANTIGENS)
+    if not chosen.no_antigen:
+        antigens = _plan_sequences(read.antigens, chosen.antigen_encoder)
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
-    work = _Work(to_encode, rows, chosen.price_per_hour, features=chosen.has_features)
-    shown = GPUS if chosen.all_gpus else SHOWN_GPUS
-    machines = {n: _on_gpu(GPUS[n], work, measured=n in MEASURED_ON) for n in shown}
-    name, machine = _on_this_machine(work)
+    work = _work(read, rows, chosen)
+    gpus = GPUS if chosen.all_gpus else SHOWN_GPUS
+    machines = {name: estimate_gpu(name, work) for name in gpus}
+    name, machine = estimate_here(work)
     machines[name] = machine
     return {
         "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
@@ -230,28 +154,22 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
     layout = Layout(sequences.kind, FAMILIES[family].vocabulary)
     limit = math.inf if layout.limit is None else layout.limit
     tokens = long_chains = windows = 0
-    for chains in sequences.chains:
+    lengths = np.empty(len(sequences.chains), np.int64)
+    for number, chains in enumerate(sequences.chains):
         spans = layout.span_lengths(chains)
         tokens += sum(spans)
-        long = sum(len(chain) > limit for chain in chains)
+        of_chains = [len(chain) for chain in chains if chain]
+        lengths[number] = sum(of_chains)
+        long = sum(length > limit for length in of_chains)
         if long:  # each of the other chains is one span
             long_chains += long
-            windows += len(spans) - (sum(map(bool, chains)) - long)
-    lengths = np.array([sum(map(len, chains)) for chains in sequences.chains])
+            windows += len(spans) - (len(of_chains) - long)
     stored = None if speed is None else len(layout.poolings) * speed.width * 2 + 22
     return {
         "encoder": encoder, "unique": len(lengths), "tokens": tokens,
         "longest": int(lengths.max()), "mean_length": float(lengths.mean()),
         "window": layout.limit, "long_chains": long_chains,
         "windows": windows, "bytes": None if stored is None else len(lengths) * stored,
-    }  # fmt: skip
-
-
-def _no_antigens() -> dict[str, Any]:
-    """Return the plan of antigens that a table does not have."""
-    return {
-        "encoder": None, "unique": 0, "tokens": 0, "longest": 0, "mean_length": 0.0,
-        "window": None, "long_chains": 0, "windows": 0, "bytes": 0,
     }  # fmt: skip
 
 
@@ -322,75 +240,26 @@ def _read_labels(
     return pairs, ""
 
 
-def _encoders_of_views(options: PlanOptions, kind: Kind) -> list[str]:
-    usual = options.antibody_encoder if kind == "antibody" else options.antigen_encoder
-    views = options.named_views(kind)
-    return [usual] if views is None else [view["encoder"] or usual for view in views]
-
-
-class _Work(NamedTuple):
-    encodings: list[tuple[Kind, str, int]]
-    pairs: int
-    price_per_hour: float | None
-    features: bool
-
-    def speeds(self) -> list[EncoderSpeed] | None:
-        names = [name for _, name, _ in self.encodings]
-        return [SPEEDS[name] for name in names] if all(name in SPEEDS for name in names) else None
-
-    @property
-    def tokens(self) -> list[int]:
-        return [tokens for _, _, tokens in self.encodings]
-
-    def estimate(
-        self, embed_s: float, memory_gib: float | None, basis: str, *, on_gpu: bool, measured: bool
-    ) -> dict[str, Any]:
-        fit_s = fit_time(self.pairs, on_gpu=on_gpu, features=self.features)
-        hours = (embed_s + fit_s) / 3600
-        return {
-            "embed_s": embed_s, "fit_s": fit_s, "memory_gib": memory_gib,
-            "measured": measured, "basis": basis,
-            "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
-            "price": self.price_per_hour and hours * self.price_per_hour,
-        }  # fmt: skip
-
-
-def _on_gpu(gpu: Gpu, work: _Work, *, measured: bool) -> dict[str, Any]:
-    speeds = work.speeds()
-    if speeds is None:
-        return {"embed_s": None, "measured": False}
-    relative = gpu.tflops / GPUS["H200"].tflops
-    rates = [(speed.packed if gpu.packed else speed.grouped) * relative for speed in speeds]
-    # half-precision weights of the larger encoder, and activations of 16k tokens
-    memory_gib = max(speed.weights for speed in speeds) * 2 / 2**30 + 6
-    embed_s = sum(n / rate for n, rate in zip(work.tokens, rates, strict=True))
-    path = "" if gpu.packed else " in fp16 without Triton"
-    basis = f"estimate: {relative:.0%} of the speed of an H200{path}"
-    if not all(speed.measured for speed in speeds):
-        measured = False
-        basis = "estimate from the number of weights"
-    elif measured:
-        basis = "from measured tokens/s"
-    return work.estimate(embed_s, memory_gib, basis, on_gpu=True, measured=measured)
-
-
-def _on_this_machine(work: _Work) -> tuple[str, dict[str, Any]]:
-    from abag.core.device import device_name, measure_matmul_flops, plan_device
-
-    device = plan_device()
-    speeds = work.speeds()
-    on_gpu = device.device.type == "cuda"
-    name = f"this machine ({device_name(device.device) if on_gpu else 'CPU'})"
-    if speeds is None:
-        return name, {"embed_s": None, "measured": False}
-    if on_gpu:
-        tflops = measure_matmul_flops(device) / PEAK_REACHED / 1e12
-        return name, _on_gpu(Gpu(tflops, device.precision == "bf16"), work, measured=False)
-    products = sum(2 * speed.weights * n for speed, n in zip(speeds, work.tokens, strict=True))
-    memory_gib = max(speed.weights for speed in speeds) * 4 / 2**30 + 2
-    embed_s = products / (0.5 * CORE_FLOPS * count_cores())
-    basis = "estimate from the number of cores"
-    return name, work.estimate(embed_s, memory_gib, basis, on_gpu=False, measured=False)
+def _work(table: SequenceTable, pairs: int, options: PlanOptions) -> Work:
+    """Return what encoding a table, with each encoder of its views, and fitting it takes."""
+    encoders = []
+    tokens = []
+    for kind in KINDS:
+        if kind == "antigen" and options.no_antigen:
+            continue
+        usual = options.antibody_encoder if kind == "antibody" else options.antigen_encoder
+        views = options.named_views(kind)
+        names = [usual] if views is None else [view["encoder"] or usual for view in views]
+        for encoder in dict.fromkeys(names):  # each runs once, for all its poolings
+            encoders.append(encoder)
+            tokens.append(_plan_sequences(table.sequences[kind], encoder)["tokens"])
+    return Work(
+        encoders=encoders,
+        tokens=tokens,
+        pairs=pairs,
+        has_features=options.has_features,
+        price_per_hour=options.price_per_hour,
+    )
 
 
 def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
@@ -399,25 +268,18 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     alone = not found["antigens"]["unique"]
     if alone:
         sequences.pop("antigens")
-    lines = [
-        f"{found['table']}: {counted(found['rows'], 'row')}",
-        found["columns"],
-        *found["notes"],
-        *(["antibodies alone (--no-antigen)"] if alone else []),
-    ]
+    rows = counted(found["rows"], "row")
+    lines = [f"{found['table']}: {rows}", found["columns"], *found["notes"]]
+    if alone:
+        lines.append("antibodies alone (--no-antigen)")
     lines += _sequence_table(sequences)
-    for plural, one in sequences.items():
-        if one["long_chains"]:
-            chains = f"{plural}: {one['long_chains']:,} chains over {one['window']} residues"
-            lines.append(f"{chains} are encoded in {one['windows']:,} windows")
-    if (labels := found["labels"]) is not None:
-        lines.append(
-            f"{counted(labels['pairs'], 'pair')} with {labels['quantity']} "
-            f"{_range_of(labels)}; "
-            f"{counted(labels['duplicate_rows'], 'replicate row')}, "
-            f"{counted(labels['censored'], 'censored pair')}"
-        )
-    lines += [*found["beside"]]
+    for plural, kind in sequences.items():
+        if kind["long_chains"]:
+            chains = f"{plural}: {kind['long_chains']:,} chains over {kind['window']} residues"
+            lines.append(f"{chains} are encoded in {kind['windows']:,} windows")
+    if found["labels"] is not None:
+        lines.append(_describe_labels(found["labels"]))
+    lines += found["beside"]
     lines += [line for line in (found["sense"], found["head"]) if line]
     for line in found["problems"]:
         refused = line == found["refused"]
@@ -425,59 +287,63 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     return lines + _describe_machines(found["machines"], verbose=verbose)
 
 
-def _range_of(labels: Mapping[str, Any]) -> str:
-    """Write the lowest and the highest label."""
+def _describe_labels(labels: Mapping[str, Any]) -> str:
     show = Quantity(name=labels["quantity"], affinity="better" not in labels).show
-    return " to ".join(map(show, labels["range"]))
+    low, high = labels["range"]
+    pairs = counted(labels["pairs"], "pair")
+    replicates = counted(labels["duplicate_rows"], "replicate row")
+    censored = counted(labels["censored"], "censored pair")
+    return (
+        f"{pairs} with {labels['quantity']} {show(low)} to {show(high)}; {replicates}, {censored}"
+    )
 
 
 def _sequence_table(sequences: Mapping[str, dict[str, Any]]) -> list[str]:
     rows = [["", "unique", "mean length", "longest", "tokens", "encoder", "in the store"]]
-    for plural, one in sequences.items():
-        size = "-" if one["bytes"] is None else f"{one['bytes'] / 2**20:,.1f} MiB"
-        numbers = [f"{one['mean_length']:.0f}", f"{one['longest']:,}", f"{one['tokens']:,}"]
-        rows.append([plural, f"{one['unique']:,}", *numbers, one["encoder"], size])
+    for plural, kind in sequences.items():
+        size = "-" if kind["bytes"] is None else f"{kind['bytes'] / 2**20:,.1f} MiB"
+        numbers = [f"{kind['mean_length']:.0f}", f"{kind['longest']:,}", f"{kind['tokens']:,}"]
+        rows.append([plural, f"{kind['unique']:,}", *numbers, kind["encoder"], size])
     return align(rows, numbers=True)
 
 
 def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool) -> list[str]:
-    known = {name: one for name, one in machines.items() if one["embed_s"] is not None}
-    if not known:
+    timed = {name: times for name, times in machines.items() if times["embed_s"] is not None}
+    if not timed:
         return ["times: no speed known for these encoders; try abag embed --limit 1000"]
-    sessions = any(n > 1 for one in known.values() for n in one["sessions"].values())
-    prices = any(one["price"] is not None for one in known.values())
-    hours = " / ".join(next(iter(known.values()))["sessions"])
+    shows_sessions = any(max(times["sessions"].values()) > 1 for times in timed.values())
+    shows_prices = any(times["price"] is not None for times in timed.values())
     titles = ["machine", "embed", "fit", "memory"]
-    rows = [titles + ["sessions"] * sessions + ["price"] * prices]
-    for name, one in known.items():
-        row = [name, format_duration(one["embed_s"]), format_duration(one["fit_s"])]
-        row.append("-" if one["memory_gib"] is None else f"{one['memory_gib']:.0f} GiB")
-        row += ["/".join(map(str, one["sessions"].values()))] * sessions
-        row += ["-" if one["price"] is None else f"{one['price']:.2f}"] * prices
+    if shows_sessions:
+        titles.append("sessions")
+    if shows_prices:
+        titles.append("price")
+    rows = [titles]
+    for name, times in timed.items():
+        row = [name, format_duration(times["embed_s"]), format_duration(times["fit_s"])]
+        row.append("-" if times["memory_gib"] is None else f"{times['memory_gib']:.0f} GiB")
+        if shows_sessions:
+            row.append("/".join(map(str, times["sessions"].values())))
+        if shows_prices:
+            row.append("-" if times["price"] is None else f"{times['price']:.2f}")
         rows.append(row)
-    measured = " and ".join(name for name, one in known.items() if one["measured"])
+    measured = " and ".join(name for name, times in timed.items() if times["measured"])
     others = f"{measured} from measured tokens/s; others are estimates"
     notes = [others if measured else "all are estimates"]
-    notes += [f"Colab sessions needed ({hours} each)"] * sessions
+    if shows_sessions:
+        hours = " / ".join(f"{hours} h" for hours in SESSION_HOURS)
+        notes.append(f"Colab sessions needed ({hours} each)")
     lines = [*align(rows, numbers=True), ON_THE_CPU, f"times: {'; '.join(notes)}"]
-    return lines + [f"{name}: {one['basis']}" for name, one in known.items() if verbose]
+    if verbose:
+        lines += [f"{name}: {times['basis']}" for name, times in timed.items()]
+    return lines
 
 
 def format_duration(seconds: float) -> str:
+    """Write a time in seconds, minutes or hours."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes / 60:,.0f} h"
-
-
-def fit_time(pairs: int, *, on_gpu: bool, features: bool = False) -> float:
-    """Estimate the wall time of a first fit with default options, in seconds.
-
-    `features` says whether pairs have columns of numbers or categories beside their vectors.
-    """
-    sizes, seconds = np.array(FIT_S[on_gpu]).T
-    beyond = max(1.0, pairs / sizes[-1])  # in proportion to the largest that was measured
-    beyond *= WITH_FEATURES if features else 1.0
-    return float(beyond * np.exp(np.interp(np.log(max(1, pairs)), np.log(sizes), np.log(seconds))))

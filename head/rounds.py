@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import DamagedFile, RunError
-from abag.core.messages import counted, reporting, say
+from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.encoder_folder import LOGLIK
@@ -26,15 +26,7 @@ from abag.head.data.features import LOGLIKS, refuse_absent
 from abag.head.data.label_column import holds_numbers
 from abag.head.data.label_options import LabelOptions, PairColumnOptions
 from abag.head.data.label_unit import AS_IN_THE_RUN
-from abag.head.data.labels import (
-    CONFLICT_PKD,
-    LabelledPairs,
-    beside_name,
-    disagreement,
-    label_pairs,
-    report_counts,
-    spread_of,
-)
+from abag.head.data.labels import LabelledPairs, beside_name, label_pairs, report_counts
 from abag.head.data.likelihoods import with_logliks
 from abag.head.data.usual_values import USUAL_PKD, outside
 from abag.head.data.written_columns import written_by
@@ -42,13 +34,12 @@ from abag.head.design.batches import expect
 from abag.head.inputs import RunInputs, first_folders, vectors_of_pairs
 from abag.head.models.config import PRESETS, FitConfig, Preset
 from abag.head.prediction.reading import OF_LABELS, BadRows, ReadAs, as_in_the_run
+from abag.head.runs.conflicts import refuse_contradictions, without_repeats
 from abag.head.runs.rounds import (
     MEASURED,
     NAMES,
-    SEQUENCES,
     measured_rows,
     read_measured_rows,
-    relations_of,
     rounds_of,
     written_label,
 )
@@ -60,9 +51,7 @@ if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable
     from abag.embed.sequences.tables import TableLike
     from abag.embed.store.store import Store
-    from abag.head.data.quantity import Quantity
 
-LISTED = 20
 NOT_INHERITED = frozenset(
     {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}
 )
@@ -104,15 +93,15 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
     before = saved.config
     given = {}
     preset = PRESETS[config.preset if config.preset != "small" else before["preset"]]
-    of_preset = {one.name for one in fields(Preset)}
-    for one in schema(FitConfig):
-        name = one.name
-        of_machine = one.declaration.get("may_change") and name != "epochs"
+    of_preset = {field.name for field in fields(Preset)}
+    for option in schema(FitConfig):
+        name = option.name
+        of_machine = option.declaration.get("may_change") and name != "epochs"
         if name in NOT_INHERITED or of_machine:
             continue
-        if getattr(config, name) != one.default or name not in before:
+        if getattr(config, name) != option.default or name not in before:
             continue
-        value = one.plain(before[name])
+        value = option.plain(before[name])
         if name in of_preset and value == getattr(preset, name):
             continue  # it was not given then, either
         given[name] = value
@@ -138,7 +127,9 @@ def join_round(table: TableLike, store: Store, config: FitConfig) -> Round:
     assert config.add is not None
     saved = read_run(user_path(config.add, "--add"))
     measured = read_measured_rows(saved.run, saved.quantity)
-    history = [*rounds_of(saved.run, saved.summary)] or [_first_round(saved)]
+    history = rounds_of(saved.run, saved.summary)
+    if not history:  # the first run has no list of rounds
+        history = [{"source": saved.summary["data"]["source"], "expected_best": None}]
     if int(measured["round"].max()) != len(history) - 1:
         msg = (
             f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
@@ -151,18 +142,19 @@ def join_round(table: TableLike, store: Store, config: FitConfig) -> Round:
     named = _columns_of_tables(config, measured, saved)
     new = _read_results(table, config, saved, given, named)
     rows = measured_rows(new)
-    _refuse_contradictions(measured, rows, new)
-    rows = _without_repeats(measured, rows, new.table.source)
+    refuse_contradictions(measured, rows, new)
+    rows = without_repeats(measured, rows, new.table.source)
     rows["round"] = int(measured["round"].max()) + 1
     joined = pd.concat([measured, rows], ignore_index=True)
     pairs = _label_joined(joined, store, config, saved, new, named)
     history.append({"source": new.table.source, "expected_best": _expected_best(new)})
-    columns = {r: n for r, n in saved.config["columns"].items() if r not in OF_LABELS}
-    of_round = {r: n for r, n in config.columns.items() if r not in OF_LABELS}
+    columns = {**saved.config["columns"], **config.columns}
+    for role in OF_LABELS & columns.keys():
+        del columns[role]
     antigen = saved.config["antigen"] if config.antigen is None else config.antigen
     remembered = replace(
         config,
-        columns={**columns, **of_round},
+        columns=columns,
         antigen=antigen,
         # in the unit of the run, which that of the results may not be
         no_binding=saved.config["no_binding"],
@@ -221,10 +213,6 @@ def _columns_of_tables(
     return named
 
 
-def _first_round(saved: SavedRun) -> dict[str, Any]:
-    return {"source": saved.summary["data"]["source"], "expected_best": None}
-
-
 # ---- the new results -----------------------------------------------------------------------------
 
 
@@ -243,18 +231,20 @@ def _read_results(
         table, replace(config, add=None), replace(ReadAs.of(saved.config), bad_rows="skip")
     )
     read = read_pairs(table, replace(reading, bad_rows="skip"))
+    names = [*map(str, read.names)]
     for name, what in named.named_columns.items():
-        refuse_absent(
-            name, [*map(str, read.names)], read.source, f"the run {saved.run} has as {what}"
-        )
-    column = read.columns.get("label", read.columns.get("pkd")) or _results_column(read, named)
+        refuse_absent(name, names, read.source, f"the run {saved.run} has as {what}")
+    column = read.columns.get("label", read.columns.get("pkd"))
+    if column is None:
+        column = _results_column(read, named)
     remembered = remembered_label(saved.config)
     if column is not None:
         if "label" not in read.columns:
             read = replace(read, columns={**read.columns, "pkd": column})
         if config.label is None:
             remembered = replace(remembered, column=column)
-    options = LabelOptions(**{one.name: getattr(config, one.name) for one in fields(LabelOptions)})
+    label_fields = [field.name for field in fields(LabelOptions)]
+    options = LabelOptions(**{name: getattr(config, name) for name in label_fields})
     if options.affinity_type is not None and not read.has("affinity_type"):
         options = replace(options, affinity_type=None)
     # the bound of non-binders, if not given, is that of the run, which `remembered` has in pKd
@@ -307,6 +297,7 @@ def _expected_best(pairs: LabelledPairs) -> float | None:
         return None
     of_first, place, mean, sigma = numbers.to_numpy(np.float64).T
     sign = quantity.sign
+    # all of the order came back
     if place.max() == len(place):
         return sign * float((sign * of_first).max())
     return sign * float(expect(sign * mean, sigma).best_of_first[-1])  # some have no result
@@ -322,113 +313,13 @@ def _results_column(table: SequenceTable, named: PairColumnOptions) -> str | Non
     if not of_rank:
         return None
     used = {*table.columns.values(), *named.named_columns}
-    free = [
-        name
-        for name in names[max(of_rank) + 1 :]
-        if name not in used and not written_by(name, names) and holds_numbers(table, name)
-    ]
-    return free[0] if len(free) == 1 else None
-
-
-# ---- what contradicts ----------------------------------------------------------------------------
-
-
-def _refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: LabelledPairs) -> None:
-    """Raise `RunError` if `new` rows, those of `pairs`, contradict what was measured before."""
-    source = pairs.table.source
-    quantity = pairs.quantity
-    labels = pd.concat([measured, new], ignore_index=True)
-    exact = labels.loc[labels["censored"] == "", "pkd"]
-    conflict = CONFLICT_PKD if quantity.affinity else spread_of(exact)
-    found = [
-        *_other_antibodies(measured, new),
-        *_other_labels(measured, new, quantity, conflict),
-    ]
-    if not found:
-        return
-    shown = "; ".join(found[:LISTED]) + f"; and {len(found) - LISTED:,} more" * (
-        len(found) > LISTED
-    )
-    msg = (
-        f"{source}: contradicts earlier rounds in {counted(len(found), 'row')}: {shown}. Expected "
-        "the same antibody under one name, and labels of one pair that differ by at most "
-        f"{quantity.show(conflict)} {quantity}. Correct or remove these rows."
-    )
-    raise RunError(msg)
-
-
-def _other_antibodies(measured: pd.DataFrame, new: pd.DataFrame) -> list[str]:
-    """List rows whose name is of another antibody in an earlier round."""
-    found = []
-    for role in ("antibody_name", "id"):
-        known: dict[str, dict[tuple[str, str], int]] = {}
-        earlier = zip(
-            measured[role], measured["heavy"], measured["light"], measured["round"], strict=True
-        )
-        for name, heavy, light, number in earlier:
-            known.setdefault(name, {}).setdefault((heavy, light), number)
-        antibodies = new.groupby(role)[["heavy", "light"]].apply(
-            lambda one: len(one.drop_duplicates())
-        )
-        cells = zip(new[role], new["heavy"], new["light"], new["row"], strict=True)
-        for name, heavy, light, row in cells:
-            is_number = name.replace(".", "", 1).isdigit()  # of rows, which each table counts anew
-            if not name or is_number or name not in known or (heavy, light) in known[name]:
-                continue
-            if len(known[name]) > 1 or antibodies[name] > 1:  # of a parent or family, not of one
-                continue
-            number = min(known[name].values())
-            found.append(f"row {row}: {name!r} is another antibody in round {number}")
-    return list(dict.fromkeys(found))
-
-
-def _other_labels(
-    measured: pd.DataFrame, new: pd.DataFrame, quantity: Quantity, conflict: float
-) -> list[str]:
-    """List rows whose label is far from that of the same pair in earlier rounds."""
-    both = pd.concat([measured.assign(is_new=False), new.assign(is_new=True)], ignore_index=True)
-    both["pair"] = both.groupby(_of_pair(both)).ngroup()
-    side = both["censored"].map({text: side for side, text in relations_of(quantity).items()})
-    rows = pd.DataFrame(
-        {"antibody": both["pair"], "antigen": 0, "pkd": both["pkd"], "censored": side}
-    )
-    of_all = disagreement(rows).droplevel(1)
-    own = [disagreement(rows[both["is_new"] == one]).droplevel(1) for one in (False, True)]
-    # what one round contradicts itself in is for --replicates
-    before = pd.concat(own).groupby(level=0).max().reindex(of_all.index)
-    far = of_all.index[(of_all > conflict) & ~(before > conflict)]
-    found = []
-    for pair in far:
-        earlier = both[(both["pair"] == pair) & ~both["is_new"]].iloc[0]
-        for _, row in both[(both["pair"] == pair) & both["is_new"]].iterrows():
-            found.append(
-                f"row {row['row']}: {quantity} {quantity.show(row['pkd'])}, but "
-                f"{quantity.show(earlier['pkd'])} in round "
-                f"{earlier['round']} for the same pair (row {earlier['row']} there)"
-            )
-    return found
-
-
-def _of_pair(rows: pd.DataFrame) -> list[str]:
-    """Return the columns in which the measurements of a pair are equal."""
-    return [*SEQUENCES, *(name for name in map(str, rows) if name.startswith("category:"))]
-
-
-def _without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Leave out measurements that the earlier rounds have; refuse a table of nothing else."""
-    same = [*_of_pair(measured), "pkd", "censored"]
-    known = pd.MultiIndex.from_frame(measured[same].round({"pkd": 9}))
-    repeated = pd.MultiIndex.from_frame(new[same].round({"pkd": 9})).isin(known)
-    if repeated.all():
-        msg = (
-            f"{source}: all {counted(len(new), 'measurement')} are in the earlier run; expected "
-            "the results of another round. Give the table that has them."
-        )
-        raise RunError(msg)
-    if repeated.any():
-        rows = counted(int(repeated.sum()), "measurement")
-        say(f"{source}: {rows} of earlier rounds, with the same labels, count once")
-    return new[~repeated].reset_index(drop=True)
+    results = []
+    for name in names[max(of_rank) + 1 :]:
+        if name in used or written_by(name, names):
+            continue
+        if holds_numbers(table, name):
+            results.append(name)
+    return results[0] if len(results) == 1 else None
 
 
 # ---- all rounds ----------------------------------------------------------------------------------

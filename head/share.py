@@ -1,7 +1,6 @@
-"""Predictors for others: written in the layout of the hub, sent there, and read from there.
+"""Predictors for others: written in the layout of the hub, and sent there.
 
-A manifest lists the files that are read, with their digests, which are checked each time. What was
-downloaded of a commit once is read without a network connection.
+`prediction.shared_folder` reads them, and checks each file against the manifest.
 """
 
 from __future__ import annotations
@@ -11,15 +10,11 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
 
-from abag.core.cache import cache_dir
-from abag.core.errors import DamagedFile, OptionError, OutputError
+from abag.core.errors import OptionError, OutputError
 from abag.core.files import (
-    check_names,
     is_partial,
     json_bytes,
     make_folder,
@@ -33,21 +28,23 @@ from abag.core.hub import (
     parse_address,
 )
 from abag.core.messages import say
-from abag.core.options import Options, option, user_path
+from abag.core.options import Options, option
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS, PLURAL
-from abag.embed.store.store_files import ADAPTER_PATHS, public_adapter_files, public_origin
+from abag.embed.store.store_files import public_adapter_files, public_origin
 from abag.head.prediction.predictor import Predictor
+from abag.head.prediction.shared_folder import (
+    ADAPTER_FILES,
+    MANIFEST,
+    READ,
+    make_manifest,
+    predictor_folder,
+)
 from abag.head.prediction.specs import RECORD, WEIGHTS
 
-MANIFEST = "manifest.json"
 CARD = "README.md"
 LICENCE = "LICENSE"
-# adapter/... of a store, by kind
-ADAPTER_FILES = tuple(f"{kind}-{path}" for kind in KINDS for path in ADAPTER_PATHS)
-READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
 NAMES = frozenset((MANIFEST, CARD, LICENCE, *READ))
-FORMAT = {"format": "abag-predictor", "version": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +130,10 @@ def describe_share(summary: ShareSummary) -> str:
     """Describe what was shared, and how it is read."""
     size = sum(summary["files"].values())
     lines = [f"{summary['to']}: {len(summary['files'])} files, {size:,} bytes"]
-    lines += [f"page       {summary['page']}"] if summary["page"] else []
-    return "\n".join(
-        [*lines, f"predict    abag predict TABLE --run {summary['to']} --store DIR --out FILE"]
-    )
+    if summary["page"]:
+        lines.append(f"page       {summary['page']}")
+    lines.append(f"predict    abag predict TABLE --run {summary['to']} --store DIR --out FILE")
+    return "\n".join(lines)
 
 
 # --- what is shared ------------------------------------------------------------------------------
@@ -160,9 +157,11 @@ def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
         held.append("which training sequences have smaller or larger errors than others")
     if predictor.category_noise:
         held.append(f"how large errors are by {', '.join(predictor.category_noise)}")
-    settings = [model.settings for part in predictor.parts for model in part.models]
-    residues = [setting.sides for setting in settings if isinstance(setting, ResidueSettings)]
-    kinds = {side.kind for sides in residues for side in sides}
+    kinds = set()
+    for part in predictor.parts:
+        for model in part.models:
+            if isinstance(model.settings, ResidueSettings):
+                kinds |= {side.kind for side in model.settings.sides}
     if kinds and not with_sequences:
         both_kinds = " and ".join(PLURAL[kind] for kind in KINDS if kind in kinds)
         held.append(f"sequences of training {both_kinds}")
@@ -221,8 +220,9 @@ def _public_record(folder: Path, weights: bytes, *, with_sequences: bool) -> byt
 
     content = read_inside(folder, RECORD)
     record = json.loads(content)
-    for view in [view for kind in KINDS for view in record[kind]["views"]]:
-        view["origin"] = public_origin(view["origin"])
+    for kind in KINDS:
+        for view in record[kind]["views"]:
+            view["origin"] = public_origin(view["origin"])
     if not with_sequences:
         record["reading"] |= {"antigen": "", "parent": ""}
     digest = record_digest(record, weights)
@@ -265,18 +265,19 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
     text = re.sub(r"--run [^`\n]*?(?=--store store)", lambda _: shell, text)
     if text.startswith("---\n"):  # shared before
         return text.encode()
-    used = [encoder.origin for kind in KINDS for encoder in predictor.spec(kind).encoders]
-    base = [hub_source(origin).name for origin in used if public_origin(origin) == origin]
+    base = []
+    for encoder in (*predictor.antibody.encoders, *predictor.antigen.encoders):
+        if public_origin(encoder.origin) == encoder.origin:  # not a folder of this machine
+            base.append(hub_source(encoder.origin).name)
     about: dict[str, object] = {"license": licence or "other"}
     if licence is None:
         about |= {"license_name": "see-license", "license_link": LICENCE}
-    absent = {"antigen": predictor.no_antigen, "affinity": not predictor.quantity.affinity}
     tags = ["abag", "antibody", "antigen", "affinity", "protein"]
-    about |= {
-        "library_name": "abag",
-        "pipeline_tag": "tabular-regression",
-        "tags": [tag for tag in tags if not absent.get(tag, False)],
-    }
+    if predictor.no_antigen:
+        tags.remove("antigen")
+    if not predictor.quantity.affinity:
+        tags.remove("affinity")
+    about |= {"library_name": "abag", "pipeline_tag": "tabular-regression", "tags": tags}
     if named := [name for name in base if "/" in name]:
         about["base_model"] = named
     # JSON is YAML, and needs no quoting rules of its own
@@ -288,8 +289,8 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
 
 
 def _announce(where: object, files: Mapping[str, bytes], verb: str, held: str) -> None:
-    listed = ", ".join(f"{name} ({len(content):,} bytes)" for name, content in files.items())
-    say(f"{where}: {verb} {listed}. {held}")
+    sizes = [f"{name} ({len(content):,} bytes)" for name, content in files.items()]
+    say(f"{where}: {verb} {', '.join(sizes)}. {held}")
 
 
 def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
@@ -318,95 +319,11 @@ def _send(
     listed = hub.files(before)
     replaced = ", and replacing what differs" * (RECORD in listed)
     _announce(address, files, f"sending what is new{replaced}, of", held)
-    if stale := sorted(NAMES & listed.keys() - files.keys()):
+    stale = sorted(NAMES & listed.keys() - files.keys())
+    if stale:
         say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
     message = "Share a predictor with abag"
     commit = hub.commit(files, message=message, remove=stale)
     sizes = {name: len(content) for name, content in files.items()}
     sent = [*files] if commit != before else []
     return ShareSummary(to=address.at(commit), page=hub.page, files=sizes, sent=sent)
-
-
-# --- reading what was shared ---------------------------------------------------------------------
-
-
-def make_manifest(files: Mapping[str, bytes]) -> bytes:
-    """Return the content of manifest.json for files by name; the card may change later."""
-    records = {name: _record(files[name]) for name in sorted(files) if name in READ}
-    return json_bytes({**FORMAT, "files": records})
-
-
-def _record(content: bytes) -> dict[str, object]:
-    return {"bytes": len(content), "sha256": sha256(content).hexdigest()}
-
-
-def check_manifest(folder: Path) -> None:
-    """Check the names of the files of a shared predictor, and each against its digest."""
-    path = folder / MANIFEST
-    try:
-        written = json.loads(read_inside(folder, MANIFEST))
-        files = dict(written["files"])
-        format_fields = {name: written[name] for name in FORMAT}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        msg = f"{path}: is not the manifest of a predictor ({error}). Get the predictor again."
-        raise DamagedFile(msg) from error
-    check_names(path, files, READ)
-    if format_fields != FORMAT:
-        msg = (
-            f"{path}: {format_fields} is not supported; this abag reads {FORMAT}. Have the "
-            "predictor shared again, or use the version of abag that wrote it."
-        )
-        raise DamagedFile(msg)
-    unlisted = {name for name in READ if name in (RECORD, WEIGHTS) or (folder / name).exists()}
-    for name in sorted(unlisted - files.keys()):
-        msg = f"{folder / name}: is not listed in {MANIFEST}. Get the predictor again."
-        raise DamagedFile(msg)
-    for name, expected in files.items():
-        try:
-            is_same = _record(read_inside(folder, name)) == expected
-        except OSError as error:
-            msg = f"{folder / name}: cannot be read ({error}). Get the predictor again."
-            raise DamagedFile(msg) from error
-        if not is_same:
-            msg = (
-                f"{folder / name}: differs from its digest in {MANIFEST}; expected the file that "
-                "was shared. Remove the folder and get it again."
-            )
-            raise DamagedFile(msg)
-
-
-def predictor_folder(path: Path | str) -> Path:
-    """Return the folder of a predictor, or of a run; download it if `path` is an address."""
-    if not is_hub_address(path):
-        folder = user_path(path, "run")
-        if (folder / MANIFEST).exists():
-            check_manifest(folder)
-        return folder
-    address = parse_address(path, "model")
-    place = cache_dir() / "hub" / address.name
-    commit = address.commit
-    if commit is None or not (place / commit / MANIFEST).exists():
-        hub = Repository(address)
-        commit = hub.head()
-        if address.commit is None:
-            say(f"{address}: commit {commit}; for exactly this predictor, add @{commit}.")
-        if not (place / commit / MANIFEST).exists():
-            _save(hub, commit, place / commit)
-    check_manifest(place / commit)
-    return place / commit
-
-
-def _save(hub: Repository, commit: str, folder: Path) -> None:
-    listed = hub.files(commit)
-    if MANIFEST not in listed or RECORD not in listed:
-        where = hub.address.at(commit)
-        msg = f"{where}: holds no predictor; expected a repository written by abag share."
-        raise DamagedFile(msg)
-    with TemporaryDirectory() as scratch:
-        arrived = Path(scratch) / "arrived"
-        names = [name for name in (*READ, MANIFEST) if name in listed]
-        hub.download({name: listed[name] for name in names}, commit, arrived)
-        check_manifest(arrived)
-        for name in names:
-            make_folder((folder / name).parent)
-            write_bytes(folder / name, read_inside(arrived, name))

@@ -24,10 +24,6 @@ __all__ = [
 {names}
 ]
 
-def encode_like_store(
-    store: Path, table: pd.DataFrame, folders: Mapping[Kind, EncoderFolder]
-) -> None: ...
-def load_predictor(path: Path | str) -> Predictor: ...
 '''
 
 
@@ -43,7 +39,6 @@ def stub():
 
 
 TYPES = {
-    "EncoderFolder": "abag.embed.store.encoder_folder", "Kind": "abag.embed.sequences.chains",
     "AdaptSummary": "abag.adapt.train", "EmbedSummary": "abag.embed.embed",
     "ExportSummary": "abag.embed.store.export", "ResidueSummary": "abag.embed.residue_files",
     "ResidueVectors": "abag.embed.residues", "TableLike": "abag.embed.sequences.tables",

@@ -34,8 +34,8 @@ from abag.head.data.label_options import SplitOptions
 from abag.head.data.labels import label_pairs
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TRAIN, split_frame
+from abag.head.training.batches import steps_per_epoch
 from abag.head.training.checkpoint import load
-from abag.head.training.stack import steps_per_epoch
 
 SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu"}
 

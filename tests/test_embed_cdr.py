@@ -9,7 +9,7 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag.core.errors import OptionError, StoreError
-from abag.embed.encode import weigh_cdrs
+from abag.embed.cdr_pooling import weigh_cdrs
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.registry import FAMILIES

@@ -16,10 +16,10 @@ from trastuzumab import LIGHT as VL
 
 import abag
 from abag.core.errors import TableError
-from abag.embed.sequences import domains, parsing
+from abag.embed.sequences import contents, domain_types, domains, parsing
+from abag.embed.sequences.domain_types import chain_types
 from abag.embed.sequences.domains import variable_domain
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.parsing import chain_types
 from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.demo import demo_table
 
@@ -68,8 +68,8 @@ def test_the_motifs_agree_with_the_domains_that_immunum_finds(chain, tail, data)
         residues[at] = data.draw(st.sampled_from("ACDEFGHIKLMNPQRSTVWY"))
     chain = "".join(residues) + tail
     types = chain_types(chain)
-    assert types == [domain.chain for domain in parsing.find_domains(chain)]
-    if parsing._VARIABLE_DOMAIN.fullmatch(chain):
+    assert types == [domain.chain for domain in domains.find_domains(chain)]
+    if domain_types._VARIABLE_DOMAIN.fullmatch(chain):
         assert variable_domain(chain) == chain
 
 
@@ -132,6 +132,13 @@ def test_few_exchanged_rows_are_counted_and_exchanged_only_on_request():
 ANTIGENS = ["KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG" * 2, "MKTAYIAKQRQISFVKSHF" * 6]
 
 
+@pytest.mark.parametrize("chains", [("", VH), (VL, ""), (VH + "GGGGS" * 3 + VL, "")])
+def test_a_chain_that_is_put_into_its_place_has_a_known_domain(chains):
+    heavy, light = zip((VH, VL), (VH, VL), chains, strict=True)
+    notes = read(heavy, light, chains="auto").notes
+    assert not [note for note in notes if "no variable domain" in note]
+
+
 @pytest.mark.parametrize("light", ["", VL])
 def test_a_table_with_antigens_and_heavy_chains_exchanged_is_refused(light):
     frame = pd.DataFrame({"heavy": [*ANTIGENS, "M|K"], "light": light, "antigen": [VH, D13_H, VH]})
@@ -184,8 +191,8 @@ def test_chunks_agree_with_the_whole_table(monkeypatch):
 
 
 def test_nothing_is_looked_up_for_antibodies_as_usual(monkeypatch):
-    monkeypatch.setattr(parsing, "find_domains", None)
-    monkeypatch.setattr(parsing, "variable_domain", None)
+    monkeypatch.setattr(domain_types, "find_domains", None)
+    monkeypatch.setattr(domain_types, "variable_domain", None)
     heavies = [VH, D13_H, "QVQ", VH]
     lights = [VL, LAMBDA, "DIQ", ""]
     assert read(heavies, lights).antibodies.forms[:2] == ["", ""]
@@ -212,10 +219,12 @@ def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
 @pytest.fixture
 def numbered(monkeypatch):
     """The chains that were numbered to find their places."""
-    monkeypatch.setattr(parsing, "CHECKED_AT_MOST", 0)
+    monkeypatch.setattr(contents, "CHECKED_AT_MOST", 0)
     chains = []
-    find = parsing.find_domains
-    monkeypatch.setattr(parsing, "find_domains", lambda chain: chains.append(chain) or find(chain))
+    find = domain_types.find_domains
+    monkeypatch.setattr(
+        domain_types, "find_domains", lambda chain: chains.append(chain) or find(chain)
+    )
     return chains
 
 

@@ -15,12 +15,13 @@ from drawn import COMPOSITION
 
 import abag
 from abag.core.errors import AbagError, ColumnError, TableError
-from abag.embed.sequences import table_writer, tables
+from abag.embed.sequences import table_files, table_writer
 from abag.embed.sequences.columns import find_columns
+from abag.embed.sequences.delimited import Chunk
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.table_writer import writing_table
-from abag.embed.sequences.tables import Chunk, read_table, read_table_chunks
+from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.demo import demo_table
 from abag.head.data.units import TO_PKD
 
@@ -205,7 +206,7 @@ def test_a_new_format_is_an_entry_of_each_registry(tmp_path, monkeypatch):
     def open_writer(file):
         yield lambda frame: frame.to_json(file, orient="records", lines=True)
 
-    monkeypatch.setitem(tables.FORMATS, ".jsonl", read)
+    monkeypatch.setitem(table_files.FORMATS, ".jsonl", read)
     monkeypatch.setitem(table_writer.WRITERS, ".jsonl", open_writer)
     table = demo_table().head(20)[["heavy", "light", "antigen"]]
     path = tmp_path / "pairs.jsonl.gz"

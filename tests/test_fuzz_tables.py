@@ -23,8 +23,9 @@ from marks import in_ci
 
 from abag.core.errors import AbagError
 from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.table_files import FORMATS
 from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import FORMATS, read_table, read_table_chunks
+from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.data.labels import label_pairs
 
 GOOD = ["EVQLVESGGGLVQ", "DIQMTQSPSSLSA", "MKTAYIAKQR", "evqlves", "EVQ|DIQ"]

@@ -20,15 +20,13 @@ from limits import set_limits
 from scipy.stats import multivariate_normal
 
 from abag.head.models.gaussian_process import (
-    Chosen,
     GaussianProcess,
-    PairKernel,
-    SolvedKernels,
     _solve_inducing,
     fit_gaussian_process,
-    solved_kernels,
 )
+from abag.head.models.kernel_choice import Chosen, SolvedKernels, solved_kernels
 from abag.head.models.kernel_search import FoldLabels, SharedSearch, with_searches
+from abag.head.models.pair_kernels import PairKernel
 from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
 
 

@@ -12,8 +12,9 @@ from abag.core.errors import ColumnError, LabelError
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.label_options import LabelOptions
+from abag.head.data.label_reading import label_sense
 from abag.head.data.label_unit import name_affinity
-from abag.head.data.labels import label_pairs, label_sense
+from abag.head.data.labels import label_pairs
 from abag.head.data.units import TO_PKD
 from abag.head.plan import describe_plan, plan
 

@@ -11,11 +11,9 @@ from sklearn.metrics import r2_score
 
 from abag import FitConfig, OptionError
 from abag.head.data.quantity import Quantity
-from abag.head.evaluation import regime_scores
+from abag.head.evaluation import regime_scores, score_table
 from abag.head.evaluation.metrics import (
     METRICS,
-    MIN_ROWS_PER_ANTIGEN,
-    KnownOrder,
     MeasuredRows,
     Metric,
     average_folds,
@@ -26,10 +24,14 @@ from abag.head.evaluation.metrics import (
     metric_key,
     score,
     selectable_metrics,
-    spearman,
-    spearman_by_group,
     split_key,
     usual_key,
+)
+from abag.head.evaluation.ranks import (
+    MIN_ROWS_PER_ANTIGEN,
+    KnownOrder,
+    spearman,
+    spearman_by_group,
 )
 
 TIED = st.integers(0, 4).map(float)
@@ -355,7 +357,7 @@ def test_r2_compares_with_the_mean_of_the_test_pairs_and_skill_with_that_of_trai
     equal = regime(np.full(4, 7.9), np.full(4, 8.1))
     assert equal["r2"] is None
     assert equal["intervals"]["r2"] is None
-    assert "-" in regime_scores.describe_regimes([equal])[1]
+    assert "-" in score_table.describe_regimes([equal])[1]
 
 
 def test_an_anticorrelation_is_worse_than_chance():
@@ -367,6 +369,6 @@ def test_an_anticorrelation_is_worse_than_chance():
 def test_the_table_of_regimes_names_the_unit_of_the_labels():
     pkd = 8 + np.random.default_rng(0).normal(size=100)
     pic50 = Quantity(name="pIC50")
-    head, row = regime_scores.describe_regimes([regime(pkd, pkd)], pic50)
+    head, row = score_table.describe_regimes([regime(pkd, pkd)], pic50)
     assert "RMSE (pIC50)" in head
-    assert len(head) == len(row) == len(regime_scores.columns(pic50)) + 1
+    assert len(head) == len(row) == len(score_table.columns(pic50)) + 1

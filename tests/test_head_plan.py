@@ -12,14 +12,8 @@ from heads import MODELS, read_labelled
 from abag import plan
 from abag.embed.families.registry import guess_family
 from abag.embed.packing import Layout
-from abag.head.plan import (
-    FIT_S,
-    GPUS,
-    WITH_FEATURES,
-    describe_plan,
-    fit_time,
-    format_duration,
-)
+from abag.head.machines import FIT_S, GPUS, WITH_FEATURES, fit_time
+from abag.head.plan import describe_plan, format_duration
 
 
 def table(rows=60, antigen_length=200, **columns):

@@ -29,7 +29,7 @@ import abag
 from abag import EncoderError, MissingVectors, PredictionError, SequenceError, TableError
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import read_table, read_table_chunks
-from abag.head.prediction.predict import by_antibody
+from abag.head.prediction.pair_sources import by_antibody
 from abag.head.prediction.sequences import SequenceCollector, Sequences
 
 OURS = ["pkd_predicted", "sigma", "regime", "far", "why_far"]

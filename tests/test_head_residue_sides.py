@@ -14,8 +14,8 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 import abag
 from abag import FitConfig, TrainingError
 from abag.head.models.parts import RunParts
+from abag.head.models.residue_columns import OneHot
 from abag.head.models.residues import (
-    OneHot,
     OneHotRidgeSettings,
     ResidueSettings,
     SideColumns,

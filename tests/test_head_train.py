@@ -44,7 +44,7 @@ from abag import (
     RunError,
     TrainingError,
 )
-from abag.head.training.stack import cosine_rates, make_epoch_batches
+from abag.head.training.batches import cosine_rates, make_epoch_batches
 
 QUICK = drawn.QUICK | {"split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3}
 
@@ -158,6 +158,16 @@ def test_the_run_folder_contains_the_documented_files(case):
     assert set(splits["split"]) == {"train", "validation", "test"}
     assert len(splits) == len(case.frame)
     assert not list(run.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("epochs", [3, 4])
+def test_sigma_of_members_without_weight_is_the_one_that_was_measured(case, epochs):
+    summary, _ = quick_fit(case, members=3, epochs=epochs, lr=1e-3)  # hardly trained
+    (weights,) = (regime["weights"] for regime in summary["regimes"])
+    assert "mlp" not in weights
+    out = case.at / "scores.csv"
+    abag.predict(case.frame, case.at / "run", out=out, store=case.store)
+    assert pd.read_csv(out)["sigma"].nunique() > 1
 
 
 def test_scores_are_computed_from_the_written_predictions(case):

@@ -12,9 +12,10 @@ from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_options import TableOptions
 from abag.head.data.affinities import BOUND_OF_A_NON_BINDER
 from abag.head.data.cells import read_bounds
+from abag.head.data.headers import read_header
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.labels import label_pairs
-from abag.head.data.units import HIGHER_IS_STRONGER, TO_PKD, read_header, to_pkd
+from abag.head.data.units import HIGHER_IS_STRONGER, TO_PKD, to_pkd
 
 RT_LN10 = 1.987204259e-3 * 298.15 * np.log(10)  # kcal/mol
 PKD = np.linspace(5, 11, 12).round(2)

@@ -12,10 +12,11 @@ from marks import in_ci
 import abag
 from abag.core.errors import OptionError
 from abag.head.data.vectors import Standardizer
-from abag.head.models import gaussian_process as kernels
+from abag.head.models import pair_kernels as kernels
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
-from abag.head.models.gaussian_process import Side, fit_gaussian_process, view_weights
+from abag.head.models.gaussian_process import fit_gaussian_process
+from abag.head.models.pair_kernels import Side, view_weights
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.training_rows import TrainingRows
 from abag.head.plan import plan

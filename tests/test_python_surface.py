@@ -77,11 +77,20 @@ KEYWORDS = {option.flag: option for option in schema(abag.FitConfig)} | {"--run"
         ("Or skip it with --bad-rows skip.", 'Or skip it with bad_rows="skip".'),
         ("use another --run folder", "use another run folder"),
         ("It is empty. Run abag embed T --limit 3.", "It is empty. Run abag embed T --limit 3."),
+        ("Give --lr 2, or run abag embed T --lr 2.", "Give lr=2, or run abag embed T --lr 2."),
         ("--kills: not ours", "--kills: not ours"),
     ],
 )  # fmt: skip
 def test_flags_in_messages_become_keywords_except_in_commands(text, expected):
     assert in_python(text, KEYWORDS) == expected
+
+
+def test_an_error_carries_the_options_that_it_names_as_they_are_spelled():
+    error = OptionError("--best and --above: cannot be combined. Remove --above.")
+    assert error.options == ("--best", "--above")
+    with pytest.raises(OptionError) as caught:
+        abag.fit("pairs.csv", "store", "run", batch_size=12, lr=20)
+    assert caught.value.options == ("lr",)
 
 
 def test_an_error_of_a_public_function_names_its_keywords(tmp_path):

@@ -15,8 +15,9 @@ from abag.head.data.label_options import SplitOptions
 from abag.head.data.labels import label_pairs
 from abag.head.evaluation import regime_scores
 from abag.head.regimes.clusters import PairGroups
-from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
+from abag.head.regimes.folds import all_pairs, measure_regimes
 from abag.head.regimes.recognition import KnownSequences, Recogniser
+from abag.head.regimes.regime_folds import RegimesOfTable
 from abag.head.regimes.regimes import (
     KNOWN,
     NEW,
@@ -122,7 +123,7 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
 
 @pytest.mark.parametrize("split", ["auto", "random"])
 def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypatch, split):
-    monkeypatch.setattr("abag.head.regimes.folds.LARGE_TABLE", 400)
+    monkeypatch.setattr("abag.head.regimes.regime_folds.LARGE_TABLE", 400)
     rng = np.random.default_rng(3)
     heavy = draw_chains(rng, 400, 100)
     target = draw_chain(rng, 90)

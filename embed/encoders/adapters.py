@@ -135,6 +135,7 @@ def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
     """Hash an adapter's files and the digest of its encoder's weights: 32 hexadecimal digits."""
     running = hashlib.blake2b(weights.encode(), digest_size=16)
     for name, content in sorted(files.items()):
+        # with its length: else bytes could move from one file to the next
         running.update(f"\0{name}\0{len(content)}\0".encode() + content)
     return running.hexdigest()
 
@@ -166,9 +167,9 @@ def _read_record(folder: Path) -> dict[str, Any]:
         raise EncoderError(msg)
     sides: Any = record.get("sides")
     texts = [record.get("name")]
-    if isinstance(sides, dict) and all(isinstance(side, dict) for side in sides.values()):
-        for side in sides.values():
-            texts += [side.get(key) for key in _SIDE_KEYS]
+    for side in sides.values() if isinstance(sides, dict) else ():
+        digests = side if isinstance(side, dict) else {}
+        texts += [digests.get(key) for key in _SIDE_KEYS]
     if len(texts) == 1 or not all(isinstance(text, str) for text in texts):
         msg = f"{path}: lacks the name or the digests of an adapter. Copy the whole folder again."
         raise DamagedFile(msg)

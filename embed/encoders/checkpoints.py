@@ -70,10 +70,11 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
         msg = (
             f"encoder {name!r}: not an alias and not an existing folder; {meant}, a hub name "
-            f"(owner/model) or a checkpoint folder{'?' * bool(near)}"
+            f"(owner/model) or a checkpoint folder{'?' if near else ''}"
         )
         raise EncoderNotFound(msg)
     reason = Exception()
+    # local first: what is on disk needs no network
     for local in (True, False) if download else (True,):
         try:
             folder = _fetch(source, local=local)
@@ -192,8 +193,9 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
     name = config.get("model_type")
     family = family or family_of(config)
     if family is None:
-        types = dict.fromkeys(f.model_type for f in FAMILIES.values() if f.model_type)
-        msg = f"{path}: model_type {name!r} is not supported; expected one of {', '.join(types)}"
+        types = [family.model_type for family in FAMILIES.values() if family.model_type]
+        listed = ", ".join(dict.fromkeys(types))
+        msg = f"{path}: model_type {name!r} is not supported; expected one of {listed}"
         raise EncoderError(msg)
     for key in filter(config.get, _QUANTISED):
         msg = (
@@ -323,6 +325,7 @@ def tiny_folder(name: str) -> Path:
     files = _random_files(TINY_CONFIG[name], seed=0, with_head=has_head)
     for file_name, data in files.items():
         path = folder / file_name
+        # the cache outlives versions of abag, which may draw other weights
         if not path.is_file() or path.read_bytes() != data:
             write_bytes(path, data)
     return folder

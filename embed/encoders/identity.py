@@ -101,6 +101,7 @@ def identify(
     }
     if settings := family.settings(checkpoint.config):
         meaning["config"] = settings
+    # else the ids are those of the family, which TOKENS_VERSION stands for
     if layout.vocabulary is not family.vocabulary:
         meaning["ids"] = layout.spans((RESIDUES,))[0].ids.tolist()
     canonical = json.dumps(meaning, sort_keys=True).encode()
@@ -157,9 +158,10 @@ def vocabulary_of(checkpoint: EncoderCheckpoint) -> Vocabulary:
         in_files = {ids[token] for ids in files if token in ids}
         if in_files != expected:
             theirs = " or ".join(map(str, sorted(in_files))) or "none"
+            ours = "none" if wanted is None else str(wanted)
             msg = (
                 f"{checkpoint.origin}: its tokenizer disagrees with abag's vocabulary: the id of "
-                f"{token} is {theirs}, expected {'none' if wanted is None else wanted}. Use a "
+                f"{token} is {theirs}, expected {ours}. Use a "
                 "checkpoint of the family that config.json names, with all files of its tokenizer."
             )
             raise EncoderError(msg)
@@ -173,7 +175,10 @@ def _used_tokens(family: Family) -> dict[str, int | None]:
     special = (vocabulary.start, vocabulary.end, vocabulary.separator)
     ids = [*special, *(vocabulary.chain_tokens or ()), *vocabulary.encode(RESIDUES).tolist()]
     used: dict[str, int | None] = {texts[i]: i for i in ids if i is not None}
-    return used | {letter: None for letter in RESIDUES if letter not in family.tokens}
+    for letter in RESIDUES:
+        if letter not in family.tokens:
+            used[letter] = None
+    return used
 
 
 def _read_vocabulary(
@@ -194,8 +199,9 @@ def _read_vocabulary(
         size = int(checkpoint.config["vocab_size"])
         used = [vocabulary.start, vocabulary.end, *vocabulary.encode(RESIDUES).tolist()]
         # X, the last, may have the id of unknown tokens
-        unique = len(set(used[:-1])) == len(used) - 1
-        if not unique or not all(0 <= i < size for i in used if i is not None):
+        is_unique = len(set(used[:-1])) == len(used) - 1
+        numbers = [i for i in used if i is not None]
+        if not is_unique or min(numbers) < 0 or max(numbers) >= size:
             problem = f"has ids that are not unique, or above {size - 1}"
     if problem:
         msg = (
@@ -210,15 +216,18 @@ def _read_files(folder: Path) -> list[Mapping[str, int]]:
     """Read the ids of tokens from each file of a tokenizer in a folder."""
     vocabularies: list[Mapping[str, int]] = []
     problem = f"none of {', '.join(_READERS)}"
-    for name in filter(lambda name: (folder / name).is_file(), _READERS):
+    for name, read in _READERS.items():
+        if not (folder / name).is_file():
+            continue
         try:
-            ids = {str(token): int(i) for token, i in _READERS[name](folder / name)}
+            ids = {str(token): int(i) for token, i in read(folder / name)}
         except Exception as error:  # noqa: BLE001 - tokenizers and sentencepiece raise nothing narrower
             vocabularies = []
             problem = f"{name}: {first_line(error)}"
             break
         # a marker of the start of a word, where residues are words
-        vocabularies.append({token.removeprefix("▁"): i for token, i in ids.items()} | ids)
+        without_marker = {token.removeprefix("▁"): i for token, i in ids.items()}
+        vocabularies.append(without_marker | ids)
     if not vocabularies:
         msg = (
             f"{folder}: no readable tokenizer ({problem}); "
@@ -247,15 +256,18 @@ def _pipeline(path: Path) -> _Ids:
     content = _json(path)
     vocabulary = content["model"]["vocab"]
     if isinstance(vocabulary, list):  # of a unigram model: tokens with their scores
-        yield from ((token, i) for i, (token, _) in enumerate(vocabulary))
+        for i, (token, _) in enumerate(vocabulary):
+            yield token, i
     else:
         yield from vocabulary.items()
-    yield from ((token["content"], token["id"]) for token in content.get("added_tokens") or ())
+    for added in content.get("added_tokens") or ():
+        yield added["content"], added["id"]
 
 
 def _pieces(path: Path) -> _Ids:
     from sentencepiece import SentencePieceProcessor
 
+    # not T5Tokenizer(vocab_file=...): transformers 5 ignores the file without a word
     pieces: Any = SentencePieceProcessor(model_proto=path.read_bytes())
     return ((pieces.id_to_piece(i), i) for i in range(len(pieces)))
 
@@ -268,7 +280,8 @@ def _settings(path: Path) -> _Ids:
 def _literal(path: Path) -> _Ids:
     """Return the tokens of a dictionary in Python source, which is not run."""
     source = path.read_text(encoding="utf-8")
-    items: _Ids = ast.literal_eval(source[source.index("{") : source.index("}") + 1]).items()
+    dictionary = source[source.index("{") : source.index("}") + 1]
+    items: _Ids = ast.literal_eval(dictionary).items()
     return items
 
 

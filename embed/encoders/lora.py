@@ -116,6 +116,7 @@ class LoraEncoder(torch.nn.Module):
         for parameter in self.factors().values():
             parameter.data = parameter.data.to(plan.device, torch.float32)
         if gradient_checkpointing:
+            # the reentrant form needs an input with gradients: frozen embeddings have none
             for layer in attrgetter(family.layer_list)(self._model):
                 layer.forward = partial(recompute, layer.forward, use_reentrant=False)
         self._pad_id = family.vocabulary.pad

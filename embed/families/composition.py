@@ -55,6 +55,7 @@ class _ResidueComposition:
 
         ids_T = batch.ids.astype(np.int64)
         lengths_N = np.diff(batch.offsets)
+        # of torch, as above: NumPy's logarithm may differ in the last bit
         log_N = torch.from_numpy(lengths_N).float().log().numpy()
         starts, columns = _kmers(batch)
         n_poolings = batch.weights.shape[1]
@@ -62,6 +63,7 @@ class _ResidueComposition:
         first_T = np.repeat(np.arange(len(sums)) * n_poolings * self.width, np.diff(batch.bounds))
         for p, weight_T in enumerate(np.ascontiguousarray(batch.weights.T)):
             residue_T = first_T + p * self.width
+            # in the order of the tokens, in which `pool_tokens` adds
             np.add.at(sums.ravel(), residue_T + ids_T, weight_T)
             log_T = np.repeat(log_N, lengths_N)
             np.add.at(sums.ravel(), residue_T + len(_LETTERS), log_T * weight_T)

@@ -61,6 +61,7 @@ class FaesmEncoder:
         self.width = int(checkpoint.config["hidden_size"])
         self._pad_id = int(checkpoint.config["pad_token_id"])
         self._device = plan.device
+        # without flash-attn, FAESM raises a NameError unless it is told not to use it
         config = EsmConfig.from_dict({**checkpoint.config, "use_fa": flash})
         model = faesm.FAEsmModel(config, add_pooling_layer=False)
         self._model = model.eval().requires_grad_(False)

@@ -295,13 +295,13 @@ class PackedLayerNormEncoder(PackedEncoder):
         self, weights: EncoderWeights, at: str, names: tuple[str, ...], rows: int, columns: int
     ) -> tuple[Tensor, Tensor]:
         """Read weights, shape (rows, columns), and biases, shape (rows,), of which some are 0."""
-        part = rows // len(names)
         full = torch.float32
-        weight = [weights(f"{at}.{name}.weight", part, columns, dtype=full) for name in names]
+        weight = _read_stacked(weights, at, names, rows, columns, full)
         if not self._architecture.biased:
-            return torch.cat(weight), torch.zeros(rows, device=self._device)
+            return weight, torch.zeros(rows, device=self._device)
+        part = rows // len(names)
         bias = [weights(f"{at}.{name}.bias", part, dtype=full) for name in names]
-        return torch.cat(weight), torch.cat(bias)
+        return weight, torch.cat(bias)
 
     def _hidden_states(
         self, ids_T: Tensor, geometry: BatchGeometry, read: Set[int]
@@ -328,6 +328,19 @@ class PackedLayerNormEncoder(PackedEncoder):
                 x_TD = y_TD
             ops.add_linear_(x_TD, self._feed(y_TD, layer.up, layer.up_bias), layer.down_DF)
         yield ops.layer_norm(x_TD, self._last_shift_D, *self._last_norm, eps)
+
+
+def _read_stacked(
+    weights: EncoderWeights,
+    at: str,
+    names: tuple[str, ...],
+    rows: int,
+    columns: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Read matrices of one height as one, shape (rows, columns)."""
+    part = rows // len(names)
+    return torch.cat([weights(f"{at}.{name}.weight", part, columns, dtype=dtype) for name in names])
 
 
 def _merge(norm: Norm, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -363,9 +376,10 @@ class PackedRmsNormEncoder(PackedEncoder):
         # all weights before they are scaled, and the residual stream
         self._wide = full if self._dtype is torch.float16 else self._dtype
         self._embed_VD = self._load_embedding(weights, self._wide)
-        self._layers = [
-            self._load_layer(weights, f"{declared.layers}.{i}") for i in range(self._shape.layers)
-        ]
+        self._layers = []
+        for i in range(self._shape.layers):
+            layer = self._load_layer(weights, f"{declared.layers}.{i}")
+            self._layers.append(layer)
         self._last_norm_D: Tensor | None = None
         if name := declared.last_norm:
             self._last_norm_D = weights(f"{name}.weight", d, dtype=full)
@@ -385,17 +399,11 @@ class PackedRmsNormEncoder(PackedEncoder):
         norm1_D, norm2_D = (
             weights(f"{at}.{name}.weight", d, dtype=torch.float32) for name in declared.norms
         )
-        rows = 3 * inner // len(declared.qkv)
-        qkv_3ID = torch.cat(
-            [weights(f"{at}.{name}.weight", rows, d, dtype=wide) for name in declared.qkv]
-        )
+        qkv_3ID = _read_stacked(weights, at, declared.qkv, 3 * inner, d, wide)
         query_ID, key_ID, value_ID = self._arrange_qkv(qkv_3ID).chunk(3)
         out_DI = weights(f"{at}.{declared.out}.weight", d, inner, dtype=wide)
         value_ID, out_DI, out_scale = self._fitted(norm1_D, value_ID, out_DI)
-        rows = (1 + bool(declared.gate)) * f // len(declared.up)
-        up = torch.cat(
-            [weights(f"{at}.{name}.weight", rows, d, dtype=wide) for name in declared.up]
-        )
+        up = _read_stacked(weights, at, declared.up, (1 + bool(declared.gate)) * f, d, wide)
         *gate, first = up.chunk(2) if declared.gate else (up,)
         down_DF = weights(f"{at}.{declared.down}.weight", d, f, dtype=wide)
         up, down_DF, down_scale = self._fitted(norm2_D, first, *gate, down_DF)

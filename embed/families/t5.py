@@ -58,9 +58,10 @@ T5 = Family(
     gated={"gated-silu": _GATED, "gated-gelu": replace(_GATED, activation="gelu_tanh")},
     transformers_class="T5EncoderModel",
     weight_prefix="transformer.",
+    # of T5ForConditionalGeneration, in which form IgT5 is on the hub
     unused_weights=("decoder.", "lm_head.", "qa_outputs."),
     tied_weights={"encoder.embed_tokens.weight": "shared.weight"},
-    fp32_weights=(".wo.weight",),
+    fp32_weights=(".wo.weight",),  # transformers keeps them so, too
     lora_targets=("q", "v"),
     lora_projections=("q", "k", "v", "o", "wi", "wo"),
     layer_list="encoder.block",

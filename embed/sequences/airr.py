@@ -44,7 +44,7 @@ _SOURCES = re.compile(
     "(study|subject|donor|patient|repertoire|sample|sampleprocessing|dataprocessing|"
     "rearrangementset|library)(id|name)?|gemgroup|origident"
 )
-"""Columns, by the letters and digits of their names, of what a ``cell_id`` is unique in."""
+"""Columns, by the letters of their names, of what a ``cell_id`` is unique in."""
 _LOCI = {"IGH": "heavy", "IGK": "light", "IGL": "light"}
 _PRODUCTIVE = frozenset(("t", "true", "1", "1.0", "y", "yes", "productive", ""))
 _NOT_PRODUCTIVE = frozenset(
@@ -99,7 +99,11 @@ def join_cells(
         raise ValueError(msg)
     # cells that were read as written may hold the texts of missing values
     values = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
-    sources = [name for name in map(str, values) if _SOURCES.fullmatch(_letters(name))]
+    sources = []
+    for name in map(str, values):
+        letters = re.sub("[^a-z]", "", name.lower())
+        if _SOURCES.fullmatch(letters):
+            sources.append(name)
     records = _read_records(values, sources)
     count_columns = [name for name in _COUNTS if name in values]
     counts = values[count_columns].apply(pd.to_numeric, errors="coerce")
@@ -122,11 +126,10 @@ def join_cells(
         "repeating a chain of the cell: left out": len(repeated),
         f"of less {' or '.join(counts)} than another of the cell: left out": len(fewer),
     }
-    remarks = [
-        f"{counted(int(number), 'rearrangement')} {reason}"
-        for reason, number in left_out.items()
-        if number
-    ]
+    remarks = []
+    for reason, number in left_out.items():
+        if number:
+            remarks.append(f"{counted(int(number), 'rearrangement')} {reason}")
     if read_anyway:
         remarks.append(
             f"{counted(read_anyway, 'antibody')} only of rearrangements that are not productive, "
@@ -142,10 +145,6 @@ def join_cells(
         remarks.append("chains of sequence_aa are cut to the variable domain")
     frame = _join(rearrangements.loc[chosen.index], values.loc[chosen.index], chosen)
     return frame, ReaderNotes(problems, tuple(remarks), cut)
-
-
-def _letters(name: str) -> str:
-    return re.sub("[^a-z]", "", name.lower())
 
 
 def _read_records(values: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
@@ -274,6 +273,10 @@ def _join(
     joined = pd.DataFrame({"id": records["id"]} | chains).groupby(records["cell"], sort=False)
     antibodies = joined.agg({"id": "first", **dict.fromkeys(ROLES, "".join)})
     others = values.drop(columns=[*_REPLACED], errors="ignore")
-    agree = others.groupby(records["cell"], sort=False).nunique(dropna=False).eq(1).all()
-    kept = rearrangements[[*others.columns[agree]]].groupby(records["cell"], sort=False).first()
-    return antibodies.join(kept.rename(columns={name: f"{name}.1" for name in antibodies}))
+    numbers_of_values = others.groupby(records["cell"], sort=False).nunique(dropna=False)
+    agree = numbers_of_values.eq(1).all()
+    agreeing = rearrangements[[*others.columns[agree]]]
+    kept = agreeing.groupby(records["cell"], sort=False).first()
+    # as pandas renames the second of two columns with one name
+    new_names = {name: f"{name}.1" for name in antibodies}
+    return antibodies.join(kept.rename(columns=new_names))

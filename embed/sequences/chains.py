@@ -36,10 +36,8 @@ MISSING_TEXT = frozenset(
     "nan|null".split("|")
 )
 """Cells of a text file that pandas reads as missing."""
-_WORDS = "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|heavy|light|kappa|lambda".split("|")
-NO_SEQUENCE = frozenset(
-    [*_WORDS, *(word.upper() for word in _WORDS), *(word.title() for word in _WORDS)]
-)
+_WORDS = "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|heavy|light|kappa|lambda"
+NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|"))
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
@@ -88,6 +86,7 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
     blake2b = hashlib.blake2b
     texts = ["\0".join((kind, *chains)).encode() for chains in sequences]
     keys = b"".join([blake2b(text, digest_size=KEY_BYTES).digest() for text in texts])
+    # bytearray: an array over bytes would be read-only
     return np.frombuffer(bytearray(keys), np.uint8).reshape(-1, KEY_BYTES)
 
 
@@ -114,6 +113,12 @@ def sequence_text(cell: object) -> str:
         msg = f"{_shortened(cell)} holds nucleotides; expected amino acids. Translate it."
         raise UnknownResidue(msg)
     return cell
+
+
+def shown_chains(chains: Chains) -> str:
+    """Return the chains of a sequence as messages show them: both ends, if they are long."""
+    text = "|".join(chains)
+    return text if len(text) <= 24 else f"{text[:12]}...{text[-6:]} ({len(text)} characters)"
 
 
 def antibody(heavy: object = "", light: object = "") -> Chains:

@@ -147,11 +147,13 @@ class SkippedRows:
         texts_by_reason: dict[tuple[str, str], list[str]] = {}
         for _, cell in bad:
             texts_by_reason.setdefault((cell.kind, cell.reason), []).append(cell.text)
-        parts = [
-            f"{reason}: {counted(len(texts), 'row')}, {counted(len(set(texts)), kind)}"
-            for (kind, reason), texts in texts_by_reason.items()
-        ]
-        lines = [f"{counted(len(bad), 'bad row')} skipped ({'; '.join(parts)})"] if bad else []
+        parts = []
+        for (kind, reason), texts in texts_by_reason.items():
+            rows = counted(len(texts), "row")
+            parts.append(f"{reason}: {rows}, {counted(len(set(texts)), kind)}")
+        lines = []
+        if bad:
+            lines.append(f"{counted(len(bad), 'bad row')} skipped ({'; '.join(parts)})")
         ordered = self._ordered()
         for reason, words in _ALWAYS_SKIPPED.items():
             places = [_place(row, cell) for row, cell in ordered if cell.reason == reason]
@@ -192,8 +194,6 @@ class SkippedRows:
 
     def write(self, path: Path) -> None:
         """Write a CSV with a line per row, in their order, but not over any other file."""
-        has_files = any(cell.file for _, cell in self.rows)
-        columns = (*COLUMNS, "file") if has_files else COLUMNS
         header = ",".join(COLUMNS)
         if path.exists() and not path.read_bytes().startswith(header.encode()):
             msg = (
@@ -201,8 +201,13 @@ class SkippedRows:
                 "Choose another --skipped."
             )
             raise TableError(msg)
-        lines = [(row, *cell[:4], cell.file)[: len(columns)] for row, cell in self._ordered()]
-        write_text(path, pd.DataFrame(lines, columns=columns).to_csv(index=False))
+        lines = []
+        for row, cell in self._ordered():
+            lines.append((row, cell.kind, cell.reason, cell.text, cell.error, cell.file))
+        table = pd.DataFrame(lines, columns=[*COLUMNS, "file"])
+        has_files = any(cell.file for _, cell in self.rows)
+        columns = [*COLUMNS, "file"] if has_files else [*COLUMNS]
+        write_text(path, table[columns].to_csv(index=False))
 
 
 def _place(row: int, cell: BadCell) -> str:
@@ -228,7 +233,10 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
 def count_line_breaks(frame: pd.DataFrame) -> int:
     """Count the cells of text files that contain a line break."""
     cells = frame.select_dtypes(exclude=["number", "bool"]).to_numpy(object)
-    return sum(isinstance(cell, str) and ("\n" in cell or "\r" in cell) for cell in cells.flat)
+    count = 0
+    for cell in cells.flat:
+        count += isinstance(cell, str) and ("\n" in cell or "\r" in cell)
+    return count
 
 
 def describe_counts(

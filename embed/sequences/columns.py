@@ -7,6 +7,7 @@ Column names are recognized as people write them (``VH``, ``Ab_heavy_chain_seq``
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
@@ -50,7 +51,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),
-    "mutations": (),  # embed.sequences.variants finds them where there is a parent
+    "mutations": (),  # embed.sequences.references finds them where there is a parent
     "antigen_mutations": (),
     "id": ("id|pairid|rowid",),
     "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
@@ -105,6 +106,11 @@ def find_columns(
     columns = {role: names[0] for role, names in fits.items() if len(names) == 1}
     ties = {role: names for role, names in fits.items() if len(names) > 1}
     return {**columns, **chosen}, ties
+
+
+def column_option(role: str, name: object) -> str:
+    """Spell the option that gives a role a column, as it is pasted into a shell."""
+    return f"--column {shlex.quote(f'{role}={name}')}"
 
 
 def quote_names(names: Iterable[Hashable]) -> str:

@@ -111,8 +111,10 @@ def split_domains(sequence: str) -> DomainSplit:
     # only a linker and the second copy of a heavy chain are removed; without a known domain, as in
     # some nanobodies, it is a heavy chain
     half = sequence[: len(sequence) // 2]
-    if half * 2 == sequence and [domain.chain for domain in find_domains(half)] == ["heavy"]:
-        return DomainSplit(half, "", "repeated")
+    if half * 2 == sequence:
+        chains = [domain.chain for domain in find_domains(half)]
+        if chains == ["heavy"]:
+            return DomainSplit(half, "", "repeated")
     domains = find_domains(sequence)
     if not domains:
         _refuse_unexplained(sequence, MAX_UNRECOGNIZED_RESIDUES)
@@ -138,14 +140,12 @@ def variable_domain(chain: str) -> str | None:
 
 def _end_of(domain: Domain, chain: str) -> int | None:
     """Return where the constant region starts, a J segment of usual length or the chain ends."""
-    motifs = _FRAMEWORK_4[domain.chain].finditer(chain, domain.start + CYSTEINE_104)
-    ends = (motif.start() + J_SEGMENT[domain.chain] for motif in motifs)
-    likely = [
-        end
-        for end in ends
-        if abs(end - domain.end) < ALIGNMENT_SLACK
-        or is_constant(chain[end : end + LONGEST_REMNANT], domain.chain)
-    ]
+    likely = []
+    for motif in _FRAMEWORK_4[domain.chain].finditer(chain, domain.start + CYSTEINE_104):
+        end = motif.start() + J_SEGMENT[domain.chain]
+        behind = chain[end : end + LONGEST_REMNANT]
+        if abs(end - domain.end) < ALIGNMENT_SLACK or is_constant(behind, domain.chain):
+            likely.append(end)
     end = max(likely, default=domain.end)
     # the domain may lack its last residues, or its J segment the motif
     around = range(end - ALIGNMENT_SLACK + 1, end + ALIGNMENT_SLACK)
@@ -160,11 +160,12 @@ def _end_of(domain: Domain, chain: str) -> int | None:
 @lru_cache(4096)  # a library often has one light chain
 def find_domains(sequence: str) -> tuple[Domain, ...]:
     """Find the variable domains of a chain or string, in their order."""
-    return tuple(
-        Domain(numbered.chain, numbered.query_start, numbered.query_end + 1)
-        for numbered in _annotator().number_domains(sequence)
-        if _is_domain(numbered, sequence)
-    )
+    domains = []
+    for numbered in _annotator().number_domains(sequence):
+        if _is_domain(numbered, sequence):
+            end = numbered.query_end + 1  # immunum counts the last residue
+            domains.append(Domain(numbered.chain, numbered.query_start, end))
+    return tuple(domains)
 
 
 def locate_positions(sequence: str, chain: ChainName, scheme: str = "imgt") -> dict[str, int]:
@@ -213,10 +214,12 @@ def _refuse_unexplained(residues: str, most: int = MAX_EXTRA_RESIDUES) -> None:
 
 def _split_at_boundary(sequence: str, domains: tuple[Domain, ...]) -> DomainSplit:
     chains = [domain.chain for domain in domains]
-    fragment = min(domain.end - domain.start for domain in domains) < WHOLE_DOMAIN
-    if sorted(chains) != ["heavy", "light"] or fragment:
+    shortest = min(domain.end - domain.start for domain in domains)
+    has_fragment = shortest < WHOLE_DOMAIN
+    if sorted(chains) != ["heavy", "light"] or has_fragment:
+        fragment = ", one a fragment" if has_fragment else ""
         msg = (
-            f"holds the variable domains {' + '.join(chains)}{', one a fragment' * fragment}; "
+            f"holds the variable domains {' + '.join(chains)}{fragment}; "
             "expected one heavy and one light. Give complete ones in two columns or as heavy|light."
         )
         raise UnsureDomains(msg)

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -19,17 +18,11 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES
-from abag.embed.sequences.parsing import roles_by_content, with_roles
-from abag.embed.sequences.resolve import find_references, with_references
+from abag.embed.sequences.contents import roles_by_content, with_roles
+from abag.embed.sequences.references import find_references, with_references
+from abag.embed.sequences.table_files import EXCEL, bare_suffix
 from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import (
-    EXCEL,
-    OneTable,
-    Table,
-    TableLike,
-    bare_suffix,
-    read_table_chunks,
-)
+from abag.embed.sequences.tables import OneTable, Table, TableLike, read_table_chunks
 
 FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""
@@ -120,38 +113,40 @@ def join_tables(
         If a table cannot be read, is given twice, or has two columns for what is one in another.
     """
     sources = _name_tables(tables)
-    tops = [
-        _read_top(table, source, options, kinds)
-        for table, source in zip(tables, sources, strict=True)
-    ]
-    canonical: dict[str, str] = {}
-    for _, top in tops:
+    canonical: dict[str, str] = {}  # the name of a role's column, of the first table that has one
+    tops = []
+    for table, source in zip(tables, sources, strict=True):
+        table_options, top = _read_top(table, source, options, kinds)
+        tops.append((table, table_options, top))
         for role, name in top.columns.items():
             canonical.setdefault(role, name)
-    parts = [
-        _part(table, source, table_options, top, canonical)
-        for table, source, (table_options, top) in zip(tables, sources, tops, strict=True)
-    ]
-    names = [*dict.fromkeys(chain.from_iterable(part.names for part in parts))]
-    file_column = next((name for name in FILE_COLUMNS if name not in names), "")
-    if not file_column:
+    parts = [_part(table, table_options, top, canonical) for table, table_options, top in tops]
+    distinct: dict[str, None] = {}
+    for part in parts:
+        distinct |= dict.fromkeys(part.names)
+    names = [*distinct]
+    free = [name for name in FILE_COLUMNS if name not in names]
+    if not free:
         msg = (
             f"{sources[0]}: has the columns {', '.join(FILE_COLUMNS)}, so that none is left to "
             "name the tables; expected one of these free. Rename one."
         )
         raise TableError(msg)
-    has_types = [isinstance(table, pd.DataFrame) or _is_parquet(table) for table in tables]
-    columns_differ = any(part.names != parts[0].names for part in parts)
+    have_types = {_has_types(table) for table in tables}
+    columns_differ = len({part.names for part in parts}) > 1
     return JoinedTables(
         parts=tuple(parts),
-        names=(*names, file_column),
+        names=(*names, free[0]),
         columns={role: name for role, name in canonical.items() if name in names},
-        file_column=file_column,
-        is_text=columns_differ or any(has_types) != all(has_types),
+        file_column=free[0],
+        is_text=columns_differ or len(have_types) > 1,
     )
 
 
-def _is_parquet(table: Path | str) -> bool:
+def _has_types(table: OneTable) -> bool:
+    """Tell whether the columns of a table have types, as those of text files do not."""
+    if isinstance(table, pd.DataFrame):
+        return True
     return Path(table).is_dir() or bare_suffix(Path(table)) == ".parquet"
 
 
@@ -191,9 +186,8 @@ def _read_top(
     return chosen, with_references(top, find_references(top, chosen, kinds))
 
 
-def _part(
-    table: OneTable, source: str, options: TableOptions, top: Table, canonical: Mapping[str, str]
-) -> Part:
+def _part(table: OneTable, options: TableOptions, top: Table, canonical: Mapping[str, str]) -> Part:
+    """Decide how the columns of one table are called in all of them."""
     renamed: dict[str, str] = {}
     for role in sorted(top.columns, key=lambda role: role not in _NEEDED):
         name = top.columns[role]
@@ -204,13 +198,13 @@ def _part(
             if role not in _NEEDED:
                 continue
             msg = (
-                f"{source}: column {name!r} is {role}, as {new!r} is in the first table, but "
+                f"{top.source}: column {name!r} is {role}, as {new!r} is in the first table, but "
                 f"{new!r} is another column here; expected one name for one role. Rename one."
             )
             raise TableError(msg)
         renamed[name] = new
     names = tuple(renamed.get(name, name) for name in map(str, top.names))
-    return Part(table=table, source=source, options=options, names=names, renamed=renamed)
+    return Part(table=table, source=top.source, options=options, names=names, renamed=renamed)
 
 
 def read_chunks(

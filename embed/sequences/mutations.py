@@ -106,7 +106,7 @@ def means_parent(text: str) -> bool:
     return bare in PARENT_WORDS or bare.replace("-", "").replace("_", "") in PARENT_WORDS | {""}
 
 
-@lru_cache(100_000)
+@lru_cache(100_000)  # a cell is read to find the column, to apply it, and to try other numbers
 def read_mutations(text: str) -> tuple[Mutation, ...]:
     """Read the mutations in a cell, none for the parent.
 
@@ -158,7 +158,8 @@ def _read_match(match: re.Match[str], text: str) -> Mutation:
     last = _lettered(parts.get("last") or position)
     mutant = parts.get("mutant", "")
     inserted = parts.get("inserted") or ""
-    residues = {"DEL": "", "-": "", "Δ": "", "=": wild}.get(mutant, mutant) + inserted
+    without_letter = {"DEL": "", "-": "", "Δ": "", "=": wild}
+    residues = without_letter.get(mutant, mutant) + inserted
     if mutant == "=" and not wild:
         msg = f"{match[0]!r} names no residue; {_EXPECTED}"
         raise BadMutation(msg)
@@ -169,7 +170,16 @@ def _read_match(match: re.Match[str], text: str) -> Mutation:
     if strange:
         msg = f"{match[0]!r}: {min(strange)} is not one of the 20 residues; {_EXPECTED}"
         raise BadMutation(msg)
-    return Mutation(match[0], chain, wild, position, last_wild, last, residues, bool(inserted))
+    return Mutation(
+        text=match[0],
+        chain=chain,
+        wild=wild,
+        position=position,
+        last_wild=last_wild,
+        last=last,
+        residues=residues,
+        inserts=bool(inserted),
+    )
 
 
 def _chain_id(name: str) -> ChainId:
@@ -201,12 +211,13 @@ def mutate(parent: str, text: str, rules: MutationRules) -> str:
     if not mutations:
         return parent
     chains = _chains_of(parent, mutations, rules)
-    edits: dict[ChainId, list[tuple[int, int, str]]] = {}
+    edits: dict[ChainId, list[_Edit]] = {}
     for mutation in mutations:
         chain = _chain_of(mutation, chains, rules)
-        edits.setdefault(chain, []).append(_edit(mutation, chain, chains[chain], rules))
-    for chain, changes in edits.items():
-        chains[chain] = _apply(chains[chain], changes, text)
+        edit = _edit(mutation, chain, chains[chain], rules)
+        edits.setdefault(chain, []).append(edit)
+    for chain, chain_edits in edits.items():
+        chains[chain] = _apply(chains[chain], chain_edits, text)
     return "|".join(chains.values())
 
 
@@ -223,7 +234,9 @@ def _of_kind(mutations: Sequence[Mutation], kind: Kind) -> Iterator[Mutation]:
 def _chains_of(
     parent: str, mutations: Sequence[Mutation], rules: MutationRules
 ) -> dict[ChainId, str]:
-    parts = [_parse_part(part) for part in re.split("[|:]", parent)]
+    parts = []
+    for part in re.split("[|:]", parent):
+        parts.append(parse_chain(part).chains[0] if part.strip() else "")
     if rules.kind == "antigen":
         numbers = ["", *map(str, range(1, len(parts)))]
         return dict(zip(numbers, parts, strict=True))
@@ -232,10 +245,6 @@ def _chains_of(
     if len(parts) == 1 and (names_chain or rules.numbering != "sequential"):
         parts = [*parse_antibody(parent).chains]
     return {"": parts[0]} if len(parts) == 1 else dict(zip("HL", parts, strict=False))
-
-
-def _parse_part(part: str) -> str:
-    return parse_chain(part).chains[0] if part.strip() else ""
 
 
 def _chain_of(mutation: Mutation, chains: Mapping[ChainId, str], rules: MutationRules) -> ChainId:
@@ -263,10 +272,16 @@ def _chain_of(mutation: Mutation, chains: Mapping[ChainId, str], rules: Mutation
     return mutation.chain
 
 
-def _edit(
-    mutation: Mutation, chain: ChainId, residues: str, rules: MutationRules
-) -> tuple[int, int, str]:
-    """Return the start and the end, from 0, of the residues to replace, and the new ones."""
+class _Edit(NamedTuple):
+    """Residues of a chain, from 0, and those that replace them."""
+
+    start: int
+    end: int
+    residues: str
+
+
+def _edit(mutation: Mutation, chain: ChainId, residues: str, rules: MutationRules) -> _Edit:
+    """Find the residues to replace, and compare them with the wild type."""
     places = _positions(residues, chain, rules.numbering, rules.first_residue)
     where = _CHAIN_WORDS[chain] if rules.kind == "antibody" else "the antigen"
     pairs = [(mutation.position, mutation.wild), (mutation.last, mutation.last_wild)]
@@ -293,8 +308,8 @@ def _edit(
         msg = f"{mutation.text!r}: {mutation.last} does not follow {mutation.position}; expected so"
         raise BadMutation(msg)
     if mutation.inserts:
-        return last, last, mutation.residues
-    return first, last + 1, mutation.residues
+        return _Edit(last, last, mutation.residues)
+    return _Edit(first, last + 1, mutation.residues)
 
 
 @lru_cache(4096)
@@ -308,10 +323,12 @@ def _positions(
     return locate_positions(residues, name, numbering)
 
 
-def _apply(residues: str, edits: Sequence[tuple[int, int, str]], text: str) -> str:
+def _apply(residues: str, edits: Sequence[_Edit], text: str) -> str:
+    """Replace residues from the end of the chain, so that the places before it stay valid."""
     ordered = sorted(edits, reverse=True)
     for later, earlier in pairwise(ordered):
-        if later[0] < earlier[1] or later[:2] == earlier[:2]:
+        is_same_place = (later.start, later.end) == (earlier.start, earlier.end)  # two insertions
+        if later.start < earlier.end or is_same_place:
             msg = f"{text!r} changes a residue twice; expected one mutation per residue"
             raise BadMutation(msg)
     for start, end, new in ordered:
@@ -330,11 +347,10 @@ def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -
     tried = [(parent, text) for parent, text in variants[:LOOKED_AT] if _is_read(text)]
     if len(tried) < LEAST_VARIANTS:
         return ""
-    counts = {
-        other: _count_fitting(tried, other)
-        for other in _other_rules(tried, rules)
-        if other != rules
-    }
+    counts: dict[MutationRules, int] = {}
+    for other in _other_rules(tried, rules):
+        if other != rules:
+            counts[other] = _count_fitting(tried, other)
     most = max(counts.values(), default=0)
     if most < ENOUGH * len(tried) or most <= _count_fitting(tried, rules):
         return ""

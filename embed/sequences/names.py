@@ -8,14 +8,18 @@ from __future__ import annotations
 import gzip
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 from abag.core.errors import SequenceError, TableError
-from abag.embed.sequences.tables import bare_suffix, is_gzip
+from abag.embed.sequences.chains import MISSING_TEXT, Kind
+from abag.embed.sequences.columns import SEQUENCE_ROLES, MissingColumn, simplified, with_found
+from abag.embed.sequences.contents import holds_sequences, roles_by_content
+from abag.embed.sequences.table_files import bare_suffix, is_gzip
+from abag.embed.sequences.tables import Table, read_table
 
 FASTA = (".fasta", ".fa")
 ANY = "sequence"
@@ -29,6 +33,21 @@ _ENDING = re.compile(
 )
 """A name that ends in the role of its chain."""
 _DATABASES = frozenset(("sp", "tr", "pdb", "gb", "ref", "emb", "dbj"))
+
+_GENERIC_SEQUENCE = re.compile("(protein)?(seq|sequence|aa|aaseq|aminoacidsequence)")
+_NAME_COLUMNS: Mapping[Kind | None, str] = {
+    "antibody": "(antibody|ab|mab|fab|fv|nanobody|clone|parent)(name|id)?",
+    "antigen": "(antigen|ag|target|strain)(name|id)?",
+    None: "(name|names|id|identifier|accession|entry|label|protein|construct|sample|molecule|"
+    "variant|record)(name|id)?",
+}
+"""Names of the columns of names in a table of these."""
+_CHAIN_NAMES = {
+    **dict.fromkeys(("H", "VH", "HC", "VHH", "HEAVY", "IGH"), "heavy"),
+    **dict.fromkeys(("L", "VL", "LC", "K", "LIGHT", "KAPPA", "LAMBDA", "IGK", "IGL"), "light"),
+    **dict.fromkeys(("AG", "ANTIGEN"), "antigen"),
+}
+"""Roles of chains as a column of a table of sequences names them."""
 
 
 class UnknownName(SequenceError):
@@ -72,12 +91,14 @@ class NamedSequences:
         if role in ("antibody", "heavy", "light"):
             heavy = self._look_up("heavy", name)
             light = self._look_up("light", name)
-            if role == "antibody" and any(self._is_ambiguous(chain, name) for chain in _CHAINS):
-                return None  # else a heavy chain would lose its light chain
-            if role == "antibody" and (heavy or light):
-                return f"{heavy or ''}|{light or ''}"
-            if role != "antibody" and (heavy if role == "heavy" else light):
-                return heavy if role == "heavy" else light
+            if role == "antibody":
+                if self._is_ambiguous("heavy", name) or self._is_ambiguous("light", name):
+                    return None  # else a heavy chain would lose its light chain
+                if heavy or light:
+                    return f"{heavy or ''}|{light or ''}"
+            chain = {"heavy": heavy, "light": light}.get(role)
+            if chain:
+                return chain
         return self._look_up(role, name) or self._look_up(ANY, name)
 
     def _look_up(self, role: str, name: str) -> str | None:
@@ -141,11 +162,10 @@ def name_sequences(entries: Iterable[Entry], source: str) -> NamedSequences:
         seen.setdefault(key, {}).setdefault(_residues(entry.text), entry.where)
         for part in (entry.name, *_parts(entry.name)):
             alike.setdefault((entry.role, _folded(part)), set()).add(entry.name)
-    conflicts = [
-        f"{name!r} at {' and '.join(places.values())}"
-        for (_, name), places in seen.items()
-        if len(places) > 1
-    ]
+    conflicts = []
+    for (_, name), places in seen.items():
+        if len(places) > 1:
+            conflicts.append(f"{name!r} at {' and '.join(places.values())}")
     if conflicts:
         listed = conflicts[:LISTED]
         if len(conflicts) > LISTED:
@@ -219,3 +239,97 @@ def read_fasta(path: Path) -> list[FastaRecord]:
 def is_fasta(path: Path) -> bool:
     """Tell by its name whether a file is FASTA."""
     return bare_suffix(path) in FASTA
+
+
+def load_names(paths: Sequence[str | Path]) -> NamedSequences:
+    """Read the sequences of FASTA files and tables by their names.
+
+    Raises
+    ------
+    AbagError
+        If a file cannot be read, names no sequence, or a name has two.
+    """
+    entries: list[Entry] = []
+    for path in paths:
+        entries += read_entries(Path(path).expanduser())
+    source = ", ".join(Path(path).name for path in paths)
+    return name_sequences(entries, source)
+
+
+def read_entries(path: Path) -> Iterator[Entry]:
+    """Read the sequences of a FASTA file or table, each with its name."""
+    return fasta_entries(path) if is_fasta(path) else _table_entries(path)
+
+
+def _table_entries(path: Path) -> Iterator[Entry]:
+    """Yield the sequences of a table under their names, column by column."""
+    table = read_table(path, as_written=True)
+    table = replace(table, frame=table.frame.astype(object))
+    roles = _sequence_columns(table, path)
+    for role, column in roles.items():
+        kind: Kind | None = "antigen" if role == "antigen" else "antibody"
+        row_roles = [role] * len(table.frame)
+        if role == ANY:
+            kind = None
+            row_roles = _chain_roles(table)
+        names = table.frame[_name_column(table, kind, roles)].tolist()
+        texts = table.frame[column].tolist()
+        rows = zip(names, texts, row_roles, strict=True)
+        for number, (cell, text, row_role) in enumerate(rows, table.first_row):
+            is_missing = text is None or text != text  # NaN
+            residues = "" if is_missing else str(text).strip()
+            if not residues or residues in MISSING_TEXT:
+                continue
+            where = f"{path.name} row {number}"
+            name = cell_name(cell)
+            if not name:
+                msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
+                raise TableError(msg)
+            yield Entry(name, row_role, residues, where)
+
+
+def _sequence_columns(table: Table, path: Path) -> dict[str, str]:
+    """Find the columns of a table of names that hold sequences, by role."""
+    columns = {**table.columns, **roles_by_content(table)}
+    roles: dict[str, str] = {}
+    for role, name in columns.items():
+        if role in SEQUENCE_ROLES and holds_sequences(table, name):
+            roles[role] = name
+    if _GENERIC_SEQUENCE.fullmatch(simplified(roles.get("antibody", ""))):
+        roles[ANY] = roles.pop("antibody")  # "sequence" is a name for those of antigens, too
+    if not roles:
+        others = [name for name in map(str, table.names) if holds_sequences(table, name)]
+        if len(others) != 1:
+            problem = f"--sequences {path}: no column for sequences"
+            advice = "Call the columns name, and heavy and light, antibody, antigen or sequence."
+            raise MissingColumn(with_found(problem, table.names, advice))
+        roles[ANY] = others[0]
+    return roles
+
+
+def _chain_roles(table: Table) -> list[str]:
+    """Return the role of each sequence by a column that names its chain, else `ANY`."""
+    for name in map(str, table.names):
+        if re.fullmatch("(chain)?(type|name|id)?|locus", simplified(name)):
+            cells = [cell_name(cell).upper() for cell in table.frame[name].tolist()]
+            roles = [_CHAIN_NAMES.get(cell, ANY) for cell in cells]
+            if ANY not in roles:
+                return roles
+    return [ANY] * len(table.frame)
+
+
+def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
+    """Return the column that names the sequences of a kind; the first one if none is called so."""
+    others = [name for name in map(str, table.names) if name not in roles.values()]
+    order: tuple[Kind | None, ...] = (kind, None)
+    if kind is None:
+        order = (None, "antibody", "antigen")
+    for named_kind in order:
+        pattern = _NAME_COLUMNS[named_kind]
+        for name in others:
+            if re.fullmatch(pattern, simplified(name)):
+                return name
+    if not others:
+        problem = f"--sequences {table.source}: no column for names"
+        raise MissingColumn(with_found(problem, table.names, "Call one name."))
+    return others[0]

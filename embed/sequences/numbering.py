@@ -109,6 +109,7 @@ def _number(name: ChainName, chains: Sequence[str]) -> Numbers:
 
 
 def _ask(name: ChainName, chains: Sequence[str]) -> Numbers:
+    # -P: else a file in the current folder could be imported in place of a module
     command = [sys.executable, "-P", "-m", __name__, name]
     done = run(command, input=json.dumps(chains), capture_output=True, text=True)
     if done.returncode:  # such as abag on a path that only this interpreter has

@@ -6,7 +6,7 @@ columns are found by name and passed on.
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -28,27 +28,24 @@ from abag.embed.sequences.changes import (
     count_line_breaks,
     describe_counts,
 )
-from abag.embed.sequences.joined import JoinedTables, Part, join_tables, one_table, several
-from abag.embed.sequences.parsing import (
-    NO_REFERENCES,
-    ParsedColumn,
-    References,
+from abag.embed.sequences.contents import (
     drop_unused_roles,
-    parse_antibodies,
-    parse_antigens,
     refuse_exchanged,
     roles_by_content,
     with_roles,
 )
-from abag.embed.sequences.resolve import find_references, with_references
-from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import (
-    Table,
-    TableLike,
-    bare_suffix,
-    read_table,
-    read_table_chunks,
+from abag.embed.sequences.joined import JoinedTables, Part, join_tables, one_table, several
+from abag.embed.sequences.parsed_column import ParsedColumn
+from abag.embed.sequences.parsing import parse_antibodies, parse_antigens
+from abag.embed.sequences.references import (
+    NO_REFERENCES,
+    References,
+    find_references,
+    with_references,
 )
+from abag.embed.sequences.table_files import bare_suffix
+from abag.embed.sequences.table_options import TableOptions
+from abag.embed.sequences.tables import Table, TableLike, read_table, read_table_chunks
 
 _DEFAULTS = TableOptions()
 
@@ -136,7 +133,8 @@ class SequenceTable(Table):
     @property
     def all_sources(self) -> str:
         """Names of all tables of which this is a chunk."""
-        return ", ".join(part.source for part in self.files) or self.source
+        sources = [part.source for part in self.files] or [self.source]
+        return ", ".join(sources)
 
     def file_name(self, at: int | np.integer[Any]) -> str:
         """Return the name of the table of a row here, of several; else nothing."""
@@ -277,27 +275,32 @@ def _as_one(joined: JoinedTables, parts: Sequence[SequenceTable]) -> SequenceTab
     counts: Counter[str] = Counter()
     skipped = SkippedRows()
     ignored = joined.describe()
+    examples: dict[str, str] = {}
     used: set[str] = set()
     for part in parts:
         counts.update(part.counts)
         skipped.update(part.skipped)
         ignored += part.ignored
+        examples = {**part.examples, **examples}  # those of the first table stay
         used.update(part.columns.values())
+    columns = {role: name for role, name in joined.columns.items() if name in used}
     sequences: dict[Kind, UniqueSequences] = {}
     for kind in first.sequences:
         sequences[kind] = _merged(kind, [part.sequences[kind] for part in parts])
+    row_numbers = [part.row_numbers for part in parts]
+    positions = [part.positions for part in parts]
     return replace(
         first,
         source=joined.source,
         frame=frame,
-        columns={role: name for role, name in joined.columns.items() if name in used},
-        row_numbers=np.concatenate([part.row_numbers for part in parts]),
-        positions=np.concatenate([part.positions for part in parts]),
+        columns=columns,
+        row_numbers=np.concatenate(row_numbers),
+        positions=np.concatenate(positions),
         sequences=sequences,
         skipped=skipped,
         counts=dict(counts),
         ignored=ignored,
-        examples=dict(ChainMap(*[{**part.examples} for part in parts])),
+        examples=examples,
         file_of_row=np.concatenate([part.file_of_row for part in parts]),
     )
 
@@ -307,10 +310,14 @@ def _merged(kind: Kind, parts: Sequence[UniqueSequences]) -> UniqueSequences:
     chains: list[Chains] = []
     forms: list[str] = []
     indices = []  # of the sequence of each row, among those of all parts
+    first_rows = []
+    replaced = []
     for part in parts:
         indices.append(part.of_row + len(chains))
         chains += part.chains
         forms += part.forms
+        first_rows.append(part.first_rows)
+        replaced.append(part.replaced)
     numbers = _number_distinct(chains)
     merged = np.array([numbers[sequence] for sequence in chains], np.int64)
     _, first = np.unique(merged, return_index=True)
@@ -319,8 +326,8 @@ def _merged(kind: Kind, parts: Sequence[UniqueSequences]) -> UniqueSequences:
         chains=[*numbers],
         keys=keys_array(kind, [*numbers]),
         of_row=merged[np.concatenate(indices)],
-        first_rows=np.concatenate([part.first_rows for part in parts])[first],
-        replaced=np.concatenate([part.replaced for part in parts])[first],
+        first_rows=np.concatenate(first_rows)[first],
+        replaced=np.concatenate(replaced)[first],
         forms=[forms[i] for i in first.tolist()],
     )
 
@@ -361,8 +368,11 @@ def _check_rows(
     table, ignored = drop_unused_roles(whole, options)
     if table.frame.index[0] == 0:  # the first chunk decides
         refuse_exchanged(table, options, kinds)
-    parse = {"antibody": parse_antibodies, "antigen": parse_antigens}
-    parsed = {kind: parse[kind](table, options, references) for kind in KINDS if kind in kinds}
+    parsed: dict[Kind, ParsedColumn] = {}
+    if "antibody" in kinds:
+        parsed["antibody"] = parse_antibodies(table, options, references)
+    if "antigen" in kinds:
+        parsed["antigen"] = parse_antigens(table, options, references)
     positions = table.frame.index.to_numpy(np.int64)
     numbers = positions + table.first_row
     if table.reader.numbers is not None:
@@ -382,15 +392,19 @@ def _check_rows(
     may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv", ".txt")
     counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
     remarks = table.reader.remarks if "antibody" in parsed else ()
+    examples: dict[str, str] = {}
+    for column in parsed.values():  # no word is of both kinds
+        examples |= column.examples
+    of_table = {field.name: getattr(table, field.name) for field in fields(Table)}
     return SequenceTable(
-        **{field.name: getattr(table, field.name) for field in fields(Table)},
+        **of_table,
         row_numbers=numbers[keep],
         positions=positions[keep],
         sequences=sequences,
         skipped=skipped,
         counts=counts,
         ignored=[*remarks, *ignored, *references.remarks],
-        examples=dict(ChainMap(*[column.examples for column in parsed.values()])),
+        examples=examples,
     )
 
 
@@ -406,8 +420,11 @@ def _bad_cells(table: Table, parsed: Mapping[Kind, ParsedColumn]) -> dict[int, B
         if problem is not None:
             cells[row] = BadCell("antibody", *problem)
             continue
-        bad = (column.bad.get(column.codes[row]) for column in parsed.values())
-        cells[row] = next(cell for cell in bad if cell is not None)
+        for column in parsed.values():
+            cell = column.bad.get(column.codes[row])
+            if cell is not None:
+                cells[row] = cell
+                break
     return cells
 
 

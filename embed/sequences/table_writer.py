@@ -19,7 +19,7 @@ from abag.core.errors import TableError
 from abag.core.files import replacing
 from abag.core.messages import first_line
 from abag.embed.sequences.columns import quote_names
-from abag.embed.sequences.tables import FORMATS, bare_suffix, is_gzip
+from abag.embed.sequences.table_files import FORMATS, bare_suffix, is_gzip
 
 WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
 OpenWriter: TypeAlias = Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]
@@ -96,7 +96,10 @@ def _open_text(file: IO[bytes], separator: str) -> Iterator[WriteFrame]:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         # csv does not quote a lone carriage return, which readers take for the end of a row
         others = frame.select_dtypes(exclude=["number", "bool"])
-        has_return = any("\r" in "".join(map(str, others[name])) + str(name) for name in others)
+        has_return = False
+        for name in others:
+            cells = "".join(map(str, others[name]))
+            has_return = has_return or "\r" in cells or "\r" in str(name)
         frame.to_csv(
             text,
             index=False,

@@ -80,7 +80,10 @@ class EncoderFolder:
     @property
     def damaged(self) -> list[tuple[Path, str]]:
         """Path of each shard that is skipped, and the reason; sorted by name."""
-        return [(self.path / name, self._damaged[name][1]) for name in sorted(self._damaged)]
+        skipped = []
+        for name, (_, problem) in sorted(self._damaged.items()):
+            skipped.append((self.path / name, problem))
+        return skipped
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -95,7 +98,8 @@ class EncoderFolder:
     @property
     def poolings(self) -> tuple[str, ...]:
         """Names of the stored poolings; empty if nothing is stored."""
-        return next((tuple(shard.widths) for shard in self.shards()), ())
+        shards = self.shards()
+        return tuple(shards[0].widths) if shards else ()
 
     @property
     def vector_poolings(self) -> tuple[str, ...]:
@@ -121,8 +125,12 @@ class EncoderFolder:
         while True:
             shards = self.shards()
             number, _ = self._index.find(keys)
+            if not verify:
+                return number < 0
             used = [shards[i] for i in distinct(number).tolist() if i >= 0]
-            if not verify or all([self._is_whole(shard) for shard in used]):
+            # all are checked, so that all damaged ones are found at once
+            damaged = [shard for shard in used if not self._is_whole(shard)]
+            if not damaged:
                 return number < 0
 
     def read(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float32]:

@@ -130,14 +130,19 @@ def export_vectors(
         sides = _sides_of_table(opened, table, chosen) if table else [_stored_side(opened, chosen)]
         exported = _read_vectors(sides, table, chosen)
         _write(to, exported)
+    encoders: dict[str, str] = {}
+    poolings: dict[str, str] = {}
+    for side in sides:
+        encoders[side.folder.kind] = side.folder.path.name
+        poolings[side.folder.kind] = side.pooling
     return ExportSummary(
         to=str(to),
         rows=len(exported.frame),
         width=len(exported.names),
         dtype=str(exported.vectors_ND.dtype),
         kind="pair" if len(sides) > 1 else sides[0].folder.kind,
-        encoders={side.folder.kind: side.folder.path.name for side in sides},
-        poolings={side.folder.kind: side.pooling for side in sides},
+        encoders=encoders,
+        poolings=poolings,
         skipped_rows=len(table.skipped) if table else 0,
         bytes=to.stat().st_size,
         seconds=round(time.monotonic() - start_s, 3),
@@ -145,6 +150,7 @@ def export_vectors(
 
 
 def _write(to: Path, exported: _Exported) -> None:
+    """Write the file, whole or not at all."""
     try:
         with replacing(to) as partial:
             FORMATS[to.suffix](partial, exported)
@@ -320,7 +326,8 @@ def _as_obs(frame: pd.DataFrame) -> pd.DataFrame:
     for name in frame:
         column = _plain(frame[name]).set_axis(obs.index)
         if column.dtype.kind == "M":  # AnnData has no times
-            column = pd.Series([*map(_time_text, column)], obs.index, dtype=object)
+            texts = [None if moment is pd.NaT else str(moment) for moment in column]
+            column = pd.Series(texts, obs.index, dtype=object)
         if column.dtype == object:  # AnnData cannot write the strings of pandas 3
             categories = pd.Index(column.dropna().unique(), dtype=object)
             column = column.astype(pd.CategoricalDtype(categories))
@@ -330,10 +337,6 @@ def _as_obs(frame: pd.DataFrame) -> pd.DataFrame:
             raise OutputError(msg)
         obs[allowed] = column
     return obs
-
-
-def _time_text(moment: object) -> str | None:
-    return None if moment is pd.NaT else str(moment)
 
 
 def _write_parquet(path: Path, exported: _Exported) -> None:
@@ -353,15 +356,12 @@ def _write_csv(path: Path, exported: _Exported) -> None:
     for number, field in enumerate(table.schema):
         is_extension = isinstance(field.type, pa.BaseExtensionType)
         if is_extension or pa.types.is_nested(field.type) or _is_binary(field.type):
-            texts = [_text_or_none(value) for value in table.column(number).to_pylist()]
+            values = table.column(number).to_pylist()
+            texts = [None if value is None else str(value) for value in values]
             table = table.set_column(number, field.name, pa.array(texts, pa.string()))
     numbers = map(pa.array, np.ascontiguousarray(exported.vectors_ND.T, np.float32))
     names = [*table.column_names, *exported.names]
     pyarrow.csv.write_csv(pa.table([*table.columns, *numbers], names=names), path)
-
-
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -64,7 +64,7 @@ class Attempt:
             self._is_reported = True
         time.sleep(min(self._pause, self._seconds - failing_s))
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
-        return True
+        return True  # the error is dropped, and `attempts` yields this attempt again
 
 
 def attempts(path: Path, *, seconds: float | None = None) -> Iterator[Attempt]:

@@ -30,10 +30,12 @@ _OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint"))
 def info(store: Store) -> dict[str, Any]:
     """Return what ``abag store info --json`` prints: the content of a store."""
     encoders = [_encoder_info(folder) for folder in store.folders()]
+    rows = sum(encoder["rows"] for encoder in encoders)
+    stored_bytes = sum(encoder["bytes"] for encoder in encoders)
     return {
         "path": str(store.path),
-        "rows": sum(encoder["rows"] for encoder in encoders),
-        "bytes": sum(encoder["bytes"] for encoder in encoders),
+        "rows": rows,
+        "bytes": stored_bytes,
         "encoders": encoders,
         "waiting": spooled_rows(store.path),
         "damaged": _reasons(store),
@@ -48,25 +50,28 @@ def _reasons(damaged: Store | EncoderFolder) -> list[str]:
 def _encoder_info(folder: EncoderFolder) -> dict[str, Any]:
     shards = folder.shards()
     newest = max((shard.path.stat().st_mtime for shard in shards), default=None)
+    rows = 0
     stored_bytes = 0
     names: set[str] = set()
     for shard in shards:
+        rows += shard.rows
         stored_bytes += sum(array.nbytes for array in shard.arrays.values())
         names.update(shard.attrs)
     attrs: dict[str, dict[str, int]] = {}
     for name in sorted(names - _OWN_ATTRS):
         attrs[name] = _rows_by(shards, [shard.attrs.get(name) for shard in shards])
+    formats = _rows_by(shards, [shard.number_format for shard in shards])
     return {
         "folder": folder.path.name,
         "kind": folder.kind,
         "encoder": folder.name,
         "fingerprint": folder.fingerprint,
-        "rows": sum(shard.rows for shard in shards),
+        "rows": rows,
         "unique": folder.count_unique(),
         "shards": len(shards),
         "bytes": stored_bytes,
         "poolings": shards[0].widths if shards else {},
-        "values": _rows_by(shards, [shard.number_format for shard in shards]),
+        "values": formats,
         "attrs": attrs,
         "newest_seconds_ago": None if newest is None else round(time.time() - newest, 1),
         "damaged": _reasons(folder),
@@ -151,12 +156,17 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
             damaged += _reasons(folder)
         store.folders()  # once more: raises if the source has vanished meanwhile
         damaged += _reasons(store)
+    rows = 0
+    duplicates = 0
+    for folder in target.folders():
+        rows += folder.rows
+        duplicates += folder.rows - folder.count_unique()
     return {
         "out": str(out),
         "copied": counts["copied"],
         "present": counts["present"],
-        "rows": sum(folder.rows for folder in target.folders()),
-        "duplicates": sum(folder.rows - folder.count_unique() for folder in target.folders()),
+        "rows": rows,
+        "duplicates": duplicates,
         "damaged": damaged,
     }
 

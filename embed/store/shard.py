@@ -87,11 +87,11 @@ class Shard:
     @property
     def widths(self) -> dict[str, int]:
         """Numbers per vector, D, of each pooling."""
-        return {
-            name: array.shape[1]
-            for name, array in self.arrays.items()
-            if len(array.shape) == 2 and name != "key"
-        }
+        widths = {}
+        for name, array in self.arrays.items():
+            if len(array.shape) == 2 and name != "key":
+                widths[name] = array.shape[1]
+        return widths
 
     @property
     def number_format(self) -> str:
@@ -238,17 +238,19 @@ def _inspect(path: Path, file: h5py.File) -> Shard:
         raise _damaged(path, "not an abag shard")
     if int(match[1]) != VERSION:
         raise _damaged(path, f"format version {match[1]}; this abag reads {VERSION}")
-    datasets = {name.decode(): _dataset(path, file, name.decode()) for name in file.id}
-    arrays = {
-        name: ArrayType(dataset.dtype.str, dataset.shape) for name, dataset in datasets.items()
-    }
+    arrays: dict[str, ArrayType] = {}
+    stored_bytes: dict[str, int] = {}
+    for encoded_name in file.id:
+        name = encoded_name.decode()
+        dataset = _dataset(path, file, name)
+        arrays[name] = ArrayType(dataset.dtype.str, dataset.shape)
+        stored_bytes[name] = dataset.get_storage_size()
     try:
         _check_arrays(arrays)
     except ValueError as error:
         raise _damaged(path, str(error)) from error
-    for name, dataset in datasets.items():
-        # HDF5 makes up the chunks that a file lacks
-        if dataset.get_storage_size() < arrays[name].nbytes:
+    for name, array in arrays.items():
+        if stored_bytes[name] < array.nbytes:  # HDF5 makes up the chunks that a file lacks
             raise _damaged(path, f"{name!r} is not whole")
     return Shard(path, attrs, arrays)
 

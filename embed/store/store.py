@@ -66,12 +66,16 @@ class Store:
         self._folders: dict[str, EncoderFolder] = {}
 
     def __repr__(self) -> str:
-        stored = [
-            f"{folder.kind}: {folder.name} ({folder.fingerprint[:8]}), {folder.rows:,} vectors of "
-            f"{', '.join(folder.poolings)}"
-            for folder in self.folders()
-        ]
-        return shorten([f"Store {self.path}", *(stored or ["empty"])])
+        lines = [f"Store {self.path}"]
+        for folder in self.folders():
+            poolings = ", ".join(folder.poolings)
+            lines.append(
+                f"{folder.kind}: {folder.name} ({folder.fingerprint[:8]}), {folder.rows:,} vectors "
+                f"of {poolings}"
+            )
+        if len(lines) == 1:
+            lines.append("empty")
+        return shorten(lines)
 
     def _repr_html_(self) -> str:
         return as_html(repr(self))
@@ -113,10 +117,13 @@ class Store:
             If no encoder matches, or several do.
         """
         folders = self.folders(kind)
-        matching = [folder for folder in folders if encoder is None or _matches(folder, encoder)]
-        exact = [folder for folder in matching if folder.fingerprint == encoder]
-        matching = exact or matching
+        matching = folders
+        if encoder is not None:
+            matching = [folder for folder in folders if _matches(folder, encoder)]
+            exact = [folder for folder in matching if folder.fingerprint == encoder]
+            matching = exact or matching
         if len(matching) > 1:
+            # an interrupted command leaves a folder before its first commit
             filled = [folder for folder in matching if folder.rows]
             matching = filled or matching
         listed = name_encoders(matching or folders)
@@ -203,21 +210,7 @@ class Store:
 
 
 def open_store(path: Path | str, *, create: bool = False) -> Store:
-    """Open a store.
-
-    Parameters
-    ----------
-    create : bool
-        Accept a path that does not exist or is an empty folder; the store is created with its
-        first encoder folder.
-
-    Raises
-    ------
-    StoreError
-        If the path does not exist, or holds something else.
-    StoreUnreachable
-        If the path cannot be read, or is for a Drive that is not mounted.
-    """
+    """Open a store for its vectors alone; parameters and errors are those of `abag.open_store`."""
     return open_as(Store, path, create=create)
 
 
@@ -301,9 +294,9 @@ def name_encoders(folders: Sequence[EncoderFolder]) -> str:
 
 
 def _matches(folder: EncoderFolder, encoder: str) -> bool:
-    return encoder in (folder.name, folder.path.name) or (
-        len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
-    )
+    if encoder in (folder.name, folder.path.name):
+        return True
+    return len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
 
 
 def _chains(kind: Kind, sequence: str | Chains) -> Chains:

@@ -83,6 +83,7 @@ def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
         is_its_name = FOLDER_NAME.fullmatch(path.name) and path.name == folder_name(info)
         if is_its_name and _FINGERPRINT.fullmatch(str(info.get("fingerprint"))):
             layers = info.get("layers", [])
+            # type, not isinstance: true is an integer
             if isinstance(layers, list) and all(type(n) is int and n > 0 for n in layers):
                 return info
             msg = f"{path}: {ENCODER_FILE} has the layers {layers!r}; expected layer numbers."
@@ -129,6 +130,7 @@ def read_adapter_files(folder: Path) -> dict[str, bytes]:
 
 def public_origin(origin: str) -> str:
     """Return where an encoder is from: its alias or hub name, or the last part of its folder."""
+    # the name of a model on the hub has one slash; a folder may be called so, too
     is_folder = origin.startswith((".", "~", "/")) or origin.count("/") > 1 or Path(origin).is_dir()
     return Path(origin).resolve().name if is_folder else origin
 
@@ -146,10 +148,9 @@ def _public(where: Path, name: str, content: bytes) -> bytes:
     last = PurePosixPath(name).name
     if last == ADAPTER_FILE:
         record = json.loads(content)
-        sides = {
-            kind: {**side, "encoder": public_origin(str(side["encoder"]))}
-            for kind, side in record["sides"].items()
-        }
+        sides = {}
+        for kind, side in record["sides"].items():
+            sides[kind] = {**side, "encoder": public_origin(str(side["encoder"]))}
         kept = {name: record[name] for name in ("format", "version", "name")}
         return json_bytes({**kept, "sides": sides})
     if last == CONFIG_FILE:

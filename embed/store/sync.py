@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from abag.core.errors import DamagedFile, StoreError
-from abag.core.files import check_names, json_bytes
+from abag.core.files import check_names, json_bytes, nearest_existing
 from abag.core.hub import HubAddress, Repository, parse_address
 from abag.core.messages import say
 from abag.embed.store.encoder_folder import EncoderFolder
@@ -107,15 +107,15 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
             raise StoreError(msg)
         if source.commit is None:
             say(f"{source}: commit {commit}; to pull exactly this again, add @{commit}.")
-        ours = [target.find_folder(folder.kind, folder.info) for folder in theirs.values()]
-        for their_folder, our_folder in zip(theirs.values(), ours, strict=True):
+        ours = []
+        for their_folder in theirs.values():
+            our_folder = target.find_folder(their_folder.kind, their_folder.info)
             refuse_mismatch(their_folder, our_folder)
-        shards = {path for path in sizes if "/" in path and path.endswith(".h5")}
+            ours.append(our_folder)
+        shards = [path for path in sizes if "/" in path and path.endswith(".h5")]
         present = _sound_shards(ours)  # damaged ones are replaced
-        missing = {
-            path: size for path, size in sizes.items() if path in shards and path not in present
-        }
-        hub.check_room(missing, _existing_parent(target.path))
+        missing = {path: sizes[path] for path in shards if path not in present}
+        hub.check_room(missing, nearest_existing(target.path))
         paths = list(missing)
         # at least once: the records of a store without shards are copied too
         for start in range(0, max(1, len(paths)), DOWNLOAD_FILES):
@@ -131,11 +131,6 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
         "present": len(shards) - len(missing),
         "bytes": sum(missing.values()),
     }
-
-
-def _existing_parent(path: Path) -> Path:
-    """Return a path, or the nearest folder above it that exists."""
-    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def _copy_arrived(
@@ -170,17 +165,18 @@ def _read_store(
     commit = hub.head()
     where = hub.address.at(commit)
     sizes = hub.files(commit)
-    check_names(Path(where), sizes, {path for path in sizes if _PATH.fullmatch(path)})
+    allowed = {path for path in sizes if _PATH.fullmatch(path)}
+    check_names(Path(where), sizes, allowed)
     names = sorted({path.partition("/")[0] for path in sizes if "/" in path})
     for name in names:
         if f"{name}/{ENCODER_FILE}" not in sizes:
             msg = f"{where}: {name} has no {ENCODER_FILE}; expected a store. Push it again."
             raise StoreError(msg)
-    wanted = {
-        path: size
-        for path, size in sizes.items()
-        if path == STORE_FILE or path.partition("/")[2] in records
-    }
+    wanted = {}
+    for path, size in sizes.items():
+        _, _, inner = path.partition("/")
+        if path == STORE_FILE or inner in records:
+            wanted[path] = size
     hub.download(wanted, commit, into)
     if STORE_FILE in wanted:
         mark = read_json(into / STORE_FILE)

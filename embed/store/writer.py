@@ -69,7 +69,8 @@ class ShardWriter:
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         sweep_partials(folder)
-        # the thread's messages go where this thread's go
+        # its context: messages go where this thread's go; a daemon: one that hangs in a call to
+        # the file system does not keep the process alive
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._run,), name="abag-writer", daemon=True
         )
@@ -258,12 +259,11 @@ def _as_arrays(
 ) -> NamedArrays:
     """Copy the arrays, converted to the format's dtypes, and check them."""
     arrays: NamedArrays = {"key": np.array(keys, "|u1"), "length": np.array(lengths, "<i4")}
-    arrays |= {
-        name: np.array(values, values.dtype.newbyteorder("<"), order="C")
-        for name, values in poolings.items()
-    }
-    arrays |= {name: np.array(values, "|u1") for name, values in flags.items()}
-    if any(len(values) != len(keys) for values in arrays.values()):
+    for name, values in poolings.items():
+        arrays[name] = np.array(values, values.dtype.newbyteorder("<"), order="C")
+    for name, flag in flags.items():
+        arrays[name] = np.array(flag, "|u1")
+    if {len(values) for values in arrays.values()} != {len(keys)}:
         shapes = {name: values.shape for name, values in arrays.items()}
         msg = f"unequal lengths: {shapes}"
         raise ValueError(msg)

@@ -17,26 +17,19 @@ from abag.core.arrays import Bools, Floats
 from abag.core.errors import LabelError
 from abag.core.messages import counted
 from abag.head.data.cells import read_bounds, says_no_binding
-from abag.head.data.label_column import (
-    find_label,
-    find_same,
-)
+from abag.head.data.label_column import find_label, find_same
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_unit import (
     AS_IN_THE_RUN,
+    ColumnMeaning,
     Remembered,
     choose_prediction,
+    meaning_of_column,
     refuse_affinity,
     refuse_affinity_options,
-    unit_of_column,
 )
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import (
-    HIGHER_IS_STRONGER,
-    OF_MASS,
-    stronger,
-    to_pkd,
-)
+from abag.head.data.units import HIGHER_IS_STRONGER, OF_MASS, stronger, to_pkd
 from abag.head.data.usual_values import USUAL_PKD, outside, refuse_two_values
 
 if TYPE_CHECKING:
@@ -81,9 +74,13 @@ class Affinities:
     def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
         numbers = np.isfinite(self.pkd) & ~self.no_binding
-        numbers = numbers if rows is None else numbers & rows
-        evidence = [self._range(numbers)] if self.quantity.affinity or numbers.any() else []
-        evidence += [self.why] if self.why else []
+        if rows is not None:
+            numbers &= rows
+        evidence = []
+        if self.quantity.affinity or numbers.any():
+            evidence.append(self._range(numbers))
+        if self.why:
+            evidence.append(self.why)
         if self.no_binding.any():
             such = f" such as {', '.join(map(repr, self.words))}" if self.words else ""
             count = int(self.no_binding.sum())
@@ -99,9 +96,8 @@ class Affinities:
         if self.quantity.affinity:
             usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
             return f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"
-        low, high = (
-            self.quantity.show(float(end)) for end in (self.pkd[known].min(), self.pkd[known].max())
-        )
+        low = self.quantity.show(float(self.pkd[known].min()))
+        high = self.quantity.show(float(self.pkd[known].max()))
         return f"{counted(int(known.sum()), 'value')}, {low} to {high}"
 
     def refuse_other_units(self, rows: Bools, noun: str = "labels") -> None:
@@ -157,14 +153,21 @@ def read_affinities(
         If the name of the column contradicts ``--label``, or the column is no measurement.
     """
     column = table.columns.get("label", table.columns.get("pkd"))
-    if column is None and remembered is not None and remembered.column in map(str, table.names):
-        column = remembered.column
-    elif column is None and remembered is not None and not remembered.quantity.affinity:
-        column = find_same(table, remembered.quantity)
-    elif column is None:
-        column = find_label(table, options, of_run=remembered is not None)
-    unit, why, quantity = unit_of_column(table, column, "pkd", options, remembered)
-    return _read_column(table, column, unit, why, options, remembered, quantity)
+    if column is None:
+        column = _find_column(table, options, remembered)
+    meaning = meaning_of_column(table, column, "pkd", options, remembered)
+    return _read_column(table, meaning, options, remembered)
+
+
+def _find_column(table: Table, options: LabelOptions, remembered: Remembered | None) -> str:
+    """Return the column that is the label of the run, or else the label by its own name."""
+    if remembered is None:
+        return find_label(table, options)
+    if remembered.column in map(str, table.names):
+        return remembered.column
+    if not remembered.quantity.affinity:
+        return find_same(table, remembered.quantity)
+    return find_label(table, options, of_run=True)
 
 
 def read_predictions(table: Table, options: LabelOptions, quantity: Quantity = PKD) -> Affinities:
@@ -172,27 +175,21 @@ def read_predictions(table: Table, options: LabelOptions, quantity: Quantity = P
 
     Those of another `quantity` than an affinity are taken as they are. Raises as `read_affinities`.
     """
-    if not quantity.affinity:
-        refuse_affinity_options(table, options, quantity)
-        column = table.column("prediction")
-        refuse_affinity(table, column, quantity)
-        return _read_column(table, column, "value", AS_IN_THE_RUN, options, None, quantity)
-    column, unit, why = choose_prediction(table, options.label)
-    return _read_column(table, column, unit, why, options, None, quantity)
-
-
-# --- cells ----------------------------------------------------------------------------------------
+    if quantity.affinity:
+        meaning = choose_prediction(table, options.label)
+        return _read_column(table, replace(meaning, quantity=quantity), options, None)
+    refuse_affinity_options(table, options, quantity)
+    column = table.column("prediction")
+    refuse_affinity(table, column, quantity)
+    meaning = ColumnMeaning(column=column, unit="value", why=AS_IN_THE_RUN, quantity=quantity)
+    return _read_column(table, meaning, options, None)
 
 
 def _read_column(
-    table: Table,
-    column: str,
-    unit: Label,
-    why: str,
-    options: LabelOptions,
-    remembered: Remembered | None,
-    quantity: Quantity = PKD,
+    table: Table, meaning: ColumnMeaning, options: LabelOptions, remembered: Remembered | None
 ) -> Affinities:
+    column = meaning.column
+    unit = meaning.unit
     if options.molar_mass is not None and unit not in OF_MASS and remembered is None:
         msg = (
             f"{table.source}: column {column!r} is read as {unit}, which needs no molar mass; "
@@ -201,71 +198,76 @@ def _read_column(
         raise LabelError(msg)
     cells = table.frame[column]
     raw, side = read_bounds(cells)
-    mass = options.molar_mass_kda
-    pkd = to_pkd(raw, unit, mass)
-    direction = 1 if unit in HIGHER_IS_STRONGER or not quantity.affinity else -1
+    is_weaker_above = meaning.quantity.affinity and unit not in HIGHER_IS_STRONGER
     affinities = Affinities(
         source=table.source,
         column=column,
         unit=unit,
-        why=why,
+        why=meaning.why,
         raw=raw,
-        pkd=pkd,
-        side=(direction * side).astype(np.int8),
+        pkd=to_pkd(raw, unit, options.molar_mass_kda),
+        side=-side if is_weaker_above else side,  # >1000 nM is a pKd below 6
         no_binding=np.zeros(len(raw), np.bool_),
-        molar_mass_kda=mass,
-        quantity=quantity,
+        molar_mass_kda=options.molar_mass_kda,
+        quantity=meaning.quantity,
     )
-    floor = None
-    empty = options.no_binding_empty
     if options.no_binding is not None:
-        floor = float(to_pkd(np.array([options.no_binding]), unit, mass)[0])
-        if quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
-            msg = (
-                f"{table.source}: --no-binding {options.no_binding:g} is not an affinity if read "
-                f"as {unit}, the unit of column {column!r}; expected a bound such as "
-                f"{BOUND_OF_A_NON_BINDER[unit][1:]}."
-            )
-            raise LabelError(msg)
-    elif remembered is not None and remembered.no_binding_pkd is not None:
+        floor = _given_floor(affinities, options.no_binding)
+        relation = ">" if is_weaker_above or meaning.quantity.sign < 0 else "<"
+        bound = f"{relation}{options.no_binding:g}"
+        return _with_no_binding(affinities, cells, floor, bound, empty=options.no_binding_empty)
+    if remembered is not None and remembered.no_binding_pkd is not None:
         floor = remembered.no_binding_pkd
-        empty = remembered.no_binding_empty
-    if floor is None:
-        return affinities
-    sign = ">" if direction * quantity.sign < 0 else "<"
-    bound = f"pKd <{floor:g}" if options.no_binding is None else f"{sign}{options.no_binding:g}"
-    bound = bound if quantity.affinity else f"{sign}{floor:g}"
-    return _with_no_binding(affinities, cells, floor, bound, empty=empty)
+        relation = "<" if meaning.quantity.sign > 0 else ">"
+        bound = f"pKd <{floor:g}" if meaning.quantity.affinity else f"{relation}{floor:g}"
+        return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
+    return affinities
+
+
+def _given_floor(read: Affinities, no_binding: float) -> float:
+    """Return ``--no-binding`` as a pKd; refuse one that no affinity has."""
+    floor = float(to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)[0])
+    # down to a pKd of 0: a bound may be weaker than any affinity that is measured
+    if read.quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
+        msg = (
+            f"{read.source}: --no-binding {no_binding:g} is not an affinity if read as "
+            f"{read.unit}, the unit of column {read.column!r}; expected a bound such as "
+            f"{BOUND_OF_A_NON_BINDER[read.unit][1:]}."
+        )
+        raise LabelError(msg)
+    return floor
 
 
 def _with_no_binding(
-    found: Affinities, cells: pd.Series, floor: float, bound: str, *, empty: bool
+    read: Affinities, cells: pd.Series, floor: float, bound: str, *, empty: bool
 ) -> Affinities:
     """Read the words for no binding, and perhaps empty cells, as a pKd below `floor`."""
-    is_text = ~np.isfinite(found.raw)
-    says = is_text & np.array([says_no_binding(cell) for cell in cells.tolist()], np.bool_)
-    words = tuple(dict.fromkeys(str(cell).strip() for cell in cells[says]))[:3]
+    is_text = ~np.isfinite(read.raw)
+    values = cells.tolist()
+    says = is_text & np.array([says_no_binding(value) for value in values], np.bool_)
+    texts = [str(cell).strip() for cell in cells[says]]
+    words = tuple(dict.fromkeys(texts))[:3]
     if empty:
-        blank = cells.isna().to_numpy(np.bool_) | np.array(
-            [isinstance(c, str) and not c.strip() for c in cells.tolist()], np.bool_
-        )
-        if (blank & is_text).any():
+        is_blank = np.array([not str(value).strip() for value in values], np.bool_)
+        is_empty = is_text & (is_blank | cells.isna().to_numpy(np.bool_))
+        if is_empty.any():
             words = (*words, "")
-        says |= blank & is_text
-    exact = np.isfinite(found.pkd) & (found.side == 0)
-    sign = found.quantity.sign
-    if says.any() and exact.any() and sign * floor > (sign * found.pkd[exact]).max():
+        says |= is_empty
+    sign = read.quantity.sign
+    exact = np.isfinite(read.pkd) & (read.side == 0)
+    strongest = np.max(sign * read.pkd[exact], initial=-np.inf)
+    if says.any() and exact.any() and sign * floor > strongest:
         msg = (
-            f"{found.source}: --no-binding: a non-binder would be weaker than {bound}, which is "
-            f"stronger than every exact label of column {found.column!r}; expected a bound at the "
+            f"{read.source}: --no-binding: a non-binder would be weaker than {bound}, which is "
+            f"stronger than every exact label of column {read.column!r}; expected a bound at the "
             "weak end. Give the highest concentration tested."
         )
         raise LabelError(msg)
     return replace(
-        found,
-        pkd=np.where(says, floor, found.pkd),
+        read,
+        pkd=np.where(says, floor, read.pkd),
         no_binding=says,
         words=words,
         bound=bound,
-        side=np.where(says, -sign, found.side).astype(np.int8),
+        side=np.where(says, -sign, read.side).astype(np.int8),
     )

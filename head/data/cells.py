@@ -61,11 +61,9 @@ def says_class(cell: object) -> bool:
 
 def says_no_binding(cell: object) -> bool:
     """Tell whether a cell says in words that a pair does not bind."""
-    return (
-        isinstance(cell, str)
-        and re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
-        and (re.search(r"\d", cell) is None)
-    )
+    if not isinstance(cell, str) or re.search(r"\d", cell):  # with a digit, it is a value
+        return False
+    return re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
 
 
 def read_numbers(cells: pd.Series) -> Floats:

@@ -47,16 +47,24 @@ REPEATED = 40
 def demo_table(seed: int = 0) -> pd.DataFrame:
     """Make the table of the demo: some antibodies lack a light chain, some rows are replicates."""
     rng = np.random.default_rng(seed)
-    antibodies = [_antibody(rng, paired=i % 10 != 0) for i in range(ANTIBODIES)]
-    antigens = [_antigen(rng, chains=1 + (i % 6 == 0)) for i in range(ANTIGENS)]
+    heavies = np.empty(ANTIBODIES, object)
+    lights = np.full(ANTIBODIES, "", object)
+    for number in range(ANTIBODIES):
+        heavies[number] = _graft(_HEAVY, [8, 8, int(rng.integers(8, 19))], rng)
+        if number % 10:  # every tenth lacks its light chain
+            lights[number] = _graft(_LIGHT, [6, 3, 9], rng)
+    antigens = np.empty(ANTIGENS, object)
+    for number in range(ANTIGENS):
+        antigens[number] = _antigen(rng, chains=2 if number % 6 == 0 else 1)
     drawn = rng.permutation(ANTIBODIES * ANTIGENS)[:PAIRS]
     drawn = np.r_[drawn, drawn[:REPEATED]]
+    antibody, antigen = np.divmod(drawn, ANTIGENS)
     rows = pd.DataFrame(
         {
-            "id": [f"demo-{i:04d}" for i in range(len(drawn))],
-            "heavy": [antibodies[k // ANTIGENS][0] for k in drawn],
-            "light": [antibodies[k // ANTIGENS][1] for k in drawn],
-            "antigen": [antigens[k % ANTIGENS] for k in drawn],
+            "id": [f"demo-{number:04d}" for number in range(len(drawn))],
+            "heavy": heavies[antibody],
+            "light": lights[antibody],
+            "antigen": antigens[antigen],
         }
     )
     label = planted_pkd(rows) + NOISE_SD * rng.standard_normal(len(rows))
@@ -88,22 +96,22 @@ def planted_ceiling(table: pd.DataFrame) -> float:
     return float(spearmanr(planted_pkd(table), table["pKd"]).statistic)
 
 
-def _antibody(rng: np.random.Generator, *, paired: bool) -> tuple[str, str]:
-    heavy = _graft(_HEAVY, [8, 8, int(rng.integers(8, 19))], rng)
-    return heavy, _graft(_LIGHT, [6, 3, 9], rng) if paired else ""
-
-
 def _graft(framework: tuple[str, ...], lengths: list[int], rng: np.random.Generator) -> str:
-    loops = ["".join(rng.choice(_LETTERS, n)) for n in lengths]
-    return framework[0] + "".join(a + b for a, b in zip(loops, framework[1:], strict=True))
+    """Join the parts of a framework by random loops of these lengths."""
+    sequence = framework[0]
+    for length, after in zip(lengths, framework[1:], strict=True):
+        sequence += "".join(rng.choice(_LETTERS, length)) + after
+    return sequence
 
 
 def _antigen(rng: np.random.Generator, chains: int) -> str:
     """Draw chains of random residues, with residue frequencies drawn per antigen."""
     frequencies = rng.dirichlet(np.full(len(_LETTERS), 4.0))
-    return "|".join(
-        "".join(rng.choice(_LETTERS, rng.integers(60, 260), p=frequencies)) for _ in range(chains)
-    )
+    drawn = []
+    for _ in range(chains):
+        length = rng.integers(60, 260)
+        drawn.append("".join(rng.choice(_LETTERS, length, p=frequencies)))
+    return "|".join(drawn)
 
 
 def _net_charge(sequence: str) -> float:

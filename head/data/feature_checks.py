@@ -122,11 +122,13 @@ def _check_words(source: str, name: str, words_P: NDArray[np.object_]) -> None:
 
 def _say_same_as_label(pairs: LabelledPairs, name: str, values_P: Floats) -> None:
     rows = np.isfinite(values_P) & (pairs.censored == 0)
-    if rows.sum() < 3 or np.ptp(values_P[rows]) == 0 or np.ptp(pairs.pkd[rows]) == 0:
+    values = values_P[rows]
+    labels = pairs.pkd[rows]
+    if len(values) < 3 or np.ptp(values) == 0 or np.ptp(labels) == 0:
         return
-    correlations = [np.corrcoef(values_P[rows], pairs.pkd[rows])[0, 1]]
-    if (values_P[rows] > 0).all():  # a Kd beside its pKd
-        correlations.append(np.corrcoef(np.log(values_P[rows]), pairs.pkd[rows])[0, 1])
+    correlations = [np.corrcoef(values, labels)[0, 1]]
+    if (values > 0).all():  # a Kd beside its pKd
+        correlations.append(np.corrcoef(np.log(values), labels)[0, 1])
     largest = max(correlations, key=abs)
     if abs(largest) > SAME_AS_LABEL:
         say(

@@ -121,8 +121,9 @@ class FeatureColumns:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns in a table."""
-        categories = [column.name for column in self.categories]
-        return (*(column.name for column in self.numbers), *categories)
+        names = [column.name for column in self.numbers]
+        names += [column.name for column in self.categories]
+        return tuple(names)
 
     @property
     def in_tables(self) -> tuple[str, ...]:
@@ -138,8 +139,12 @@ class FeatureColumns:
     @property
     def width(self) -> int:
         """Columns that models read."""
-        flags = sum(column.has_missing for column in self.numbers)
-        return len(self.numbers) + flags + sum(len(column.values) for column in self.categories)
+        width = len(self.numbers)
+        for number in self.numbers:
+            width += number.has_missing
+        for category in self.categories:
+            width += len(category.values)
+        return width
 
     @property
     def words(self) -> str:
@@ -151,34 +156,31 @@ class FeatureColumns:
         cls, cells: FeatureCells, options: PairColumnOptions, heads: Mapping[str, str]
     ) -> FeatureColumns:
         """Describe the cells of training pairs; `heads` are those of likelihoods in a store."""
-        numbers = [
-            NumberColumn(
+        numbers = []
+        for name, values_R in zip(options.features or (), cells.numbers_RF.T, strict=True):
+            column = NumberColumn(
                 name=name,
                 low=float(np.nanmin(values_R)),
                 high=float(np.nanmax(values_R)),
                 has_missing=bool(np.isnan(values_R).any()),
                 head=heads.get(name, ""),
             )
-            for name, values_R in zip(options.features or (), cells.numbers_RF.T, strict=True)
-        ]
-        categories = [
-            CategoryColumn(name=name, values=tuple(sorted(set(words_R.tolist()))))
-            for name, words_R in zip(options.categories or (), cells.words_RG.T, strict=True)
-        ]
+            numbers.append(column)
+        categories = []
+        for name, words_R in zip(options.categories or (), cells.words_RG.T, strict=True):
+            values = sorted(set(words_R.tolist()))
+            categories.append(CategoryColumn(name=name, values=tuple(values)))
         return cls(numbers=tuple(numbers), categories=tuple(categories))
 
     def encode(self, cells: FeatureCells) -> PairFeatures:
         """Turn cells into the columns that models read."""
-        marks = [
-            np.isnan(values_R)[:, None]
-            for column, values_R in zip(self.numbers, cells.numbers_RF.T, strict=True)
-            if column.has_missing
-        ]
-        marks += [
-            words_R[:, None] == np.array(column.values, object)
-            for column, words_R in zip(self.categories, cells.words_RG.T, strict=True)
-        ]
-        marks.append(np.zeros((len(cells.numbers_RF), 0), np.bool_))
+        no_marks = np.zeros((len(cells.numbers_RF), 0), np.bool_)
+        marks = [no_marks]  # `hstack` refuses an empty list
+        for number, values_R in zip(self.numbers, cells.numbers_RF.T, strict=True):
+            if number.has_missing:
+                marks.append(np.isnan(values_R)[:, None])
+        for category, words_R in zip(self.categories, cells.words_RG.T, strict=True):
+            marks.append(words_R[:, None] == np.array(category.values, object))
         return PairFeatures(cells.numbers_RF, np.hstack(marks).astype(np.float32))
 
     def why_far(self, cells: FeatureCells) -> NDArray[np.object_]:
@@ -188,10 +190,9 @@ class FeatureColumns:
             margin = MARGIN * (column.high - column.low)
             below = values_R < column.low - margin
             above = values_R > column.high + margin
-            for rows, side in ((below, "below"), (above, "above")):
-                why[rows & (why == "")] = (
-                    f"its {column.name} is {side} the {column.low:g} to {column.high:g} of training"
-                )
+            trained = f"the {column.low:g} to {column.high:g} of training"
+            why[below & (why == "")] = f"its {column.name} is below {trained}"
+            why[above & (why == "")] = f"its {column.name} is above {trained}"
         for category, words_R in zip(self.categories, cells.words_RG.T, strict=True):
             unknown = ~np.isin(words_R, np.array(category.values, object)) & (why == "")
             for word in sorted(set(words_R[unknown].tolist())):
@@ -216,11 +217,10 @@ class FeatureColumns:
         """Count the cells that are missing and read as a training mean; empty if none is."""
         in_tables_F = np.array([not column.head for column in self.numbers], np.bool_)
         missing_F = np.isnan(cells.numbers_RF).sum(axis=0) * in_tables_F
-        parts = [
-            f"{count:,} of {column.name!r}"
-            for column, count in zip(self.numbers, missing_F.tolist(), strict=True)
-            if count
-        ]
+        parts = []
+        for column, count in zip(self.numbers, missing_F.tolist(), strict=True):
+            if count:
+                parts.append(f"{count:,} of {column.name!r}")
         return f"missing and read as the mean of training: {', '.join(parts)}" if parts else ""
 
 
@@ -344,7 +344,7 @@ def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[in
     """Read a column of numbers, (R,); NaN where a cell is empty."""
     values = read_numbers(cells)
     bad = ~np.isfinite(values)
-    if bad.any():
+    if bad.any():  # else columns of numbers are spared a loop over all cells
         bad &= ~_are_missing(cells)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
@@ -385,10 +385,10 @@ def _word(cell: object) -> str:
 
 def words_as_codes(cells: FeatureCells) -> dict[str, Ints]:
     """Number the values of each category, (R,), by a name that no column of labels has."""
-    return {
-        f"category {at}": pd.factorize(words_R)[0].astype(np.int64)
-        for at, words_R in enumerate(cells.words_RG.T)
-    }
+    codes = {}
+    for at, words_R in enumerate(cells.words_RG.T):
+        codes[f"category {at}"] = pd.factorize(words_R)[0].astype(np.int64)
+    return codes
 
 
 def mean_cells(cells: FeatureCells, pair_of_row: Ints, first_row: Ints) -> FeatureCells:

@@ -40,27 +40,31 @@ def with_one_label(
     labels = [read_affinities(part, options, remembered=remembered) for part in parts]
     for label in labels:
         label.refuse_other_units(np.isfinite(label.pkd))
-    if len({label.unit for label in labels}) > 1:
-        listed = "; ".join(
-            f"{label.column!r} of {label.source} as {label.unit}" for label in labels
-        )
+    units = [label.unit for label in labels]
+    if len(set(units)) > 1:
         msg = (
-            f"{table.source}: the labels are in different units: {listed}; expected one unit. "
-            "Convert the columns to one unit, such as pKd, or fit the tables apart."
+            f"{table.source}: the labels are in different units: {_listed(labels, units)}; "
+            "expected one unit. Convert the columns to one unit, such as pKd, or fit the tables "
+            "apart."
         )
         raise LabelError(msg)
     names = [_name(part, label, options) for part, label in zip(parts, labels, strict=True)]
-    if len({label.quantity for label in labels}) > 1 or len(set(names)) > 1:
-        listed = "; ".join(
-            f"{label.column!r} of {label.source} as {name}"
-            for label, name in zip(labels, names, strict=True)
-        )
+    quantities = {label.quantity for label in labels}
+    if len(quantities) > 1 or len(set(names)) > 1:
         msg = (
-            f"{table.source}: the labels are different quantities: {listed}; expected one. Give "
-            "columns of the same quantity one name, or fit the tables apart."
+            f"{table.source}: the labels are different quantities: {_listed(labels, names)}; "
+            "expected one. Give columns of the same quantity one name, or fit the tables apart."
         )
         raise LabelError(msg)
     return _in_one_column(table, used, labels)
+
+
+def _listed(labels: Sequence[Affinities], read_as: Sequence[str]) -> str:
+    """List the label column of each table, and what it is read as."""
+    parts = []
+    for label, meaning in zip(labels, read_as, strict=True):
+        parts.append(f"{label.column!r} of {label.source} as {meaning}")
+    return "; ".join(parts)
 
 
 def _name(part: SequenceTable, label: Affinities, options: LabelOptions) -> str:
@@ -106,7 +110,7 @@ def _in_one_column(
             )
             raise LabelError(msg)
         rows = table.file_of_row == number
-        values = frame[column].astype(object)
+        values = frame[column].astype(object)  # the columns may have different types
         values[rows] = frame.loc[rows, label.column]
         frame[column] = values
         notes.append(f"{label.source}: label {label.column!r} is read as {column!r}")

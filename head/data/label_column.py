@@ -1,6 +1,6 @@
 """Which column of a table is the label, or why no column is it for sure.
 
-A column is taken if its name says what it measures, in words of `head.data.units` or
+A column is taken if its name says what it measures, in words of `head.data.headers` or
 `head.data.quantity`. What is unclear is refused, with the options that would decide it.
 """
 
@@ -17,9 +17,9 @@ import numpy as np
 from abag.core.errors import ColumnError
 from abag.embed.sequences.columns import MissingColumn, quote_names, with_found
 from abag.head.data.cells import read_bounds
+from abag.head.data.headers import Header, is_of_alphaseq, read_header
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.quantity import Quantity, read_value_header
-from abag.head.data.units import Header, is_of_alphaseq, read_header
 from abag.head.data.written_columns import written_by
 
 if TYPE_CHECKING:
@@ -48,12 +48,6 @@ def find_same(table: Table, quantity: Quantity) -> str:
     raise MissingColumn(with_found(problem, table.names, advice))
 
 
-def _find_value(table: Table) -> str | None:
-    """Return the only column of numbers, if its name says that it is no affinity but a quantity."""
-    numbers = _number_columns(table)
-    return numbers[0] if len(numbers) == 1 and read_value_header(numbers[0]).better else None
-
-
 def has_numbers(table: Table) -> bool:
     """Tell whether a column that plays no role holds numbers, so that one may be the label."""
     return bool(_number_columns(table))
@@ -64,15 +58,14 @@ def _number_columns(table: Table) -> list[str]:
 
     Constants, such as the pH of an assay, are left out if there are others.
     """
-    numbers = [
-        name
-        for name in _free_columns(table)
-        if not written_by(name, table.names)
-        and not _UNNAMED.fullmatch(name)
-        and not read_value_header(name).describes_another
-        and holds_numbers(table, name)
-    ]
-    varied = [name for name in numbers if len(table.frame[name].dropna().unique()) > 1]
+    numbers = []
+    for name in _free_columns(table):
+        is_index = _UNNAMED.fullmatch(name) is not None
+        if is_index or read_value_header(name).describes_another:
+            continue
+        if holds_numbers(table, name):  # last: it reads all cells
+            numbers.append(name)
+    varied = [name for name in numbers if table.frame[name].nunique() > 1]
     return varied or numbers
 
 
@@ -94,16 +87,17 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     if not candidates:
         return
     listed = candidates[:_MOST_PROPOSED]
-    more = f" and {len(candidates) - len(listed)} more" if len(candidates) > len(listed) else ""
-    named = f"--column {shlex.quote(f'label={listed[0]}')}"
+    unlisted = len(candidates) - len(listed)
+    more = f" and {unlisted} more" if unlisted else ""
+    advice = f"Use --column {shlex.quote(f'label={listed[0]}')}"
+    if asked and not options.better:
+        advice += " --label value --better higher, or lower"
     empty = int(table.frame[listed[0]].isna().sum())
     skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
     msg = (
         f"{table.source}: no column for {'the label' if asked else 'pkd'}, but "
-        f"{quote_names(listed)}{more} may be another quantity; expected one to be chosen. Use "
-        f"{named}"
-        + (" --label value --better higher, or lower." if asked and not options.better else ".")
-        + skip
+        f"{quote_names(listed)}{more} may be another quantity; expected one to be chosen. "
+        f"{advice}.{skip}"
     )
     raise UnclearLabel(msg)
 
@@ -133,11 +127,7 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
         if len(numbers) == 1:
             return numbers[0]
         _refuse_unclear_value(table, replace(options, label="value"))
-    headers = {
-        name: read_header(name)
-        for name in _free_columns(table)
-        if not written_by(name, table.names)
-    }
+    headers = {name: read_header(name) for name in _free_columns(table)}
     column = _stated_label(table, headers, label)
     if column is not None:
         return column
@@ -147,9 +137,9 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
     if written and not hints:
         hints = propose_numbers(table)
     if takes_value and not hints and not written:
-        value = _find_value(table)
-        if value is not None:
-            return value
+        numbers = _number_columns(table)
+        if len(numbers) == 1 and read_value_header(numbers[0]).better:
+            return numbers[0]  # a quantity that is no affinity
     if hints:
         quantities = _propose_quantities(table) if takes_value else []
         msg = f"{table.source}: no column for pkd, but {' '.join([*quantities, *hints, *written])}"
@@ -167,20 +157,21 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
 
 def _stated_label(table: Table, headers: Mapping[str, Header], label: Label | None) -> str | None:
     """Return the column whose name fits best; None if none does, and refuse several."""
-    stated = {
-        name: header
-        for name, header in headers.items()
-        if header.sure and header.units and (label is None or label in header.units)
-    }
-    first = min((header.order for header in stated.values()), default=0)
-    best = [name for name, header in stated.items() if header.order == first]
+    names_of_order: dict[int, list[str]] = {}
+    for name, header in headers.items():
+        is_asked = label is None or label in header.units
+        if header.sure and header.units and is_asked:
+            names_of_order.setdefault(header.order, []).append(name)
+    first = min(names_of_order, default=0)
+    best = names_of_order.get(first, [])
     if len(best) == 1:
         return best[0]
     if len(best) > 1 and first < 2:
+        choices = [f"--column {shlex.quote(f'pkd={name}')}" for name in best]
         msg = (
             f"{table.source}: columns {quote_names(best)} fit pkd equally well; expected one. "
-            f"Choose with {' or '.join(_as_label(name) for name in best)}; for a run of each, give "
-            "each its own --run folder, and compare them with abag runs."
+            f"Choose with {' or '.join(choices)}; for a run of each, give each its own --run "
+            "folder, and compare them with abag runs."
         )
         raise ColumnError(msg)
     if label is None or best:
@@ -190,18 +181,21 @@ def _stated_label(table: Table, headers: Mapping[str, Header], label: Label | No
 
 def _only_affinity(headers: Mapping[str, Header]) -> str | None:
     """Return the only column that may be in a unit that the user gave; None without one."""
-    bare = [
-        name
-        for name, header in headers.items()
-        if header.affinity and header.sure and not header.units
-    ]
-    plain = [name for name, header in headers.items() if header.plain]
-    for names in (bare, plain):
+    without_unit = []
+    plain = []
+    with_unit = []
+    for name, header in headers.items():
+        if header.plain:
+            plain.append(name)
+        if header.sure and header.units:
+            with_unit.append(name)
+        elif header.sure and header.affinity:
+            without_unit.append(name)
+    for names in (without_unit, plain):
         if len(names) == 1:
             return names[0]
-    others = [name for name, header in headers.items() if header.sure and header.units]
-    if not bare and not plain and len(others) == 1:
-        return others[0]  # its name contradicts the option, which is refused
+    if not without_unit and not plain and len(with_unit) == 1:
+        return with_unit[0]  # its name contradicts the option, which is refused
     return None
 
 
@@ -228,14 +222,11 @@ def _propose_all(table: Table, headers: Mapping[str, Header]) -> list[str]:
     return proposed
 
 
-def _as_label(name: str) -> str:
-    return f"--column {shlex.quote(f'pkd={name}')}"
-
-
 def _free_columns(table: Table) -> list[str]:
-    """List the columns that have no role."""
-    used = {*table.columns.values()}
-    return [name for name in map(str, table.names) if name not in used]
+    """List the columns that have no role, and that no command has written."""
+    used = set(table.columns.values())
+    names = [name for name in map(str, table.names) if name not in used]
+    return [name for name in names if not written_by(name, table.names)]
 
 
 def _propose(table: Table, name: str) -> list[str]:
@@ -259,28 +250,27 @@ def _propose(table: Table, name: str) -> list[str]:
 def _propose_quantities(table: Table) -> list[str]:
     """Say how the columns are read that are named like another quantity than an affinity."""
     named = [name for name in _number_columns(table) if read_value_header(name).better]
-    return [
-        f"{name!r} is named like a quantity that is no affinity: use --column "
-        f"{shlex.quote(f'label={name}')}."
-        for name in named[:_MOST_PROPOSED]
-        if not is_named_affinity(name)
-    ]
+    proposed = []
+    for name in named[:_MOST_PROPOSED]:
+        if not is_named_affinity(name):
+            choice = f"--column {shlex.quote(f'label={name}')}"
+            proposed.append(f"{name!r} is named like a quantity that is no affinity: use {choice}.")
+    return proposed
 
 
 def propose_numbers(table: Table) -> list[str]:
     """Propose the columns of numbers of a table that a command has written."""
-    free = [
-        name
-        for name in _free_columns(table)
-        if not written_by(name, table.names)
-        and not read_header(name).not_label
-        and holds_numbers(table, name)
-    ]
-    return [
-        f"{name!r} may be one: use --column {shlex.quote(f'pkd={name}')} --label UNIT "
-        "(value --better higher: if it is no affinity)."
-        for name in free[:_MOST_PROPOSED]
-    ]
+    proposed: list[str] = []
+    for name in _free_columns(table):
+        if len(proposed) == _MOST_PROPOSED:
+            break
+        if read_header(name).not_label or not holds_numbers(table, name):
+            continue
+        choice = f"--column {shlex.quote(f'pkd={name}')} --label UNIT"
+        proposed.append(
+            f"{name!r} may be one: use {choice} (value --better higher: if it is no affinity)."
+        )
+    return proposed
 
 
 def holds_numbers(table: Table, name: str) -> bool:
@@ -288,4 +278,5 @@ def holds_numbers(table: Table, name: str) -> bool:
     if name not in table.frame:
         return False
     cells = table.frame[name].dropna()
-    return bool(len(cells)) and 2 * int(np.isfinite(read_bounds(cells)[0]).sum()) > len(cells)
+    numbers, _ = read_bounds(cells)
+    return 2 * int(np.isfinite(numbers).sum()) > len(cells)

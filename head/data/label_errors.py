@@ -135,6 +135,7 @@ def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
     """
     if "share" not in pairs:
         return None
+    # the mean of m measurements has an m-th of their variance
     share = (pairs["share"] / pairs["measurements"]).to_numpy(np.float64)
     share = share / share.mean()
     return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 from abag.core.errors import LabelError
 from abag.head.data.cells import read_bounds, says_class
+from abag.head.data.headers import read_header
 from abag.head.data.label_column import UnclearLabel, is_named_affinity, propose_numbers
 from abag.head.data.label_options import Better, Label, LabelOptions
 from abag.head.data.quantity import PKD, Quantity, read_value_header
-from abag.head.data.units import TO_PKD, read_header
+from abag.head.data.units import TO_PKD
 from abag.head.data.usual_values import refuse_two_values
 from abag.head.data.written_columns import SCAN_MEASURED, written_by
 
 if TYPE_CHECKING:
     from abag.embed.sequences.tables import Table
-    from abag.head.data.units import Header
+    from abag.head.data.headers import Header
 
 AS_IN_THE_RUN = "as in the run"
 """Why a column has a unit."""
@@ -40,83 +41,124 @@ class Remembered:
     quantity: Quantity = PKD
 
 
-def choose_prediction(table: Table, label: Label | None = None) -> tuple[str, Label, str]:
-    """Return the column of predictions, its unit, and what says so."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnMeaning:
+    """What a column of labels or predictions is read as."""
+
+    column: str
+    unit: Label
+    why: str
+    """What says so; empty if nothing needs to."""
+    quantity: Quantity = PKD
+
+
+def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning:
+    """Find the column of predictions, and what it is read as."""
     column = table.columns.get("prediction")
     if column is None and "prediction" not in table.ties:
         headers = {name: read_header(name) for name in map(str, table.names)}
         named = [name for name, header in headers.items() if header.predicted and header.units]
         column = named[0] if len(named) == 1 else None
     column = table.column("prediction") if column is None else column
-    unit, why, _ = unit_of_column(table, column, "prediction", LabelOptions(label=label), None)
-    return column, unit, why
+    return meaning_of_column(table, column, "prediction", LabelOptions(label=label), None)
 
 
-def unit_of_column(
+def meaning_of_column(
     table: Table,
     column: str,
     role: str,
     options: LabelOptions,
     remembered: Remembered | None,
-) -> tuple[Label, str, Quantity]:
-    """Return the unit of a column, what says so, and its quantity; refuse contradicted ones."""
-    header = read_header(column)
-    where = f"{table.source}: column {column!r}"
+) -> ColumnMeaning:
+    """Find what a column is read as; refuse one that its name or the options contradict.
+
+    Parameters
+    ----------
+    table : Table
+    column : str
+        Its name.
+    role : str
+        ``pkd`` for labels, which may be of another quantity, or ``prediction``.
+    options : LabelOptions
+    remembered : Remembered, optional
+        How the run of the table read its labels.
+
+    Raises
+    ------
+    LabelError
+        If the column is no measurement, or named like another unit than that of the options.
+    UnclearLabel
+        If the unit is not known.
+    """
     if role == "pkd":
         _refuse_written(table, column)
         other = _other_quantity(table, column, options, remembered)
         if other is not None:
-            return "value", *other
+            return other
+    unit, why = _unit_of_affinity(table, column, role, options, remembered)
+    return ColumnMeaning(column=column, unit=unit, why=why)
+
+
+def _unit_of_affinity(
+    table: Table,
+    column: str,
+    role: str,
+    options: LabelOptions,
+    remembered: Remembered | None,
+) -> tuple[Label, str]:
+    """Return the unit of a column of affinities, and what says so."""
+    header = read_header(column)
+    where = f"{table.source}: column {column!r}"
     if header.not_label:
+        hint = ""
+        if role == "pkd":
+            hint = "; to learn it as it is, add --label value --better higher, or lower"
         msg = (
             f"{where} is named like {header.not_label}, not like an affinity; expected pKd, Kd, Ka "
-            f"or dG. Choose another with --column {role}=NAME, or rename it"
-            + (
-                "; to learn it as it is, add --label value --better higher, or lower."
-                if role == "pkd"
-                else "."
-            )
+            f"or dG. Choose another with --column {role}=NAME, or rename it{hint}."
         )
         raise LabelError(msg)
     if options.label is not None:
         _refuse_other_unit(where, header, options.label)
-        return options.label, "given by --label", PKD
+        return options.label, "given by --label"
+    # a name that allows one unit says more than the run
     if remembered is not None and remembered.column == column and len(header.units) != 1:
-        return remembered.unit, AS_IN_THE_RUN, PKD
+        return remembered.unit, AS_IN_THE_RUN
     if header.units:
-        return header.units[0], _IN_THE_NAME, PKD
+        return header.units[0], _IN_THE_NAME
     if header.affinity:
         units = ", ".join(unit for unit in TO_PKD if unit != "pkd")
+        hint = ""
+        if role == "pkd":
+            hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
+        choice = f"--column {shlex.quote(f'{role}={column}')} --label UNIT"
         msg = (
             f"{where} names no unit that is understood; expected one of {units}. Give it with "
-            f"--column {shlex.quote(f'{role}={column}')} --label UNIT"
-            + (
-                "; a quantity that is no affinity needs --label value --better higher, or lower."
-                if role == "pkd"
-                else "."
-            )
+            f"{choice}{hint}."
         )
         raise UnclearLabel(msg)
-    is_words = all(map(says_class, table.frame[column].dropna()))  # which are refused later
+    cells = table.frame[column].dropna()
+    is_words = all(map(says_class, cells))  # which are refused later
     if role == "pkd" and table.columns.get("label") == column and not is_words:
-        refuse_two_values(read_bounds(table.frame[column])[0], where, "an affinity")
+        numbers, _ = read_bounds(cells)
+        refuse_two_values(numbers, where, "an affinity")
         msg = (
             f"{where} does not say what it measures; expected an affinity in a unit, or another "
             "quantity. Add --label pkd, or another unit such as kd_nm, or for a quantity that is "
             "no affinity --label value --better higher, or lower."
         )
         raise UnclearLabel(msg)
-    return "pkd", "" if role == "prediction" else "no unit is stated", PKD
+    return "pkd", "" if role == "prediction" else "no unit is stated"
 
 
 def _refuse_written(table: Table, column: str) -> None:
     """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
     command = written_by(column, table.names)
     if command and column not in SCAN_MEASURED:
+        advice = " ".join(propose_numbers(table)) or "Use --column pkd=NAME."
         msg = (
             f"{table.source}: column {column!r} is a column of abag {command}, not a measurement; "
-            "expected measured affinities. "
-            f"{' '.join(propose_numbers(table)) or 'Use --column pkd=NAME.'}"
+            f"expected measured affinities. {advice}"
         )
         raise LabelError(msg)
 
@@ -143,8 +185,8 @@ def name_affinity(table: Table, affinity_type: str | None) -> str:
 
 def _other_quantity(
     table: Table, column: str, options: LabelOptions, remembered: Remembered | None
-) -> tuple[str, Quantity] | None:
-    """Return what says that a column is no affinity, and its quantity; None if it is one.
+) -> ColumnMeaning | None:
+    """Find the quantity of a column that is no affinity; None if it is one.
 
     Of a run, it has to be the quantity of the run.
     """
@@ -153,7 +195,7 @@ def _other_quantity(
         refuse_affinity_options(table, options, quantity_of_run)
         refuse_affinity(table, column, quantity_of_run)
         _refuse_other_kind(table, column, quantity_of_run)
-        return AS_IN_THE_RUN, quantity_of_run
+        return _as_it_is(column, AS_IN_THE_RUN, quantity_of_run)
     header = read_header(column)
     value = read_value_header(column)
     is_affinity = header.affinity and not header.unit_alone and not header.not_label
@@ -183,7 +225,8 @@ def _other_quantity(
         raise LabelError(msg)
     better = options.better or value.better
     if better is None:
-        refuse_two_values(read_bounds(table.frame[column])[0], where, value.name)
+        numbers, _ = read_bounds(table.frame[column])
+        refuse_two_values(numbers, where, value.name)
         msg = (
             f"{where}: which of its values are better is not known; expected higher or lower. Add "
             "--better higher, or --better lower."
@@ -191,7 +234,12 @@ def _other_quantity(
         raise UnclearLabel(msg)
     unit = value.unit if options.unit is None else options.unit.strip()
     quantity = Quantity(name=value.name, unit=unit, better=better, affinity=False)
-    return "given by the options" if asked else _IN_THE_NAME, quantity
+    return _as_it_is(column, "given by the options" if asked else _IN_THE_NAME, quantity)
+
+
+def _as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
+    """Return what a column of another quantity than an affinity is read as: its values."""
+    return ColumnMeaning(column=column, unit="value", why=why, quantity=quantity)
 
 
 def refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:

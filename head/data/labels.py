@@ -1,16 +1,15 @@
-"""Labelled pairs: the label column as pKd, its unit and direction, bounds and replicates.
+"""Labelled pairs: the label of each row that has one, joined with what a table says of it.
 
-A censored label has a relation: in the label itself, ``>1000``, it is of the label's unit, in a
-column of its own it is of Kd, where ``>`` means a higher Kd, hence a lower pKd.
+`label_reading` finds the label and its unit, `relations` the bounds, `replicates` joins the rows of
+a pair, and `features` and `label_errors` read the columns beside the label.
 
 R rows of a table, P pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,10 +19,10 @@ from abag.core.errors import LabelError
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import NO_ANTIGEN
 from abag.embed.sequences.changes import BadCell, SkippedRows
-from abag.embed.sequences.columns import ROLES, quote_names
+from abag.embed.sequences.columns import quote_names
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.affinities import BOUND_OF_A_NON_BINDER, read_affinities
-from abag.head.data.cells import SIDES, read_bounds, read_numbers, says_class, says_no_binding
+from abag.head.data.cells import says_class, says_no_binding
 from abag.head.data.features import (
     FeatureCells,
     FeatureColumns,
@@ -33,11 +32,19 @@ from abag.head.data.features import (
 )
 from abag.head.data.joined_labels import with_one_label
 from abag.head.data.label_errors import LabelTrust, read_trust, share_of_pairs
-from abag.head.data.label_options import Floor, Label, LabelOptions, PairColumnOptions, Replicates
-from abag.head.data.label_unit import Remembered, name_affinity
+from abag.head.data.label_options import Floor, Label, LabelOptions, PairColumnOptions
+from abag.head.data.label_reading import LabelReading, reading_of, with_label
+from abag.head.data.label_unit import Remembered
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import HIGHER_IS_STRONGER, POSITIVE, read_header, to_pkd
-from abag.head.data.usual_values import outside
+from abag.head.data.relations import read_censored
+from abag.head.data.replicates import (
+    disagreement,
+    merge_replicates,
+    pair_of_row,
+    replicate_noise,
+    spread_of,
+)
+from abag.head.data.units import POSITIVE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,40 +55,13 @@ if TYPE_CHECKING:
     from abag.embed.sequences.tables import TableLike
     from abag.head.data.affinities import Affinities
 
-CONFLICT_PKD = 1.0
-"""Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
 FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
 LISTED_TYPES = 8
-STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
-"""Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
-SAME_PKD = 0.1
-"""Largest distance of such a bound from its label, from rounding."""
-POSSIBLE_PKD = (0.0, 16.0)
-"""Labels outside are certainly in another unit."""
-OPPOSITE = -0.5
-"""Rank correlation from which a second measurement contradicts the direction of the label."""
 
 
 class NothingToLearn(LabelError):
     """The training pairs have no exact label, or all labels are the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelReading:
-    """What was read as the label, and why."""
-
-    column: str = ""
-    unit: Label = "pkd"
-    why: str = ""
-    line: str = ""
-    """The same in one line, and whether a higher label means stronger binding."""
-    problems: tuple[str, ...] = ()
-    """What contradicts it."""
-    quantity: Quantity = PKD
-    conflict: float = CONFLICT_PKD
-    """Labels of one pair that differ by more contradict each other: by 1 pKd, and by a standard
-    deviation of the labels of another quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +133,7 @@ def read_labelled_pairs(
     table: TableLike, reading: TableOptions, labels: LabelOptions
 ) -> LabelledPairs:
     """Read the pairs of a table and their labels; an error lists bad sequences and bad labels."""
+    # skipped here, so that one error lists bad sequences and bad labels together
     read = read_pairs(table, replace(reading, bad_rows="skip"))
     return label_pairs(read, labels, refuse_sequences=labels.bad_rows == "error")
 
@@ -176,14 +157,14 @@ def label_pairs(
     table = with_one_label(table, options, remembered)
     affinities = read_affinities(table, options, remembered=remembered)
     table = with_label(table, affinities)
-    reading = _reading(table, affinities, options)
+    reading = reading_of(table, affinities, options)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     quantity = affinities.quantity
     labels = _check_labels(table, affinities, options)
     _refuse_rows(table, labels, options, refuse_sequences=refuse_sequences)
     table = replace(table, skipped=SkippedRows([*table.skipped.rows, *labels.bad]))
     usable = labels.usable
-    censored = _read_censored(table, labels.pkd, affinities)
+    censored = read_censored(table, labels.pkd, affinities)
     cells = _cells_of(table, named)
     trust = read_trust(table, named, affinities, usable, censored == 0)
     beside = _beside(len(usable), named, cells, trust)
@@ -191,9 +172,9 @@ def label_pairs(
     rows, floored = _apply_floor(rows, options.floor, quantity)
     if not quantity.affinity:
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
-    noise = _replicate_noise(rows)
+    noise = replicate_noise(rows)
     conflicts = int((disagreement(rows) > reading.conflict).sum())
-    pairs = _merge_replicates(table, rows, options.replicates, quantity)
+    pairs = merge_replicates(table, rows, options.replicates, quantity)
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
     columns = _columns_of(pairs)
     counts = {
@@ -208,8 +189,8 @@ def label_pairs(
     }
     if cells is not None:
         averaged = options.replicates in ("median", "mean")
-        pair_of_row = _pair_of_row(rows if averaged else pairs, pairs, len(usable))
-        cells = mean_cells(cells, pair_of_row, columns["row"])
+        merged_into = pair_of_row(rows if averaged else pairs, pairs, len(usable))
+        cells = mean_cells(cells, merged_into, columns["row"])
     return LabelledPairs(
         **columns,
         table=table,
@@ -295,7 +276,8 @@ def _usable_rows(
         }
     )[usable]
     if cells is not None:
-        rows = rows.assign(**{name: of[usable] for name, of in words_as_codes(cells).items()})
+        for name, codes_R in words_as_codes(cells).items():
+            rows[name] = codes_R[usable]
     if trust is not None:
         rows = rows.assign(share=trust.share_R[usable])
     return rows
@@ -304,10 +286,10 @@ def _usable_rows(
 def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
     """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
     types = {"pkd": np.float64, "censored": np.int8}
-    return {
-        name: pairs[name].to_numpy(types.get(name, np.int64), copy=True)
-        for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements")
-    }
+    columns = {}
+    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
+        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+    return columns
 
 
 def _cells_of(table: SequenceTable, named: PairColumnOptions) -> FeatureCells | None:
@@ -344,7 +326,7 @@ def _beside(
     trust_column = named.error or named.weight
     if trust is not None and trust_column is not None:
         columns[beside_name(trust.what, trust_column)] = trust.values_R
-    return pd.DataFrame(columns, index=range(rows))
+    return pd.DataFrame(columns, index=range(rows))  # R rows also without columns
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
@@ -353,12 +335,15 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
         return np.ones(len(table.frame), np.bool_)
     column = table.column("affinity_type")
     types = table.frame[column].astype("string").fillna("").str.strip()
+    # types of rows without a label need no choice
     counts = types[table.frame[table.column("pkd")].notna()].value_counts()
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)
     if affinity_type not in counts.index:
-        listed = ", ".join(f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items())
-        listed += ", ..." * (len(counts) > LISTED_TYPES)
+        types_of_rows = [f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items()]
+        if len(counts) > LISTED_TYPES:
+            types_of_rows.append("...")
+        listed = ", ".join(types_of_rows)
         problem = "several affinity types" if affinity_type is None else f"no {affinity_type!r}"
         msg = (
             f"{table.source}: column {column} has {problem} among the labelled rows: "
@@ -368,18 +353,16 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     return (types == affinity_type).to_numpy(np.bool_)
 
 
-def spread_of(exact: pd.Series[float]) -> float:
-    """Return the standard deviation of exact labels; infinite if there are fewer than two."""
-    return float(exact.std()) if len(exact) > 1 else np.inf
-
-
 def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Quantity) -> None:
     """Refuse a column without numbers whose cells are words for classes."""
     column = table.column("pkd")
     cells = [cell for cell in table.frame.loc[wanted, column].dropna().tolist() if cell != ""]
+    if not cells or not all(map(says_class, cells)):
+        return
     # affinities that are all words for no binding lack a bound, which the rows are told
-    of_affinity = all(isinstance(c, str) for c in cells) and not all(map(says_no_binding, cells))
-    if cells and (of_affinity or not quantity.affinity) and all(map(says_class, cells)):
+    are_texts = all(isinstance(cell, str) for cell in cells)
+    are_classes = are_texts and not all(map(says_no_binding, cells))
+    if are_classes or not quantity.affinity:
         words = ", ".join(dict.fromkeys(map(repr, cells[:LISTED_TYPES])))
         msg = (
             f"{table.source}: column {column} holds {words}, which are classes, not measurements; "
@@ -397,16 +380,20 @@ def _bad_cell(
     valid: tuple[float, float],
 ) -> BadCell:
     column = table.column("pkd")
-    number = f"a {'positive' if unit in POSITIVE else 'finite'} number such as 1234.5"
-    noun = "pKd" if quantity.affinity else "value"
-    expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}" if np.isfinite(pkd) else number
+    value = table.frame[column].iloc[at]
+    if np.isfinite(pkd):
+        noun = "pKd" if quantity.affinity else "value"
+        expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}"
+    else:
+        kind_of_number = "positive" if unit in POSITIVE else "finite"
+        expected = f"a {kind_of_number} number such as 1234.5"
     advice = "Fix it."
-    if says_no_binding(table.frame[column].iloc[at]) and not quantity.affinity:
+    if says_no_binding(value) and not quantity.affinity:
         advice = (
             "Write a bound, such as <5, or give it with --no-binding VALUE; leave out what was not "
             "measured with --bad-rows skip."
         )
-    elif says_no_binding(table.frame[column].iloc[at]):
+    elif says_no_binding(value):
         bound = BOUND_OF_A_NON_BINDER[unit]
         advice = (
             f"Write a non-binder as a bound, such as {bound} ({unit}), or let abag fit read it so "
@@ -416,8 +403,7 @@ def _bad_cell(
         f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
         f"{expected}. {advice}"
     )
-    cell = str(table.frame[column].iloc[at])
-    return BadCell("label", "invalid label", cell, error, LabelError)
+    return BadCell("label", "invalid label", str(value), error, LabelError)
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
@@ -435,89 +421,16 @@ def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[
     return rows, count
 
 
-def _replicate_noise(rows: pd.DataFrame) -> float | None:
-    """Pool the standard deviation of exact replicates over all pairs."""
-    # equal labels of a pair count once: they are copies of one measurement
-    rows = rows[rows["censored"] == 0].drop_duplicates(["antibody", "antigen", "pkd"])
-    exact = rows.groupby(["antibody", "antigen"])["pkd"]
-    degrees_of_freedom = int((exact.size() - 1).sum())
-    if degrees_of_freedom == 0:
-        return None
-    squares = ((rows["pkd"] - exact.transform("mean")) ** 2).sum()
-    return float(np.sqrt(squares / degrees_of_freedom))
-
-
-def disagreement(rows: pd.DataFrame) -> pd.Series[float]:
-    """Return by how much the labels of each pair contradict each other in pKd, bounds included."""
-    at_least = rows["pkd"].where(rows["censored"] >= 0)
-    at_most = rows["pkd"].where(rows["censored"] <= 0)
-    pair = [rows["antibody"], rows["antigen"]]
-    return at_least.groupby(pair).max() - at_most.groupby(pair).min()
-
-
-def _merge_replicates(
-    table: SequenceTable, rows: pd.DataFrame, how: Replicates, quantity: Quantity
-) -> pd.DataFrame:
-    if how == "keep":
-        return rows.assign(measurements=1)
-    if how == "error":
-        _refuse_conflicts(table, rows, quantity)
-    # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
-    groups = rows.groupby(_of_pair(rows), sort=False, as_index=False)
-    averaged = how in ("median", "mean")
-    chosen: dict[str, tuple[str, str]] = {}
-    if "share" in rows:
-        chosen["share"] = ("share", "mean" if averaged else "first")
-    merged = groups.agg(
-        row=("row", "first"),
-        pkd=("pkd", how if averaged else "first"),
-        measurements=("pkd", "nunique"),
-        **chosen,
-    )
-    return merged if averaged else merged.assign(measurements=1)
-
-
-def _of_pair(rows: pd.DataFrame) -> list[str]:
-    """Return the columns in which the replicates of a pair are equal."""
-    categories = [name for name in rows.columns if name.startswith("category ")]
-    return ["antibody", "antigen", "censored", *categories]
-
-
-def _pair_of_row(rows: pd.DataFrame, pairs: pd.DataFrame, total: int) -> Ints:
-    """Return the pair that each row of a table was merged into, (R,); -1 for rows of none."""
-    of_row = np.full(total, -1, np.int64)
-    if rows is pairs:  # of each pair the row that it was taken from
-        of_row[pairs["row"].to_numpy()] = np.arange(len(pairs))
-        return of_row
-    names = _of_pair(rows)
-    numbered = pairs[names].assign(pair=np.arange(len(pairs)))
-    merged = rows[[*names, "row"]].merge(numbered, on=names, how="left")
-    of_row[merged["row"].to_numpy()] = merged["pair"].to_numpy()
-    return of_row
-
-
-def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quantity) -> None:
-    spread = disagreement(rows)
-    if spread.max() > 0:
-        worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
-        at = ", ".join(table.row_name(r) for r in worst["row"][:5])
-        msg = (
-            f"{table.source}: rows {at} measure the same pair and differ by up to "
-            f"{quantity.show(spread.max())} {quantity}. Fix them, or use --replicates median."
-        )
-        raise LabelError(msg)
-
-
 def report_counts(pairs: LabelledPairs) -> None:
     """Say what was read of the table and of its labels, and what was left out."""
     pairs.table.report_notes()
-    counts = ", ".join(
-        counted(n, name.replace("_", " ").removesuffix("s"))
-        for name, n in pairs.counts.items()
-        if n and name != "skipped_labels"  # the notes have them
-    )
+    counts = []
+    for name, n in pairs.counts.items():
+        if n and name != "skipped_labels":  # the notes have them
+            noun = name.replace("_", " ").removesuffix("s")
+            counts.append(counted(n, noun))
     say(pairs.reading.line)
-    say(f"{pairs.table.source}: {counted(len(pairs), 'pair')} ({counts})")
+    say(f"{pairs.table.source}: {counted(len(pairs), 'pair')} ({', '.join(counts)})")
 
 
 def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
@@ -538,153 +451,6 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
     return labels
 
 
-class _Relations(NamedTuple):
-    """Hold the relations of the R rows of a table, from a column of their own."""
-
-    column: str
-    side: pd.Series
-    """As in `LabelledPairs.censored`, of what the column is of, Kd or pKd."""
-    bound: Floats
-    """Shape (R,); NaN where the cell has none."""
-    is_bound: Bools
-    """Shape (R,); whether the cell has a relation with a bound."""
-
-
-def _read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
-    """Join the relations in the labels with those in a column, (R,)."""
-    column = table.columns.get("censored")
-    is_affinity = affinities.quantity.affinity
-    labelled = np.isfinite(pkd)
-    censored = np.where(labelled, affinities.side, 0).astype(np.int8)
-    is_bound = np.zeros(len(pkd), np.bool_)
-    if column is not None:
-        relations = _read_relations(table, column)
-        is_bound = relations.is_bound
-        if is_affinity:
-            censored = _with_relations_of_affinity(table, relations, censored, pkd, affinities)
-        else:
-            censored = _with_relations(table, relations, censored, pkd)
-    if is_affinity and (affinities.unit == "pkd" or column is not None):
-        _refuse_reversed(table, column, censored, pkd, is_bound)
-    return censored
-
-
-def _refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -> None:
-    """Refuse the cells of some rows, (R,), if there are any, by the first of them."""
-    if rows.any():
-        cell = table.describe_cell(np.flatnonzero(rows)[0], column)
-        msg = f"{cell} ({counted(int(rows.sum()), 'such row')}) {problem}"
-        raise LabelError(msg)
-
-
-def _read_relations(table: SequenceTable, column: str) -> _Relations:
-    text = table.frame[column].fillna("").astype(str).str.strip()
-    side = text.str[:1].map(SIDES)
-    bound = read_bounds(text)[0]
-    is_bound = np.isfinite(bound) & side.notna().to_numpy()
-    _refuse_cells(
-        table,
-        ~is_bound & ~text.str.fullmatch(f"[{''.join(SIDES)}]*").to_numpy(np.bool_),
-        column,
-        "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
-        "cell. Fix it, or choose another column with --column censored=NAME.",
-    )
-    return _Relations(column, side, bound, is_bound)
-
-
-def _with_relations_of_affinity(
-    table: SequenceTable,
-    relations: _Relations,
-    censored: NDArray[np.int8],
-    pkd: Floats,
-    affinities: Affinities,
-) -> NDArray[np.int8]:
-    """Join relations in labels with those in a column, of Kd unless its bounds are pKd."""
-    column = relations.column
-    labelled = np.isfinite(pkd)
-    off_as_pkd, off_as_kd = _distances_from_bounds(relations, pkd, affinities)
-    is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
-    _refuse_cells(
-        table,
-        (off_as_kd if is_kd else off_as_pkd) > SAME_PKD,
-        column,
-        "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
-    )
-    side = -relations.side if is_kd else relations.side
-    relation_to_pkd = np.where(labelled, side, 0).astype(np.int8)
-    problem = f"contradicts the relation in column {column}; expected one. Remove the other."
-    _refuse_cells(table, censored * relation_to_pkd < 0, table.column("pkd"), problem)
-    return np.where(censored == 0, relation_to_pkd, censored)
-
-
-def _distances_from_bounds(
-    relations: _Relations, pkd: Floats, affinities: Affinities
-) -> tuple[Floats, Floats]:
-    """Return how far the bounds are from the labels in pKd, read as pKd and as Kd, (R,) each.
-
-    A bound is the label again, and shows whether the relations are of pKd or of Kd.
-    """
-    bound = relations.bound
-    unit = affinities.unit
-    label_distance = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
-    distances_as_pkd = [np.abs(bound - pkd)]
-    distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
-    (distances_as_pkd if unit in HIGHER_IS_STRONGER else distances_as_kd).append(label_distance)
-    off_2R = np.where(
-        relations.is_bound & np.isfinite(pkd),
-        [np.fmin.reduce(distances_as_pkd), np.fmin.reduce(distances_as_kd)],
-        0.0,
-    )
-    off_2R = np.nan_to_num(off_2R, nan=np.inf)
-    return off_2R[0], off_2R[1]
-
-
-def _with_relations(
-    table: SequenceTable,
-    relations: _Relations,
-    censored: NDArray[np.int8],
-    value: Floats,
-) -> NDArray[np.int8]:
-    """Join relations in labels of another quantity with those in a column, which are of it, too."""
-    column = relations.column
-    labelled = np.isfinite(value)
-    off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
-    _refuse_cells(
-        table,
-        off > 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value))),
-        column,
-        "is not the label; expected the same bound, or > or < alone. Fix it.",
-    )
-    relation_to_value = np.where(labelled, relations.side, 0).astype(np.int8)
-    problem = "contradicts the relation in the label. Remove one."
-    _refuse_cells(table, censored * relation_to_value < 0, column, problem)
-    return np.where(censored == 0, relation_to_value, censored)
-
-
-def _refuse_reversed(
-    table: SequenceTable,
-    column: str | None,
-    censored: NDArray[np.int8],
-    pkd: Floats,
-    is_bound: Bools,
-) -> None:
-    """Refuse relations whose labels are all at the end that the relation points away from."""
-    expected, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
-    least = np.nanmin(pkd, initial=np.inf)
-    most = np.nanmax(pkd, initial=-np.inf)
-    for side, end in ((-1, most), (1, least)):
-        rows = (censored == side) & ~is_bound
-        # the usual floor of an assay is such a bound, read the other way round
-        reversed_ = least < most and bool((pkd[rows] == end).all())
-        problem = f"is at the end of the labels, as if its relation were of {other}; expected "
-        _refuse_cells(
-            table,
-            rows & reversed_,
-            column or table.column("pkd"),
-            f"{problem}bounds of {expected}. Write these.",
-        )
-
-
 def describe_columns(
     table: SequenceTable, quantity: Quantity = PKD, beside: PairColumnOptions | None = None
 ) -> str:
@@ -695,76 +461,7 @@ def describe_columns(
     words = {"pkd": "pkd" if quantity.affinity else "label"}
     roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
     roles += [f"{word} {name!r}" for name, word in named.items() if name in table.names]
-    unused = [name for name in map(str, table.names) if name not in {*used.values(), *named}]
+    read = {*used.values(), *named}
+    unused = [name for name in map(str, table.names) if name not in read]
     note = f"; not used: {quote_names(unused)}" if unused else ""
     return f"columns: {', '.join(roles)}{note}"
-
-
-def label_sense(
-    table: SequenceTable, options: LabelOptions | None = None
-) -> tuple[SequenceTable, LabelReading]:
-    """Return the table with its label among its roles, and what `label_pairs` would read."""
-    options = options or LabelOptions()
-    table = with_one_label(table, options)
-    affinities = read_affinities(table, options)
-    table = with_label(table, affinities)
-    return table, _reading(table, affinities, options)
-
-
-def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
-    """Return the table with its label among its columns."""
-    columns = {**table.columns, "pkd": affinities.column}
-    roles = [role for role in ROLES if role in columns and role != "label"]
-    return replace(table, columns={role: columns[role] for role in roles})
-
-
-def _reading(table: SequenceTable, affinities: Affinities, options: LabelOptions) -> LabelReading:
-    column = affinities.column
-    unit = affinities.unit
-    quantity = affinities.quantity
-    if not quantity.affinity:
-        return LabelReading(
-            column=column,
-            unit=unit,
-            why=affinities.why,
-            line=affinities.describe(),
-            quantity=quantity,
-        )
-    readable = np.isfinite(affinities.pkd) & ~affinities.no_binding
-    impossible = readable & outside(affinities.pkd, POSSIBLE_PKD)
-    problems = [
-        f"Column {other!r}, read as {other_unit}, ranks the rows the other way round than "
-        f"{column!r}, read as {unit}."
-        for other, other_unit in _opposite_measurements(table, affinities.pkd)
-    ]
-    if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
-        problems.append(
-            f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
-            f"impossible as {unit}: mixed units?"
-        )
-    named = replace(quantity, name=name_affinity(table, options.affinity_type))
-    return LabelReading(
-        column=column,
-        unit=unit,
-        why=affinities.why,
-        line=affinities.describe(),
-        problems=tuple(problems),
-        quantity=named,
-    )
-
-
-def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[str, Label]]:
-    """Yield other columns with a unit in their names that rank the rows the other way round."""
-    used = table.columns.values()
-    for name in map(str, table.frame.columns):
-        header = read_header(name)
-        if name in used or header.unit is None or not header.sure:
-            continue
-        other = to_pkd(read_numbers(table.frame[name]), header.unit)
-        measured_twice = np.isfinite(other) & np.isfinite(pkd)
-        if 2 * measured_twice.sum() > np.isfinite(pkd).sum():
-            own_ranks, other_ranks = (
-                pd.Series(values[measured_twice]).rank() for values in (pkd, other)
-            )
-            if own_ranks.corr(other_ranks) < OPPOSITE:
-                yield name, header.unit

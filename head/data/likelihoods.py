@@ -33,9 +33,9 @@ def asks_for_logliks(table: SequenceTable, named: PairColumnOptions) -> bool:
 
 def likelihoods_asked_for(table: SequenceTable, named: PairColumnOptions) -> list[str]:
     """Return the names of features that are likelihoods of a store, not columns of a table."""
-    columns = {*map(str, table.frame.columns)}
-    names = [name for name in named.features or () if name in (LOGLIK, *LOGLIKS)]
-    return [name for name in names if name not in columns]
+    columns = set(map(str, table.frame.columns))
+    features = named.features or ()
+    return [name for name in features if name in (LOGLIK, *LOGLIKS) and name not in columns]
 
 
 def with_logliks(
@@ -74,11 +74,11 @@ def with_logliks(
             names.append(name)
             continue
         asked = LOGLIKS if name == LOGLIK else {name: LOGLIKS[name]}
-        likelihoods = {
-            name: folders[kind]
-            for name, kind in asked.items()
-            if kind in folders and folders[kind].head and name not in frame.columns
-        }
+        likelihoods = {}
+        for column, kind in asked.items():
+            is_stored = kind in folders and folders[kind].head
+            if is_stored and column not in frame.columns:
+                likelihoods[column] = folders[kind]
         if not likelihoods:
             msg = (
                 f"{table.source}: no column {name!r}, and no likelihood of the "
@@ -91,7 +91,7 @@ def with_logliks(
             loglik_N = read_logliks(folder, sequences.keys)
             frame = frame.assign(**{column: loglik_N[sequences.of_row]})
             heads[column] = folder.head
-        names += [name for name in likelihoods if name not in names]
+        names += likelihoods
     names = list(dict.fromkeys(names))
     return replace(table, frame=frame), replace(named, features=tuple(names) or None), heads
 

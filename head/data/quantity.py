@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from abag.core.errors import OptionError
 from abag.core.messages import printable
+from abag.head.data.headers import plain_text, read_header
 from abag.head.data.label_options import Better
-from abag.head.data.units import plain_text, read_header
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +33,7 @@ LARGE = 10_000
 INSIDE = ("pkd", "pkd_predicted", "pkd_measured")
 OUTSIDE = ("measured", "predicted", "measured")
 """Names of columns of labels and predictions: in code and for pKd, and for other quantities."""
+_OUTSIDE_OF = dict(zip(INSIDE, OUTSIDE, strict=True))
 _DELTA_DELTA = re.compile(r"(?:delta[\s_\-]*){2,}(?=g)")
 _UNIT = re.compile(r"(?P<name>.*\S)\s*[(\[](?P<unit>[^()\[\]]*)[)\]]\s*")
 _HIGHER = re.compile(
@@ -102,7 +103,7 @@ class Quantity:
 
     def column(self, name: str) -> str:
         """Return the name that a column of the code has in tables."""
-        return name if self.affinity else dict(zip(INSIDE, OUTSIDE, strict=True)).get(name, name)
+        return name if self.affinity else _OUTSIDE_OF.get(name, name)
 
     def columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names that columns of the code have in tables."""
@@ -110,7 +111,7 @@ class Quantity:
 
     def outward(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Name the columns of a table of the code as users see them."""
-        return frame.rename(columns={name: self.column(name) for name in INSIDE if name in frame})
+        return frame.rename(columns={} if self.affinity else _OUTSIDE_OF)
 
     def inward(self, frame: pd.DataFrame, *names: str) -> pd.DataFrame:
         """Give these columns of a table that was written back their names in the code."""
@@ -190,10 +191,10 @@ def read_value_header(column: str) -> ValueHeader:
         unit = bracketed["unit"].strip()
     describes_another = not _SPREAD.isdisjoint(_words(column))
     return ValueHeader(
-        printable(name)[:LONGEST_NAME] or "value",
-        printable(unit)[:LONGEST_NAME],
-        None if describes_another else _better_values(column, name),
-        describes_another,
+        name=printable(name)[:LONGEST_NAME] or "value",
+        unit=printable(unit)[:LONGEST_NAME],
+        better=None if describes_another else _better_values(column, name),
+        describes_another=describes_another,
     )
 
 

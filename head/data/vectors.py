@@ -58,9 +58,15 @@ class StoredVectors:
         cls, folders: Sequence[tuple[EncoderFolder, str]], keys: NDArray[np.uint8]
     ) -> StoredVectors:
         """Read and join a pooling of each folder."""
-        parts = [folder.read(keys, pooling) for folder, pooling in folders]
-        views = [View(*place, x_ND.shape[1]) for place, x_ND in zip(folders, parts, strict=True)]
-        return cls(tuple(views), parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
+        views = []
+        parts = []
+        for folder, pooling in folders:
+            part_ND = folder.read(keys, pooling)
+            views.append(View(folder, pooling, part_ND.shape[1]))
+            parts.append(part_ND)
+        # one view is not copied: it may take most of the memory
+        x_ND = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return cls(tuple(views), x_ND)
 
     @classmethod
     def absent(cls, number: int = 1) -> StoredVectors:
@@ -75,7 +81,8 @@ class StoredVectors:
     @property
     def folders(self) -> list[EncoderFolder]:
         """Where the views are stored, each folder once."""
-        return list({view.folder.fingerprint: view.folder for view in self.views}.values())
+        by_fingerprint = {view.folder.fingerprint: view.folder for view in self.views}
+        return list(by_fingerprint.values())
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -94,10 +101,11 @@ def read_vectors(
     """Read the vectors of the unique sequences; by default from the only encoder of a kind."""
     from abag.embed.store.store import folder_with  # imports pandas
 
-    folders = [
-        (folder_with(store, table, kind, view["encoder"]), view["pooling"]) for view in views
-    ]
-    return StoredVectors.read(folders, table.sequences[kind].keys)
+    places = []
+    for view in views:
+        folder = folder_with(store, table, kind, view["encoder"])
+        places.append((folder, view["pooling"]))
+    return StoredVectors.read(places, table.sequences[kind].keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +128,25 @@ class Standardizer:
         Views of `widths` are scaled by the root of their number: joined, they are as long as one.
         """
         if len(widths) > 1:
-            views = np.split(x_ND, np.cumsum(widths)[:-1], axis=1)
-            each = [cls.of(view_ND, rows) for view_ND in views]
-            scale = np.concatenate([part.scale for part in each]) / np.sqrt(len(each))
-            return cls(np.concatenate([part.mean for part in each]), scale.astype(np.float32))
+            means = []
+            scales = []
+            for view_ND in np.split(x_ND, np.cumsum(widths)[:-1], axis=1):
+                of_view = cls.of(view_ND, rows)
+                means.append(of_view.mean)
+                scales.append(of_view.scale)
+            scale = np.concatenate(scales) / np.sqrt(len(widths))
+            return cls(np.concatenate(means), scale.astype(np.float32))
+        # each sequence once: one with many pairs would decide
         used = np.arange(len(x_ND)) if rows is None else distinct(rows)
         origin = x_ND[used[0]].astype(np.float64)  # near the mean: sums of squares lose no digits
-
-        def sums(part: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        sums = []
+        sums_of_squares = []
+        for part in _blocks(len(used), x_ND.shape[1]):
             away_RD = x_ND[used[part]] - origin
-            return away_RD.sum(axis=0), np.einsum("rd,rd->d", away_RD, away_RD)
-
-        parts = [sums(part) for part in _blocks(len(used), x_ND.shape[1])]
-        away, squares = (
-            np.sum(of_parts, axis=0) / len(used) for of_parts in zip(*parts, strict=True)
-        )
+            sums.append(away_RD.sum(axis=0))
+            sums_of_squares.append(np.einsum("rd,rd->d", away_RD, away_RD))
+        away = np.sum(sums, axis=0) / len(used)
+        squares = np.sum(sums_of_squares, axis=0) / len(used)
         mean = origin + away
         spread = np.sqrt(np.maximum(0, squares - away**2))
         # A smaller spread is float16 rounding (2.8e-4 of the value), not signal.
@@ -150,6 +162,7 @@ class Standardizer:
 
     def apply(self, x_ND: NDArray[np.float32]) -> NDArray[np.float32]:
         """Standardise vectors and clip them to `Z_LIMIT`, shape (N, D), dtype float32."""
+        # in place from here: the vectors of a table may take most of the memory
         z_ND = np.empty(x_ND.shape, np.float32)
         np.subtract(x_ND, self.mean, out=z_ND)
         z_ND *= self.scale

@@ -23,7 +23,7 @@ from abag.head.design.design_options import RuleName
 
 
 class Aim(NamedTuple):
-    """What rules compare predictions with."""
+    """Values that rules compare predictions with."""
 
     explore: float = 1.0
     """Sigmas that an upper confidence bound adds to the mean."""
@@ -49,7 +49,7 @@ def _expected_improvement(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
     gain = mean - aim.best
     z = _standardised(gain, sigma)
     density = np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
-    # Far below the best, both terms cancel but for rounding.
+    # Far below the best, both terms cancel but for rounding, which may be below 0.
     return np.where(sigma > 0, np.maximum(gain * ndtr(z) + sigma * density, 0), np.maximum(gain, 0))
 
 
@@ -74,6 +74,7 @@ RULES: Mapping[RuleName, Rule] = {
 
 def best_first(score: Floats, mean: Floats, place: Floats | None = None) -> Ints:
     """Order pairs by score, shape (B,); of equal scores by mean, then by place, or as they come."""
+    # lexsort sorts by its last key first
     return np.lexsort((-mean, -score) if place is None else (place, -mean, -score))
 
 
@@ -91,15 +92,19 @@ def choose_capped(order: Ints, size: int, caps: Sequence[Cap]) -> Ints:
     for row in order.tolist():
         if len(chosen) == size:
             break
-        if all(
-            count[group] < cap.most
-            for cap, count in zip(caps, used, strict=True)
-            for group in cap.groups[row]
-        ):
+        if _has_room(row, caps, used):
             chosen.append(row)
             for cap, count in zip(caps, used, strict=True):
                 count.update(cap.groups[row])
     return np.array(chosen, np.int64)
+
+
+def _has_room(row: int, caps: Sequence[Cap], used: Sequence[Counter[object]]) -> bool:
+    """Return whether another pair of each group of a row keeps to all caps."""
+    for cap, count in zip(caps, used, strict=True):
+        if any(count[group] >= cap.most for group in cap.groups[row]):
+            return False
+    return True
 
 
 DRAWS = 10_000
@@ -149,7 +154,7 @@ def expect(
         common = rng.standard_normal((draws, 1))
         own_noise = rng.standard_normal((draws, len(mean)))
         error = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own_noise
-        measured = mean + sigma * error
+        measured = mean + sigma * error  # noise of the assay included, as sigma has it
         counts[block] = (measured > above).sum(axis=1)
         best_so_far = np.maximum.accumulate(measured, axis=1)
         sums += best_so_far.sum(axis=0)

@@ -33,7 +33,7 @@ from abag.head.data.usual_values import USUAL_PKD, outside
 from abag.head.data.written_columns import RANK_COLUMNS
 from abag.head.models.pair_vectors import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD
-from abag.head.prediction.reading import as_in_the_run
+from abag.head.prediction.reading import NOTHING, as_in_the_run
 from abag.head.prediction.sequences import Sequences
 from abag.head.prediction.tables import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
@@ -42,6 +42,7 @@ from abag.head.runs.run_folder import read_config, remembered_label
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
     from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.sequences.tables import Table
     from abag.head.design.design_options import RankOptions
     from abag.head.prediction.predictor import Predictor
     from abag.head.prediction.reading import ReadAs
@@ -128,11 +129,25 @@ def read_candidates(
     return Candidates(reader.source, frame, antibodies, antigens, reader.first_row, same)
 
 
-def quantity_of(table: TableLike, options: RankOptions, predictor: Predictor | None) -> Quantity:
+def decide_reading(
+    table: TableLike, options: RankOptions, predictor: Predictor | None
+) -> tuple[RankOptions, Quantity]:
+    """Decide how a table of predictions is read, and what it predicts, from its first row."""
+    reading = NOTHING
+    if predictor is not None:
+        reading = predictor.reading
+        options = replace(options, antibody_region=predictor.antibody_region)
+    options = as_in_the_run(table, without_labels(options), reading)
+    first = next(read_chunks(table, replace(options, limit=1)))
+    return with_antigen(first, options, predictor), quantity_of(first, options, predictor)
+
+
+def quantity_of(first: Table, options: RankOptions, predictor: Predictor | None) -> Quantity:
     """Return what is predicted: as the `predictor` of the run says, or the options.
 
     A table that `predict` or `scan` wrote for another quantity than an affinity does not say which
-    values are better: it is refused without a run and without ``--better``.
+    values are better: it is refused without a run and without ``--better``. `first` has its first
+    row.
     """
     better = options.better
     if predictor is not None:
@@ -144,8 +159,6 @@ def quantity_of(table: TableLike, options: RankOptions, predictor: Predictor | N
             )
             raise PredictionError(msg)
         return PKD if quantity.affinity else quantity
-    columns = without_labels(options).columns
-    first = next(read_chunks(table, replace(options, columns=columns, limit=1)))
     column = first.columns.get("prediction")
     names = {*map(str, first.names)}
     if better is None and column == "predicted" and names & {"why_far", "difference_sigma"}:
@@ -168,8 +181,12 @@ def aimed(options: RankOptions, quantity: Quantity) -> RankOptions:
     """Return options with the values to reach in the direction of `towards_better`."""
     if quantity.sign > 0:
         return options
-    best, above = (None if value is None else -value for value in (options.best, options.above))
-    return replace(options, best=best, above=above)
+    return replace(options, best=signed(options.best, -1), above=signed(options.above, -1))
+
+
+def signed(value: float | None, sign: int) -> float | None:
+    """Turn a value into one of which higher is better, or back."""
+    return None if value is None else sign * value
 
 
 def without_labels(options: RankOptions) -> RankOptions:
@@ -180,9 +197,7 @@ def without_labels(options: RankOptions) -> RankOptions:
     return replace(options, columns=columns)
 
 
-def with_antigen(
-    table: TableLike, options: RankOptions, predictor: Predictor | None
-) -> RankOptions:
+def with_antigen(first: Table, options: RankOptions, predictor: Predictor | None) -> RankOptions:
     """Give a table that names no antigen the same one in every row, or none, as the run has."""
     if predictor is not None and predictor.no_antigen:
         if options.antigen is not None or "antigen" in options.columns:
@@ -192,8 +207,6 @@ def with_antigen(
             )
             raise PredictionError(msg)
         return replace(options, no_antigen=True)
-    columns = without_labels(options).columns
-    first = next(read_chunks(table, replace(options, columns=columns, limit=1)))
     if options.antigen is not None or options.no_antigen or first.has("antigen"):
         return options
     say(f"{first.source}: no antigen column; all rows are taken as pairs with the same antigen")
@@ -215,7 +228,7 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
     if not quantity.affinity:
         return _read_values(chunk)
     try:
-        column, unit, _ = choose_prediction(chunk)
+        meaning = choose_prediction(chunk)
     except UnclearLabel as error:  # its advice is for labels
         msg = (
             f"{chunk.source}: column {chunk.columns.get('prediction')!r} names an affinity, but no "
@@ -223,6 +236,8 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
             "column with its unit, such as 'predicted KD (nM)'."
         )
         raise PredictionError(msg) from error
+    column = meaning.column
+    unit = meaning.unit
     mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
     mean = to_pkd(mean, unit)
     predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})
@@ -275,6 +290,7 @@ def _finite(
 
 
 def _flags(chunk: SequenceTable, column: str) -> Bools:
+    # each text is looked up once, not once per row
     codes, values = pd.factorize(chunk.frame[column].astype(str).str.strip().str.lower())
     flags = [_BOOLEANS.get(value) for value in values]
     if None in flags:
@@ -357,9 +373,10 @@ def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
     PredictionError
         If no measured pair has the antigen of the predictions.
     """
-    best = [labels.best(quantity) for labels in measured]
-    if numbers := [value for value in best if value is not None]:
-        return max(numbers)
+    best_of_tables = [labels.best(quantity) for labels in measured]
+    known = [value for value in best_of_tables if value is not None]
+    if known:
+        return max(known)
     sources = ", ".join(labels.table.source for labels in measured)
     msg = (
         f"{sources}: no measured pair has the antigen of the predictions; expected "
@@ -384,11 +401,11 @@ def read_measured(
 ) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
     first = next(read_chunks(table, replace(options, columns={}, limit=1)))
-    columns = {
-        role: name
-        for role, name in options.columns.items()
-        if role in MEASURED_ROLES or (name in first.frame and role not in PREDICTION_ROLES)
-    }
+    columns = {}
+    for role, name in options.columns.items():
+        is_of_both = role not in MEASURED_ROLES | PREDICTION_ROLES
+        if role in MEASURED_ROLES or (is_of_both and name in first.frame):
+            columns[role] = name
     antigen = options.antigen
     if antigen != UNNAMED_ANTIGEN and ("antigen" in columns or first.has("antigen")):
         antigen = None
@@ -396,11 +413,12 @@ def read_measured(
     reading = as_in_the_run(table, reading, of_run)
     pairs = read_pairs(table, reading).sorted_by_key()
     pairs.report_notes()
+    states_better = options.run is None and options.label in (None, "value")
     labels = LabelOptions(
         label=options.label,
         molar_mass=options.molar_mass,
         bad_rows=options.bad_rows or "error",
-        better=options.better if options.run is None and options.label in (None, "value") else None,
+        better=options.better if states_better else None,
     )
     config = None if options.run is None else Path(options.run) / "config.json"
     remembered = None

@@ -17,8 +17,8 @@ from abag.head.prediction.predict_options import ScoringOptions
 
 REGIONS = {
     **dict.fromkeys(("cdr", "framework", "fv"), ("heavy", "light")),
-    **{f"cdrh{number}": ("heavy",) for number in (1, 2, 3)},
-    **{f"cdrl{number}": ("light",) for number in (1, 2, 3)},
+    **dict.fromkeys(("cdrh1", "cdrh2", "cdrh3"), ("heavy",)),
+    **dict.fromkeys(("cdrl1", "cdrl2", "cdrl3"), ("light",)),
     "antigen": ("antigen",),
 }
 """Regions that can be asked for, and the chains that have them."""
@@ -102,9 +102,8 @@ class ScanOptions(ScoringOptions, group="Scan"):
     @property
     def regions(self) -> tuple[str, ...]:
         """The regions to mutate, unless there are `ranges`."""
-        asked = tuple(
-            filter(None, (part.strip().lower() for part in (self.region or "cdr").split(",")))
-        )
+        names = [name.strip().lower() for name in (self.region or "cdr").split(",")]
+        asked = tuple(filter(None, names))
         for name in asked or ("",):
             if name not in REGIONS:
                 msg = f"--region: {name!r} is unknown; expected one of {', '.join(REGIONS)}."
@@ -114,8 +113,10 @@ class ScanOptions(ScoringOptions, group="Scan"):
     @property
     def scanned_chains(self) -> frozenset[str]:
         """The chains that have these regions or positions."""
-        chains_of_regions = (chain for region in self.regions for chain in REGIONS[region])
-        return frozenset([positions.chain for positions in self.ranges] or chains_of_regions)
+        ranges = self.ranges
+        if ranges:
+            return frozenset(positions.chain for positions in ranges)
+        return frozenset(chain for region in self.regions for chain in REGIONS[region])
 
     @property
     def ranges(self) -> tuple[PositionRange, ...]:
@@ -150,7 +151,7 @@ class ScanOptions(ScoringOptions, group="Scan"):
 
     @property
     def chosen(self) -> str:
-        """What is mutated, in words of the options."""
+        """The residues to mutate, in words of the options."""
         return self.positions or ",".join(self.regions)
 
 

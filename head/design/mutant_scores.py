@@ -20,7 +20,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, hex_keys
-from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
@@ -30,13 +29,17 @@ from abag.head.prediction.sequences import Sequences
 from abag.head.prediction.tables import row_bar
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.chains import Chains, Kind
     from abag.head.models.gaussian_process import GaussianProcess
     from abag.head.prediction.predictor import Predictor
     from abag.head.prediction.sequences import SequenceCounts
 
 BATCH = 16_384
 """Mutants whose vectors are in memory at a time: 70 MB at IgT5's width."""
+
+OF_SITES = ("chain", "position", "region", "wild_type")
+"""Columns with a value of each site of a mutant."""
+DESCRIBED = ("parent", "mutation", *OF_SITES, "mutant", "heavy", "light", "antigen")
 
 MutantOfParent: TypeAlias = tuple[int, Mutant]
 """Index of a parent, and what is changed."""
@@ -67,23 +70,27 @@ def score_mutants(
     """Encode what the store lacks, and score mutants; `measured` is of `read_measured`."""
     pairs = [(parent.antibody, parent.antigen) for parent in parents]
     pairs += [parents[number].mutant(changes) for number, changes in mutants]
-    sides = [Sequences.of(kind, [pair[at] for pair in pairs]) for at, kind in enumerate(KINDS)]
+    antibodies, antigens = zip(*pairs, strict=True)
+    sides = [Sequences.of("antibody", antibodies), Sequences.of("antigen", antigens)]
     counts = predictor.encode(store, *sides, **embed_options)
     scorer = Scorer(predictor, open_store(store), *sides)
     first = len(parents)
-    regimes, _ = scorer.count_regimes(
-        scorer.count_classes(*(sequences.of_row[first:] for sequences in sides))
-    )
+    of_mutants = [sequences.of_row[first:] for sequences in sides]
+    regimes, _ = scorer.count_regimes(scorer.count_classes(*of_mutants))
     verdicts = predictor.say_verdicts(regimes, "mutant")
     pkd_measured = np.full(len(pairs), np.nan)
     if len(measured):
-        keys = [np.array(hex_keys(sequences.keys), object)[sequences.of_row] for sequences in sides]
+        keys = []
+        for sequences in sides:
+            unique = np.array(hex_keys(sequences.keys), object)
+            keys.append(unique[sequences.of_row])
         pkd_measured = measured.reindex(pd.MultiIndex.from_arrays(keys)).to_numpy(np.float64)
     parent_scores, _ = scorer.score(*(sequences.of_row[:first] for sequences in sides))
     frames = []
     with row_bar("scoring", len(mutants)) as shown:
         for at in range(0, len(mutants), BATCH):
             batch = mutants[at : at + BATCH]
+            # the parents of the batch are scored with it: differences need their vectors
             numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
             rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
             index = [sequences.of_row[rows] for sequences in sides]
@@ -97,26 +104,30 @@ def score_mutants(
     frame = pd.concat(frames, ignore_index=True)
     if len(measured):
         frame.insert(0, "pkd_measured", pkd_measured[first:])
-    described = {
-        "parent": [parents[number].name for number, _ in mutants],
-        "mutation": [name_mutant(changes) for _, changes in mutants],
-        "chain": _joined(mutants, "chain"),
-        "position": _joined(mutants, "position"),
-        "region": _joined(mutants, "region"),
-        "wild_type": _joined(mutants, "wild_type"),
-        "mutant": ["+".join(new for _, new in changes) for _, changes in mutants],
-        "heavy": [antibody[0] for antibody, _ in pairs[first:]],
-        "light": [antibody[1] for antibody, _ in pairs[first:]],
-        "antigen": ["|".join(antigen) for _, antigen in pairs[first:]],
-    }
-    frame = pd.concat([pd.DataFrame(described), frame], axis=1)
+    described = _describe(parents, mutants, pairs[first:])
+    frame = pd.concat([described, frame], axis=1)
     parent_frame = parent_scores.assign(pkd_measured=pkd_measured[:first])
     return ScoredMutants(frame, parent_frame, counts, regimes, verdicts)
 
 
-def _joined(mutants: Sequence[MutantOfParent], name: str) -> list[str]:
-    """Return a field of the sites of each mutant, joined by ``+``."""
-    return ["+".join(getattr(site, name) for site, _ in changes) for _, changes in mutants]
+def _describe(
+    parents: Sequence[Parent],
+    mutants: Sequence[MutantOfParent],
+    pairs: Sequence[tuple[Chains, Chains]],
+) -> pd.DataFrame:
+    """Say of each mutant what it is; what it has of each site is joined by ``+``."""
+    described: dict[str, list[str]] = {name: [] for name in DESCRIBED}
+    for (number, changes), (antibody, antigen) in zip(mutants, pairs, strict=True):
+        sites = [site for site, _ in changes]
+        described["parent"].append(parents[number].name)
+        described["mutation"].append(name_mutant(changes))
+        for name in OF_SITES:
+            described[name].append("+".join(getattr(site, name) for site in sites))
+        described["mutant"].append("+".join(residue for _, residue in changes))
+        described["heavy"].append(antibody[0])
+        described["light"].append(antibody[1])
+        described["antigen"].append("|".join(antigen))
+    return pd.DataFrame(described)
 
 
 def _with_differences(
@@ -146,11 +157,10 @@ def _with_likelihoods(
     if predictor.features is None:
         return scores
     numbers_PF = given_features(vectors).numbers_RF
-    added = {
-        f"{column.name}_difference": values_P - values_P[parent]
-        for column, values_P in zip(predictor.features.numbers, numbers_PF.T, strict=True)
-        if column.head
-    }
+    added = {}
+    for column, values_P in zip(predictor.features.numbers, numbers_PF.T, strict=True):
+        if column.head:  # a likelihood, not a column of the table
+            added[f"{column.name}_difference"] = values_P - values_P[parent]
     return scores.assign(**added)
 
 
@@ -168,17 +178,15 @@ def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
 
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
     """Return the standard deviation of each pair's difference from its parent, (P,) in pKd."""
-    model_variances = [
-        cast("GaussianProcess", model).difference_variance(vectors, parent)
-        for part in predictor.parts
-        for model in part.models
-        if MODELS[part.name].has_posterior
-    ]
-    if model_variances:
-        return np.asarray(np.sqrt(np.mean(model_variances, axis=0)))
-    several = [part.models for part in predictor.parts if len(part.models) > 1]
     variances = []
-    for models in several:
-        predicted = np.stack([model.predict(vectors) for model in models])
-        variances.append(np.var(predicted - predicted[:, parent], axis=0))
+    for part in predictor.parts:
+        if MODELS[part.name].has_posterior:
+            processes = [cast("GaussianProcess", model) for model in part.models]
+            variances += [process.difference_variance(vectors, parent) for process in processes]
+    if variances:  # as for sigma, those of ensembles count only where no model has a posterior
+        return np.asarray(np.sqrt(np.mean(variances, axis=0)))
+    for part in predictor.parts:
+        if len(part.models) > 1:
+            predicted = np.stack([model.predict(vectors) for model in part.models])
+            variances.append(np.var(predicted - predicted[:, parent], axis=0))
     return np.asarray(np.sqrt(np.mean(variances, axis=0)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -39,21 +40,26 @@ from abag.head.design.candidates import (
     Measured,
     aimed,
     best_of,
-    quantity_of,
+    decide_reading,
     read_all_measured,
     read_candidates,
     read_rows,
+    signed,
     sites_of,
     towards_better,
-    with_antigen,
-    without_labels,
 )
 from abag.head.design.design_options import RankOptions
-from abag.head.evaluation.regime_scores import is_by_chance
-from abag.head.evaluation.ties import equal_groups
+from abag.head.design.unranked import (
+    SEED,
+    count_drawn,
+    draw_places,
+    levelled,
+    number_equal,
+    say_unranked,
+)
 from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.predictor import Predictor
-from abag.head.prediction.reading import NOTHING, as_in_the_run
+from abag.head.prediction.reading import NOTHING
 from abag.head.prediction.tables import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES
@@ -62,16 +68,12 @@ IDENTITY = 0.98
 """Of antibodies of one cluster, for ``--per-cluster``."""
 POOL = 4
 """Clusters are computed of the best 4 candidates per pair of a batch, and of more if they must."""
-SEED = 0
-"""Of the draws among pairs with the same prediction."""
-MOST_DRAWN = 0.5
-"""Share of a batch that may be drawn, or ranked by chance, for its best pair to be expected."""
 MOST_AT_ONE_POSITION = 0.5
 """Share of a batch above which a warning says that it changes one position."""
 
 
 class RankSummary(TypedDict):
-    """What `rank` returns, and ``abag rank --json`` prints."""
+    """Result of `rank`: the keys of ``abag rank --json``."""
 
     out: str
     rule: str
@@ -173,26 +175,21 @@ def rank(
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
         before = file_stamps(predictions)
         predictor = None if chosen.run is None else load_predictor(chosen.run)
-        reading = NOTHING
-        if predictor is not None:
-            reading = predictor.reading
-            chosen = replace(chosen, antibody_region=predictor.antibody_region)
-        reading_options = as_in_the_run(predictions, without_labels(chosen), reading)
-        reading_options = with_antigen(predictions, reading_options, predictor)
+        reading_options, quantity = decide_reading(predictions, chosen, predictor)
         chosen = replace(
             chosen,
+            antibody_region=reading_options.antibody_region,
             antigen=reading_options.antigen,
             bad_rows=reading_options.bad_rows,
             no_antigen=reading_options.no_antigen,
         )
-        quantity = quantity_of(predictions, reading_options, predictor)
+        candidates = read_candidates(predictions, reading_options, quantity)
         # from here on, higher is better
-        candidates = towards_better(
-            read_candidates(predictions, reading_options, quantity), quantity
-        )
+        candidates = towards_better(candidates, quantity)
         chosen = aimed(chosen, quantity)
         _say_regimes(candidates, predictor)
         _refuse_missing_columns(candidates, chosen)
+        reading = NOTHING if predictor is None else predictor.reading
         measured = read_all_measured(candidates, chosen, reading)
         left_out = _left_out(candidates, measured, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
@@ -207,11 +204,13 @@ def rank(
         frame = read_rows(predictions, reading_options, rows)
         frame = _with_scores(frame, candidates, batch, chosen, quantity)
         summary = _summarize(candidates, batch, counts, chosen, quantity, out)
-        names = map(str, frame.columns)
-        score_columns = [name for name in names if name not in OUTSIDE or not quantity.affinity]
+        score_columns = [*map(str, frame.columns)]
+        if quantity.affinity:  # a column called "predicted" is then the user's own
+            score_columns = [name for name in score_columns if name not in OUTSIDE]
         digits = quantity.digits(float(candidates.mean.std()))
         with writing_table(out) as write:
             write(rounded(frame, out, score_columns, digits))
+            # inside the block, so that an existing file stays as it is
             refuse_changed(predictions, before)
     return summary
 
@@ -253,7 +252,7 @@ def _summarize(
         "chosen_by": _in_words(options, batch.drawn, pairs, quantity),
         "rows": len(candidates.frame),
         "left_out": left_out,
-        "above": _signed(options.above, sign),
+        "above": signed(options.above, sign),
         "pairs": pairs,
         "candidates": batch.eligible,
         "can_rank": batch.why_not is None,
@@ -261,7 +260,7 @@ def _summarize(
         "drawn": batch.drawn,
         "seed": SEED,
         "predicted": _interval((float(mean.min()), float(mean.max())), sign),
-        "best_measured": _signed(batch.best, sign),
+        "best_measured": signed(batch.best, sign),
         "expected_best": None,
         "best_interval": None,
         "expected_above": None,
@@ -279,10 +278,6 @@ def _summarize(
     return summary
 
 
-def _signed(value: float | None, sign: int) -> float | None:
-    return None if value is None else sign * value
-
-
 def _interval(ends: tuple[float, float], sign: int) -> tuple[float, float]:
     """Return an interval of values of the quantity, given that of values of which higher is
     better."""
@@ -292,17 +287,21 @@ def _interval(ends: tuple[float, float], sign: int) -> tuple[float, float]:
 def _in_words(options: RankOptions, drawn: int, batch: int, quantity: Quantity) -> str:
     if drawn == batch:
         return f"at random, seed {SEED}"
-    end, plus, side = ("highest", "+", "above") if quantity.sign > 0 else ("lowest", "-", "below")
-    above = _signed(options.above, quantity.sign)
-    rule = {
-        "mean": f"{end} prediction",
-        "ucb": f"{end} prediction {plus} {options.explore or 1:g} sigma"
-        if options.explore != 0
-        else f"{end} prediction",
-        "improvement": "largest expected improvement",
-        "probability": f"most probably {side} {above} {quantity}",
-    }[options.rule]
+    rule = _rule_in_words(options, quantity)
     return f"{rule}; {drawn:,} at random, seed {SEED}" if drawn else rule
+
+
+def _rule_in_words(options: RankOptions, quantity: Quantity) -> str:
+    higher = quantity.sign > 0
+    if options.rule == "improvement":
+        return "largest expected improvement"
+    if options.rule == "probability":
+        side = "above" if higher else "below"
+        return f"most probably {side} {signed(options.above, quantity.sign)} {quantity}"
+    prediction = f"{'highest' if higher else 'lowest'} prediction"
+    if options.rule == "mean" or options.explore == 0:
+        return prediction
+    return f"{prediction} {'+' if higher else '-'} {options.explore or 1:g} sigma"
 
 
 # ---- what can be chosen --------------------------------------------------------------------------
@@ -317,10 +316,10 @@ def _say_regimes(candidates: Candidates, predictor: Predictor | None) -> None:
     if predictor is not None:
         predictor.say_verdicts(known_counts, "candidate")
     elif known_counts:
-        words = "; ".join(
-            f"{rows:,} ({REGIMES[name].words})" for name, rows in known_counts.items()
+        words = [f"{rows:,} ({REGIMES[name].words})" for name, rows in known_counts.items()]
+        messages.say(
+            f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these."
         )
-        messages.say(f"candidates: {words}. With --run, rank says how well it predicts these.")
 
 
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:
@@ -379,106 +378,17 @@ def _refuse_too_few(
     if left >= options.batch:
         return
     out = ", ".join(f"{n:,} {reason}" for reason, n in counts.items() if n) or "none"
-    fixes = [f"--batch {left}"] * (left > 0) + ["--keep-far"] * (counts.get("far", 0) > 0)
+    rows = counted(len(candidates.frame), "row")
+    fixes = ["more predictions"]
+    if counts.get("far", 0):
+        fixes.insert(0, "--keep-far")
+    if left:
+        fixes.insert(0, f"--batch {left}")
     msg = (
-        f"{candidates.source}: {left:,} of {counted(len(candidates.frame), 'row')} are left (left "
-        f"out: {out}); expected at least {options.batch:,}. Use "
-        f"{' or '.join([*fixes, 'more predictions'])}."
+        f"{candidates.source}: {left:,} of {rows} are left (left out: {out}); expected at least "
+        f"{options.batch:,}. Use {' or '.join(fixes)}."
     )
     raise PredictionError(msg)
-
-
-# ---- what the model cannot rank ------------------------------------------------------------------
-# Candidates with the same prediction differ in sigma, and by rounding: an order by these is none of
-# the model. They get one score, and places that are drawn.
-
-
-def _equal(candidates: Candidates, eligible: Ints) -> Ints:
-    """Number the groups of eligible candidates with the same prediction, (R,); -1: in none."""
-    mean = candidates.mean[eligible]
-    sigma = np.zeros(len(mean)) if candidates.sigma is None else candidates.sigma[eligible]
-    groupings = list[Ints]()
-    if "regime" in candidates.frame:
-        regime = pd.factorize(candidates.frame["regime"].iloc[eligible])[0]
-        antigen = candidates.antigens.of_row[eligible]
-        groupings = [regime, regime * (antigen.max(initial=0) + 1) + antigen]
-    group = np.full(len(candidates.mean), -1)
-    group[eligible] = equal_groups(mean, sigma, groupings)
-    return group
-
-
-def _levelled(candidates: Candidates, equal: Ints) -> Candidates:
-    """Return candidates of which a group has one prediction and one sigma, its medians."""
-    frame = candidates.frame
-    grouped = equal >= 0
-    levels = {
-        name: frame[name].mask(grouped, frame[name].groupby(equal).transform("median"))
-        for name in frame.columns.intersection(["mean", "sigma"])
-    }
-    return replace(candidates, frame=frame.assign(**levels))
-
-
-def _places(equal: Ints) -> Floats:
-    """Return what orders candidates of the same score: as they come, or drawn if in a group."""
-    place = np.arange(len(equal), dtype=np.float64)
-    grouped = np.flatnonzero(equal >= 0)
-    place[grouped] = np.random.default_rng(SEED).permutation(len(equal))[: len(grouped)]
-    return place
-
-
-def _count_drawn(equal: Ints, chosen: Ints) -> int:
-    """Count the chosen pairs of groups of which others could have been chosen as well."""
-    if (equal == 0).all():
-        return len(chosen)  # their order is drawn, even if there are no others
-    groups = np.unique(chosen[chosen >= 0])
-    drawn_sizes = [int((chosen == group).sum()) for group in groups]
-    group_sizes = [int((equal == group).sum()) for group in groups]
-    return sum(drawn for drawn, size in zip(drawn_sizes, group_sizes, strict=True) if drawn < size)
-
-
-def _say_unranked(
-    candidates: Candidates,
-    equal: Ints,
-    batch: Ints,
-    drawn: int,
-    quantity: Quantity,
-    predictor: Predictor | None,
-) -> str | None:
-    """Say what the model does not rank; return why the batch is no choice of it, if so."""
-    pairs = len(equal)
-    size = len(batch)
-    if pairs > 1 and (equal == 0).all():
-        why = f"all {counted(pairs, 'candidate')} have the same prediction"
-        messages.say(
-            f"{candidates.source}: {why}, {quantity} "
-            f"{quantity.show(quantity.sign * candidates.mean[batch[0]])}: the model cannot "
-            f"rank them, and the batch is drawn at random (seed {SEED}). Measure it and fit again, "
-            "or fit with other encoders"
-        )
-        return why
-    if drawn:
-        tied = int((equal >= 0).sum())
-        why = (
-            f"{drawn:,} of {counted(size, 'pair')} are drawn at random (seed {SEED}) from "
-            f"{counted(tied, 'candidate')} with the same predictions, which the model cannot rank"
-        )
-        messages.say(f"{candidates.source}: {why}")
-        if drawn > MOST_DRAWN * size:
-            return why
-    if predictor is None or "regime" not in candidates.frame:
-        return None
-    by_chance = [name for name, used in predictor.regimes.items() if is_by_chance(used.verdict)]
-    regime = candidates.frame["regime"].iloc[batch].astype(str)
-    unranked = int(regime.isin(by_chance).sum())
-    if not unranked:
-        return None
-    words = ", ".join(predictor.words(name) for name in by_chance if (regime == name).any())
-    why = (
-        f"{unranked:,} of {counted(size, 'pair')} are of a kind that the run has not ranked better "
-        f"than chance ({words})"
-    )
-    messages.say(f"{candidates.source}: {why}")
-    return why if unranked > MOST_DRAWN * size else None
 
 
 # ---- the batch -----------------------------------------------------------------------------------
@@ -513,16 +423,16 @@ def _choose_batch(
     predictor: Predictor | None,
 ) -> _Batch:
     """Order the eligible candidates by their scores, and take the best that the limits allow."""
-    equal = _equal(candidates, eligible)
-    level = _levelled(candidates, equal)
+    equal = number_equal(candidates, eligible)
+    level = levelled(candidates, equal)
     score = _score(level, best, options)
-    order = best_first(score[eligible], level.mean[eligible], _places(equal[eligible]))
+    order = best_first(score[eligible], level.mean[eligible], draw_places(equal[eligible]))
     index = _choose(candidates, eligible[order], options)
-    drawn = _count_drawn(equal[eligible], equal[index])
-    why_not = _say_unranked(candidates, equal[eligible], index, drawn, quantity, predictor)
+    drawn = count_drawn(equal[eligible], equal[index])
+    why_not = say_unranked(candidates, equal[eligible], index, drawn, quantity, predictor)
     expected = None
     if candidates.sigma is not None and why_not is None:
-        above = np.nan if options.above is None else options.above
+        above = _or_nan(options.above)
         expected = expect(candidates.mean[index], candidates.sigma[index], above=above)
     return _Batch(
         index=index,
@@ -537,10 +447,14 @@ def _choose_batch(
 
 def _score(candidates: Candidates, best: float | None, options: RankOptions) -> Floats:
     explore = 1.0 if options.explore is None else options.explore
-    aim = Aim(explore, *(np.nan if x is None else x for x in (best, options.above)))
+    aim = Aim(explore, best=_or_nan(best), above=_or_nan(options.above))
     mean = candidates.mean
     sigma = candidates.sigma
     return RULES[options.rule](mean, np.zeros_like(mean) if sigma is None else sigma, aim)
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
 
 
 def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
@@ -554,26 +468,33 @@ def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
         pool = order[:size]
         caps_of_pool = caps
         if options.per_cluster is not None:
-            used, antibody = np.unique(candidates.antibodies.of_row[pool], return_inverse=True)
-            chains = [candidates.antibodies.chains[n] for n in used.tolist()]
-            clusters = antibody_clusters(chains, IDENTITY)[antibody].tolist()
-            groups = dict(zip(pool.tolist(), ([cluster] for cluster in clusters), strict=True))
-            caps_of_pool = [*caps, Cap(groups, options.per_cluster)]
+            clusters = _clusters(candidates, pool)
+            caps_of_pool = [*caps, Cap(clusters, options.per_cluster)]
         chosen = choose_capped(pool, options.batch, caps_of_pool)
         if len(chosen) == options.batch:
             return chosen
         if size >= len(order):
             break
         size *= POOL
-    caps_by_option = {"--per-cluster": options.per_cluster, "--per-position": options.per_position}
-    limits = " and ".join(
-        f"{name} {most}" for name, most in caps_by_option.items() if most is not None
-    )
+    limits = []
+    if options.per_cluster is not None:
+        limits.append(f"--per-cluster {options.per_cluster}")
+    if options.per_position is not None:
+        limits.append(f"--per-position {options.per_position}")
+    allowed = counted(len(chosen), "pair")
     msg = (
-        f"{candidates.source}: {limits} allow {counted(len(chosen), 'pair')}; expected "
+        f"{candidates.source}: {' and '.join(limits)} allow {allowed}; expected "
         f"{options.batch:,}. Raise the limit, or use --batch {len(chosen)}."
     )
     raise PredictionError(msg)
+
+
+def _clusters(candidates: Candidates, pool: Ints) -> dict[int, list[int]]:
+    """Return the cluster of the antibody of each candidate of a pool."""
+    used, antibody = np.unique(candidates.antibodies.of_row[pool], return_inverse=True)
+    chains = [candidates.antibodies.chains[n] for n in used.tolist()]
+    clusters = antibody_clusters(chains, IDENTITY)[antibody]
+    return {row: [cluster] for row, cluster in zip(pool.tolist(), clusters.tolist(), strict=True)}
 
 
 def _say_kept(candidates: Candidates, chosen: Ints, options: RankOptions) -> None:
@@ -583,7 +504,7 @@ def _say_kept(candidates: Candidates, chosen: Ints, options: RankOptions) -> Non
             f"outside the training data: {counted(int(frame['far'].sum()), 'chosen pair')}"
         )
     if "site" in frame and options.per_position is None:
-        count = Counter(site for sites in sites_of(frame["site"]) for site in sites)
+        count = Counter(chain.from_iterable(sites_of(frame["site"])))
         (site, most), *_ = count.most_common(1)
         if most > MOST_AT_ONE_POSITION * len(frame) and most > 1:
             messages.say(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -20,21 +19,21 @@ from abag.core.errors import OptionError
 from abag.core.files import replacing
 from abag.core.messages import counted
 from abag.embed.sequences.table_writer import writing_table
-from abag.head.data.quantity import INSIDE, PKD, Quantity
+from abag.head.data.quantity import PKD, Quantity
 from abag.head.design.design_options import ScanOptions
+from abag.head.design.heat_map import BEST_ON_PAGE, draw_heat_map
 from abag.head.design.mutant_scores import ScoredMutants, score_mutants
 from abag.head.design.sites import pairs_of, read_parents, single_mutants
 from abag.head.evaluation.ties import SamePredictions
+from abag.head.prediction.loading import loaded
 from abag.head.prediction.reading import as_in_the_run, with_habits
 from abag.head.prediction.tables import (
     antigen_of_run,
     check_table_out,
-    loaded,
     region_of_run,
     rounded,
     say_random_weights,
 )
-from abag.head.runs.report import render_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,30 +45,14 @@ if TYPE_CHECKING:
     from abag.head.prediction.reading import ReadAs
     from abag.head.prediction.sequences import SequenceCounts
 
-MAX_CELLS = 60_000
-"""Single mutants on the page: 1 MB."""
-BEST_COLUMNS = {
-    "parent": "parent",
-    "mutation": "mutation",
-    "region": "region",
-    "difference": "difference ({})",
-    "difference_sigma": "its sigma",
-    "pkd_predicted": "predicted {}",
-    "pkd_measured": "measured {}",
-    "regime": "regime",
-    "far": "outside training data",
-}
-"""Columns of the table of the best mutants, and their headings, with the quantity."""
 BEST = 5
 """Mutants in the summary."""
-BEST_ON_PAGE = 50
-"""Mutants in the table of the page."""
 MOST_FAR = 0.5
 """Share of far rows above which a scan warns."""
 
 
 class ScanSummary(TypedDict):
-    """What `scan` returns, and ``abag scan --json`` prints."""
+    """Result of `scan`: the keys of ``abag scan --json``."""
 
     out: str
     heat_map: str
@@ -128,16 +111,12 @@ class _ScoredScan:
     """The best of those that improve, at most `BEST_ON_PAGE`."""
 
 
-def _quantity_of(found: ScanSummary) -> Quantity:
-    return Quantity.of_json(found["quantity"]) if "quantity" in found else PKD
-
-
 def describe_scan(found: ScanSummary) -> str:
     """Describe a scan in at most twelve lines."""
-    single = found["rows"] - found["double_mutants"]
-    double = found["double_mutants"]
-    quantity = _quantity_of(found)
+    quantity = Quantity.of_json(found["quantity"]) if "quantity" in found else PKD
     show = quantity.show
+    double = found["double_mutants"]
+    singles = counted(found["rows"] - double, "single mutant")
     parents = counted(found["parents"], "parent")
     if found["parent_pkd"] is not None:
         parents += f", predicted {quantity} {show(found['parent_pkd'])}"
@@ -148,16 +127,15 @@ def describe_scan(found: ScanSummary) -> str:
     than = "" if sigma is None else f" by more than sigma (median {show(sigma)} {quantity})"
     lower = "" if quantity.sign > 0 else "; lower is better"
     several = found["parents"] > 1
+    mutants = counted(found["rows"], "mutant")
     lines = [
-        f"{parents}; {counted(single, 'single mutant')} of {counted(found['sites'], 'residue')}"
-        f"{doubles}",
-        f"predicted to improve{than}{lower}: {found['improved']:,} of "
-        f"{counted(found['rows'], 'mutant')}",
-        *(
-            f"{'' if at else 'best':9} {_describe_best(mutant, quantity, several=several)}"
-            for at, mutant in enumerate(found["best"])
-        ),
+        f"{parents}; {singles} of {counted(found['sites'], 'residue')}{doubles}",
+        f"predicted to improve{than}{lower}: {found['improved']:,} of {mutants}",
     ]
+    heading = "best"
+    for mutant in found["best"]:
+        lines.append(f"{heading:9} {_describe_best(mutant, quantity, several=several)}")
+        heading = ""
     if found["best"]:
         lines.append("The largest of many predicted improvements are usually too large.")
     lines.append(describe_far(found))
@@ -257,11 +235,9 @@ def _score_all(
 ) -> _ScoredScan:
     """Score the single mutants, then the double mutants of the best of these."""
     measured = read_measured(predictor.pairs, quantity)
-    singles = [
-        (number, changes)
-        for number, parent in enumerate(parents)
-        for changes in single_mutants(parent, options.residues)
-    ]
+    singles: list[MutantOfParent] = []
+    for number, parent in enumerate(parents):
+        singles += [(number, changes) for changes in single_mutants(parent, options.residues)]
     single_scores = score_mutants(predictor, store, parents, singles, measured, encoding)
     scores = single_scores
     gain = quantity.sign * single_scores.frame["difference"]
@@ -308,7 +284,8 @@ def _summarize(
     frame = scored.scores.frame
     parent_scores = scored.scores.parents
     sigma = frame.get("difference_sigma")
-    only = len(parents) == 1
+    measured = frame["pkd_measured"].notna().sum() if "pkd_measured" in frame else 0
+    only = parent_scores.iloc[0] if len(parents) == 1 else None
     summary: ScanSummary = {
         "out": str(out),
         "heat_map": str(page),
@@ -322,13 +299,13 @@ def _summarize(
         "can_rank": scored.same.can_rank,
         "same_prediction": scored.same.regimes,
         "improved": scored.improved,
-        "measured": int(frame["pkd_measured"].notna().sum()) if "pkd_measured" in frame else 0,
+        "measured": int(measured),
         "median_sigma": None if sigma is None else float(sigma.median()),
         "far_rows": int(frame["far"].sum()),
         "far_parents": int(parent_scores["far"].sum()),
         "best": _describe_rows(scored.best.head(BEST), quantity),
-        "parent_pkd": float(parent_scores["pkd_predicted"][0]) if only else None,
-        "parent_measured": _or_none(parent_scores["pkd_measured"][0]) if only else None,
+        "parent_pkd": None if only is None else float(only["pkd_predicted"]),
+        "parent_measured": None if only is None else _or_none(only["pkd_measured"]),
         "antibodies": scored.scores.counts["antibody"],
         "antigens": scored.scores.counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),
@@ -351,6 +328,9 @@ def _write(
     if predictor.no_antigen:
         table = table.drop(columns="antigen")
     verdicts = scored.scores.verdicts.values()
+    encoders = f"encoders {predictor.antibody.name} and {predictor.antigen.name}"
+    if predictor.no_antigen:
+        encoders = f"encoder {predictor.antibody.name}"
     # both are written before either gets its name, so that a full disk leaves neither
     with replacing(page) as drawn, writing_table(out) as write:
         write(rounded(table, out, table.columns, predictor.digits))
@@ -362,7 +342,7 @@ def _write(
             scored.best,
             quantity=scored.quantity,
             digits=max(3, predictor.digits - 1),
-            source=_encoders_of(predictor),
+            source=encoders,
             verdicts=[*verdicts, *scored.same.describe("mutant"), describe_far(summary)],
         )
         drawn.write_text(heat_map, "utf-8")
@@ -379,12 +359,6 @@ def refuse_without_antigen(options: ScanOptions) -> None:
             "antibody, such as cdr or H105-H117. Correct them."
         )
         raise OptionError(msg)
-
-
-def _encoders_of(predictor: Predictor) -> str:
-    if predictor.no_antigen:
-        return f"encoder {predictor.antibody.name}"
-    return f"encoders {predictor.antibody.name} and {predictor.antigen.name}"
 
 
 def _with_reading(options: ScanOptions, reading: ReadAs) -> ScanOptions:
@@ -438,7 +412,10 @@ def _doubles(
         number, changes = singles[row]
         if len(top := best.setdefault(number, [])) < most:
             top.append(changes)
-    return [(number, pair) for number in sorted(best) for pair in pairs_of(best[number])]
+    doubles: list[MutantOfParent] = []
+    for number in sorted(best):
+        doubles += [(number, pair) for pair in pairs_of(best[number])]
+    return doubles
 
 
 def _or_none(value: float | None) -> float | None:
@@ -446,114 +423,12 @@ def _or_none(value: float | None) -> float | None:
 
 
 def _describe_rows(best: pd.DataFrame, quantity: Quantity) -> list[dict[str, Any]]:
-    names = ("parent", "mutation", "pkd_predicted", "difference")
-    maybe = (
-        "difference_sigma",
-        "pkd_measured",
-    )
-    return [
-        {quantity.column(name): row[name] for name in names}
-        | {quantity.column(name): _or_none(row.get(name)) for name in maybe}
-        for row in best.to_dict("records")
-    ]
-
-
-# ---- the page ------------------------------------------------------------------------------------
-# A heat map of the single mutants of the first parents, as many as fit, and the best mutants.
-
-
-def draw_heat_map(
-    parents: Sequence[Parent],
-    residues: str,
-    singles: pd.DataFrame,
-    parent_scores: pd.DataFrame,
-    best: pd.DataFrame,
-    *,
-    source: str,
-    verdicts: Sequence[str],
-    quantity: Quantity = PKD,
-    digits: int = 3,
-) -> str:
-    """Draw the page of the single mutants, which come parent by parent, and of the best."""
-    cells = [sum(len(residues) - (s.wild_type in residues) for s in p.sites) for p in parents]
-    ends = np.cumsum(cells)
-    fitting = max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))
-    singles = singles.head(ends[fitting - 1])
-    shown = [
-        _describe(parent, scores, singles[end - size : end], digits)
-        for parent, size, end, (_, scores) in zip(
-            parents[:fitting], cells, ends, parent_scores.iterrows(), strict=False
-        )
-    ]
-    unused = {"parent"} if len(shown) == 1 else set()
-    if "pkd_measured" in best and best["pkd_measured"].isna().all():
-        unused.add("pkd_measured")
-    columns = [name for name in BEST_COLUMNS if name in best and name not in unused]
-    return render_page(
-        "scan.html.j2",
-        {
-            "residues": residues,
-            "parents": shown,
-            **(
-                {}
-                if quantity.affinity
-                else {
-                    "quantity": str(quantity),
-                    "sign": quantity.sign,
-                    "digits": digits,
-                    "columns": {name: quantity.column(name) for name in INSIDE},
-                }
-            ),
-            "mostFar": bool(2 * singles["far"].sum() > len(singles)),
-        },
-        ("page.js", "scan.js"),
-        title=f"Scan of {parents[0].name}" if len(shown) == 1 else "Scan",
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        source=source,
-        parent=_in_words(shown[0], quantity) if len(shown) == 1 else "",
-        quantity=quantity,
-        verdicts=verdicts,
-        names=[parent["name"] for parent in shown],
-        left_out=len(parents) - fitting,
-        has_sigma="difference_sigma" in singles,
-        best={
-            "head": [BEST_COLUMNS[name].format(quantity) for name in columns],
-            "rows": [list(map(_plain, row)) for row in best[columns].itertuples(index=False)],
-        },
-    )
-
-
-def _describe(
-    parent: Parent, scores: pd.Series, cells: pd.DataFrame, digits: int
-) -> dict[str, Any]:
-    summary: dict[str, Any] = {
-        "name": parent.name,
-        "pkd": round(
-            scores["pkd_predicted"], digits + 1
-        ),  # as in the table; 3 digits round 4.4752 to 4.47
-        "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
-        "difference": cells["difference"].round(digits).tolist(),
-        "far": "".join(map(str, cells["far"].astype(int).tolist())),
-    }
-    if "difference_sigma" in cells:
-        summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
-    if not np.isnan(scores["pkd_measured"]):
-        summary["measuredPkd"] = round(scores["pkd_measured"], digits)
-    if "pkd_measured" in cells:
-        measured = cells["pkd_measured"].reset_index(drop=True).dropna()
-        summary["measured"] = {str(at): round(value, digits) for at, value in measured.items()}
-    return summary
-
-
-def _in_words(parent: dict[str, Any], quantity: Quantity) -> str:
-    is_measured = "measuredPkd" in parent
-    measured = f", measured {quantity.show(parent['measuredPkd'])}" if is_measured else ""
-    return f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}{measured}."
-
-
-def _plain(value: object) -> object:
-    if pd.isna(value):  # type: ignore[call-overload]
-        return None
-    if isinstance(value, bool | np.bool_):
-        return "yes" if value else "no"
-    return value
+    described = []
+    for row in best.to_dict("records"):
+        mutant = {}
+        for name in ("parent", "mutation", "pkd_predicted", "difference"):
+            mutant[quantity.column(name)] = row[name]
+        for name in ("difference_sigma", "pkd_measured"):
+            mutant[quantity.column(name)] = _or_none(row.get(name))
+        described.append(mutant)
+    return described

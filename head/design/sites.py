@@ -6,8 +6,9 @@ The residues of an antigen have no common numbering: their positions count from 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
@@ -64,7 +65,13 @@ class Parent:
             chains = antigen if site.region == "antigen" else antibody
             chain = chains[site.chain_index]
             chains[site.chain_index] = chain[: site.at] + residue + chain[site.at + 1 :]
+        # as `chains.antigen` sorts them: a mutation may change the order, and keys depend on it
         return tuple(antibody), tuple(sorted(antigen))
+
+    def count_mutants(self, residues: str) -> int:
+        """Count the mutants that `single_mutants` yields."""
+        unchanged = sum(site.wild_type in residues for site in self.sites)
+        return len(self.sites) * len(residues) - unchanged
 
 
 Mutant = tuple[tuple[Site, str], ...]
@@ -79,15 +86,15 @@ def single_mutants(parent: Parent, residues: str) -> Iterator[Mutant]:
                 yield ((site, residue),)
 
 
-def pairs_of(mutants: list[Mutant]) -> Iterator[Mutant]:
+def pairs_of(mutants: Iterable[Mutant]) -> Iterator[Mutant]:
     """Yield the double mutants of single ones at different sites, each once, sites in order."""
-    for i, (first,) in enumerate(mutants):
-        for (second,) in mutants[i + 1 :]:
-            if first[0] != second[0]:
-                yield tuple(sorted((first, second), key=lambda change: _order(change[0])))
+    for (first,), (second,) in combinations(mutants, 2):
+        if first[0] != second[0]:
+            yield tuple(sorted((first, second), key=_order))
 
 
-def _order(site: Site) -> tuple[bool, int, int]:
+def _order(change: tuple[Site, str]) -> tuple[bool, int, int]:
+    site = change[0]
     return site.region == "antigen", site.chain_index, site.at
 
 
@@ -118,17 +125,16 @@ def find_sites(
                 Site(name, index, at, f"{at + 1}", "antigen", x) for at, x in enumerate(chain)
             ]
     if options.ranges:
-        chosen = [site for site in sites if any(_in_range(site, r) for r in options.ranges)]
+        chosen = [site for site in sites if _in_any_range(site, options.ranges)]
         for selected in options.ranges:
-            last = max((site.number for site in chosen if _in_range(site, selected)), default=0)
-            if not last:
+            numbers = [site.number for site in chosen if _in_range(site, selected)]
+            if not numbers:
                 problems.append(f"no position {selected.text}")
-            elif (
-                selected.chain == "antigen" and last < selected.last
-            ):  # in an antibody, a gap of IMGT
+            # an antibody may lack the last position, because IMGT leaves gaps
+            elif selected.chain == "antigen" and max(numbers) < selected.last:
                 problems.append(f"no position A{selected.last} of {selected.text}")
     else:
-        chosen = [site for site in sites if any(_in_region(site, r) for r in options.regions)]
+        chosen = [site for site in sites if _in_any_region(site, options.regions)]
     mutable = tuple(site for site in chosen if site.wild_type != options.residues)
     if not mutable and not problems:
         other = f" other than {options.residues}" if chosen else ""
@@ -144,15 +150,20 @@ def _domain_sites(name: str, index: int, chain: str) -> Iterator[Site]:
         yield site._replace(region=region.format(name[0]))
 
 
+def _in_any_range(site: Site, ranges: Iterable[PositionRange]) -> bool:
+    return any(_in_range(site, selected) for selected in ranges)
+
+
 def _in_range(site: Site, asked: PositionRange) -> bool:
     inside = asked.chain == site.chain and asked.first <= site.number <= asked.last
     return inside and asked.insertion in (None, site.position.removeprefix(str(site.number)))
 
 
-def _in_region(site: Site, region: str) -> bool:
-    if region in ("cdr", "framework"):
-        return site.region.startswith(region[:3] if region == "cdr" else "fr")
-    return site.region == region or (region == "fv" and site.chain in ("heavy", "light"))
+def _in_any_region(site: Site, regions: Collection[str]) -> bool:
+    groups = {site.region}
+    if site.region != "antigen":
+        groups |= {"fv", "cdr" if site.region.startswith("cdr") else "framework"}
+    return not groups.isdisjoint(regions)
 
 
 NAME_ROLES = ("antibody_name", "id")
@@ -166,6 +177,7 @@ def read_parents(options: ScanOptions) -> tuple[list[Parent], int]:
     table.report_notes()
     names = _names(table) if options.parents is not None else ["the parent"]
     pairs = list(zip(table.antibodies.of_row, table.antigens.of_row, strict=True))
+    # reversed: the first row of a pair is the last to be set
     first_rows = {pair: row for row, pair in reversed([*enumerate(pairs)])}
     parents: list[Parent] = []
     problems = Counter[str]()
@@ -201,18 +213,21 @@ def _table(options: ScanOptions) -> TableLike:
 
 def _names(table: SequenceTable) -> list[str]:
     numbers = [f"row {number}" for number in table.row_numbers]
-    column = next((table.columns[role] for role in NAME_ROLES if role in table.columns), None)
-    if column is None:
+    columns = [table.columns[role] for role in NAME_ROLES if role in table.columns]
+    if not columns:
         return numbers
-    names = [
-        "" if pd.isna(cell) else printable(str(cell).strip())[:LONGEST_NAME]
-        for cell in table.frame[column]
-    ]
+    names = []
+    for cell in table.frame[columns[0]]:
+        name = "" if pd.isna(cell) else printable(str(cell).strip())
+        names.append(name[:LONGEST_NAME])
     count = Counter(names)
-    return [
-        number if not name else name if count[name] == 1 else f"{name} ({number})"
-        for name, number in zip(names, numbers, strict=True)
-    ]
+    # a name has to tell its parent from the others, in the table and on the page
+    for place, (name, number) in enumerate(zip(names, numbers, strict=True)):
+        if not name:
+            names[place] = number
+        elif count[name] > 1:
+            names[place] = f"{name} ({number})"
+    return names
 
 
 def _report(problems: Mapping[str, int], parents: int) -> None:

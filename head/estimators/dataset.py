@@ -182,9 +182,12 @@ class PairDataset:
             lines.append(f"{kind}: {count:,} sequences, {folder.name}, {pooling}")
         bounds = int((self.censored != 0).sum())
         quantity = self.pairs.quantity
-        low, high = (quantity.show(float(end)) for end in (self.y.min(), self.y.max()))
+        low = quantity.show(float(self.y.min()))
+        high = quantity.show(float(self.y.max()))
         labels = f"y: {low} to {high} {quantity}"
-        lines.append(labels + f", {counted(bounds, 'bound')}" * (bounds > 0))
+        if bounds:
+            labels += f", {counted(bounds, 'bound')}"
+        lines.append(labels)
         return shorten([*lines, *label_problems(self.pairs)])
 
     def _repr_html_(self) -> str:

@@ -13,12 +13,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-import abag
 from abag.core.errors import OptionError
 from abag.core.messages import reporting
 from abag.core.options import schema, unknown_option
 from abag.core.python_surface import naming_keywords
-from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.data.feature_checks import with_feature_columns
@@ -30,6 +28,7 @@ from abag.head.estimators.sequence_frame import as_store, folders_with, labelled
 from abag.head.fit import fit_predictor
 from abag.head.inputs import RunInputs
 from abag.head.models.config import FitConfig
+from abag.head.prediction.loading import load_predictor
 from abag.head.prediction.predictor import Scorer
 
 if TYPE_CHECKING:
@@ -107,6 +106,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         verbose: bool = False,
         **options: Any,  # noqa: ANN401 - the fields of FitConfig that are in `_OPTIONS`
     ) -> None:
+        # stored as given: `sklearn.clone` compares by identity
         self.store = store
         self.columns = columns
         self.encode = encode
@@ -144,8 +144,11 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             )
             table = read_frame(X, columns=self.columns, options=config)
             store = as_store(self.store)
-            antibody, antigen = (config.views_of(kind)[0]["encoder"] for kind in KINDS)
-            first = replace(config, antibody_encoder=antibody, antigen_encoder=antigen)
+            first = replace(
+                config,
+                antibody_encoder=config.views_of("antibody")[0]["encoder"],
+                antigen_encoder=config.views_of("antigen")[0]["encoder"],
+            )
             folders = folders_with(
                 store, table, first, encode=self.encode, no_antigen=config.no_antigen
             )
@@ -164,16 +167,16 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             if config.no_antigen:
                 vectors["antigen"] = StoredVectors.absent()
             # what is read of the folder is in memory; adapters stay in the store
-            adapters: dict[str, Path] = {
-                kind: folder.path / ADAPTER_FOLDER
-                for kind, folder in folders.items()
-                if folder.info.get("adapter")
-            }
+            adapters: dict[str, Path] = {}
+            for kind, folder in folders.items():
+                if folder.info.get("adapter"):
+                    adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
                 inputs = RunInputs(pairs, store, vectors)
                 at = Path(scratch)
                 self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
-                predictor = abag.load_predictor(at / "predictor")
+                predictor = load_predictor(at / "predictor")
+            # the folder that it was read from has gone
             self.predictor_ = replace(predictor, store=store.path, adapters=adapters)
         self.n_features_in_ = X.shape[1]
         return self
@@ -218,8 +221,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 features = read_features(predictor.features, table.frame, "X")
             scorer = Scorer(predictor, store, table.antibodies, table.antigens)
             scores, _ = scorer.score_rows(features)
-            pkd, sigma = (scores[name].to_numpy() for name in ("pkd_predicted", "sigma"))
-            return (pkd, sigma) if return_std else pkd
+            pkd = scores["pkd_predicted"].to_numpy()
+            return (pkd, scores["sigma"].to_numpy()) if return_std else pkd
 
     def _config(self) -> FitConfig:
         config = FitConfig(**{setting.name: getattr(self, setting.name) for setting in _OPTIONS})

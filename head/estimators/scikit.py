@@ -247,13 +247,10 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
         vectors, fingerprints = self._look_up(X)
         self.fingerprints_ = fingerprints
         self.n_features_in_ = X.shape[1]
-        self._names = [
-            name
-            for kind, x_RD in vectors.items()
-            for name in vector_names(
-                kind, self._options().vectors_of(kind)["pooling"], x_RD.shape[1]
-            )
-        ]
+        self._names = list[str]()
+        for kind, x_RD in vectors.items():
+            pooling = self._options().vectors_of(kind)["pooling"]
+            self._names += vector_names(kind, pooling, x_RD.shape[1])
         return self
 
     def transform(self, X: pd.DataFrame) -> NDArray[np.float32]:

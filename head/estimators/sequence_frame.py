@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-import abag
 from abag.core.errors import TableError
+from abag.embed.embed import embed_like_folders
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import Store, folder_with, open_store
@@ -54,6 +54,7 @@ def read_frame(
         )
         raise NotAFrame(msg)
     chosen = replace(options or TableOptions(), columns=dict(columns or {}))
+    # folds of a cross-validation have any index; rows are told by their places
     table = read_pairs(X.reset_index(drop=True), chosen)
     if len(table.frame) < len(X):  # y, and the predictions, are one per row
         row = min(row for row, _ in table.skipped.rows)
@@ -159,12 +160,13 @@ def folders_with(
     encoders = {kind: options.vectors_of(kind)["encoder"] for kind in kinds}
     if encode:
         chosen = {kind: store.folder(kind, encoder) for kind, encoder in encoders.items()}
-        if any(folder.missing(table.sequences[kind].keys).any() for kind, folder in chosen.items()):
+        lacking = [kind for kind in kinds if chosen[kind].missing(table.sequences[kind].keys).any()]
+        if lacking:
             antibodies = table.antibodies
             antigens = table.antigens
-            heavy, light = zip(*(antibodies.chains[i] for i in antibodies.of_row), strict=True)
-            chains = {"heavy": heavy, "light": light}
+            chains = [antibodies.chains[i] for i in antibodies.of_row]
+            pairs = pd.DataFrame(chains, columns=["heavy", "light"])
             if not no_antigen:
-                chains["antigen"] = tuple("|".join(antigens.chains[i]) for i in antigens.of_row)
-            abag.encode_like_store(store.path, pd.DataFrame(chains).drop_duplicates(), chosen)
+                pairs["antigen"] = ["|".join(antigens.chains[i]) for i in antigens.of_row]
+            embed_like_folders(pairs.drop_duplicates(), store.path, chosen)
     return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}

@@ -31,6 +31,7 @@ class TorchPairs(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
     ) -> None:
         self.y = torch.from_numpy(y.astype(np.float32))
         """pKd, shape (R,)."""
+        # a copy: torch warns of arrays that are read-only
         self.censored = torch.from_numpy(censored.copy())
         """As `PairDataset.censored`, shape (R,)."""
         self._vectors = vectors

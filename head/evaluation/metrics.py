@@ -26,6 +26,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from abag.core.arrays import Floats, Ints
+from abag.head.evaluation.ranks import (
+    MIN_ROWS_PER_ANTIGEN,
+    KnownOrder,
+    RanksByGroup,
+    decidable_pairs,
+    finite,
+    pearson,
+    ranks,
+)
 
 if TYPE_CHECKING:
     from abag.head.data.quantity import Quantity
@@ -37,8 +46,6 @@ STRONG_PKD = 9.0
 """Lowest pKd of a strong binder (Kd of 1 nM)."""
 BUDGET_SHARE = 0.1
 """Share of the rows that can be picked for the next experiment."""
-MIN_ROWS_PER_ANTIGEN = 5
-"""Antigens with fewer exact rows are left out of the correlation within antigens."""
 CONFIDENT_PKD = 1.0
 """Labels at least this far apart are in a known order, whatever the error of the assay.
 
@@ -48,11 +55,9 @@ AbRank, arXiv 2506.17857: affinities compared in pairs that differ by more than 
 """
 ROUNDING = 1e-9
 """8.1 is at least 1 above 7.1 in floating point too."""
-LISTED_PAIRS = 1 << 20
-"""Pairs of rows that are compared; of more pairs a quarter as many are drawn."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # no slots: cached properties are kept in __dict__
 class MeasuredRows:
     """Hold labels of N rows, and what follows from them alone, to score several predictions.
 
@@ -246,7 +251,9 @@ def r2(pkd: Floats, predicted: Floats) -> float | None:
     """
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
-    return finite(1 - np.sum((pkd - predicted) ** 2) / np.sum((pkd - pkd.mean()) ** 2))
+    residual = np.sum((pkd - predicted) ** 2)
+    total = np.sum((pkd - pkd.mean()) ** 2)
+    return finite(1 - residual / total)
 
 
 def calibration(pkd: Floats, predicted: Floats) -> Scores:
@@ -279,7 +286,8 @@ def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
         return None
     budget = max(1, round(BUDGET_SHARE * len(pkd)))
     strongest = pkd >= np.sort(pkd)[-budget]
-    return finite(_expected_hits(strongest, predicted, budget) / budget / strongest.mean())
+    precision = _expected_hits(strongest, predicted, budget) / budget
+    return finite(precision / strongest.mean())
 
 
 def _recall(pkd: Floats, predicted: Floats, threshold: float) -> float | None:
@@ -308,7 +316,8 @@ def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | N
     last = np.append(np.diff(predicted[order]) != 0, True)
     hits = np.cumsum(strong[order])[last]
     picked = np.flatnonzero(last) + 1
-    return finite(np.sum(np.diff(hits, prepend=0) * hits / picked) / hits[-1])
+    precision_of_new_hits = np.diff(hits, prepend=0) * hits / picked
+    return finite(np.sum(precision_of_new_hits) / hits[-1])
 
 
 def _expected_hits(strong: NDArray[np.bool_], predicted: Floats, budget: int) -> float:
@@ -339,6 +348,7 @@ def average_folds(folds: Sequence[Scores]) -> dict[str, dict[str, Any]]:
 def _joint(group: str, *names: str, **flags: Any) -> dict[str, Metric]:  # noqa: ANN401
     """Make metrics of the scores that a property of `ScoredRows` computes together."""
 
+    # a function, because lambdas of the comprehension would all see its last name
     def take(name: str) -> Callable[[ScoredRows], Number]:
         return lambda rows: getattr(rows, group)[name]
 
@@ -442,9 +452,9 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
 
     A group is an antigen, or the antigens of a cluster that have too few exact rows each.
     """
-    antigen = np.unique(pairs.antigen[rows], return_inverse=True)[1]
-    exact = np.bincount(antigen, pairs.censored[rows] == 0)
-    few = exact[antigen] < MIN_ROWS_PER_ANTIGEN
+    _, antigen = np.unique(pairs.antigen[rows], return_inverse=True)
+    exact_rows = np.bincount(antigen, pairs.censored[rows] == 0)
+    few = exact_rows[antigen] < MIN_ROWS_PER_ANTIGEN
     cluster = antigen_clusters(pairs)[rows]
     return np.where(few, len(antigen) + cluster, antigen)
 
@@ -453,113 +463,6 @@ def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:
     """Return rows of pairs that several models predict."""
     groups = antigen_groups(pairs, rows)
     return MeasuredRows.of(pairs.pkd[rows], groups, pairs.censored[rows], pairs.quantity.sign)
-
-
-# --- ranks, and pairs of rows in their measured order ---------------------------------------------
-
-
-def finite(value: float | np.floating) -> float | None:
-    """Return a number, or None for infinity and NaN."""
-    return float(value) if np.isfinite(value) else None
-
-
-def pearson(pkd: Floats, predicted: Floats) -> float | None:
-    """Compute the linear correlation, shape (N,) each; None below two rows or for constants."""
-    if len(pkd) < 2 or np.ptp(pkd) == 0 or np.ptp(predicted) == 0:
-        return None
-    y = pkd - pkd.mean()
-    p = predicted - predicted.mean()
-    return finite(np.clip(y @ p / (np.linalg.norm(y) * np.linalg.norm(p)), -1, 1))
-
-
-def spearman(pkd: Floats, predicted: Floats) -> float | None:
-    """Compute the rank correlation, (N,) each, mean ranks for ties; None for constants."""
-    return pearson(ranks(pkd), ranks(predicted))
-
-
-def ranks(values: NDArray[np.generic]) -> Floats:
-    """Rank like ``scipy.stats.rankdata`` in half the time; the rank of NaN is NaN."""
-    _, run, size = np.unique(values, return_inverse=True, return_counts=True)
-    return np.where(np.isnan(values), np.nan, (np.cumsum(size) - (size - 1) / 2)[run])
-
-
-def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
-    """Compute `spearman` within each of G groups, (G,), in ascending order of their numbers.
-
-    Constant predictions have 0, not NaN, as too few rows and constant labels have: else a model
-    that is constant for most antigens would be scored on the others only.
-    """
-    return RanksByGroup(pkd, group).spearman(predicted)
-
-
-class RanksByGroup:
-    """Rank N labels within G groups, for `spearman_by_group` of several predictions."""
-
-    def __init__(self, pkd: Floats, group: Ints) -> None:
-        _, self._group, self._size = np.unique(group, return_inverse=True, return_counts=True)
-        self._pkd = self._centred_ranks(pkd)
-
-    def spearman(self, predicted: Floats) -> Floats:
-        """Correlate predictions, (N,), with the labels in each group, (G,)."""
-        y = self._pkd
-        p = self._centred_ranks(predicted)
-        covariance = self._sum_groups(y * p)
-        label_variance = self._sum_groups(y * y)
-        scale = np.sqrt(label_variance * self._sum_groups(p * p))
-        correlation = np.clip(covariance / np.where(scale > 0, scale, 1.0), -1, 1)
-        defined = (self._size >= MIN_ROWS_PER_ANTIGEN) & (label_variance > 0) & np.isfinite(scale)
-        return np.where(defined, correlation, np.nan)
-
-    def _sum_groups(self, values: Floats) -> Floats:
-        return np.asarray(np.bincount(self._group, values, len(self._size)), np.float64)
-
-    def _centred_ranks(self, values: Floats) -> Floats:
-        """Rank each value within its group, with mean ranks for ties, minus the mean rank."""
-        _, place = np.unique(values, return_inverse=True)
-        before = np.cumsum(self._size) - self._size
-        within = ranks(self._group * len(values) + place) - before[self._group]
-        return np.where(np.isnan(values), np.nan, within - (self._size[self._group] + 1) / 2)
-
-
-class KnownOrder:
-    """Hold the pairs of N rows whose labels have a known order, to score several predictions.
-
-    Row i is known to be below row j if ``below[i] <= above[j]``. Of more than `most_listed` pairs,
-    a quarter as many are drawn.
-    """
-
-    def __init__(
-        self, below: Floats | Ints, above: Floats | Ints, *, most_listed: int = LISTED_PAIRS
-    ) -> None:
-        order = np.argsort(below, kind="stable")
-        end = np.searchsorted(below[order], above, "right")  # row k is above the rows order[:end]
-        last = np.cumsum(end)
-        self.pairs = int(end.sum())
-        listed = np.arange(self.pairs) if self.pairs <= most_listed else None
-        if listed is None:  # a million rows have too many; the share is right to three digits
-            listed = np.random.default_rng(0).integers(self.pairs, size=most_listed // 4)
-        high = np.searchsorted(last, listed, "right")
-        self._high = high
-        self._low = order[end[high] - (last[high] - listed)]
-
-    def share_right(self, predicted: Floats) -> float | None:
-        """Return the share of the pairs that predictions, (N,), have in this order.
-
-        Predicted ties count half; None without pairs.
-        """
-        if not self.pairs:
-            return None
-        difference = predicted[self._high] - predicted[self._low]
-        return float((np.mean(difference > 0) + np.mean(difference >= 0)) / 2)
-
-
-def decidable_pairs(pkd: Floats, censored: NDArray[np.int8]) -> KnownOrder:
-    """Return the pairs of rows whose order labels and bounds, (N,), tell."""
-    _, rank = np.unique(pkd, return_inverse=True)
-    # Row i is below row j if upper[i] < lower[j]; a bound lies just beside its label.
-    upper = np.where(censored > 0, np.iinfo(np.int64).max, 3 * rank + np.where(censored < 0, 0, 1))
-    lower = np.where(censored < 0, 0, 3 * rank + np.where(censored > 0, 2, 1))
-    return KnownOrder(upper, lower - 1)
 
 
 METRICS: dict[str, Metric] = {

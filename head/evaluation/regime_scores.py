@@ -17,9 +17,9 @@ R tested pairs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -28,14 +28,12 @@ from scipy.special import stdtrit
 from abag.core.arrays import Floats, Ints, distinct
 from abag.core.messages import counted
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.evaluation.metrics import METRICS
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import TEST, UNUSED, learned_rows
 
 if TYPE_CHECKING:
     from abag.head.evaluation.metrics import MeasuredPairs
-    from abag.head.regimes.folds import MeasuredRegime
-    from abag.head.regimes.splits import Split
+    from abag.head.regimes.regime_folds import MeasuredRegime
 
 LEVEL = 0.975
 """One-sided: both ends of a 95 % interval."""
@@ -51,7 +49,6 @@ ROUNDING = 9
 """Digits of predictions that are compared: sums in another order are equal."""
 TRAIN_MEAN = "train_mean"
 """Name of the baseline that predicts the mean of the training labels."""
-WITHIN = {"antigen": " within antigens", "antibody": " within antibodies"}
 INDISTINGUISHABLE = "statistically indistinguishable from"
 
 
@@ -95,20 +92,27 @@ class TestedPairs:
     @classmethod
     def of(cls, pairs: MeasuredPairs, measured: MeasuredRegime) -> TestedPairs:
         """Take the exact test pairs of the folds of a regime."""
-        tests = [split.rows(TEST) for split in measured.splits]
-        tests = [rows[pairs.censored[rows] == 0] for rows in tests]
+        tests = []
+        trained = []
+        is_used = np.zeros(len(pairs.pkd), np.bool_)
+        by_positions = False
+        for split in measured.splits:
+            tested = split.rows(TEST)
+            tests.append(tested[pairs.censored[tested] == 0])
+            trained.append(len(learned_rows(split)))
+            is_used |= split.part != UNUSED
+            by_positions |= split.unseen is not None and bool(split.unseen[tested].any())
         rows = np.concatenate(tests)
-        used = np.any([split.part != UNUSED for split in measured.splits], axis=0).sum()
-        trained = np.mean([len(learned_rows(split)) for split in measured.splits])
+        sizes = [len(test) for test in tests]
         return cls(
             rows=rows,
             pkd=pairs.pkd[rows],
-            fold=np.repeat(np.arange(len(tests)), [len(test) for test in tests]),
+            fold=np.repeat(np.arange(len(tests)), sizes),
             antibody=pairs.antibody[rows],
             antigen=pairs.antigen[rows],
             groups=[group[rows] for group in measured.groups],
-            trained_share=float(trained / used),
-            by_positions=any(_has_unseen(split) for split in measured.splits),
+            trained_share=float(np.mean(trained) / is_used.sum()),
+            by_positions=by_positions,
         )
 
     def take(self, folds: Sequence[Floats]) -> Floats:
@@ -119,10 +123,6 @@ class TestedPairs:
     def dependence(self) -> float:
         """Return the factor of a variance if pairs tested in one fold train another."""
         return CROSS_VALIDATED if len(np.unique(self.fold)) > 1 else 1.0
-
-
-def _has_unseen(split: Split) -> bool:
-    return split.unseen is not None and bool(split.unseen[split.rows(TEST)].any())
 
 
 class RegimeScore(TypedDict):
@@ -189,14 +189,16 @@ def score_regime(
         "rmse_of_mean": _root_interval(of_mean, tested.groups),
         "rmse_of_best": _root_interval(of_best, tested.groups),
     }
-    within = {
-        "antigen": _rank_claim(tested, predicted, _cells(tested.fold, tested.antigen)),
-        "antibody": _rank_claim(tested, predicted, _cells(tested.fold, tested.antibody)),
-    }
+    antigen_cells = _cells(tested.fold, tested.antigen)
+    antibody_cells = _cells(tested.fold, tested.antibody)
+    within_antigen = _rank_claim(tested, predicted, antigen_cells)
+    within_antibody = _rank_claim(tested, predicted, antibody_cells)
+    # within folds: pooled, even the means of their training parts would be ranked
     overall = _rank_claim(tested, predicted, tested.fold)
     # the side of which the table shows more: ranking the antibodies of an antigen, or its variants
-    sides = sorted(within, key=lambda kind: -_ranked(tested, kind))
-    claims = {WITHIN[kind]: within[kind] for kind in sides}
+    claims = {" within antigens": within_antigen, " within antibodies": within_antibody}
+    if _count_ranked(antibody_cells) > _count_ranked(antigen_cells):
+        claims = dict(reversed(claims.items()))
     order = _judge_ranks({**claims, "": overall})
     errors_in_words = _judge_errors(against_mean, against_best, best)
     return {
@@ -205,8 +207,8 @@ def score_regime(
         "n": len(np.unique(tested.rows)),
         "groups": min(effective_groups(group) for group in tested.groups),
         "spearman": _as_json(overall),
-        "spearman_within_antigen": _as_json(within["antigen"]),
-        "spearman_within_antibody": _as_json(within["antibody"]),
+        "spearman_within_antigen": _as_json(within_antigen),
+        "spearman_within_antibody": _as_json(within_antibody),
         "rmse": _root(square),
         "r2": None if r2_of_pairs is None else float(r2_of_pairs.mean()),
         "skill": None if skill_of_pairs is None else float(skill_of_pairs.mean()),
@@ -284,12 +286,14 @@ def _error_interval(square: Floats, tested: TestedPairs) -> list[float] | None:
     if interval is None or not tested.by_positions or len(folds) < 2:
         return interval
     # variants share their few positions: those of one fold are one measurement
-    logarithms = np.array([np.log(_root(square[tested.fold == fold])) for fold in folds])
+    roots = [_root(square[tested.fold == fold]) for fold in folds]
+    logarithms = np.log(roots)
     error = logarithms.std(ddof=1) / np.sqrt(len(folds))
     half = float(stdtrit(len(folds) - 1, LEVEL) * error)
     root = _root(square)
-    low = root * np.exp(-half) * (1 - LEARNING * (1 - tested.trained_share))
-    return [min(interval[0], float(low)), max(interval[1], float(root * np.exp(half)))]
+    low = float(root * np.exp(-half) * (1 - LEARNING * (1 - tested.trained_share)))
+    high = float(root * np.exp(half))
+    return [min(interval[0], low), max(interval[1], high)]
 
 
 def _as_json(claim: Claim | None) -> dict[str, float | None] | None:
@@ -301,10 +305,9 @@ def _cells(fold: Ints, index: Ints) -> Ints:
     return fold * (int(index.max(initial=0)) + 1) + index
 
 
-def _ranked(tested: TestedPairs, kind: str) -> int:
-    """Count the pairs that are ranked among others of the same antigen or antibody."""
-    index = tested.antigen if kind == "antigen" else tested.antibody
-    size = np.unique(_cells(tested.fold, index), return_counts=True)[1]
+def _count_ranked(cell: Ints) -> int:
+    """Count the pairs that are ranked among others of their cell, (R,)."""
+    _, size = np.unique(cell, return_counts=True)
     return int(size[size >= FEWEST_RANKED].sum())
 
 
@@ -350,12 +353,13 @@ def compare_models(
 ) -> str:
     """Say in one sentence which of two models has smaller errors in a regime."""
     square = np.square(tested.pkd - predicted)
-    claim = mean_claim(np.square(tested.pkd - reference) - square, tested.groups)
+    other_square = np.square(tested.pkd - reference)
+    claim = mean_claim(other_square - square, tested.groups)
     relation = INDISTINGUISHABLE
     if claim.holds or claim.fails:
         relation = "better than" if claim.holds else "worse than"
     rmse = quantity.show(_root(square), 3)
-    other_rmse = quantity.show(_root(np.square(tested.pkd - reference)), 3)
+    other_rmse = quantity.show(_root(other_square), 3)
     return (
         f"{words}: {name} is {relation} {other} (RMSE {rmse} and {other_rmse} {quantity}, "
         f"{counted(len(tested.pkd), 'test pair')} in effectively {claim.groups:.0f} groups)"
@@ -382,6 +386,7 @@ def mean_claim(
             return Claim(mean, None, None, least)
         residual = np.bincount(dense, (value - mean) * (1.0 if wide is None else wide))
         without = residual / (1 - size / size.sum())
+        # a jackknife: by how much the mean moves without each group
         variance = factor * np.square(without).sum() * (1 - 1 / len(size)) / size.sum() ** 2
         error = float(stdtrit(n - 1, LEVEL) * np.sqrt(variance))
         low = min(low, mean - error)
@@ -415,7 +420,7 @@ def rank_values(predicted: Floats, pkd: Floats, cell: Ints, group: Ints) -> tupl
     rank -= rank.groupby(cell).transform("mean")
     predicted_rank, measured_rank = rank.to_numpy().T
     square = rank.pow(2).groupby(cell).transform("sum").to_numpy()
-    length = np.sqrt(square.prod(axis=1))
+    length = np.sqrt(square.prod(axis=1))  # 0 if predictions are equal: they rank nothing
     by_cell = pd.Series(group).groupby(cell)
     size = by_cell.transform("size").to_numpy()
     m = by_cell.transform("nunique").to_numpy()
@@ -424,115 +429,3 @@ def rank_values(predicted: Floats, pkd: Floats, cell: Ints, group: Ints) -> tupl
     value[(size < FEWEST_RANKED) | (square[:, 1] == 0)] = np.nan
     wide = np.sqrt(m / np.maximum(1, m - 1))
     return value, wide
-
-
-class Column(NamedTuple):
-    """Describe a column of the table of regimes."""
-
-    label: str
-    meaning: str
-    """For those who point at it in a page."""
-
-
-WITHIN_COLUMNS = ("Spearman within antigen", "Spearman within antibody")
-
-
-def columns(quantity: Quantity, *, no_antigen: bool = False) -> list[Column]:
-    """Return the columns of the table of regimes, after the regime itself.
-
-    With `no_antigen` those are left out that compare antigens, or antibodies within one.
-    """
-    shown = [
-        Column("pairs", "Different pairs that were tested."),
-        Column("groups", "Effective number of independent groups of these pairs."),
-        Column(
-            "Spearman",
-            "Rank correlation of predicted and measured values, averaged over folds by their "
-            "pairs. 1 is perfect, 0 is chance.",
-        ),
-        Column(
-            "Spearman within antigen",
-            "Rank correlation of the antibodies of one antigen, averaged over antigens and folds "
-            "by their pairs. 1 is perfect, 0 is chance.",
-        ),
-        Column(
-            "Spearman within antibody",
-            "Rank correlation of the antigens of one antibody, averaged over antibodies and folds "
-            "by their pairs. 1 is perfect, 0 is chance.",
-        ),
-        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
-        Column(
-            "R2",
-            "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of the "
-            "test pairs would be better.",
-        ),
-        Column(
-            "skill",
-            "Share of the squared error of the training mean that is avoided. 0 or less is no "
-            "better than this mean, which is known before the test.",
-        ),
-        Column("90 % coverage", "Share of the labels within the 90 % intervals of sigma."),
-        Column(f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels."),
-        Column(
-            f"RMSE of best baseline ({quantity})",
-            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
-        ),
-        Column("best baseline", "The baseline with the smallest error."),
-    ]
-    return [column for column in shown if not (no_antigen and column.label in WITHIN_COLUMNS)]
-
-
-def describe_regimes(
-    scores: Sequence[Mapping[str, Any]], quantity: Quantity = PKD, *, no_antigen: bool = False
-) -> list[list[str]]:
-    """Lay out scores as rows of text, the head first; brackets hold 95 % intervals.
-
-    The columns are those of `columns`.
-    """
-    rows = [["", *(column.label for column in columns(quantity, no_antigen=no_antigen))]]
-    names = ["spearman"]
-    if not no_antigen:
-        names += ["spearman_within_antigen", "spearman_within_antibody"]
-    show = quantity.show
-    for regime in scores:
-        limits = regime["intervals"]
-        cells = [regime["words"], f"{regime['n']:,}", f"{regime['groups']:,.0f}"]
-        cells += [_claim_cell(regime[name]) for name in names]
-        cells.append(_with_interval(regime["rmse"], limits["rmse"], show))
-        cells += [_with_interval(regime[name], limits[name]) for name in ("r2", "skill")]
-        cells.append(_coverage_cell(regime["coverage"], limits["coverage"]))
-        for name in ("rmse_of_mean", "rmse_of_best"):
-            cells.append(_with_interval(regime[name], limits[name], show))
-        cells.append(str(regime["best_baseline"]).replace("_", " "))
-        rows.append(cells)
-    return rows
-
-
-def _claim_cell(claim: Mapping[str, float | None] | None) -> str:
-    if claim is None:
-        return "-"
-    return _with_interval(claim["value"], [claim["low"], claim["high"]])
-
-
-def _coverage_cell(share: float | None, limits: Sequence[float] | None) -> str:
-    if share is None:
-        return "-"
-    if limits is None:
-        return f"{share:.0%}"
-    return f"{share:.0%} [{limits[0]:.0%}, {limits[1]:.0%}]"
-
-
-def _two_digits(value: float) -> str:
-    return f"{value:z.2f}"
-
-
-def _with_interval(
-    value: float | None,
-    limits: Sequence[float | None] | None,
-    show: Callable[[float], str] = _two_digits,
-) -> str:
-    if value is None:
-        return "-"
-    if limits is None or limits[0] is None or limits[1] is None:
-        return show(value)
-    return f"{show(value)} [{show(limits[0])}, {show(limits[1])}]"

@@ -87,7 +87,8 @@ def _mirrored_back(summary: StrongSummary) -> StrongSummary:
     """Return a summary of mirrored rows with thresholds and cut-offs as values again."""
     for regime in summary["regimes"]:
         for cut in (regime["at_threshold"], *regime["cutoffs"]):
-            cut["cutoff"] = None if cut["cutoff"] is None else -cut["cutoff"]
+            if cut["cutoff"] is not None:
+                cut["cutoff"] = -cut["cutoff"]
     return {**summary, "threshold": -summary["threshold"]}
 
 
@@ -126,9 +127,10 @@ def _curve(strong: Bools, predicted: Floats) -> tuple[Floats, Floats, Floats]:
     if not strong.any():
         return np.zeros(0), np.zeros(0), np.zeros(0)
     order = np.argsort(-predicted, kind="stable")
-    last = np.flatnonzero(np.append(np.diff(predicted[order]) != 0, True))  # ties go together
+    falling = predicted[order]
+    last = np.flatnonzero(np.append(np.diff(falling) != 0, True))  # ties go together
     hits = np.cumsum(strong[order])[last]
-    return hits / hits[-1], hits / (last + 1), predicted[order][last]
+    return hits / hits[-1], hits / (last + 1), falling[last]
 
 
 def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
@@ -149,15 +151,15 @@ def _try_cutoff(
     chosen = _choose_cutoff(rows if others is None else others, wanted, level)
     strong = rows["strong"].to_numpy(bool)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    if others is not None:
-        is_picked = predicted >= (np.inf if chosen is None else chosen)
-    else:
+    is_picked = np.zeros(len(rows), bool)  # none where no cut-off reaches the level
+    if others is None:
         part = _parts(rows)
-        is_picked = np.zeros(len(rows), bool)
         for number in np.unique(part):
             cutoff = _choose_cutoff(rows[part != number], wanted, level)
-            tried = part == number
-            is_picked[tried] = predicted[tried] >= (np.inf if cutoff is None else cutoff)
+            if cutoff is not None:
+                is_picked |= (part == number) & (predicted >= cutoff)
+    elif chosen is not None:
+        is_picked = predicted >= chosen
     return {"wanted": wanted, "level": level, **_pick(strong, is_picked, chosen)}
 
 
@@ -173,16 +175,17 @@ def _parts(rows: pd.DataFrame) -> Ints:
 def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> dict[str, Any]:
     hits = int((strong & is_picked).sum())
     picked = int(is_picked.sum())
+    n_strong = int(strong.sum())
     return {
         "cutoff": cutoff,
         "picked": picked,
         "precision": hits / picked if picked else None,
-        "recall": hits / int(strong.sum()) if strong.any() else None,
+        "recall": hits / n_strong if n_strong else None,
     }
 
 
 def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
-    number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)
+    number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)  # 1.0 is above the last edge
     bins = []
     for k in np.unique(number).tolist():
         inside = number == k
@@ -218,13 +221,13 @@ def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[st
                 f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; on pairs that "
                 f"did not choose it: {_describe_pick(cut)}"
             )
-        bins = ", ".join(
-            f"{bin_['low']:.0%}-{bin_['high']:.0%}: {bin_['strong']:.0%} of {bin_['pairs']:,}"
-            for bin_ in regime["calibration"]
-        )
+        shares = []
+        for bin_ in regime["calibration"]:
+            limits = f"{bin_['low']:.0%}-{bin_['high']:.0%}"
+            shares.append(f"{limits}: {bin_['strong']:.0%} of {bin_['pairs']:,}")
         lines.append(
             f"  p_strong expects {regime['expected']:.0f} strong pairs; share that is strong by "
-            f"p_strong: {bins}"
+            f"p_strong: {', '.join(shares)}"
         )
     return lines
 
@@ -256,12 +259,10 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
 
 def _pick_row(name: str, pick: Mapping[str, Any], quantity: Quantity) -> list[Any]:
     """Lay out a cut-off: name, cut-off, pairs picked, precision and recall."""
-    cutoff = None if pick["cutoff"] is None else _rounded(pick["cutoff"], quantity)
+    cutoff = pick["cutoff"]
+    if cutoff is not None:
+        cutoff = round(cutoff, 2) if quantity.affinity else quantity.show(cutoff)
     row = [name, cutoff, pick["picked"]]
     for share in (pick["precision"], pick["recall"]):
         row.append(None if share is None else f"{share:.0%}")
     return row
-
-
-def _rounded(cutoff: float, quantity: Quantity) -> float | str:
-    return round(cutoff, 2) if quantity.affinity else quantity.show(cutoff)

@@ -63,7 +63,8 @@ def equal_groups(mean: Floats, sigma: Floats, groupings: Sequence[Ints] = ()) ->
 def _extend(number: Ints, group: Floats | Ints, same: Floats | Ints) -> None:
     """Number the rows of the groups `same` that have no number yet, in place."""
     rows = np.flatnonzero((number < 0) & np.isin(group, same))
-    number[rows] = number.max(initial=-1) + 1 + np.unique(group[rows], return_inverse=True)[1]
+    _, number_of_same = np.unique(group[rows], return_inverse=True)
+    number[rows] = number.max(initial=-1) + 1 + number_of_same
 
 
 class _Range(NamedTuple):
@@ -73,15 +74,17 @@ class _Range(NamedTuple):
     sum_of_sigmas: float
 
     def join(self, other: _Range) -> _Range:
+        """Return the range of the rows of both."""
         return _Range(
-            self.rows + other.rows,
-            min(self.low, other.low),
-            max(self.high, other.high),
-            self.sum_of_sigmas + other.sum_of_sigmas,
+            rows=self.rows + other.rows,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            sum_of_sigmas=self.sum_of_sigmas + other.sum_of_sigmas,
         )
 
     @property
     def is_one_value(self) -> bool:
+        """Return whether all rows have the same prediction."""
         return is_negligible(self.low, self.high, self.sum_of_sigmas / self.rows)
 
 

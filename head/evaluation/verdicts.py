@@ -15,8 +15,9 @@ from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import TEST
 
 if TYPE_CHECKING:
-    from abag.head.data.labels import LabelledPairs, LabelReading
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.data.label_reading import LabelReading
+    from abag.head.data.labels import LabelledPairs
+    from abag.head.regimes.regime_folds import MeasuredRegime
 
 
 MANY_CENSORED = 0.05
@@ -179,7 +180,8 @@ def _count_disputed_antigens(pairs: LabelledPairs) -> int:
         return 0
     frame = pd.DataFrame({"antigen": pairs.antigen, "assay": assay, "pkd": pairs.pkd})
     means = frame.groupby(["antigen", "assay"])["pkd"].mean().groupby("antigen")
-    return int(((means.max() - means.min()) > pairs.reading.conflict).sum())
+    is_disputed = (means.max() - means.min()) > pairs.reading.conflict
+    return int(is_disputed.sum())
 
 
 def explained(pkd: Floats, group: Ints) -> float | None:

@@ -66,10 +66,12 @@ class BaselineInputs:
         z_ND = Standardizer.of(x_ND, trained, vectors.widths(0)).apply(x_ND)
         z_TD = z_ND[trained]
         nearest = np.empty(len(z_ND), np.int64)
+        # the nearest has the largest x t - t^2 / 2: squared distances share x^2
         half_T = (z_TD**2).sum(1) / 2
         for start in range(0, len(z_ND), NEAREST_ROWS):
             score = z_ND[start : start + NEAREST_ROWS] @ z_TD.T - half_T
             nearest[start : start + NEAREST_ROWS] = trained[np.argmax(score, axis=1)]
+        # of several equal vectors, its own
         nearest[trained] = trained
         return nearest
 

@@ -108,7 +108,7 @@ class HeadOptions(Options, group="Head"):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationOptions(Options, group="Training"):
-    """How the head is trained."""
+    """Options of the training of a network."""
 
     epochs: int | None = _of_preset(low=1, may_change=True, help="Passes over the training pairs.")
     batch_size: int | None = option(
@@ -179,7 +179,7 @@ class ViewNames(Options, group="Encoders"):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions(ViewNames, VectorOptions, group="Encoders"):
-    """Which stored vectors the two sides of a pair consist of."""
+    """Stored vectors that the two sides of a pair consist of."""
 
     def views_of(self, kind: Kind) -> list[VectorsOf]:
         """Return encoder and pooling of each vector of a kind; usually there is one."""

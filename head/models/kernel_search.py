@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from abag import __version__
 from abag.core.arrays import Bools, Floats, Ints, hash_arrays
 from abag.core.messages import bar
-from abag.head.models.gaussian_process import (
+from abag.head.models.gaussian_process import VECTORS
+from abag.head.models.kernel_choice import (
     CRITERIA,
     SEARCH_PAIRS,
-    VECTORS,
     Chosen,
     ColumnViews,
     Criterion,
-    PairKernel,
     SolvedKernels,
     blas_threads,
     choose_kernel,
@@ -41,12 +40,13 @@ from abag.head.models.gaussian_process import (
     sum_squares,
     tried_weights,
 )
+from abag.head.models.pair_kernels import PairKernel
 from abag.head.models.residues import SUBSTITUTIONS, residue_training
 from abag.head.models.training_rows import label_weights
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Kind
-    from abag.head.models.gaussian_process import PairSet
+    from abag.head.models.pair_kernels import PairSet
     from abag.head.models.training_rows import TrainingRows
 
 Views: TypeAlias = "Mapping[Kind, ColumnViews]"
@@ -83,6 +83,7 @@ class SharedSearch:
 
     def cost(self, fold: int, chosen: Chosen, criterion: Criterion) -> float:
         """Return the squared error on a fold's inner folds, or minus twice its evidence."""
+        # the first fold that asks computes the costs of all; the others wait for them
         with self._lock:
             if chosen not in self._costs:
                 self._costs[chosen] = self._costs_of(chosen)
@@ -125,14 +126,10 @@ class SharedSearch:
             scale, product, features, noise, *weights = values
             view_weights = (tuple(weights[:first]), tuple(weights[first:]))
             chosen = Chosen(PairKernel(scale, product, view_weights, features), noise)
-            fold_costs = []
-            for fold in range(len(self.folds)):
-                fold_costs.append(
-                    {
-                        criterion: float(costs[criterion][row, fold])
-                        for criterion in CRITERIA.values()
-                    }
-                )
+            fold_costs: list[dict[Criterion, float]] = [{} for _ in self.folds]
+            for criterion in CRITERIA.values():
+                for fold, cost in enumerate(costs[criterion][row].tolist()):
+                    fold_costs[fold][criterion] = cost
             self._costs[chosen] = fold_costs
 
     def choose(self, criteria: Sequence[Criterion]) -> None:

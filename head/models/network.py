@@ -181,13 +181,17 @@ class AdamW:
         """Clip the gradients of each member and take a step with them."""
         clip_members([p.grad for p in self.named.values() if p.grad is not None])
         for member, names, decay in self.groups:
+            parameters = [self.named[name] for name in names]
+            gradients = [parameter.grad for parameter in parameters]
+            means = [self.state[f"{name}.mean"] for name in names]
+            squares = [self.state[f"{name}.square"] for name in names]
             steps = [self.state[f"{name}.step"] for name in names]
             adamw(
-                self._of_member(member, (self.named[name] for name in names)),
-                self._of_member(member, (self.named[name].grad for name in names)),
-                self._of_member(member, (self.state[f"{name}.mean"] for name in names)),
-                self._of_member(member, (self.state[f"{name}.square"] for name in names)),
-                [],
+                self._of_member(member, parameters),
+                self._of_member(member, gradients),
+                self._of_member(member, means),
+                self._of_member(member, squares),
+                [],  # the maxima of AMSGrad, which is off
                 [step[member] for step in steps],
                 fused=True,
                 capturable=self.lr_M.is_cuda,
@@ -266,11 +270,10 @@ class NetworkModel:
     @classmethod
     def load(cls, arrays: Arrays, settings: NetworkSettings) -> NetworkModel:
         """Restore a network from its arrays and settings."""
-        weights = {
-            name.removeprefix(PREFIX): torch.from_numpy(array)
-            for name, array in arrays.items()
-            if name.startswith(PREFIX)
-        }
+        weights = {}
+        for name, array in arrays.items():
+            if name.startswith(PREFIX):
+                weights[name.removeprefix(PREFIX)] = torch.from_numpy(array)
         antibody = Standardizer.load(arrays, "antibody")
         antigen = Standardizer.load(arrays, "antigen")
         features = FeatureScaling.load(arrays) if "features.mean" in arrays else None

@@ -84,7 +84,7 @@ class RunParts:
             pairs=n_pairs,
             models=tuple(name for name in parts if name in wanted),
             compared=tuple(name for name in parts if name not in wanted),
-            left_out=tuple(reason for reason in reasons if reason),
+            left_out=tuple(filter(None, reasons)),
             residue_sides=sides,
         )
 

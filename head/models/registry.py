@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from abag.head.models import gaussian_process as gp
 from abag.head.models import residues, ridge
+from abag.head.models.kernel_choice import CRITERIA
 from abag.head.models.pair_model import NetworkSettings
 
 if TYPE_CHECKING:
@@ -66,13 +67,13 @@ MODELS: Mapping[str, ModelEntry] = {
     "kernel": ModelEntry(
         help="kernel ridge, the kernel chosen by inner folds",
         load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
-        fit=partial(gp.fit_gaussian_process, criterion=gp.CRITERIA["kernel"]),
+        fit=partial(gp.fit_gaussian_process, criterion=CRITERIA["kernel"]),
         most_pairs=12_000,
     ),
     "gp": ModelEntry(
         help="Gaussian process, the kernel chosen by the evidence",
         load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
-        fit=partial(gp.fit_gaussian_process, criterion=gp.CRITERIA["gp"]),
+        fit=partial(gp.fit_gaussian_process, criterion=CRITERIA["gp"]),
         most_pairs=5_000,
     ),
     "one_hot_kernel": ModelEntry(
@@ -124,11 +125,11 @@ def closed_forms(head: str, n_training: int) -> list[str]:
     """Return the models in closed form of a head for a table with this many training pairs."""
     if head != "stack":
         return [name for name in (MEAN, head) if MODELS[name].fit is not None]
-    return [
-        name
-        for name, model in MODELS.items()
-        if model.fit is not None and model.is_stacked and n_training <= model.most_pairs
-    ]
+    names = []
+    for name, model in MODELS.items():
+        if model.fit is not None and model.is_stacked and n_training <= model.most_pairs:
+            names.append(name)
+    return names
 
 
 def describe_left_out(n_training: int) -> str:

@@ -22,9 +22,13 @@ def frequencies_and_lengths(*columns: Sequence[str]) -> Matrix:
     The result has 21 columns per column of texts: (N, 21) for one.
     Letters other than the 20 `STANDARD_RESIDUES` count in neither.
     """
-    counts = [count_residues(texts) for texts in columns]
-    lengths = [count.sum(1, keepdims=True) for count in counts]
-    frequencies = [c / np.maximum(1, n) for c, n in zip(counts, lengths, strict=True)]
+    frequencies = []
+    lengths = []
+    for texts in columns:
+        counts = count_residues(texts)
+        length = counts.sum(1, keepdims=True)
+        frequencies.append(counts / np.maximum(1, length))
+        lengths.append(length)
     return np.hstack([*frequencies, *lengths])
 
 

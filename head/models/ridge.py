@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.core.cores import limit_blas
@@ -80,13 +81,13 @@ class LinearModel:
 
     def arrays(self) -> Arrays:
         """Return what `load` needs beside the settings, by name."""
-        return {
-            **self.antibody.arrays("antibody"),
-            **self.antigen.arrays("antigen"),
-            "antibody.weight": self.antibody_D,
-            "antigen.weight": self.antigen_E,
-            **(self.features.arrays() if self.features is not None else {}),
-        }
+        arrays = dict[str, NDArray[Any]](self.antibody.arrays("antibody"))
+        arrays |= self.antigen.arrays("antigen")
+        arrays["antibody.weight"] = self.antibody_D
+        arrays["antigen.weight"] = self.antigen_E
+        if self.features is not None:
+            arrays |= self.features.arrays()
+        return arrays
 
     @classmethod
     def load(cls, arrays: Arrays, settings: LinearSettings) -> LinearModel:
@@ -162,9 +163,11 @@ def fit_beside_features(
     scaling = FeatureScaling.of(features.take(rows))
     z_PK = scaling.apply(features)
     variance = float(z_PK[rows].var(axis=0, dtype=np.float64).sum())
+    if not variance:
+        return best, None
     block_variance = sum(_variance(block, rows) for block in blocks)
     feature_weights: FeatureWeights | None = None
-    for ratio in FEATURE_RATIOS if variance else ():
+    for ratio in FEATURE_RATIOS:
         stretch = np.sqrt(ratio * (block_variance or 1.0) / variance)
         block = FeatureBlock((stretch * z_PK).astype(np.float32), np.arange(len(z_PK)))
         fit = fit_ridge([*blocks, block], pkd, rows, fold, training.device, weight)
@@ -349,20 +352,21 @@ class Ridge:
         self._folds = [np.flatnonzero(fold == k) for k in range(int(fold.max()) + 1)]
         with limit_blas(self._blas_threads):
             self._bases = [_training_span(block, fit_rows) for block in blocks]
-            spanned = [
-                block if basis is None else FeatureBlock(block.table_ND @ basis, block.index)
-                for block, basis in zip(blocks, self._bases, strict=True)
-            ]
+            spanned = []
+            for block, basis in zip(blocks, self._bases, strict=True):
+                table_ND = block.table_ND if basis is None else block.table_ND @ basis
+                spanned.append(FeatureBlock(table_ND, block.index))
             self._widths = [block.table_ND.shape[1] for block in spanned]
             self._columns = _Columns(spanned, device)
-            sums = [
-                self._columns.sums(fit_rows[tested], None if weight is None else weight[tested])
-                for tested in self._folds
-            ]
+            sums = []
+            for tested in self._folds:
+                of_tested = None if weight is None else weight[tested]
+                sums.append(self._columns.sums(fit_rows[tested], of_tested))
             total = sum(sums[1:], sums[0])
             # What rounding errors are relative to, also where rows are subtracted.
             size = float(total.products_DD.trace())
             self._of_others = list[NormalEquations]()
+            # D^2 numbers each, so those of a fold are freed before the next is factorised
             while len(self._folds) > 1 and sums:
                 self._of_others.append(NormalEquations(total - sums.pop(0), size))
             self._of_all = NormalEquations(total, size)
@@ -381,19 +385,17 @@ class Ridge:
             inner_FS = np.full((len(y_F), len(STRENGTHS)), y_F.mean())
             for k, equations in enumerate(self._of_others):
                 tested = self._folds[k]
-                solved = equations.solve(
-                    products_D - products[k], labels - float(labels_F[tested].sum()), STRENGTHS
-                )
+                labels_of_others = labels - float(labels_F[tested].sum())
+                solved = equations.solve(products_D - products[k], labels_of_others, STRENGTHS)
                 inner_FS[tested] = self._columns.predict(*solved, self._fit_rows[tested])
             error = ((inner_FS - y_F[:, None]) ** 2 * self._weight_F[:, None]).sum(0)
             # Among equals the strongest, which gives the mean for a single fold or pure noise.
             best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
             weights_DS, intercept_S = self._of_all.solve(products_D, labels, STRENGTHS[[best]])
             parts = np.split(weights_DS[:, 0], np.cumsum(self._widths)[:-1])
-            weights = [
-                weight_D if basis is None else basis @ weight_D
-                for weight_D, basis in zip(parts, self._bases, strict=True)
-            ]
+            weights = []
+            for weight_R, basis in zip(parts, self._bases, strict=True):
+                weights.append(weight_R if basis is None else basis @ weight_R)
             return RidgeFit(weights, float(intercept_S[0]), inner_FS[:, best])
 
 

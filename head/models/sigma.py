@@ -32,6 +32,7 @@ def expected_labels(
     -1 (below it) or 1 (above). Where it is 0, the label is exact and its variance 0.
     """
     allowed = censored * (mean - label) / sigma  # sigmas from the bound, above 0 if it is satisfied
+    # erfcx: far beyond the bound, density and probability are both 0 in floating point
     ratio = np.sqrt(2 / np.pi) / erfcx(-allowed / np.sqrt(2))  # normal density / probability
     expected = np.where(censored == 0, label, mean + censored * sigma * ratio)
     left = np.clip(1 - ratio * (allowed + ratio), 0, 1)  # share of the variance

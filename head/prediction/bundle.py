@@ -45,6 +45,7 @@ from abag.head.data.quantity import Quantity
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import check_weights
 from abag.head.models.registry import MODELS
+from abag.head.prediction.mixture import variance_parts
 from abag.head.prediction.predictor import Predictor
 from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.prediction.specs import (
@@ -123,9 +124,11 @@ def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # no
         return tuple(parse_record(get_args(kind)[0], item, where) for item in value)
     if get_origin(kind) is Literal and value in get_args(kind):
         return value
+    # other programs write 1.0 as 1
     if kind is float and type(value) is int:
         value = float(value)
     kind = get_origin(kind) or kind
+    # `type`, as True is an instance of int; `not <=` refuses NaN as well, which JSON may have
     if type(value) is not kind or (kind is float and not abs(value) <= MOST):
         expected = "a list" if kind is tuple else getattr(kind, "__name__", str(kind))
         msg = f"{where} is {value!r}; expected {expected}"
@@ -162,8 +165,12 @@ def save_predictor(
     tensors |= _noise_arrays(inputs, weighed)
     _write_adapters(folder, inputs)
     specs = {kind: _vector_spec(kind, inputs) for kind in inputs.vectors}
+    part_records = []
+    for name in used:
+        settings = tuple(asdict(model.settings) for model in parts.models[name])
+        part_records.append(PartRecord(name, settings))
     record = PredictorRecord(
-        parts=tuple(_part_record(name, parts) for name in used),
+        parts=tuple(part_records),
         regimes=tuple(_used_regime(regime, used) for regime in weighed.regimes),
         antibody_region=antibody_region,
         antibody=specs["antibody"],
@@ -190,13 +197,10 @@ def save_predictor(
 
 
 def _used_parts(parts: FittedParts, weighed: WeighedRun) -> list[str]:
-    """Return the parts to save; those without weight in any regime are left out."""
-    with_weight = {name for regime in weighed.regimes for name in regime.mixture.weights}
-    return [name for name in parts.models if name in with_weight or MODELS[name].has_posterior]
-
-
-def _part_record(name: str, parts: FittedParts) -> PartRecord:
-    return PartRecord(name, tuple(asdict(model.settings) for model in parts.models[name]))
+    """Return the parts to save: those with weight in a regime, and those that sigma comes from."""
+    needed = {name for regime in weighed.regimes for name in regime.mixture.weights}
+    needed.update(variance_parts(parts.models))
+    return [name for name in parts.models if name in needed]
 
 
 def _part_arrays(parts: FittedParts, used: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -204,7 +208,8 @@ def _part_arrays(parts: FittedParts, used: Sequence[str]) -> dict[str, NDArray[A
     arrays: dict[str, NDArray[Any]] = {}
     for k, name in enumerate(used):
         for i, model in enumerate(parts.models[name]):
-            arrays |= {f"{k}.{i}.{key}": array for key, array in model.arrays().items()}
+            for key, array in model.arrays().items():
+                arrays[f"{k}.{i}.{key}"] = array
     return arrays
 
 
@@ -218,7 +223,7 @@ def _noise_arrays(inputs: RunInputs, weighed: WeighedRun) -> dict[str, NDArray[A
             arrays[f"noise.{kind}.keys"] = keys[differs]
             arrays[f"noise.{kind}.factor"] = factor[differs]
     for number, factor_by_value in enumerate(weighed.category_noise.values()):
-        factor = np.array([*factor_by_value.values()], np.float64)
+        factor = np.array(list(factor_by_value.values()), np.float64)
         if (factor != 1).any():
             arrays[f"noise.category.{number}"] = factor
     return arrays
@@ -270,11 +275,12 @@ def _write_adapters(folder: Path, inputs: RunInputs) -> None:
 def recogniser_of(inputs: RunInputs) -> Recogniser:
     """Keep the sequences of all pairs, and how those of a fit are compared."""
     assert inputs.sides is not None
-    sides = [
-        KnownSequences.of(side, distinct(side.sequence), *identities)
-        for side, identities in zip(inputs.sides, inputs.identities, strict=True)
-    ]
-    return Recogniser(*sides)
+    antibody, antigen = inputs.sides
+    of_antibodies, of_antigens = inputs.identities
+    return Recogniser(
+        KnownSequences.of(antibody, distinct(antibody.sequence), *of_antibodies),
+        KnownSequences.of(antigen, distinct(antigen.sequence), *of_antigens),
+    )
 
 
 def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
@@ -299,11 +305,16 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     pairs = folder.parent / "pairs.parquet"
     if store is not None and not _is_near(store, folder.parent):
         store = None  # a run may be somebody else's: it does not choose where vectors are written
-    adapters = {kind: folder / f"{kind}-adapter" for kind in KINDS}
+    adapters: dict[str, Path] = {}
+    for kind in KINDS:
+        place = folder / f"{kind}-adapter"
+        if place.is_dir():
+            adapters[kind] = place
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
+        parts = [_part(k, record, features, tensors) for k in range(len(record.parts))]
         return Predictor(
-            tuple(_part(k, record, features, tensors) for k in range(len(record.parts))),
+            tuple(parts),
             {regime.name: regime for regime in record.regimes},
             record.antibody,
             record.antigen,
@@ -315,7 +326,8 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             antibody_region=record.antibody_region,
             store=store,
             embed=embed,
-            adapters={kind: place for kind, place in adapters.items() if place.is_dir()},
+            adapters=adapters,
+            # beside a copy of the folder, the file may be of another run
             pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
             quantity=record.quantity,
             features=features,
@@ -337,17 +349,20 @@ def _read(
 ) -> tuple[PredictorRecord, FeatureColumns | None, dict[str, NDArray[Any]]]:
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    # RecursionError: lists a thousand deep
     except (OSError, ValueError, RecursionError) as error:
         places = (folder, folder.parent)
         is_run = any((place / "config.json").is_file() for place in places)
         unfinished = isinstance(error, FileNotFoundError) and is_run
         msg = (
-            f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
-            "until it ends."
-            if unfinished
-            else f"{folder}: cannot read a predictor ({why_unreadable(folder, error)}); expected a "
-            "run folder or its predictor folder."
+            f"{folder}: cannot read a predictor ({why_unreadable(folder, error)}); expected a run "
+            "folder or its predictor folder."
         )
+        if unfinished:
+            msg = (
+                f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
+                "until it ends."
+            )
         raise DamagedFile(msg) from error
     schema: Any = written.get("schema") if isinstance(written, dict) else None
     if schema != SCHEMA:
@@ -365,6 +380,7 @@ def _read(
         if "features" in values:
             features = parse_record(FeatureColumns, values["features"], "features")
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
+        # read once: what is parsed is what the digest was computed of
         weights = (folder / WEIGHTS).read_bytes()
     digest = record_digest(values, weights)
     if digest != written.get("digest"):
@@ -450,17 +466,17 @@ def _part(
     models = []
     for i, values in enumerate(part.settings):
         prefix = f"{k}.{i}."
-        arrays = {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
+        arrays = {}
+        for tensor_name, array in tensors.items():
+            if tensor_name.startswith(prefix):
+                arrays[tensor_name.removeprefix(prefix)] = array
         settings = parse_record(entry.settings, values, "settings")
         model: PairModel = entry.load(arrays, settings)
         # Arrays of other shapes would fail in the middle of a table.
         first = np.zeros(1, np.int64)
-        antibody_ND, antigen_ME = (
-            np.zeros((1, spec.width), np.float32) for spec in (record.antibody, record.antigen)
-        )
         vectors = PairVectors(
-            antibody_ND,
-            antigen_ME,
+            np.zeros((1, record.antibody.width), np.float32),
+            np.zeros((1, record.antigen.width), np.float32),
             first,
             first,
             [("A", "A")],
@@ -486,6 +502,7 @@ def store_of_run(run: Path) -> Path | None:
         if recorded.exists() and beside.exists() and recorded.samefile(beside):
             return recorded  # without the way up from the run
         return next((place for place in (beside, recorded) if place.exists()), None)
+    # the run may be anybody's, and its config.json may have anything in these fields
     except (OSError, DamagedFile, ValueError, KeyError, TypeError):
         return None
 

@@ -17,7 +17,6 @@ import pandas as pd
 
 from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
-from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store import NoSuchEncoder, open_store
 from abag.head.data.features import LOGLIKS
 
@@ -93,20 +92,19 @@ class RunEncoders:
         if self.embed is not None and any(new):
             # tables hold pairs: any antibody and antigen fill up the shorter list
             rows = max(map(len, new))
-            sides = [
-                part + sequences.chains[:1] * (rows - len(part))
-                for part, sequences in zip(new, (antibodies, antigens), strict=True)
-            ]
+            sides = []
+            for part, sequences in zip(new, (antibodies, antigens), strict=True):
+                sides.append(part + sequences.chains[:1] * (rows - len(part)))
             table = pd.DataFrame(sides[0], columns=["heavy", "light"])
             if not self.no_antigen:
                 table["antigen"] = ["|".join(chains) for chains in sides[1]]
-            parts = [
-                f"{counted(len(part), kind)} with {self.spec(kind).name}"
-                for part, kind in zip(new, counts, strict=True)
-                if part
-            ]
+            parts = []
+            for kind, count in counts.items():
+                if count["encoded"]:
+                    parts.append(f"{counted(count['encoded'], kind)} with {self.spec(kind).name}")
             say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
-            self._embed(table, path, options)
+            given = {name: value for name, value in options.items() if value is not None}
+            self._embed(table, path, given)
         return counts
 
     def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
@@ -115,7 +113,7 @@ class RunEncoders:
             self._embed_antibodies(table, store, options)
             return
         sides = self.antibody.encoders, self.antigen.encoders
-        caller_options = {name: value for name, value in options.items() if value is not None}
+        caller_options = dict(options)
         with reporting(details=False):  # which encoders, and how many sequences, has been said
             # each call takes one encoder per side; what is stored already is not encoded again
             for n in range(max(map(len, sides))):
@@ -123,6 +121,7 @@ class RunEncoders:
                 options_of_run: dict[str, Any] = {
                     "antibody_encoder": antibody.origin,
                     "antigen_encoder": antigen.origin,
+                    # of "window-1022", window; "whole" is of an encoder without a longest chain
                     "long_antigens": antigen.long.partition("-")[0].replace("whole", "window"),
                 }
                 if layers := self._layers((antibody, antigen), existing_store(store)):
@@ -133,11 +132,8 @@ class RunEncoders:
                     }
                     self._begin_logliks(table, store, options_of_run | caller_options)
                 else:
-                    caller_options = {
-                        k: value
-                        for k, value in caller_options.items()
-                        if not k.endswith("_encoder")
-                    }
+                    caller_options.pop("antibody_encoder", None)
+                    caller_options.pop("antigen_encoder", None)
                 self.embed(
                     table,
                     store,
@@ -151,9 +147,8 @@ class RunEncoders:
         assert self.embed is not None
         for kind in self._without_likelihoods(existing_store(store)):
             other = "antigen" if kind == "antibody" else "antibody"
-            options_of_side = {
-                name: value for name, value in options.items() if name != f"{other}_adapter"
-            }
+            options_of_side = dict(options)
+            options_of_side.pop(f"{other}_adapter", None)
             self.embed(
                 table,
                 store,
@@ -167,11 +162,7 @@ class RunEncoders:
     def _without_likelihoods(self, store: Store | None) -> list[Kind]:
         """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
         numbers = () if self.features is None else self.features.numbers
-        begun = (
-            set()
-            if store is None
-            else {folder.fingerprint for kind in KINDS for folder in store.folders(kind)}
-        )
+        begun = _fingerprints(store)
         kinds = [LOGLIKS[column.name] for column in numbers if column.head]
         return [kind for kind in kinds if self.spec(kind).fingerprint not in begun]
 
@@ -180,7 +171,7 @@ class RunEncoders:
     ) -> None:
         """Encode antibodies alone, with each encoder of the run."""
         assert self.embed is not None
-        caller_options = {name: value for name, value in options.items() if value is not None}
+        caller_options = dict(options)
         caller_options.pop("antigen_encoder", None)
         with reporting(details=False):
             for n, antibody in enumerate(self.antibody.encoders):
@@ -205,15 +196,22 @@ class RunEncoders:
 
     def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
         """Return the layers to encode for folders of these encoders that the store lacks."""
-        folders = (
-            [] if store is None else [folder for kind in KINDS for folder in store.folders(kind)]
-        )
-        begun = {spec.fingerprint for spec in encoders} - {spec.fingerprint for spec in folders}
-        views = (*self.antibody.views, *self.antigen.views)
-        poolings = [view.pooling for view in views if view.fingerprint in begun]
-        return tuple(
-            sorted({int(pooling.partition("@")[2]) for pooling in poolings if "@" in pooling})
-        )
+        # a folder keeps the layers that it was made with
+        new = {spec.fingerprint for spec in encoders} - _fingerprints(store)
+        layers = set()
+        for view in (*self.antibody.views, *self.antigen.views):
+            _, _, layer = view.pooling.partition("@")
+            if layer and view.fingerprint in new:
+                layers.add(int(layer))
+        return tuple(sorted(layers))
+
+
+def _fingerprints(store: Store | None) -> set[str]:
+    """Return the fingerprints of the encoders of which a store has a folder."""
+    if store is None:
+        return set()
+    folders = [*store.folders("antibody"), *store.folders("antigen")]
+    return {folder.fingerprint for folder in folders}
 
 
 def existing_store(path: Path) -> Store | None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.models.pair_model import Fit
     from abag.head.models.parts import RunParts
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.regime_folds import MeasuredRegime
     from abag.head.training.heads import TrainedHeads
     from abag.head.training.kept_parts import KeptParts
 
@@ -104,10 +104,11 @@ def fit_closed_forms(
             if kept is not None:
                 kept.write(name, part, time.monotonic() - part_start_s)
         predictions[name] = part
+    # distances and kernels, which the next fold cannot use
     training.shared.clear()
-    models: dict[str, tuple[PairModel, ...]] = {
-        name: (fitted[name],) if name in fitted else () for name in parts.models
-    }
+    models: dict[str, tuple[PairModel, ...]] = {}
+    for name in parts.models:
+        models[name] = (fitted[name],) if name in fitted else ()
     predicted = {name: part.predicted for name, part in predictions.items()}
     variances = [predictions[name].variance for name in parts.models]
     variance = mean_variance(variances, len(training.vectors.antibody))
@@ -181,7 +182,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class WeighedRegime:
-    """What a predictor does in one regime, and how well that was in its folds."""
+    """The mixture that a predictor uses in one regime, and its scores in the folds."""
 
     measured: MeasuredRegime
     mixture: Mixture
@@ -194,7 +195,7 @@ class WeighedRegime:
 
 @dataclass(frozen=True, slots=True)
 class WeighedRun:
-    """What a predictor does in all measured regimes."""
+    """The mixtures of all measured regimes, and the noise of sequences and categories."""
 
     regimes: Sequence[WeighedRegime]
     noise: Mapping[Kind, Floats]
@@ -212,10 +213,9 @@ def weigh_run(
     category_noise = fit_category_noise(pairs, held_out)
     for regime in held_out:
         fit_tail(pairs, regime)
-    scored = [
-        score_held_out(pairs, regime, fitted)
-        for regime, (_, fitted) in zip(held_out, folds, strict=True)
-    ]
+    scored = []
+    for regime, (_, fitted) in zip(held_out, folds, strict=True):
+        scored.append(score_held_out(pairs, regime, fitted))
     return WeighedRun(scored, noise, category_noise)
 
 
@@ -229,10 +229,10 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
     rows = np.concatenate(rows_F)
     fold_of_row = np.repeat(np.arange(len(rows_F)), [len(fold_rows) for fold_rows in rows_F])
     tested_folds = list(zip(folds, rows_F, strict=True))
-    part_KR = [
-        np.concatenate([fold.predicted[name][fold_rows] for fold, fold_rows in tested_folds])
-        for name in names
-    ]
+    part_KR = []
+    for name in names:
+        tested = [fold.predicted[name][fold_rows] for fold, fold_rows in tested_folds]
+        part_KR.append(np.concatenate(tested))
     part_RK = np.stack(part_KR, axis=1)
     variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
     unseen = _counts([split.unseen for split in measured.splits], rows_F)
@@ -249,8 +249,10 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
         error_RK *= np.sqrt(label_weights(pairs.share[rows]))[:, None]
     weights = stack_weights(error_RK, smallest, mean)
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
-    insides = [half == k for k in np.unique(half)]
-    judges = [(inside, ~inside if len(insides) > 1 else inside) for inside in insides]
+    judges = []
+    for k in np.unique(half):
+        inside = half == k
+        judges.append((inside, inside if inside.all() else ~inside))
     predicted_R = np.empty(len(rows))
     for inside, judging in judges:
         weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
@@ -271,12 +273,11 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
 
 def _counts(of_folds: Sequence[Ints | None], rows: Sequence[Ints]) -> Ints:
     """Return the counts of the tested pairs of each fold, (R,); 0 where none were made."""
-    return np.concatenate(
-        [
-            np.zeros(len(fold_rows), np.int64) if counts is None else counts[fold_rows]
-            for counts, fold_rows in zip(of_folds, rows, strict=True)
-        ]
-    )
+    tested = []
+    for counts, fold_rows in zip(of_folds, rows, strict=True):
+        none = np.zeros(len(fold_rows), np.int64)
+        tested.append(none if counts is None else counts[fold_rows])
+    return np.concatenate(tested)
 
 
 def calibrate(
@@ -293,12 +294,14 @@ def calibrate(
     if exact.sum() < LEAST_CALIBRATED or np.ptp(unseen[exact]) == 0:
         return flat
     square = np.square(error[exact]) / np.square(flat.sigma(variance[exact]))
-    steps = [1 + growth * unseen[exact] for growth in GROWTHS]
-    # the factor that gives scaled errors a mean square of 1 has the best likelihood
-    units = [float(np.mean(square / larger)) for larger in steps]
-    costs = [
-        np.log(u).mean() + np.log(larger).mean() for u, larger in zip(units, steps, strict=True)
-    ]
+    units = []
+    costs = []
+    for growth in GROWTHS:
+        larger = 1 + growth * unseen[exact]
+        # the factor that gives scaled errors a mean square of 1 has the best likelihood
+        unit = float(np.mean(square / larger))
+        units.append(unit)
+        costs.append(np.log(unit) + np.log(larger).mean())
     best = int(np.argmin(costs))
     if len(square) * (costs[0] - costs[best]) / 2 < CLEAR_GROWTH:
         return flat

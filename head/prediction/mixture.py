@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.core.arrays import Floats, Ints
+from abag.head.models.registry import MODELS
 
 if TYPE_CHECKING:
     from abag.head.models.pair_model import PairModel
@@ -59,6 +60,15 @@ class Mixture:
         return replace(self, spread=self.spread * factor, noise=self.noise * factor)
 
 
+def variance_parts(models: Mapping[str, Sequence[PairModel]]) -> list[str]:
+    """Return the names of the parts whose variance `variance_of` returns, given their models.
+
+    A predictor needs them for sigma even if no regime gives weight to their predictions.
+    """
+    with_posterior = [name for name in models if MODELS[name].has_posterior]
+    return with_posterior or [name for name, part in models.items() if len(part) > 1]
+
+
 def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> Floats:
     """Return the variance of predictions in pKd^2, (P,), given the models of each part.
 
@@ -68,8 +78,10 @@ def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> F
     models = [tuple(part) for part in parts]
     variances = [model.variance(vectors) for part in models for model in part]
     if all(variance is None for variance in variances):
-        several = [part for part in models if len(part) > 1]
-        variances = [np.var([model.predict(vectors) for model in part], axis=0) for part in several]
+        for part in models:
+            if len(part) > 1:
+                predicted = [model.predict(vectors) for model in part]
+                variances.append(np.var(predicted, axis=0))
     return mean_variance(variances, len(vectors.antibody))
 
 

@@ -10,6 +10,7 @@ N sequences, R held-out pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from scipy.special import gammaln, ndtri, stdtrit
@@ -62,11 +63,12 @@ def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) 
     if used.sum() < 2 or not square.any():
         return none
     unit = float(total_N[used].sum() / count_N[used].sum())
-    likelihood, strength, scale = max(
-        (_likelihood(total_N[used], count_N[used], strength, scale * unit), strength, scale * unit)
-        for strength in STRENGTHS
-        for scale in SCALES.tolist()
-    )
+    tried = []
+    for strength, in_units in product(STRENGTHS, SCALES.tolist()):
+        scale = in_units * unit
+        likelihood = _likelihood(total_N[used], count_N[used], strength, scale)
+        tried.append((likelihood, strength, scale))
+    likelihood, strength, scale = max(tried)
     alike = -0.5 * float((count_N[used] * np.log(2 * np.pi * unit) + total_N[used] / unit).sum())
     if likelihood - alike < CLEARLY:
         return none

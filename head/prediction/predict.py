@@ -1,89 +1,58 @@
 """``predict``: score a table of pairs, or every antibody against every antigen, into a file.
 
-A table of pairs is read twice, in chunks: first to check every row and to collect the sequences,
-then to write the rows beside their scores. In between are kept the distinct sequences, and two
-indices and the scores of each pair. With ``--cross``, antibodies come in the order of their table,
-each with all antigens in the order of theirs, and scores are written as they come. Vectors are read
-in blocks.
-P pairs, N antibodies, M antigens.
+`pair_sources` reads the pairs and scores them; here are the options, the file and the summary, and
+what the command line says about one pair.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from abag.core import messages
-from abag.core.arrays import sort_keys
 from abag.core.errors import PredictionError
 from abag.core.messages import counted
 from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.joined import one_table, read_chunks
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.parsing import MUTATIONS
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import read_header
 from abag.head.data.written_columns import STRONG_COLUMN
 from abag.head.evaluation.ties import SamePredictions
+from abag.head.prediction.loading import loaded
+from abag.head.prediction.pair_sources import CrossedTables, PairTable
 from abag.head.prediction.predict_options import PredictOptions
 from abag.head.prediction.predictor import SCORE_COLUMNS, Scorer
-from abag.head.prediction.reading import NOTHING, ReadAs, as_in_the_run
-from abag.head.prediction.sequences import SequenceCounts, Sequences
+from abag.head.prediction.reading import as_in_the_run
+from abag.head.prediction.sequences import SequenceCounts
 from abag.head.prediction.tables import (
-    PairReader,
     antigen_of_run,
     check_table_out,
     file_stamps,
-    loaded,
     refuse_changed,
-    refuse_score_columns,
     region_of_run,
     rounded,
-    row_bar,
     say_random_weights,
 )
 from abag.head.regimes.regimes import KNOWN
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
-    from abag.embed.sequences.pairs import SequenceTable, UniqueSequences
-    from abag.head.data.features import FeatureColumns, ReadFeatures
     from abag.head.prediction.predictor import Predictor
 
 PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
 """Options of one pair, as in `Predictor.predict`."""
-PAIRS = 1 << 16
-"""Most pairs scored at a time: up to 400 MB of vectors at the real widths."""
-ANTIBODIES = 1 << 14
-"""Most antibodies scored at a time."""
-PAIR_ROLES = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
-"""Roles of columns that describe one pair, and would be wrong beside another."""
-KIND_ROLES: dict[Kind, frozenset[str]] = {
-    "antibody": frozenset({"heavy", "light", "antibody"}),
-    "antigen": frozenset({"antigen"}),
-}
-NAME_ROLES: dict[Kind, frozenset[str]] = {
-    "antibody": frozenset({"id", "antibody_name", "mutations"}),
-    "antigen": frozenset({"id", "antigen_name", "antigen_mutations"}),
-}
-"""Roles of columns that name a sequence by the first row that has it."""
 
 
 class PredictSummary(TypedDict):
-    """What `predict` returns, and ``abag predict --json`` prints."""
+    """Result of `predict`: the keys of ``abag predict --json``."""
 
     out: str
     rows: int
@@ -160,7 +129,11 @@ def predict(
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
         added = quantity.columns(score_columns(chosen.strong))
-        source = _source_of(table, chosen, added, predictor)
+        source: PairTable | CrossedTables
+        if chosen.cross is None:
+            source = PairTable(table, chosen, added, predictor.features)
+        else:
+            source = CrossedTables(table, chosen.cross, chosen, added, predictor.reading)
         before = file_stamps(table)
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
@@ -177,8 +150,9 @@ def predict(
                 write(rounded(pd.concat(columns, axis=1), out, added, predictor.digits))
             refuse_changed(table, before)
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
-        for text in same.describe("row") if several else ():
-            messages.say(f"{out}: {text}")
+        if several:
+            for text in same.describe("row"):
+                messages.say(f"{out}: {text}")
     for kind, new in zip(KINDS, scorer.new, strict=True):
         counts[kind]["new"] = int((new.level != KNOWN).sum())
     return {
@@ -213,15 +187,6 @@ def _as_in_the_run(
         raise PredictionError(msg)
     predictor.refuse_without_features("--cross", "Predict a table of pairs that has them.")
     return options
-
-
-def _source_of(
-    table: TableLike, options: PredictOptions, added: tuple[str, ...], predictor: Predictor
-) -> _PairTable | _Cross:
-    """Return where the pairs come from: one table, or all pairs of two."""
-    if options.cross is None:
-        return _PairTable(table, options, added, predictor.features)
-    return _Cross(table, options.cross, options, added, predictor.reading)
 
 
 def _say_far(why_far: Counter[str]) -> None:
@@ -304,13 +269,14 @@ def describe_pair(pair: dict[str, Any]) -> str:
     show = quantity.show
     value = pair[quantity.predicted]
     sigma = pair["sigma"]
-    low, high = (value + sign * ndtri(0.95) * sigma for sign in (-1, 1))
-    kd = f", Kd {float(f'{10 ** (9 - value):.3g}'):,g} nM" if quantity.affinity else ""
-    unit = " of pKd" if quantity.affinity else ""
-    text = (
-        f"{_named(quantity)} {show(value)}{kd}; 90 % interval{unit} {show(low)} to {show(high)} "
-        f"(sigma {show(sigma)})\n{pair['verdict']}"
-    )
+    away = ndtri(0.95) * sigma
+    interval = f"{show(value - away)} to {show(value + away)} (sigma {show(sigma)})"
+    if quantity.affinity:  # a predictor of pIC50 gives the pKd that this stands for
+        kd_nm = float(f"{10 ** (9 - value):.3g}")
+        text = f"pKd {show(value)}, Kd {kd_nm:,g} nM; 90 % interval of pKd {interval}"
+    else:
+        text = f"{quantity} {show(value)}; 90 % interval {interval}"
+    text += f"\n{pair['verdict']}"
     if "p_strong" in pair:
         side = "more" if quantity.sign > 0 else "less"
         threshold = f"a pKd of {pair['strong']:g}" if quantity.affinity else f"{pair['strong']:g}"
@@ -318,211 +284,3 @@ def describe_pair(pair: dict[str, Any]) -> str:
     if pair["far"]:
         text += f"\nOutside the training data: {pair['why_far']}."
     return text
-
-
-def _named(quantity: Quantity) -> str:
-    """Name what a pair has; a predictor of pIC50 gives the pKd that this stands for."""
-    return "pKd" if quantity.affinity else str(quantity)
-
-
-# ---- a table of pairs ----------------------------------------------------------------------------
-
-
-class _PairTable:
-    def __init__(
-        self,
-        table: TableLike,
-        options: PredictOptions,
-        added: tuple[str, ...],
-        columns: FeatureColumns | None,
-    ) -> None:
-        self._table = table
-        self._columns = columns
-        self._features: ReadFeatures | None = None
-        self._options = options
-        self._added = added
-        self.rows = self.skipped = 0
-        self._sequences: list[Sequences] = []
-        self._row = np.zeros(0, np.int64)
-        """Rows of the table to score, from 0, (P,)."""
-
-    def read(self) -> list[Sequences]:
-        reader = PairReader(self._table, self._options, self._added, self._columns)
-        self._row = np.concatenate([chunk.positions for chunk in reader])
-        self._sequences = reader.sequences
-        self.skipped = reader.skipped
-        self._features = reader.features
-        self.rows = len(self._row)
-        return self._sequences
-
-    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
-        index = [sequences.of_row for sequences in self._sequences]
-        if self._features is None:
-            return scorer.count_regimes(scorer.count_classes(*index))
-        self._features = scorer.completed(self._features, *index)
-        return _count(scorer, self._features, *index)
-
-    def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-        antibody, antigen = (sequences.of_row for sequences in self._sequences)
-        order = by_antibody(self._sequences[0], pairs=PAIRS, most=ANTIBODIES)
-        parts = []
-        with row_bar("scoring", self.rows) as shown:
-            for rows in order:
-                features = None if self._features is None else self._features.take(rows)
-                scores, _ = scorer.score(antibody[rows], antigen[rows], features=features)
-                parts.append(scores)
-                shown.update(len(rows))
-        scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
-        with row_bar("writing", self.rows) as shown:
-            chunks = read_chunks(self._table, self._options, as_written=True)
-            for chunk in chunks:
-                first = chunk.frame.index[:1].to_numpy()
-                frame = chunk.frame
-                start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
-                yield frame.loc[self._row[start:end]], scores[start:end]
-                shown.update(end - start)
-
-
-def _count(
-    scorer: Scorer, features: ReadFeatures | None, *index: NDArray[np.integer]
-) -> tuple[Counter[str], Counter[str]]:
-    """Count pairs, given by indices, by regime and by why they or their features are far."""
-    why_far = None if features is None else features.why_far
-    regimes = scorer.find_regimes(*index).beside(why_far)
-    return Counter(regimes.name.tolist()), Counter(filter(None, regimes.why_far.tolist()))
-
-
-def by_antibody(antibodies: Sequences, *, pairs: int, most: int) -> list[NDArray[np.int64]]:
-    """Divide rows, by antibody, into blocks of at most `pairs` rows of at most `most` antibodies."""
-    # in the order of keys, in which shards hold them: a block reads few places of a shard
-    place = np.empty(len(antibodies.keys), np.int64)
-    place[sort_keys(antibodies.keys)[0]] = np.arange(len(place))
-    place_of_row = place[antibodies.of_row]
-    rows = np.argsort(place_of_row, kind="stable")
-    ends = np.searchsorted(place_of_row[rows], np.arange(most, len(place), most))
-    return [
-        part[start : start + pairs]
-        for part in np.split(rows, ends)
-        for start in range(0, len(part), pairs)
-    ]
-
-
-# ---- all pairs of two tables ---------------------------------------------------------------------
-
-
-class _Cross:
-    def __init__(
-        self,
-        antibodies: TableLike,
-        antigens: TableLike,
-        options: PredictOptions,
-        added: tuple[str, ...],
-        reading: ReadAs = NOTHING,
-    ) -> None:
-        if options.antigen is not None:
-            msg = "--antigen and --cross: each defines the antigens. Remove one of them."
-            raise PredictionError(msg)
-        antibodies = one_table(antibodies)
-        antigens = one_table(antigens)
-        self._tables = (antibodies, antigens)
-        self._options = options
-        self._added = added
-        self._reading = replace(reading, antigen="")  # the antigens are those of their table
-        self._same = antibodies is antigens
-        if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
-            self._same = Path(antibodies).samefile(antigens)
-        self._columns: list[pd.DataFrame] = []
-        self.rows = self.skipped = 0
-
-    def read(self) -> list[UniqueSequences]:
-        read = [
-            self._read_kind(table, kind) for table, kind in zip(self._tables, KINDS, strict=True)
-        ]
-        self._columns = self._select_columns(*read)
-        for table, columns in zip(read, self._columns, strict=True):
-            refuse_score_columns(columns, table.source, self._added)
-        self.skipped = sum(len(table.skipped) for table in read)
-        unique = [table.sequences[kind] for table, kind in zip(read, KINDS, strict=True)]
-        self.rows = len(unique[0].chains) * len(unique[1].chains)
-        return unique
-
-    def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
-        named_columns = self._options.columns.items()
-        roles = KIND_ROLES[kind] | {MUTATIONS[kind]}
-        columns = {role: name for role, name in named_columns if role in roles}
-        columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
-        options = replace(self._options, columns=columns)
-        options = as_in_the_run(table, options, replace(self._reading, columns=columns_of_kind))
-        read = read_pairs(table, options, kinds=(kind,), as_written=True)
-        read.report_notes()
-        return read
-
-    def _select_columns(
-        self, antibodies: SequenceTable, antigens: SequenceTable
-    ) -> list[pd.DataFrame]:
-        left = _columns_of(antibodies, "antibody")
-        right = _columns_of(antigens, "antigen")
-        ids = {antibodies.columns.get("id"), antigens.columns.get("id")}
-        if self._same:  # a column of both, such as a constant one, is written once
-            right = right.drop(columns=[name for name in right if name in left and name not in ids])
-        shown = {*left, *right} if self._same else {*left}
-        dropped = [name for name in antibodies.frame if name not in shown]
-        if not self._same:
-            dropped += [name for name in antigens.frame if name not in right]
-        if dropped:
-            messages.say(
-                "columns left out, because they describe a pair or differ between rows of the same "
-                f"sequence: {', '.join(map(str, dropped))}"
-            )
-        on_both_sides = set(left) & set(right)
-        return [
-            columns.rename(columns={name: f"{name}_{kind}" for name in on_both_sides})
-            for columns, kind in zip((left, right), KINDS, strict=True)
-        ]
-
-    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
-        if not scorer.reads_features:
-            return scorer.count_regimes(scorer.count_all_classes())
-        regimes = Counter[str]()
-        why_far = Counter[str]()
-        for i, j in self._blocks():
-            counted_block = _count(scorer, scorer.completed(None, i, j), i, j)
-            regimes.update(counted_block[0])
-            why_far.update(counted_block[1])
-        return regimes, why_far
-
-    def _blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the antibody and the antigen of each pair, block after block."""
-        left, right = self._columns
-        step = min(ANTIBODIES, max(1, PAIRS // len(right)))
-        for first in range(0, len(left), step):
-            some = np.arange(first, min(first + step, len(left)))
-            yield np.repeat(some, len(right)), np.tile(np.arange(len(right)), len(some))
-
-    def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-        left, right = self._columns
-        with row_bar("scoring", self.rows) as shown:
-            for i, j in self._blocks():
-                pairs = (left.iloc[i], right.iloc[j])
-                columns = pd.concat([side.reset_index(drop=True) for side in pairs], axis=1)
-                yield columns, scorer.score(i, j)[0]
-                shown.update(len(i))
-
-
-def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
-    foreign = PAIR_ROLES | KIND_ROLES["antigen" if kind == "antibody" else "antibody"]
-    excluded = {name for role, name in table.columns.items() if role in foreign}
-    for name in map(str, table.frame.columns):
-        header = read_header(name)
-        if (header.affinity and not header.unit_alone) or header.plain:
-            excluded.add(name)
-    always = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
-    of_row = table.sequences[kind].of_row
-    _, first = np.unique(of_row, return_index=True)
-    selected = []
-    for name in table.frame.columns:
-        value = pd.factorize(table.frame[name], use_na_sentinel=False)[0]
-        constant = (value == value[first[of_row]]).all()
-        if name in always or (name not in excluded and constant):
-            selected.append(name)
-    return table.frame[selected].iloc[first].reset_index(drop=True)

@@ -18,7 +18,7 @@ from abag.embed.sequences.table_options import (
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
-    """Where vectors are, what encodes new sequences, and how a table of them is read."""
+    """Options of the store, of encoders for new sequences, and of reading a table of them."""
 
     store: Path | str | None = option(
         None,

@@ -25,7 +25,7 @@ from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.sequences.chains import KINDS, NO_ANTIGEN
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.parsing import cut_to_domains
+from abag.embed.sequences.domain_types import cut_to_domains
 from abag.embed.store.store import name_encoders, open_store
 from abag.head.data.features import (
     LOGLIKS,
@@ -271,7 +271,7 @@ class Predictor:
 
     @property
     def reach(self) -> dict[str, Reach]:
-        """How far from training the tested pairs were, by measured regime."""
+        """Distances from training that the tested pairs had, by measured regime."""
         regimes = self.regimes.items()
         return {name: Reach(used.most_unseen, used.most_mutations) for name, used in regimes}
 
@@ -427,14 +427,12 @@ class Scorer:
         `features` are those of the P pairs, if the run reads any.
         """
         features = self.completed(features, *index)
-        (x_ND, i, left), (y_ME, j, right) = (
-            self._read(sequences, rows) for sequences, rows in zip(self._sides, index, strict=True)
-        )
-        pairs = PairVectors(
-            x_ND, y_ME, i, j, left, right, features=None if features is None else features.values
-        )
-        factors = [values[rows] for values, rows in zip(self._factors, index, strict=True)]
-        factor = factors[0] * factors[1]
+        antibody, antigen = index
+        x_ND, i, left = self._read(self._sides[0], antibody)
+        y_ME, j, right = self._read(self._sides[1], antigen)
+        values = None if features is None else features.values
+        pairs = PairVectors(x_ND, y_ME, i, j, left, right, features=values)
+        factor = self._factors[0][antibody] * self._factors[1][antigen]
         why_far = None
         if features is not None:
             factor = factor * features.factor(self._predictor.category_noise)
@@ -470,14 +468,13 @@ class Scorer:
             used, row_of_pair = np.unique(index[side], return_inverse=True)
             spec = self._predictor.spec(sequences.kind)
             folder = self._store.folder(sequences.kind, spec.fingerprint)
-            numbers_PF[:, number] = read_logliks(folder, sequences.keys[used], column.head)[
-                row_of_pair
-            ]
+            loglik_U = read_logliks(folder, sequences.keys[used], column.head)
+            numbers_PF[:, number] = loglik_U[row_of_pair]
         return ReadFeatures(columns, features.cells._replace(numbers_RF=numbers_PF))
 
     def _of_pairs(self, *index: NDArray[np.integer]) -> tuple[NewSequences, NewSequences]:
-        antibody, antigen = (new.take(rows) for new, rows in zip(self.new, index, strict=True))
-        return antibody, antigen
+        antibody, antigen = index
+        return self.new[0].take(antibody), self.new[1].take(antigen)
 
     def _read(
         self, sequences: AnySequences, index: NDArray[np.integer]
@@ -496,16 +493,10 @@ class Scorer:
 
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
         """Count pairs by regime, and by why they are far, from their `count_classes`."""
-        new = [
-            NewSequences(
-                level[class_of_pair].astype(np.int8),
-                unseen[class_of_pair],
-                mutations[class_of_pair],
-            )
-            for ((level, unseen, mutations), _), class_of_pair in zip(
-                self._classes, np.nonzero(pairs_AG), strict=True
-            )
-        ]
+        new = []
+        for (classes, _), class_of_pair in zip(self._classes, np.nonzero(pairs_AG), strict=True):
+            level, unseen, mutations = classes[:, class_of_pair]
+            new.append(NewSequences(level.astype(np.int8), unseen, mutations))
         regimes = find_regimes(new[0], new[1], self._predictor.reach)
         by_regime = Counter[str]()
         far = Counter[str]()
@@ -518,20 +509,21 @@ class Scorer:
 
     def count_classes(self, *index: NDArray[np.integer]) -> NDArray[np.int64]:
         """Count pairs, as for `score`, by what is new about both sequences, (A, G)."""
-        a, g = (
-            class_of_sequence[rows]
-            for (_, class_of_sequence), rows in zip(self._classes, index, strict=True)
-        )
-        shape = tuple(classes.shape[1] for classes, _ in self._classes)
-        return np.bincount(shape[1] * a + g, minlength=shape[0] * shape[1]).reshape(shape)
+        antibody, antigen = index
+        left, class_of_antibody = self._classes[0]
+        right, class_of_antigen = self._classes[1]
+        shape = (left.shape[1], right.shape[1])
+        number = shape[1] * class_of_antibody[antibody] + class_of_antigen[antigen]
+        return np.bincount(number, minlength=shape[0] * shape[1]).reshape(shape)
 
     def count_all_classes(self) -> NDArray[np.int64]:
         """Count the pairs of every antibody with every antigen as `count_classes` does."""
-        sizes = (
-            np.bincount(class_of_sequence, minlength=classes.shape[1])
-            for classes, class_of_sequence in self._classes
-        )
-        return np.asarray(np.outer(*sizes))
+        # the pairs of two tables may be too many to list
+        left, class_of_antibody = self._classes[0]
+        right, class_of_antigen = self._classes[1]
+        antibodies = np.bincount(class_of_antibody, minlength=left.shape[1])
+        antigens = np.bincount(class_of_antigen, minlength=right.shape[1])
+        return np.outer(antibodies, antigens)
 
 
 def _classes_of(new: NewSequences) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -548,11 +540,11 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
             "abag.predict(table, run=..., out=...)."
         )
         raise SequenceError(msg)
-    lists = {
-        name: list(c)
-        for name, c in zip(("heavy", "light", "antigen"), chains, strict=True)
-        if c is not None and not isinstance(c, str)
-    }
+    names = ("heavy", "light", "antigen")
+    lists = {}
+    for name, sequences in zip(names, chains, strict=True):
+        if sequences is not None and not isinstance(sequences, str):
+            lists[name] = list(sequences)
     lengths = {len(sequences) for sequences in lists.values()}
     if len(lengths) > 1:
         lengths_given = ", ".join(f"{len(sequences)} {name}" for name, sequences in lists.items())
@@ -562,4 +554,7 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
         )
         raise SequenceError(msg)
     rows = lengths.pop() if lengths else 1
-    return [[str(c or "")] * rows if c is None or isinstance(c, str) else list(c) for c in chains]
+    columns = []
+    for name, sequences in zip(names, chains, strict=True):
+        columns.append(lists[name] if name in lists else [str(sequences or "")] * rows)
+    return columns

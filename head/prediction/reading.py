@@ -17,9 +17,9 @@ from abag.core.messages import printable, say
 from abag.embed.sequences.chains import KINDS, parse_antibody
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.columns import ROLES, MissingColumn
+from abag.embed.sequences.contents import holds_sequences
 from abag.embed.sequences.joined import read_chunks
-from abag.embed.sequences.parsing import MUTATIONS, holds_sequences
-from abag.embed.sequences.resolve import find_references
+from abag.embed.sequences.references import MUTATIONS, find_references
 from abag.embed.sequences.table_options import ChainPlaces, Numbering, TableOptions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class NamedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAs:
-    """How a table was read; saved in predictor.json, and checked by `check` when it is loaded."""
+    """Options by which a table was read: saved in predictor.json, and checked when it is loaded."""
 
     columns: tuple[NamedColumn, ...] = ()
     antigen: str = ""
@@ -64,9 +64,11 @@ class ReadAs:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """Take what is remembered of the options of a fit, as in its config.json."""
-        columns = sorted(options["columns"].items())
+        columns = []
+        for role, name in sorted(options["columns"].items()):
+            columns.append(NamedColumn(role=role, name=name))
         return cls(
-            columns=tuple(NamedColumn(role=role, name=name) for role, name in columns),
+            columns=tuple(columns),
             antigen=options["antigen"] or "",
             bad_rows=options["bad_rows"],
             chains=options["chains"],
@@ -88,6 +90,7 @@ class ReadAs:
         if len(set(roles)) < len(roles):
             msg = "reading has two columns for one role"
             raise ValueError(msg)
+        # names are shown in messages: no control characters
         for column in self.columns:
             if (
                 not column.name

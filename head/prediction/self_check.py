@@ -192,11 +192,12 @@ def _check_errors(
     # a share of the labels' variance: without any signal both predict a mean
     if excess.mean() > chance + SAME_SHARE * float(pairs.pkd.var()):
         quantity = pairs.quantity
-        errors = [quantity.show(float(np.sqrt(squares.mean()))) for squares in (learned, held_out)]
+        rms_learned = quantity.show(float(np.sqrt(learned.mean())))
+        rms_held_out = quantity.show(float(np.sqrt(held_out.mean())))
         msg = (
             f"{folder}: the errors of the saved predictor on {len(rows)} pairs of the regime "
             f"{name} that it was trained on have a root mean square of "
-            f"{errors[0]} {quantity}, more than the {errors[1]} of the same pairs held out. "
+            f"{rms_learned} {quantity}, more than the {rms_held_out} of the same pairs held out. "
             f"{HOW_TO_GO_ON}"
         )
         raise PredictorDiffers(msg)

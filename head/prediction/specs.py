@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedRegime:
-    """What a predictor does with the pairs of a regime that its run has measured."""
+    """Mixture and limits of a regime that the run has measured."""
 
     name: str
     weights: tuple[float, ...]
@@ -88,7 +88,10 @@ class VectorSpec:
     @property
     def encoders(self) -> list[ViewSpec]:
         """The first view of each distinct encoder, in the order of the views."""
-        return list({view.fingerprint: view for view in reversed(self.views)}.values())[::-1]
+        first: dict[str, ViewSpec] = {}
+        for view in self.views:
+            first.setdefault(view.fingerprint, view)
+        return list(first.values())
 
     @property
     def name(self) -> str:

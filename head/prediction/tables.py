@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-import abag
 from abag.core.errors import PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
@@ -17,8 +16,9 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.changes import SkippedRows, describe_counts
 from abag.embed.sequences.joined import one_table, several
 from abag.embed.sequences.pairs import read_pair_chunks
+from abag.embed.sequences.table_files import bare_suffix
 from abag.embed.sequences.table_writer import check_writable
-from abag.embed.sequences.tables import OneTable, TableLike, bare_suffix
+from abag.embed.sequences.tables import OneTable, TableLike
 from abag.head.data.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.data.quantity import DIGITS
 from abag.head.prediction.predictor import SCORE_COLUMNS
@@ -46,11 +46,6 @@ ROUNDED = (
     "expected_best",
 )
 PROBABILITIES = ("p_strong", "probability_above")
-
-
-def loaded(run: Path | str | Predictor) -> Predictor:
-    """Load the predictor of a run, unless it is loaded."""
-    return abag.load_predictor(run) if isinstance(run, Path | str) else run
 
 
 def row_bar(what: str, total: int | None = None) -> tqdm[Any]:
@@ -134,6 +129,7 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
         return [stamp for part in table for stamp in file_stamps(part)]
     path = Path(cast("Path | str", table))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    # a digest would read the table once more
     stats = ((file, file.stat()) for file in files if file.exists())
     return [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
@@ -157,7 +153,7 @@ def rounded(
     """
     if bare_suffix(out) == ".parquet":
         return frame
-    digits_of = {name: digits for name in ROUNDED} | dict.fromkeys(PROBABILITIES, DIGITS)
+    digits_of = dict.fromkeys(ROUNDED, digits) | dict.fromkeys(PROBABILITIES, DIGITS)
     return frame.round({name: digits_of[name] for name in added if name in digits_of})
 
 

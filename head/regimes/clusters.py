@@ -26,6 +26,7 @@ from abag.core.messages import say
 from abag.embed.sequences.chains import Chains
 from abag.embed.sequences.domains import position_number
 from abag.embed.sequences.numbering import Numbered, number_antibodies
+from abag.head.regimes.contained import lengths_of
 from abag.head.regimes.near_duplicates import (
     Clones,
     cluster,
@@ -126,7 +127,8 @@ class PairGroups:
     def levels(self) -> dict[str, dict[str, Ints]]:
         """Return the group of each pair by kind (or ``pair``) and closeness, for leaks."""
         result = {"pair": {"exact": self.pair}}
-        result |= {kind: {"exact": self.pairs.index(kind)} for kind in MANY_SEQUENCES}
+        for kind in MANY_SEQUENCES:
+            result[kind] = {"exact": self.pairs.index(kind)}
         clustered = [kind for kind in MANY_SEQUENCES if self.are_clustered(kind)]
         if "antibody" in clustered:
             result["antibody"][f"{self.options.antibody_identity:g}"] = self.antibody
@@ -135,6 +137,7 @@ class PairGroups:
             result["antigen"][f"{KNOWN_ANTIGEN:g}"] = self.near_antigen
             result["antigen"][f"{self.options.antigen_identity:g}"] = self.antigen
         if len(clustered) == 2:
+            # group numbers are below the number of pairs, so that no two cells share one
             result["pair"]["near"] = self.antibody * len(self.antigen) + self.antigen
         return result
 
@@ -196,8 +199,8 @@ def cached_clusters(
     versions = f"{CLUSTERS_VERSION} immunum {version('immunum')}"
     entry = f"{versions} {name}".encode() + b"\0" + keys.tobytes()
     content = load_cached(cache, entry)
-    if content and len(content) == 8 * len(keys):
-        return np.frombuffer(content, np.int64).copy()
+    if content and len(content) == 8 * len(keys):  # else damaged: computed again
+        return np.frombuffer(content, np.int64).copy()  # writable
     labels = compute()
     store_cached(cache, entry, labels.astype(np.int64).tobytes())
     return labels
@@ -220,15 +223,17 @@ def antibody_clusters(
     """
     n = len(antibodies)
     clones = np.arange(n) if clones is None else clones
-    paired = np.array([bool(heavy and light) for heavy, light in antibodies], bool)
+    heavies = np.array([heavy for heavy, _ in antibodies], object)
+    lights = np.array([light for _, light in antibodies], object)
+    paired = (heavies != "") & (lights != "")
     whole = np.flatnonzero(paired)
-    texts = ["".join(antibodies[i]) for i in whole.tolist()]
-    groupings = [(np.arange(n), clones), (whole, cluster(texts, identity, joined=clones[whole]))]
-    for chain in (0, 1):
-        having = np.array([i for i, chains in enumerate(antibodies) if chains[chain]], np.int64)
+    by_both = cluster(heavies[whole] + lights[whole], identity, joined=clones[whole])
+    groupings = [(np.arange(n), clones), (whole, by_both)]
+    for texts in (heavies, lights):
+        having = np.flatnonzero(texts != "")
         alone = ~paired[having]
         if alone.any():
-            labels = cluster([antibodies[i][chain] for i in having], identity, queries=alone)
+            labels = cluster(texts[having], identity, queries=alone)
             # Two paired antibodies are never joined by one chain, even if it is identical.
             keep = np.isin(labels, labels[alone])
             groupings.append((having[keep], labels[keep]))
@@ -245,14 +250,14 @@ def antigen_clusters(
     n = len(antigens)
     n_chains = np.array([len(chains) for chains in antigens], np.int64)
     owner = np.repeat(np.arange(n), n_chains)
-    texts = [*itertools.chain.from_iterable(antigens)]
-    is_peptide = np.array([len(text) < PEPTIDE for text in texts], bool)
-    of_chain = np.zeros(n, np.int64) if within is None else within
+    texts = np.array([*itertools.chain.from_iterable(antigens)], object)
+    is_peptide = lengths_of(texts) < PEPTIDE
+    of_antigen = np.zeros(n, np.int64) if within is None else within
     groupings = [(np.arange(n), np.arange(n))]
-    for chains in rows_by_group(2 * of_chain[owner] + is_peptide):
+    for chains in rows_by_group(2 * of_antigen[owner] + is_peptide):
         if len(chains) > 1:
             least = max(identity, PEPTIDE_IDENTITY) if is_peptide[chains[0]] else identity
-            labels = cluster([texts[i] for i in chains], least, contained=True)
+            labels = cluster(texts[chains], least, contained=True)
             groupings.append((owner[chains], labels))
     return join_clusters(n, groupings)
 
@@ -263,13 +268,14 @@ def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) 
     `numbering` is the folder that keeps IMGT numbering; None: it is not kept.
     """
     loops = cdr3_of_chains(number_antibodies(antibodies, numbering)["heavy"])
+    # clones have similar loops, and neighbours are compared first
     heavies = np.array(sorted(loops, key=lambda heavy: (loops[heavy], heavy)), object)
+    loops_of_heavies = np.array([loops[heavy] for heavy in heavies], object)
     cluster_of: dict[str, int] = {}
-    for rows in rows_by_group(np.array([len(loops[heavy]) for heavy in heavies], np.int64)):
+    for rows in rows_by_group(lengths_of(loops_of_heavies)):
         same_length = heavies[rows]
-        base = len(antibodies) + len(cluster_of)
-        same_length_loops = [loops[heavy] for heavy in same_length]
-        clones = Clones(same_length, CLONE_HEAVY, same_length_loops, CLONE_LOOP)
+        base = len(antibodies) + len(cluster_of)  # above the numbers of those without a loop
+        clones = Clones(same_length, CLONE_HEAVY, loops_of_heavies[rows].tolist(), CLONE_LOOP)
         cluster_of |= zip(same_length, (base + clones.find()).tolist(), strict=True)
     clusters = [cluster_of.get(heavy, number) for number, (heavy, _) in enumerate(antibodies)]
     return number_by_appearance(np.array(clusters, np.int64))
@@ -298,7 +304,9 @@ def contained_peptides(antigens: Sequence[Chains]) -> Ints:
                 peptides.append((number, chain))
     contained = set[tuple[int, int]]()
     for number, peptide in peptides:
-        contained.update((number, other) for other, protein in proteins if peptide in protein)
+        for other, protein in proteins:
+            if peptide in protein:
+                contained.add((number, other))
     return np.array(sorted(contained), np.int64).reshape(-1, 2)
 
 
@@ -322,10 +330,10 @@ def distance_to_parent(
 
 def consensus(texts: Sequence[str]) -> str:
     """Return the most common residues of the texts of the most common length; of ties the first."""
-    lengths = np.array([len(text) for text in texts])
-    length = int(np.argmax(np.bincount(lengths)))
+    length = int(np.argmax(np.bincount(lengths_of(texts))))
     kept = [text for text in texts if len(text) == length]
     residues = np.frombuffer("".join(kept).encode(), np.uint8).reshape(len(kept), length)
+    # each position has its own `LETTERS` cells: one count for all positions
     cells = residues + LETTERS * np.arange(length)
     counts = np.bincount(cells.ravel(), minlength=length * LETTERS).reshape(length, LETTERS)
     return bytes(counts.argmax(axis=1).astype(np.uint8)).decode()

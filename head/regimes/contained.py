@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -52,28 +53,35 @@ _LEAST = _STEPS.min(axis=2).astype(np.int16).ravel()
 
 def count_edits(lengths: Ints, identity: float) -> Ints:
     """Return the edits up to which others are near-duplicates of strings of N lengths, (N,)."""
+    # 1e-9, because (1 - 0.9) * 10 is 0.9999999999999998
     return np.asarray(np.floor((1 - identity) * lengths + 1e-9), np.int64)
+
+
+def lengths_of(strings: Sequence[str] | Strings) -> Ints:
+    """Return the length of each of N strings, (N,)."""
+    return np.fromiter(map(len, strings), np.int64, len(strings))
+
+
+def by_length(strings: Strings) -> Ints:
+    """Return the order of N strings by length, (N,); those of one length stay in order."""
+    return np.argsort(lengths_of(strings), kind="stable")
 
 
 class Block:
     """Lay T texts side by side, each after a spacer and up to the end of a byte."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        sizes = np.array([len(text) // 8 + 1 for text in texts])
+        sizes = lengths_of(texts) // 8 + 1
         self._begins = np.cumsum(sizes) - sizes
-        padded = "".join(
-            f"-{text}".ljust(8 * size, "-")
-            for text, size in zip(texts, sizes.tolist(), strict=True)
-        )
+        padded = []
+        for text, size in zip(texts, sizes.tolist(), strict=True):
+            padded.append(f"-{text}".ljust(8 * size, "-"))
         self._text = "".join(texts)
-        codes = np.frombuffer(padded.encode("ascii"), np.uint8)
+        codes = np.frombuffer("".join(padded).encode("ascii"), np.uint8)
         self._n_bytes = int(sizes.sum())
         self._residues = _as_integer(codes != SPACER)
-        self._places = {
-            chr(code): _as_integer(codes == code)
-            for code in np.flatnonzero(np.bincount(codes)).tolist()
-            if code != SPACER
-        }
+        letters = np.unique(codes[codes != SPACER])
+        self._places = {chr(code): _as_integer(codes == code) for code in letters.tolist()}
 
     def distances(self, pattern: str) -> Ints:
         """Return the fewest edits that turn a pattern into a part of each text, (T,)."""
@@ -115,21 +123,21 @@ class Texts:
     def __init__(self, strings: Strings, identity: float) -> None:
         self.strings = strings
         self.identity = identity
-        self.lengths = np.array([len(text) for text in strings], np.int64)
+        self.lengths = lengths_of(strings)
+        # 8 more at most: a spacer, and the rest of a byte
         ends = np.cumsum(self.lengths + 8) // BLOCK
         bounds = np.flatnonzero(np.diff(ends, prepend=-1, append=-1))
-        self._parts = [
-            slice(a, b) for a, b in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)
-        ]
-        self._blocks: dict[int, Block] = {}
+        self._parts = [slice(begin, end) for begin, end in pairwise(bounds.tolist())]
+        self._blocks: dict[int, Block] = {}  # threads may fill it twice, with the same
 
     def near(self, pattern: str, wanted: Bools, more: Ints | None = None) -> Iterator[Ints]:
         """Yield which of the wanted texts, (T,), none shorter, have a pattern inside.
 
         Texts may become unwanted meanwhile. `more` are edits beyond those of near-duplicates, (T,).
         """
-        edits = np.full(len(wanted), count_edits(np.array([len(pattern)]), self.identity)[0])
-        edits += 0 if more is None else more
+        edits = np.repeat(count_edits(lengths_of([pattern]), self.identity), len(wanted))
+        if more is not None:
+            edits += more
         possible = self._have_enough(pattern, edits, wanted)
         for part in self._parts:
             rows = part.start + np.flatnonzero(possible[part] & wanted[part])
@@ -159,7 +167,7 @@ class Texts:
 
     def _inside(self, pattern: str, edits: Ints, part: slice, rows: Ints) -> Bools:
         size = part.stop - part.start
-        if 2 * len(rows) < size:
+        if 2 * len(rows) < size:  # few are wanted: a block of these alone
             strings = self.strings[rows]
             return _near_in(Block(strings.tolist()), strings, pattern, edits[rows])
         if part.start not in self._blocks:
@@ -225,6 +233,7 @@ def contained_components(strings: Strings, identity: float) -> Ints:
     first = np.unique(np.linspace(0, n - 1, FIRST_PATTERNS, dtype=np.int64))
     _join(labels, _near_pairs(texts, families, labels, first))
     rest = np.setdiff1d(np.arange(n), first)
+    # every PARTS-th: each part has patterns of all lengths, and takes about as long
     parts = [rest[at::PARTS] for at in range(min(PARTS, len(rest)))]
     with (
         ThreadPoolExecutor(count_cores()) as threads,  # edlib and rapidfuzz release the lock
@@ -247,7 +256,8 @@ def _near_pairs(texts: Texts, families: Families, labels: Ints, patterns: Ints) 
             continue
         wanted = families.possible(i, wanted)
         for rows in texts.near(texts.strings[i], wanted):
-            near = [(i, j) for j in rows.tolist() if labels[j] != labels[i]]
+            apart = rows[labels[rows] != labels[i]]
+            near = [(i, j) for j in apart.tolist()]
             _join(labels, near)
             wanted &= labels != labels[i]
             pairs += near
@@ -266,15 +276,16 @@ def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools
     The shorter of two is aligned inside the longer, as in `contained_components`.
     """
     unique, index = np.unique(queries, return_inverse=True)
-    order = np.argsort([len(text) for text in unique], kind="stable")
+    order = by_length(unique)
     unique = unique[order]
-    others = _by_length(np.unique(targets))
+    others = np.unique(targets)
+    others = others[by_length(others)]
     is_near = np.isin(unique, others)
     is_near |= _near_by_substitutions(unique, others, identity)
     texts = Texts(others, identity)
     for at in np.flatnonzero(~is_near).tolist():
         wanted = texts.lengths >= len(unique[at])
-        is_near[at] = any(len(rows) for rows in texts.near(unique[at], wanted))
+        is_near[at] = any(map(len, texts.near(unique[at], wanted)))  # until the first
     texts = Texts(unique, identity)
     for other in others:
         if is_near.all():
@@ -287,15 +298,11 @@ def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools
     return np.asarray(is_near[rank[index]])
 
 
-def _by_length(strings: Strings) -> Strings:
-    return strings[np.argsort([len(text) for text in strings], kind="stable")]
-
-
 def _near_by_substitutions(queries: Strings, targets: Strings, identity: float) -> Bools:
     """Return which of N strings differ from another of their length by few residues, (N,)."""
     is_near = np.zeros(len(queries), np.bool_)
-    of_query = np.array([len(text) for text in queries])
-    of_target = np.array([len(text) for text in targets])
+    of_query = lengths_of(queries)
+    of_target = lengths_of(targets)
     edits = count_edits(of_query, identity)
     for length in np.unique(of_query).tolist():
         others = np.flatnonzero(of_target == length)
@@ -323,7 +330,7 @@ def _families(strings: Strings, most: Ints) -> tuple[Ints, Ints, Ints]:
     """
     founder = np.arange(len(strings))
     changes = np.zeros(len(strings), np.int64)
-    lengths = np.array([len(text) for text in strings])
+    lengths = lengths_of(strings)
     for length in np.unique(lengths).tolist():
         free = np.flatnonzero(lengths == length)
         residues = _as_residues(strings[free], length)

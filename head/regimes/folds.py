@@ -9,9 +9,8 @@ P pairs of a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,29 +24,25 @@ from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import quote_names
 from abag.head.data.label_options import SplitOptions
 from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.held_out import HELD_OUT_SHARE, held_out_parts, with_validation
 from abag.head.regimes.leaks import count_leaks
-from abag.head.regimes.near_duplicates import number_by_appearance
-from abag.head.regimes.regimes import (
-    KNOWN,
-    OF_LEVELS,
-    OF_SPLIT,
-    REGIMES,
-    VARIANT,
-    NewSequences,
-    Regime,
+from abag.head.regimes.regime_folds import (
+    FOLDS,
+    LEAST_PAIRS,
+    MeasuredRegime,
+    RegimesOfTable,
+    is_enough,
+    with_counts,
 )
-from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, Side, effective_groups, sides_of
+from abag.head.regimes.regimes import OF_SPLIT, REGIMES
+from abag.head.regimes.sides import LEAST_GROUPS, Side, effective_groups, sides_of
 from abag.head.regimes.splits import (
     PART_NAMES,
     TEST,
     TRAIN,
     UNUSED,
-    VALIDATION,
-    Parts,
     Split,
     describe_named,
-    grouped_folds,
-    is_trainable,
     part_names,
     read_splits,
 )
@@ -57,47 +52,6 @@ if TYPE_CHECKING:
 
     from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
-
-FOLDS = 5
-"""Folds if their number is not given."""
-LEAST_PAIRS = 20
-"""Distinct pairs from which a table is never refused."""
-SINGLE_PAIRS = (
-    "too few sequences are independent to measure more than pairs like those of the table, and "
-    "each pair counts as one measurement: the intervals are too narrow"
-)
-ENOUGH_GROUPS = 50.0
-"""Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
-LARGE_TABLE = 5_000
-"""Pairs from which one fold may be enough."""
-FULLEST = 1.2
-"""Most pairs of a fold in `_beside_folds`, relative to an equal share."""
-HELD_OUT_SHARE = 0.1
-"""Share of the pairs in the test part of a single split, and of the others in a validation part."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredRegime:
-    """Hold the folds that measure a regime, or the reason that there are none."""
-
-    regime: Regime
-    splits: tuple[Split, ...] = ()
-    groups: tuple[Ints, ...] = ()
-    """Each (P,): pairs of one group are one measurement. With two sequences new, there are two."""
-    why_not: str = ""
-    """Why the regime has no folds; empty if it has."""
-    note: str = ""
-    """What limits the measurement; added to the sentence of the regime."""
-
-
-def _informative(groups: Sequence[Ints], rows: Ints) -> float:
-    return min(effective_groups(group[rows]) for group in groups)
-
-
-def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
-    """Return whether one fold measures a regime well enough: other folds only take time."""
-    is_large = len(split.part) >= LARGE_TABLE
-    return is_large and _informative(groups, split.rows(TEST)) >= ENOUGH_GROUPS
 
 
 def measure_regimes(
@@ -131,6 +85,7 @@ def measure_regimes(
             described.append(replace(measured, splits=tuple(splits)))
         return described
     if not options.folds and options.split_name not in ("column", "file"):
+        # a fit measures on folds, where others need one split
         options = replace(options, folds=FOLDS)
     splits = divide(groups, options)
     independent = _counted_groups(groups, splits[0])
@@ -146,15 +101,8 @@ def with_unseen(split: Split, sides: tuple[Side, Side]) -> Split:
     if split.unseen is not None or not any(side.is_library for side in sides):
         return split
     train = split.rows(TRAIN)
-    return _with_counts(split, *(side.compare(train) for side in sides))
-
-
-def _with_counts(split: Split, antibody: NewSequences, antigen: NewSequences) -> Split:
-    return replace(
-        split,
-        unseen=antibody.unseen + antigen.unseen,
-        mutations=antibody.mutations + antigen.mutations,
-    )
+    antibody, antigen = (side.compare(train) for side in sides)
+    return with_counts(split, antibody, antigen)
 
 
 def make_splits(
@@ -241,236 +189,6 @@ def _refuse_empty_parts(split: Split) -> None:
             raise SplitError(msg)
 
 
-class RegimesOfTable:
-    """Find which regimes a table allows to measure, and their folds."""
-
-    def __init__(self, groups: PairGroups, sides: tuple[Side, Side] | None = None) -> None:
-        options = groups.options
-        self.groups = groups
-        self.seed = options.effective_split_seed
-        self.folds = options.folds or FOLDS
-        self.repeats = options.repeats
-        self.sides = sides or sides_of(groups)
-
-    @property
-    def of_mutations(self) -> str:
-        """Name the regime of new mutations: of antibodies if they are a library, or of antigens."""
-        return "new_mutations" if self.sides[0].is_library else "antigen_variant"
-
-    def measured(self) -> list[MeasuredRegime]:
-        """Return every regime with its folds, or with the reason that it cannot be measured.
-
-        Four sets of folds hold out pairs, sequences of one side, or of both; each tests the
-        regimes of what it holds out, so that a table takes as many fits whatever its regimes.
-        """
-        by_name = {}
-        for held in ((), (0,), (1,), (0, 1)):
-            for measured in self._of_set(held):
-                by_name[measured.regime.name] = measured
-        if not any(measured.splits for measured in by_name.values()):
-            by_name["known"] = self._by_single_pairs(by_name["known"])
-        return [by_name[name] for name in REGIMES if name in by_name]
-
-    def measure(self, regime: Regime) -> MeasuredRegime:
-        """Return one regime with its folds, or with the reason that there are none."""
-        held = tuple(side for side, level in enumerate(regime.levels) if level)
-        by_name = {measured.regime.name: measured for measured in self._of_set(held)}
-        return by_name[regime.name]
-
-    def _of_set(self, held: tuple[int, ...]) -> list[MeasuredRegime]:
-        """Measure the regimes of the folds that hold out sequences of some sides."""
-        sides = [self.sides[side] for side in held]
-        cells = self._cells(held)
-        reason = self._why_no_folds(sides)
-        if reason:
-            expected = [cell for cell in cells if self._is_expected(cell)]
-            return [MeasuredRegime(cell, why_not=reason) for cell in expected]
-        splits_of: dict[str, list[Split]] = {cell.name: [] for cell in cells}
-        groups = {cell.name: self._counted(cell) for cell in cells}
-        whole = _unit(sides[-1]) if sides else groups["known"][0]  # in validation parts
-        for number, (test, unused) in enumerate(self._tests(sides)):
-            part = np.where(test | unused, UNUSED, TRAIN).astype(np.int8)
-            train = np.flatnonzero(part == TRAIN)
-            if not len(train):
-                continue
-            part = _with_validation(part, whole, [self.seed, number])
-            antibody, antigen = (side.compare(train) for side in self.sides)
-            for cell in cells:
-                inside = test & (antibody.level == cell.antibody) & (antigen.level == cell.antigen)
-                tested = np.where(inside, np.int8(TEST), part)
-                if 0 < inside.sum() < len(train) and is_trainable(tested):
-                    group = groups[cell.name][-1]
-                    split = Split(name=cell.name, part=tested, group=group, fold=number)
-                    splits_of[cell.name].append(_with_counts(split, antibody, antigen))
-            latest = [splits[-1] for splits in splits_of.values() if splits]
-            if self.groups.options.folds or not latest:
-                continue
-            largest = max(latest, key=lambda split: int((split.part == TEST).sum()))
-            if is_enough(largest, groups[largest.name]):
-                splits_of = {name: splits[-1:] for name, splits in splits_of.items()}
-                break
-        results = [self._result(cell, splits_of[cell.name], groups[cell.name]) for cell in cells]
-        return [
-            measured
-            for measured in results
-            if measured.splits or self._is_expected(measured.regime)
-        ]
-
-    def _cells(self, held: tuple[int, ...]) -> list[Regime]:
-        """Return the regimes that folds can test which hold out sequences of some sides."""
-        antibody_levels = self.sides[0].testable if 0 in held else (KNOWN,)
-        antigen_levels = self.sides[1].testable if 1 in held else (KNOWN,)
-        return [OF_LEVELS[levels] for levels in product(antibody_levels, antigen_levels)]
-
-    def _why_no_folds(self, sides: Sequence[Side]) -> str:
-        """Say why no folds can hold out sequences of these sides; empty if they can."""
-        n_pairs = len(distinct(self.groups.pair))
-        if n_pairs < LEAST_GROUPS:
-            return _too_few(n_pairs, "pair")
-        for side in sides:
-            unit = _unit(side)
-            informative = effective_groups(unit)
-            if informative < LEAST_GROUPS:
-                name = f"{side.kind} {'variant' if side.is_library else 'cluster'}"
-                return _too_few(len(distinct(unit)), name, informative)
-        return ""
-
-    def _is_expected(self, regime: Regime) -> bool:
-        """Return whether users are told that a regime is not measured: few tables have strains."""
-        return all(
-            side.is_library or level != VARIANT
-            for side, level in zip(self.sides, regime.levels, strict=True)
-        )
-
-    def _result(
-        self, regime: Regime, splits: Sequence[Split], groups: Sequence[Ints]
-    ) -> MeasuredRegime:
-        test_rows = [split.rows(TEST) for split in splits]
-        tested = np.concatenate([np.zeros(0, np.int64), *test_rows])
-        tested = tested[self.groups.pairs.censored[tested] == 0]  # a bound has no error
-        if len(tested) < LEAST_ROWS:
-            reason = _too_few(len(tested), "held-out pair", expected=LEAST_ROWS)
-            return MeasuredRegime(regime, why_not=reason)
-        informative = _informative(groups, tested)
-        if informative < LEAST_GROUPS:
-            reason = _too_few(len(tested), "held-out pair", informative)
-            return MeasuredRegime(regime, why_not=reason)
-        numbered = [replace(split, fold=fold) for fold, split in enumerate(splits)]
-        return MeasuredRegime(regime, tuple(numbered), tuple(groups))
-
-    def _counted(self, regime: Regime) -> list[Ints]:
-        """Return what counts as one measurement in a regime, (P,) each."""
-        if not regime.new:
-            antibody = self.sides[0].units
-            antigen = self.sides[1].units
-            return [number_by_appearance(antibody * (antigen.max() + 1) + antigen)]
-        return [
-            side.counted(level)
-            for side, level in zip(self.sides, regime.levels, strict=True)
-            if level != KNOWN
-        ]
-
-    def _by_single_pairs(self, known: MeasuredRegime) -> MeasuredRegime:
-        """Measure known pairs of a table in which too little is independent, pair by pair."""
-        pairs = self.groups.pair
-        if len(distinct(pairs)) < LEAST_PAIRS:
-            return known
-        splits = list[Split]()
-        for number, (test, unused) in enumerate(self._tests(())):
-            part = np.where(test, TEST, np.where(unused, UNUSED, TRAIN)).astype(np.int8)
-            part = _with_validation(part, pairs, [self.seed, number])
-            if is_trainable(part):
-                splits.append(Split(name="known", part=part, group=pairs, fold=len(splits)))
-        exact = [(split.part == TEST) & (self.groups.pairs.censored == 0) for split in splits]
-        if not np.any(exact):
-            return known
-        return MeasuredRegime(known.regime, tuple(splits), (pairs,), note=SINGLE_PAIRS)
-
-    def _tests(self, sides: Sequence[Side]) -> Iterator[tuple[Bools, Bools]]:
-        """Yield the candidates for the test part of each fold, and pairs not used, (P,) each."""
-        if not any(side.is_library for side in sides):
-            held = [side.held_out for side in sides] or [self.groups.pair]
-            # the side with more to hold out first, so that exchanged sides give the same folds
-            held.sort(key=effective_groups, reverse=True)
-            yield from _held_out_parts(held, self.folds, self.repeats, self.seed)
-            return
-        for repeat in range(self.repeats):
-            masks = []
-            for number, side in enumerate(sides):
-                seed = [self.seed, repeat, number] if number else [self.seed, repeat]
-                masks.append(side.folds(self.folds, seed))
-            yield from map(_divide_held_out, zip(*masks, strict=False))
-
-
-def _unit(side: Side) -> Ints:
-    """Return what folds of a side hold out as a whole, (P,)."""
-    return side.sequence if side.is_library else side.held_out
-
-
-def _too_few(n: int, name: str, informative: float = 0.0, expected: float = LEAST_GROUPS) -> str:
-    """Say why a regime has no folds: too few pairs or clusters, or too unequal ones."""
-    many = f"{n or 'no'} {name}{'s' * (n != 1)}"
-    if name == "held-out pair":
-        many += " of this kind"
-    if informative and n >= expected:
-        many += f", as informative as {informative:.1f} groups of equal size"
-    return f"not measured: {many}; expected at least {expected:.0f}"
-
-
-def _held_out_parts(
-    held: Sequence[Ints], folds: int, repeats: int, seed: int
-) -> Iterator[tuple[Bools, Bools]]:
-    """Yield the test part of each fold, and pairs not used, (P,) each; `held` are kept whole."""
-    first, *beside = held
-    for repeat in range(repeats):
-        first_fold = grouped_folds(first, folds, [seed, repeat, 0])
-        fold_of_pairs = [first_fold]
-        fold_of_pairs += [_beside_folds(group, first_fold, [seed, repeat, 1]) for group in beside]
-        for number in range(folds):
-            yield _divide_held_out([fold_P == number for fold_P in fold_of_pairs])
-
-
-def _divide_held_out(sides: Sequence[Bools]) -> tuple[Bools, Bools]:
-    """Test pairs that are held out on all sides; do not use those of some sides only."""
-    test = np.all(sides, axis=0)
-    return test, np.any(sides, axis=0) & ~test
-
-
-def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
-    """Assign groups to the folds of other groups with most of their pairs, but fill none, (P,)."""
-    rng = np.random.default_rng(seed)
-    folds = int(beside.max()) + 1
-    _, dense, size = np.unique(group, return_inverse=True, return_counts=True)
-    shared = np.zeros((len(size), folds))
-    np.add.at(shared, (dense, beside), 1)
-    load = np.zeros(folds)
-    fold = np.empty(len(size), np.int64)
-    full = FULLEST * len(group) / folds
-    for g in np.argsort(-size * rng.uniform(0.5, 1.0, len(size)), kind="stable").tolist():
-        fits = load + size[g] <= full
-        fold[g] = np.lexsort((rng.random(folds), load, -shared[g] * fits))[0]
-        load[fold[g]] += size[g]
-    return fold[dense]
-
-
-def _with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
-    """Turn groups with `HELD_OUT_SHARE` of the training pairs, or pairs, into validation pairs."""
-    rows = np.flatnonzero(part == TRAIN)
-    n_groups = len(distinct(group[rows]))
-    wanted = round(1 / HELD_OUT_SHARE)
-    fold = np.zeros(len(rows), np.int64)
-    if n_groups >= 2:
-        fold = grouped_folds(group[rows], min(wanted, n_groups), [*seed, 1])
-    sizes = np.bincount(fold)
-    chosen = np.abs(sizes - HELD_OUT_SHARE * len(rows)).argmin()
-    if sizes[chosen] > 2 * HELD_OUT_SHARE * len(rows):
-        fold = np.random.default_rng([*seed, 2]).permutation(len(rows)) % wanted
-        chosen = 0
-    part = part.copy()
-    part[rows[fold == chosen]] = VALIDATION
-    return part
-
-
 def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
     """Return the split that trains on every pair which any fold uses, with the first's groups."""
     splits = list[Split]()
@@ -484,7 +202,8 @@ def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
 def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Hold out whole groups: pairs, clusters of antigens, of antibodies, or of both."""
     kinds = KINDS if options.split == "both" else (options.split,)
-    return _hold_out([groups.of_method(kind) for kind in kinds], options)
+    held = [groups.of_method(kind) for kind in kinds]
+    return _hold_out(held, options)
 
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -521,7 +240,8 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         _refuse_other_names(pairs.table, column, parts)
     values = parts if has_parts else cells[labelled]
     of_row = pairs.table.antibodies.of_row * len(frame) + pairs.table.antigens.of_row
-    divided = int((values.groupby(of_row[labelled]).nunique() > 1).sum())
+    values_per_pair = values.groupby(of_row[labelled]).nunique()
+    divided = int((values_per_pair > 1).sum())
     if divided and pairs.counts["replicate_rows"]:
         say(
             f"column {column!r}: {divided} pairs have replicates with different values; each pair "
@@ -532,6 +252,7 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         say(f"split: column {column!r}: {describe_named(cells.iloc[pairs.row], values)}")
         part = values.map(PART_NAMES).to_numpy().astype(np.int8)
         return [Split(name=options.split, part=part, group=groups.pair)]
+    # sorted: the folds do not depend on the order of the rows
     group, names = pd.factorize(values, sort=True)
     splits = _hold_out([group.astype(np.int64)], options)
     say(f"split: column {column!r}: no train or test in it; {_describe_held_out(splits, names)}")
@@ -559,9 +280,10 @@ def _describe_held_out(splits: Sequence[Split], names: pd.Index) -> str:
         text += f", one of them {counted(empty, 'pair')} with an empty cell"
     if len(splits) > 1:
         return f"{text}, held out in {len(splits)} folds"
-    tested = names[distinct(splits[0].group[splits[0].part == TEST])]
-    listed = quote_names(tested[:3]) + (", ..." if len(tested) > 3 else "")
-    return f"{text}; the test part is {listed}"
+    test_groups = distinct(splits[0].group[splits[0].rows(TEST)])
+    tested = names[test_groups]
+    more = ", ..." if len(tested) > 3 else ""
+    return f"{text}; the test part is {quote_names(tested[:3])}{more}"
 
 
 def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -581,13 +303,12 @@ def _hold_out(held: Sequence[Ints], options: SplitOptions) -> list[Split]:
         )
         raise SplitError(msg)
     n = folds or min(round(1 / HELD_OUT_SHARE), fewest)
-    tests = [*_held_out_parts(held, n, options.repeats, seed)]
+    held_out = [*held_out_parts(held, n, options.repeats, seed)]
     if not folds:
-        tests = [min(tests, key=lambda masks: abs(masks[0].mean() - HELD_OUT_SHARE))]
+        held_out = [min(held_out, key=lambda fold: abs(fold.test.mean() - HELD_OUT_SHARE))]
     splits = list[Split]()
-    for test, unused in tests:
-        part = np.where(test, TEST, np.where(unused, UNUSED, TRAIN)).astype(np.int8)
-        part = _with_validation(part, held[-1], [seed, len(splits)])
+    for fold in held_out:
+        part = with_validation(fold.parts(), held[-1], [seed, len(splits)])
         splits.append(Split(name=options.split, part=part, group=held[-1], fold=len(splits)))
     return splits
 

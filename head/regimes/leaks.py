@@ -44,8 +44,10 @@ def count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
             leaks[kind][closeness] = int(np.isin(group[test], group[train]).sum())
     if len(groups.peptides):
         antigen = groups.pairs.antigen
+        # either antigen of a pair may be the one in training
         either = np.concatenate([groups.peptides, groups.peptides[:, ::-1]])
-        seen = either[np.isin(either[:, 1], antigen[train]), 0]
+        in_training = np.isin(either[:, 1], antigen[train])
+        seen = either[in_training, 0]
         leaks["antigen"]["contained"] = int(np.isin(antigen[test], seen).sum())
     return leaks
 
@@ -59,7 +61,8 @@ def total_leaks(splits: Sequence[Split]) -> dict[str, dict[str, int]]:
     for kind, levels in leaks_of_folds[0].items():
         totals[kind] = {}
         for closeness in levels:
-            totals[kind][closeness] = sum(leaks[kind][closeness] for leaks in leaks_of_folds)
+            counts = [leaks[kind][closeness] for leaks in leaks_of_folds]
+            totals[kind][closeness] = sum(counts)
     return totals
 
 
@@ -89,8 +92,8 @@ def apply_adapter_policy(
     leaks = 0
     held_out = 0
     for split in splits:
-        is_leaked = np.any([_leaks(split, groups, rows) for rows in rows_of_adapters], axis=0)
-        leaks += int(is_leaked.sum())
+        leaks_of_adapters = [_leaks(split, groups, rows) for rows in rows_of_adapters]
+        leaks += int(np.any(leaks_of_adapters, axis=0).sum())
         held_out += int(np.isin(split.part, (TEST, VALIDATION)).sum())
     if leaks:
         leaked = f"{leaks} of {held_out} validation and test pairs, or near-duplicates of them,"
@@ -106,7 +109,8 @@ def apply_adapter_policy(
     for rows in rows_of_adapters:
         used_by_adapters.append(_contained(groups.pairs, rows[rows["adapter"] == "train"]))
     used = np.any(used_by_adapters, axis=0)
-    count = sum(int((used & (split.part == TRAIN)).sum()) for split in splits)
+    trains_on_used = [used & (split.part == TRAIN) for split in splits]
+    count = int(np.sum(trains_on_used))
     if count and adapter_rows == "train":
         notes.append(
             f"{count} training pairs also trained the adapter of {name}: their vectors depend on "

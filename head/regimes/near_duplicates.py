@@ -21,7 +21,13 @@ from abag.core.arrays import Bools, Ints, Matrix
 from abag.core.cores import count_cores, limit_blas
 from abag.core.messages import bar
 from abag.embed.sequences.chains import STANDARD_RESIDUES
-from abag.head.regimes.contained import Strings, contained_components, count_edits
+from abag.head.regimes.contained import (
+    Strings,
+    by_length,
+    contained_components,
+    count_edits,
+    lengths_of,
+)
 
 Words: TypeAlias = NDArray[np.uint64]
 
@@ -55,7 +61,7 @@ _NUMBER[[ord(letter) for letter in STANDARD_RESIDUES]] = np.arange(_RESIDUES)
 
 
 def cluster(
-    strings: Sequence[str],
+    strings: Sequence[str] | Strings,
     identity: float,
     *,
     contained: bool = False,
@@ -73,7 +79,7 @@ def cluster(
     )
     labels = np.empty(len(unique), np.int64)
     if contained:
-        order = np.argsort([len(text) for text in unique], kind="stable")
+        order = by_length(unique)
         labels[order] = contained_components(unique[order], identity)
     else:
         is_query = np.full(len(unique), queries is None)
@@ -114,16 +120,12 @@ def _join(labels: Ints, i: Ints, j: Ints) -> Ints:
     return _components(len(labels), labels[i], labels[j])[labels] if len(i) else labels
 
 
-def _edits(strings: Strings, identity: float) -> Ints:
-    return count_edits(np.array([len(text) for text in strings]), identity)
-
-
 class Components:
     """Join N strings by near-duplicates; a subclass bounds their distances."""
 
     def __init__(self, strings: Strings, identity: float) -> None:
         self.strings = strings
-        self.edits = _edits(strings, identity)
+        self.edits = count_edits(lengths_of(strings), identity)
         self.labels = np.arange(len(strings))
 
     def allowed(self, i: Ints, j: Ints) -> Ints:
@@ -140,7 +142,7 @@ class Components:
 
     def find(self, first: int | None = None) -> Ints:
         """Return the component of each string, comparing the pairs with one of the first ones."""
-        # neighbours first: in a library of variants this joins nearly all
+        # neighbours in sorted order first: in a library of variants this joins nearly all
         n = len(self.strings)
         first = n if first is None else first
         for step in range(1, NEIGHBOURS + 1):
@@ -205,6 +207,7 @@ class Components:
                 closest.append(np.arange(begin, begin + min(count, CLOSEST)))
             chosen = np.concatenate(closest)
             allowed = self.allowed(i[chosen], j[chosen])
+            # one worker: each block has its own thread already
             distance = whole_distances(
                 self.strings[i[chosen]], self.strings[j[chosen]], int(allowed.max()), workers=1
             )
@@ -246,7 +249,7 @@ class Components:
         if (labels[rows] == labels[rows[0]]).all():
             columns = columns[labels[columns] != labels[rows[0]]]
         if not len(columns):
-            return (columns,) * 3
+            return columns, columns, columns
         most = max(self.edits[rows].max(), self.edits[columns].max())
         at_C, at_B = np.nonzero(self.bounds(rows, columns) <= most)
         i = rows[at_C]
@@ -280,8 +283,8 @@ def whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
     from rapidfuzz.distance import Levenshtein
     from rapidfuzz.process import cdist
 
-    query_edits = _edits(queries, identity)
-    target_edits = _edits(targets, identity)
+    query_edits = count_edits(lengths_of(queries), identity)
+    target_edits = count_edits(lengths_of(targets), identity)
     allowed = np.maximum(query_edits[:, None], target_edits)
     distance = cdist(
         queries.tolist(),
@@ -328,8 +331,10 @@ class Profiles:
 
     def __init__(self, strings: Strings) -> None:
         parts = [slice(at, at + PART) for at in range(0, len(strings), PART)]
-        self._words = np.concatenate([_pack(strings[part].tolist()) for part in parts])
+        words = [_pack(strings[part].tolist()) for part in parts]
+        self._words = np.concatenate(words)
         axes = self._axes() if len(strings) > 2 * SAMPLE else np.eye(BITS, dtype=np.float32)
+        # beside each projection its squared length and a 1: `distances` is then one product
         self._x_ND = np.ones((len(strings), axes.shape[1] + 2), np.float32)
         for part in parts:
             x_CD = self.bits(part) @ axes
@@ -358,22 +363,25 @@ class Profiles:
         return np.asarray(self._x_ND[i] @ y_BD.T)
 
     def _axes(self) -> Matrix:
-        x_CD = self.bits(np.random.default_rng(0).permutation(len(self._words))[:SAMPLE])
+        """Return the axes along which a sample of the profiles varies most, (`BITS`, D)."""
+        sample = np.random.default_rng(0).permutation(len(self._words))[:SAMPLE]
+        x_CD = self.bits(sample)
         x_CD -= x_CD.mean(axis=0)
-        axes = np.linalg.eigh(x_CD.T @ x_CD)[1][:, : -DIMENSIONS - 1 : -1]
-        return np.ascontiguousarray(axes)
+        _, axes = np.linalg.eigh(x_CD.T @ x_CD)  # in ascending order
+        return np.ascontiguousarray(axes[:, : -DIMENSIONS - 1 : -1])
 
 
 def _pack(strings: Sequence[str]) -> Words:
     """Return the bits of the profile of each string, in words."""
     codes = _NUMBER[np.frombuffer("".join(strings).encode("ascii"), np.uint8)]
-    owner = np.repeat(np.arange(len(strings)), [len(text) for text in strings])
+    owner = np.repeat(np.arange(len(strings)), lengths_of(strings))
     within = owner[1:] == owner[:-1]
     pairs = owner[1:] * _RESIDUES**2 + codes[:-1] * _RESIDUES + codes[1:]
     counts = np.bincount(pairs[within], minlength=len(strings) * _RESIDUES**2)
     counts = counts.reshape(len(strings), -1)
     bits = np.packbits(np.concatenate([counts > 0, counts > 1], axis=1), axis=1)
-    return np.pad(bits, ((0, 0), (0, BITS // 8 - bits.shape[1]))).view(np.uint64)
+    rest = BITS // 8 - bits.shape[1]  # up to whole words
+    return np.pad(bits, ((0, 0), (0, rest))).view(np.uint64)
 
 
 def whole_distances(

@@ -6,6 +6,7 @@ exact repeat is known, and everything else counts as new. N sequences, T trainin
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +25,7 @@ from abag.head.regimes.clusters import (
     PEPTIDE_IDENTITY,
     cdr3_of_chains,
 )
-from abag.head.regimes.contained import contained_near
+from abag.head.regimes.contained import Strings, contained_near, lengths_of
 from abag.head.regimes.near_duplicates import Clones, whole_near
 from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
 from abag.head.regimes.seen_residues import REGIONS, Aligner, SeenResidues
@@ -40,7 +41,7 @@ END = "\n"
 """Stands after each stored sequence."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # no slots: the cached property is kept in __dict__
 class KnownSequences:
     """Hold the training sequences of one kind."""
 
@@ -63,7 +64,7 @@ class KnownSequences:
         cls, side: Side, used: Ints, near_identity: float, family_identity: float
     ) -> KnownSequences:
         """Keep some of a table's sequences."""
-        chains = [side.chains[i] for i in used.tolist()]
+        chains = _take(side.chains, used)
         residues = side.seen(used) if side.is_library else None
         keys = keys_array(side.kind, chains)
         loops = None
@@ -72,7 +73,7 @@ class KnownSequences:
             loops = np.zeros((len(chains), 2), np.int32)
             for row, (heavy, _) in enumerate(chains):
                 loop = of_chain.get(heavy, "")
-                start = heavy.find(loop)
+                start = heavy.find(loop)  # 0 without a loop, which ends there, too
                 loops[row] = start, start + len(loop)
         return cls(side.kind, keys, near_identity, family_identity, chains, residues, loops)
 
@@ -82,33 +83,28 @@ class KnownSequences:
 
     def compare(self, chains: Sequence[Chains]) -> NewSequences:
         """Tell what is new about N sequences."""
-        same = self._repeats(chains)
+        trained = {key.tobytes() for key in self.keys}
+        is_repeat = [key.tobytes() in trained for key in keys_array(self.kind, chains)]
+        same = np.array(is_repeat, np.bool_)
         level = np.where(same, KNOWN, NEW).astype(np.int8)
         unseen = np.zeros(len(chains), np.int64)
         mutations = np.zeros(len(chains), np.int64)
         rows = np.flatnonzero(~same)
         if self.chains is None or not len(rows):
             return NewSequences(level, unseen, mutations)
-        near = self._near([chains[i] for i in rows.tolist()])
+        near = self._near(_take(chains, rows))
         level[rows[near]] = KNOWN
         if self.family_identity < self.near_identity:
             apart = rows[~near]
-            in_family = _antigens_near(
-                [chains[i] for i in apart.tolist()], self.chains, self.family_identity
-            )
+            in_family = _antigens_near(_take(chains, apart), self.chains, self.family_identity)
             level[apart[in_family]] = VARIANT
         related = rows[level[rows] != NEW]
         if self.residues is not None and len(related):
-            residues = self.residues.aligner.residues([chains[i] for i in related.tolist()])
+            residues = self.residues.aligner.residues(_take(chains, related))
             unseen[related], is_new = self.residues.count_unseen(residues)
             mutations[related] = self.residues.count_mutations(residues)
             level[related[is_new]] = VARIANT
         return NewSequences(level, unseen, mutations)
-
-    def _repeats(self, chains: Sequence[Chains]) -> Bools:
-        trained = {key.tobytes() for key in self.keys}
-        keys = keys_array(self.kind, chains)
-        return np.array([key.tobytes() in trained for key in keys], np.bool_)
 
     def _near(self, chains: Sequence[Chains]) -> Bools:
         assert self.chains is not None
@@ -116,7 +112,7 @@ class KnownSequences:
             return _antigens_near(chains, self.chains, self.near_identity)
         near = _antibodies_near(chains, self.chains, self.near_identity)
         apart = np.flatnonzero(~near)
-        near[apart] = _clones_of([chains[i] for i in apart.tolist()], self._loops)
+        near[apart] = _clones_of(_take(chains, apart), self._loops)
         return near
 
     @cached_property
@@ -137,12 +133,14 @@ class KnownSequences:
         arrays: dict[str, NDArray[Any]] = {f"{name}.keys": self.keys}
         arrays[f"{name}.identities"] = identities
         if self.chains is not None:
-            text = "".join(SEPARATOR.join(chains) + END for chains in self.chains)
+            lines = [SEPARATOR.join(chains) + END for chains in self.chains]
+            text = "".join(lines)
             arrays[f"{name}.sequences"] = np.frombuffer(text.encode("ascii"), np.uint8)
         if self.loops is not None:
             arrays[f"{name}.loops"] = self.loops
         if self.residues is not None:
             reference = SEPARATOR.join(self.residues.aligner.reference).encode("ascii")
+            # a space stands for the reference that antibodies lack
             arrays[f"{name}.reference"] = np.frombuffer(reference or b" ", np.uint8)
             arrays[f"{name}.tokens"] = self.residues.tokens
             arrays[f"{name}.usual"] = self.residues.usual
@@ -213,11 +211,11 @@ def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
         msg = f"{name}.reference is not a sequence"
         raise ValueError(msg)
     residues = SeenResidues(
-        Aligner(kind, reference_chains),
-        _checked(arrays, f"{name}.tokens", (None,), np.uint64),
-        _checked(arrays, f"{name}.usual", (None,), np.uint64),
-        _checked(arrays, f"{name}.consensus", (None,), np.uint64),
-        _checked(arrays, f"{name}.changed", (None,), np.int64),
+        aligner=Aligner(kind, reference_chains),
+        tokens=_checked(arrays, f"{name}.tokens", (None,), np.uint64),
+        usual=_checked(arrays, f"{name}.usual", (None,), np.uint64),
+        consensus=_checked(arrays, f"{name}.consensus", (None,), np.uint64),
+        changed=_checked(arrays, f"{name}.changed", (None,), np.int64),
     )
     expected = 0 if kind == "antigen" else len(CHAINS) * REGIONS
     if len(residues.consensus) != expected:
@@ -229,9 +227,10 @@ def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
 def _checked(arrays: Arrays, name: str, shape: tuple[int | None, ...], dtype: type) -> NDArray[Any]:
     """Return an array of a file; None stands for any length."""
     array = arrays[name]
-    same = array.ndim == len(shape) and all(
-        n in (None, m) for n, m in zip(shape, array.shape, strict=True)
-    )
+    same = array.ndim == len(shape)
+    if same:
+        for expected, length in zip(shape, array.shape, strict=True):
+            same &= expected in (None, length)
     if array.dtype != dtype or not same:
         msg = f"{name} has {array.dtype} and shape {array.shape}"
         raise ValueError(msg)
@@ -251,6 +250,10 @@ def _parsed(kind: Kind, text: str) -> list[Chains]:
     return sequences
 
 
+def _take(sequences: Sequence[Chains], rows: Ints) -> list[Chains]:
+    return [sequences[row] for row in rows.tolist()]
+
+
 # ---- comparisons, as in `clusters` ---------------------------------------------------------------
 
 
@@ -258,28 +261,31 @@ def _antibodies_near(
     queries: Sequence[Chains], targets: Sequence[Chains], identity: float
 ) -> Bools:
     """Return which of N antibodies are near-duplicates of others over the chains both have."""
-    near = np.zeros(len(queries), np.bool_)
-    is_paired = np.array([bool(heavy and light) for heavy, light in queries], np.bool_)
-    pairs = ["".join(chains) for chains in targets if all(chains)]
-    rows = np.flatnonzero(is_paired)
-    near[rows] = _whole_near(["".join(queries[i]) for i in rows.tolist()], pairs, identity)
-    for chain in (0, 1):
+    queries_N2 = np.array(queries, object).reshape(-1, len(CHAINS))
+    targets_T2 = np.array(targets, object).reshape(-1, len(CHAINS))
+    near = np.zeros(len(queries_N2), np.bool_)
+    is_paired = (queries_N2 != "").all(axis=1)
+    is_target_paired = (targets_T2 != "").all(axis=1)
+    joined = queries_N2[is_paired, 0] + queries_N2[is_paired, 1]
+    joined_targets = targets_T2[is_target_paired, 0] + targets_T2[is_target_paired, 1]
+    near[is_paired] = _whole_near(joined, joined_targets, identity)
+    for texts, target_texts in zip(queries_N2.T, targets_T2.T, strict=True):
         # two paired antibodies are never near by one chain, even if it is identical
-        alone = [chains[chain] for chains in targets if chains[chain] and not all(chains)]
-        every = [chains[chain] for chains in targets if chains[chain]]
-        for paired, others in ((True, alone), (False, every)):
-            rows = np.flatnonzero(~near & (is_paired == paired))
-            rows = rows[[bool(queries[i][chain]) for i in rows.tolist()]]
-            texts = [queries[i][chain] for i in rows.tolist()]
-            near[rows] = _whole_near(texts, others, identity)
+        has_chain = target_texts != ""
+        alone = target_texts[has_chain & ~is_target_paired]
+        rows = ~near & is_paired
+        near[rows] = _whole_near(texts[rows], alone, identity)
+        rows = ~near & ~is_paired & (texts != "")
+        near[rows] = _whole_near(texts[rows], target_texts[has_chain], identity)
     return near
 
 
-def _whole_near(queries: Sequence[str], targets: Sequence[str], identity: float) -> Bools:
-    if not queries or not targets:
+def _whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
+    """Return which of N strings have a near-duplicate among others, each compared once."""
+    if not len(queries) or not len(targets):
         return np.zeros(len(queries), np.bool_)
-    unique, index = np.unique(np.array(queries, object), return_inverse=True)
-    others = np.unique(np.array(targets, object))
+    unique, index = np.unique(queries, return_inverse=True)
+    others = np.unique(targets)
     same = np.isin(unique, others)
     left = unique[~same]
     if len(left):
@@ -292,35 +298,41 @@ def _clones_of(queries: Sequence[Chains], trained: Mapping[str, str]) -> Bools:
     if not len(queries) or not trained:
         return np.zeros(len(queries), np.bool_)
     loops = cdr3_of_chains(number_antibodies(queries, None)["heavy"])
-    is_clone = dict.fromkeys(loops, False)
-    for length in sorted({len(loop) for loop in loops.values()}):
-        queried = sorted(heavy for heavy, loop in loops.items() if len(loop) == length)
-        others = sorted(heavy for heavy, loop in trained.items() if len(loop) == length)
+    trained_by_length = _by_loop_length(trained)
+    clones = set[str]()
+    for length, queried in sorted(_by_loop_length(loops).items()):
+        others = trained_by_length.get(length, [])
         if others:
             heavies = np.array([*queried, *others], object)
             heavy_loops = [loops[heavy] for heavy in queried]
             heavy_loops += [trained[heavy] for heavy in others]
             search = Clones(heavies, CLONE_HEAVY, heavy_loops, CLONE_LOOP)
-            is_clone |= zip(queried, search.near_first(len(queried)).tolist(), strict=True)
-    return np.array([is_clone.get(heavy, False) for heavy, _ in queries], np.bool_)
+            clones.update(itertools.compress(queried, search.near_first(len(queried))))
+    return np.array([heavy in clones for heavy, _ in queries], np.bool_)
+
+
+def _by_loop_length(loops: Mapping[str, str]) -> dict[int, list[str]]:
+    """Sort heavy chains into those whose CDR H3 have one length."""
+    chains: dict[int, list[str]] = {}
+    for heavy in sorted(loops):
+        chains.setdefault(len(loops[heavy]), []).append(heavy)
+    return chains
 
 
 def _antigens_near(queries: Sequence[Chains], targets: Sequence[Chains], identity: float) -> Bools:
     """Return which of N antigens have a chain that is a near-duplicate of one of others."""
     near = np.zeros(len(queries), np.bool_)
-    for is_peptide in (False, True):
-        least = max(identity, PEPTIDE_IDENTITY) if is_peptide else identity
-        rows = list[int]()
-        texts = list[str]()
-        for row, chains in enumerate(queries):
-            alike = [chain for chain in chains if (len(chain) < PEPTIDE) == is_peptide]
-            rows += [row] * len(alike)
-            texts += alike
-        others = set[str]()
-        for chains in targets:
-            others.update(chain for chain in chains if (len(chain) < PEPTIDE) == is_peptide)
-        if texts and others:
-            targets_array = np.array(sorted(others), object)
-            is_near = contained_near(np.array(texts, object), targets_array, least)
-            near[np.array(rows)[is_near]] = True
+    n_chains = [len(chains) for chains in queries]
+    owner = np.repeat(np.arange(len(queries)), n_chains)
+    texts = np.array([*itertools.chain.from_iterable(queries)], object)
+    others = np.unique(np.array([*itertools.chain.from_iterable(targets)], object))
+    is_peptide = lengths_of(texts) < PEPTIDE
+    is_other_peptide = lengths_of(others) < PEPTIDE
+    for peptides in (False, True):  # peptides are compared with peptides only
+        least = max(identity, PEPTIDE_IDENTITY) if peptides else identity
+        rows = np.flatnonzero(is_peptide == peptides)
+        alike = others[is_other_peptide == peptides]
+        if len(rows) and len(alike):
+            is_near = contained_near(texts[rows], alike, least)
+            near[owner[rows[is_near]]] = True
     return near

@@ -197,8 +197,9 @@ def applicable(regime: Regime, measured: Collection[str]) -> tuple[bool, str]:
             return True, name
 
     def short(other: Regime) -> int:
-        sides = zip(regime.levels, other.levels, strict=True)
-        return sum(max(0, wanted - level) for wanted, level in sides)
+        antibody = max(0, regime.antibody - other.antibody)
+        antigen = max(0, regime.antigen - other.antigen)
+        return antibody + antigen
 
     regimes = [REGIMES[name] for name in measured]
     closest = min(regimes, key=lambda other: (short(other), sum(other.levels), other.name))

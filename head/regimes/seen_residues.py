@@ -8,7 +8,6 @@ a position is kept as a digest of both. N sequences, L positions of all chains, 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -20,6 +19,7 @@ from abag.core.arrays import Bools, Ints
 from abag.embed.sequences.domains import IMGT_REGIONS, position_number
 from abag.embed.sequences.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.clusters import consensus
+from abag.head.regimes.contained import lengths_of
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains, Kind
@@ -58,13 +58,13 @@ class Aligner:
         """Choose the reference of a library: the consensus of those of the most common lengths."""
         if kind == "antibody":
             return cls(kind)
-        antigens = [by_length(antigen) for antigen in chains]
-        lengths = [tuple(map(len, antigen)) for antigen in antigens]
-        usual, _ = Counter(sorted(lengths)).most_common(1)[0]
-        usual_antigens = [*itertools.compress(antigens, [length == usual for length in lengths])]
-        reference = []
-        for number in range(len(usual)):
-            reference.append(consensus([antigen[number] for antigen in usual_antigens]))
+        by_lengths: dict[tuple[int, ...], list[Chains]] = {}
+        for antigen in map(by_length, chains):
+            lengths = tuple(map(len, antigen))
+            by_lengths.setdefault(lengths, []).append(antigen)
+        # of equally common lengths the smallest: the order of the sequences does not matter
+        usual = min(by_lengths, key=lambda lengths: (-len(by_lengths[lengths]), lengths))
+        reference = map(consensus, zip(*by_lengths[usual], strict=True))
         return cls(kind, tuple(reference))
 
     def residues(
@@ -79,7 +79,8 @@ class Aligner:
             texts = [antigen[number] if number < len(antigen) else "" for antigen in antigens]
             columns.append(_aligned(texts, reference, number))
         # chains that the reference lacks: each is one unseen residue
-        more = np.array([len(antigen) > len(self.reference) for antigen in antigens], np.uint64)
+        n_chains = np.array([len(antigen) for antigen in antigens])
+        more = (n_chains > len(self.reference)).astype(np.uint64)
         token_NL = np.concatenate([*columns, more[:, None]], axis=1)
         return Residues(token_NL, np.zeros((len(chains), 0), np.uint64))
 
@@ -101,11 +102,18 @@ class SeenResidues:
     @classmethod
     def of(cls, aligner: Aligner, residues: Residues) -> SeenResidues:
         """Collect what occurs in N training sequences."""
-        regions = [np.unique(column, return_counts=True) for column in residues.region_NR.T]
-        usual = np.array([texts[counts.argmax()] for texts, counts in regions], np.uint64)
-        changed = np.unique(_changed(residues.region_NR, usual))
-        tokens = np.unique(residues.token_NL)
-        return cls(aligner, tokens, usual_tokens(residues.token_NL), usual, changed)
+        usual_regions = []
+        for column in residues.region_NR.T:
+            regions, counts = np.unique(column, return_counts=True)
+            usual_regions.append(regions[counts.argmax()])
+        usual_R = np.array(usual_regions, np.uint64)
+        return cls(
+            aligner,
+            tokens=np.unique(residues.token_NL),
+            usual=usual_tokens(residues.token_NL),
+            consensus=usual_R,
+            changed=np.unique(_changed(residues.region_NR, usual_R)),
+        )
 
     def count_unseen(self, residues: Residues) -> tuple[Ints, Bools]:
         """Count the residues that no training sequence has at their position.
@@ -121,13 +129,16 @@ class SeenResidues:
         token_NL = residues.token_NL
         is_seen_NL = np.isin(token_NL, self.tokens) | (token_NL == 0)
         count = (~is_seen_NL).sum(axis=1)
-        is_known = np.isin(_changed(residues.region_NR, self.consensus), self.changed)
-        return count, (count > 0) | ~is_known | ~token_NL.any(axis=1)
+        changed = _changed(residues.region_NR, self.consensus)
+        is_aligned = token_NL.any(axis=1)
+        is_known = (count == 0) & np.isin(changed, self.changed) & is_aligned
+        return count, ~is_known
 
     def count_mutations(self, residues: Residues) -> Ints:
         """Count the residues that most training sequences do not have at their position, (N,)."""
         token_NL = residues.token_NL
-        return np.asarray(((token_NL != 0) & ~np.isin(token_NL, self.usual)).sum(axis=1))
+        is_mutation_NL = (token_NL != 0) & ~np.isin(token_NL, self.usual)
+        return np.asarray(is_mutation_NL.sum(axis=1))
 
 
 def by_length(antigen: Chains) -> Chains:
@@ -163,11 +174,13 @@ def _of_antibodies(
         for position, number in zip(positions, number_L, strict=True):
             letters = position[len(str(number)) :]  # 111A and 111 are different places
             inserted.append(sum(map(ord, letters)))
+        # chain, position and letters of an insertion in one number
         place_L = (at << 24) | (number_L << 12) | np.array(inserted, np.int64)
         token_NL = _digest(place_L, x_NL)
         tokens.append(token_NL)
+        # a sum, in which gaps are 0: positions that only other sequences have change nothing
         region_L = np.searchsorted([end for _, end in IMGT_REGIONS[:-1]], number_L)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # sums of digests wrap around
             for region in range(REGIONS):
                 regions.append(token_NL[:, region_L == region].sum(axis=1))
     region_NR = np.stack(regions, axis=1).astype(np.uint64)
@@ -181,13 +194,12 @@ def _aligned(texts: Sequence[str], reference: str, chain: int) -> Words:
     length = len(reference)
     unique, of_text = np.unique(np.array(texts, object), return_inverse=True)
     codes = np.full((len(unique), length), GAP, np.uint8)
-    same = [row for row, text in enumerate(unique) if len(text) == length]
-    letters = np.frombuffer("".join(unique[row] for row in same).encode("ascii"), np.uint8)
-    codes[same] = letters.reshape(len(same), length)
+    is_as_long = lengths_of(unique) == length
+    letters = np.frombuffer("".join(unique[is_as_long]).encode("ascii"), np.uint8)
+    codes[is_as_long] = letters.reshape(-1, length)
     insertions: dict[tuple[int, str], list[int]] = {}
-    for row, text in enumerate(unique):
-        if len(text) == length:
-            continue
+    for row in np.flatnonzero(~is_as_long).tolist():
+        text = unique[row]
         for edit in Levenshtein.opcodes(reference, text):
             letters_here = text[edit.dest_start : edit.dest_end]
             if edit.tag == "insert":
@@ -210,6 +222,7 @@ def _aligned(texts: Sequence[str], reference: str, chain: int) -> Words:
 
 def _digest(place_L: Ints, code_NL: NDArray[np.uint8], *, gaps: bool = False) -> Words:
     token_NL = mix((place_L << 8 | code_NL).astype(np.uint64))
+    # letters have larger codes than a gap; 0 is beyond the ends of a chain
     is_none = (code_NL < GAP) if gaps else (code_NL <= GAP)
     token_NL[is_none | (code_NL == UNKNOWN)] = 0
     return token_NL
@@ -227,8 +240,10 @@ def align(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray
         line_RL = np.tile(inside * np.uint8(GAP), (len(rows), 1))
         line_RL[:, [columns[position] for position in layout]] = codes_RL
         x_ML[rows] = line_RL
-    row_of = {text: row for row, text in enumerate(numbered.chains)} | {"": len(numbered.chains)}
-    x_NL = x_ML[[row_of[text] for text in chains]]
+    row_of = {text: row for row, text in enumerate(numbered.chains)}
+    row_of[""] = len(numbered.chains)
+    rows_of_chains = [row_of[text] for text in chains]
+    x_NL = x_ML[rows_of_chains]
     # the others, which are numbered too, may have residues where these have gaps only
     occurs_L = np.asarray((x_NL > GAP).any(axis=0))
     return [*itertools.compress(columns, occurs_L.tolist())], x_NL[:, occurs_L]

@@ -77,12 +77,11 @@ class Side:
     def is_library(self) -> bool:
         """Return whether the sequences are variants of one."""
         sizes = np.bincount(self.near)
-        largest = self.near == sizes.argmax()
-        return bool(
-            effective_groups(self.near) < LEAST_GROUPS
-            and sizes.max() > LIBRARY_SHARE * sizes.sum()
-            and len(distinct(self.sequence[largest])) >= LEAST_ROWS
-        )
+        is_dominated = sizes.max() > LIBRARY_SHARE * sizes.sum()
+        if effective_groups(self.near) >= LEAST_GROUPS or not is_dominated:
+            return False
+        in_largest = self.near == sizes.argmax()
+        return len(distinct(self.sequence[in_largest])) >= LEAST_ROWS
 
     @cached_property
     def units(self) -> Ints:
@@ -193,6 +192,7 @@ class Side:
         x_NT = x_NT[:, tokens != 0]
         share = 1 / number
         count_T = x_NT.sum(axis=0)
+        # 9: a stream that no other draw of these seeds uses
         order = np.random.default_rng([*seed, 9]).permutation(len(count_T)).tolist()
         queue = [t for t in order if 0 < count_T[t] <= share * len(used)]
         if x_NT[:, queue].any(axis=1).mean() < share:  # each variant has many of the residues
@@ -219,8 +219,10 @@ def _fill(x_NT: Bools, queue: Sequence[int], share: float) -> tuple[Bools, list[
     test_N = np.zeros(len(x_NT), np.bool_)
     left = list[int]()
     for t in queue:
-        if test_N.mean() < 0.9 * share and (test_N | x_NT[:, t]).mean() <= 1.1 * share:
-            test_N |= x_NT[:, t]
+        # within a tenth of the share: tokens of many sequences would overshoot it
+        with_token_N = test_N | x_NT[:, t]
+        if test_N.mean() < 0.9 * share and with_token_N.mean() <= 1.1 * share:
+            test_N = with_token_N
         else:
             left.append(t)
     return test_N, left

@@ -109,11 +109,12 @@ def describe_named(cells: pd.Series[Any], parts: pd.Series[Any]) -> str:
     counts = []
     for part in PART_NAMES:
         part_cells = cells[parts == part]
-        others = [word for word in sorted(part_cells.unique()) if word.lower() != part]
-        spelled = ", ".join(repr(word) if word else "empty cells" for word in others)
-        names = f" ({spelled})" if spelled else ""
-        if len(part_cells):
-            counts.append(f"{len(part_cells):,} {part}{names}")
+        if not len(part_cells):
+            continue
+        words = [word for word in sorted(part_cells.unique()) if word.lower() != part]
+        names = ", ".join(repr(word) if word else "empty cells" for word in words)
+        spelled = f" ({names})" if names else ""
+        counts.append(f"{len(part_cells):,} {part}{spelled}")
     return f"{', '.join(counts)} pairs"
 
 
@@ -126,17 +127,19 @@ def is_trainable(part: Parts) -> bool:
 
 def describe_parts(splits: Sequence[Split]) -> str:
     """Say how many folds there are, and how many pairs each part of the first one has."""
-    parts = ", ".join(f"{n} {name}" for name, n in splits[0].rows_per_part().items() if n)
-    return f"{len(splits)} fold{'s' * (len(splits) > 1)}, the first with {parts} pairs"
+    rows = splits[0].rows_per_part()
+    parts = ", ".join(f"{n} {name}" for name, n in rows.items() if n)
+    return f"{counted(len(splits), 'fold')}, the first with {parts} pairs"
 
 
 def thinned(split: Split, share: float, seed: int) -> Split:
     """Keep a random share of the training groups, at least one; smaller shares are subsets."""
-    train = split.rows(TRAIN)
-    groups = np.random.default_rng([seed, split.fold]).permutation(np.unique(split.group[train]))
+    is_trained = split.part == TRAIN
+    rng = np.random.default_rng([seed, split.fold])
+    groups = rng.permutation(np.unique(split.group[is_trained]))
     kept = groups[: max(1, round(share * len(groups)))]
     part = split.part.copy()
-    part[train[~np.isin(split.group[train], kept)]] = UNUSED
+    part[is_trained & ~np.isin(split.group, kept)] = UNUSED
     return replace(split, part=part)
 
 
@@ -159,7 +162,7 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
     fold_of_group = np.empty(len(sizes), np.int64)
     load = [0] * folds
     for index, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-        fold = load.index(min(load))
+        fold = load.index(min(load))  # the largest groups first, each to the emptiest fold
         fold_of_group[index] = fold
         load[fold] += size
     return fold_of_group[dense]
@@ -180,11 +183,12 @@ def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
 
 def pair_keys(pairs: LabelledPairs) -> pd.DataFrame:
     """Return the keys of both sequences of P pairs as text, in the columns `KEYS`."""
-    keys = {
-        kind: pd.Series(hex_keys(unique.keys)) for kind, unique in pairs.table.sequences.items()
-    }
-    # each key is spelled once, however many pairs have it
-    return pd.DataFrame({f"{kind}_key": keys[kind].array.take(pairs.index(kind)) for kind in KINDS})
+    columns = {}
+    for kind in KINDS:
+        # each key is spelled once, however many pairs have it
+        keys = pd.Series(hex_keys(pairs.table.sequences[kind].keys))
+        columns[f"{kind}_key"] = keys.array.take(pairs.index(kind))
+    return pd.DataFrame(columns)
 
 
 def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
@@ -224,9 +228,8 @@ def _read_frame(path: Path) -> pd.DataFrame:
         with path.open("rb") as file:  # pandas would expand ~ in a path, and open addresses
             frame = pd.read_csv(file) if path.suffix == ".csv" else pd.read_parquet(file)
     except (OSError, ValueError) as error:
-        raise _bad_file(
-            path, f"cannot be read: {' '.join(str(error).split())}; expected Parquet or CSV"
-        ) from error
+        reason = " ".join(str(error).split())
+        raise _bad_file(path, f"cannot be read: {reason}; expected Parquet or CSV") from error
     absent = [name for name in COLUMNS[:3] if name not in frame.columns]
     if absent:
         columns = ", ".join(map(str, frame.columns))

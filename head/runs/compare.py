@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -23,7 +24,8 @@ from abag.core.files import read_json
 from abag.core.messages import align
 from abag.core.options import user_path
 from abag.head.data.quantity import Quantity
-from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models, describe_regimes
+from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models
+from abag.head.evaluation.score_table import describe_regimes
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.rounds import describe_rounds, rounds_of
 from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read_run, training_logs
@@ -62,7 +64,8 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
         If a folder contains no run.
     """
     roots = [folders] if isinstance(folders, Path | str) else folders
-    paths = list(dict.fromkeys(run for folder in roots for run in find_runs(user_path(folder))))
+    runs_of_roots = [find_runs(user_path(folder)) for folder in roots]
+    paths = list(dict.fromkeys(chain.from_iterable(runs_of_roots)))
     configs = {str(path): read_json(path / "config.json") for path in paths}
     states = []
     finished = dict[str, SavedRun]()
@@ -100,7 +103,7 @@ def _below(folder: Path) -> Iterator[Path]:
     for inner in folder.iterdir() if folder.is_dir() else ():
         if _is_run(inner):
             yield inner
-        elif inner.is_dir() and not inner.is_symlink():
+        elif inner.is_dir() and not inner.is_symlink():  # links may lead in a circle
             yield from _below(inner)
 
 
@@ -114,10 +117,11 @@ def _is_run(folder: Path) -> bool:
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the options that differ; an option that a run lacks is None."""
     differences = {}
-    names = {name for config in configs.values() for name in config}
+    names = set(chain.from_iterable(configs.values()))
     for name in sorted(names - {"store_from_run"}):  # says where the run is
         values = {run: config.get(name) for run, config in configs.items()}
-        if len({json.dumps(value, sort_keys=True) for value in values.values()}) > 1:
+        texts = {json.dumps(value, sort_keys=True) for value in values.values()}
+        if len(texts) > 1:
             differences[name] = values
     return differences
 
@@ -130,7 +134,7 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         rounds = rounds_of(run, saved.summary)
     except (NoFinishedRun, DamagedFile) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
-    return {
+    state = {
         "run": str(run),
         "state": "finished",
         "epochs": saved.summary["epochs"],
@@ -138,9 +142,11 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         "folds": int(saved.tested["fold"].max()) + 1,
         "regimes": saved.summary["regimes"],
         "quantity": str(saved.quantity),
-        **({} if saved.quantity.affinity else {"better": saved.quantity.better}),
-        "rounds": rounds,
-    }, saved
+    }
+    if not saved.quantity.affinity:
+        state["better"] = saved.quantity.better
+    state["rounds"] = rounds
+    return state, saved
 
 
 def _score(state: Mapping[str, Any]) -> float:
@@ -150,17 +156,14 @@ def _score(state: Mapping[str, Any]) -> float:
 
 def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[dict[str, Any]]:
     comparisons = list[dict[str, Any]]()
-    digests = {}
+    runs_of_digest: dict[bytes, list[str]] = {}
     for run, saved in finished.items():
         rows = saved.tested[["regime", "fold", *KEYS, "pkd", "censored"]]
         hashes = pd.util.hash_pandas_object(rows, index=False)
-        digests[run] = blake2b(hashes.to_numpy().tobytes(), digest_size=16).hexdigest()
-    for digest in dict.fromkeys(digests.values()):
-        group = sorted(
-            (run for run in finished if digests[run] == digest),
-            key=lambda run: _score(finished[run].summary),
-        )
-        best, *others = group
+        digest = blake2b(hashes.to_numpy().tobytes(), digest_size=16).digest()
+        runs_of_digest.setdefault(digest, []).append(run)
+    for comparable in runs_of_digest.values():
+        best, *others = sorted(comparable, key=lambda run: _score(finished[run].summary))
         if not others and len(finished) > 1:
             reason = "no other run has the same test rows with the same labels"
             comparisons.append({"run": best, "with": None, "reason": reason})
@@ -172,14 +175,14 @@ def _compare_with_best(finished: Mapping[str, SavedRun]) -> list[dict[str, Any]]
 
 def _compare_runs(saved: SavedRun, best: SavedRun, name: str, other: str) -> list[str]:
     verdicts = []
-    for (regime, rows, tested), (_, reference, _) in zip(
-        saved.regimes(), best.regimes(), strict=True
-    ):
-        predicted, theirs = (
-            frame["pkd_predicted"].to_numpy(np.float64) for frame in (rows, reference)
+    regimes_of_both = zip(saved.regimes(), best.regimes(), strict=True)
+    for (regime, rows, tested), (_, rows_of_best, _) in regimes_of_both:
+        predicted = rows["pkd_predicted"].to_numpy(np.float64)
+        reference = rows_of_best["pkd_predicted"].to_numpy(np.float64)
+        verdict = compare_models(
+            regime["words"], name, other, tested, predicted, reference, saved.quantity
         )
-        models = tested, predicted, theirs
-        verdicts.append(compare_models(regime["words"], name, other, *models, saved.quantity))
+        verdicts.append(verdict)
     return verdicts
 
 
@@ -248,44 +251,52 @@ def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str])
 
 def _describe_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say what differs; where nothing does, once for all runs."""
-    verdicts = [
-        text for comparison in comparisons if comparison["with"] for text in comparison["verdicts"]
-    ]
+    verdicts = []
+    alone = []
+    for comparison in comparisons:
+        if comparison["with"]:
+            verdicts += comparison["verdicts"]
+        else:
+            alone.append(comparison["run"])
     clear = [text for text in verdicts if INDISTINGUISHABLE not in text]
     lines = clear
     if verdicts and not clear:
         lines = ["no significant differences between runs with the same test rows (95 % intervals)"]
     elif len(clear) < len(verdicts):
         lines = [*clear, "no other significant differences (95 % intervals)"]
-    alone = [comparison["run"] for comparison in comparisons if not comparison["with"]]
     if alone:
-        lines = [
-            *lines,
-            f"not compared, because no other run has the same test rows: {', '.join(alone)}",
-        ]
+        names = ", ".join(alone)
+        lines = [*lines, f"not compared, because no other run has the same test rows: {names}"]
     return lines
 
 
 def _short_names(paths: Sequence[str]) -> dict[str, str]:
+    """Leave out the folders that all paths share."""
+    if len(paths) == 1:
+        return {paths[0]: str(Path(paths[0]))}
+    parents = [Path(path).parent.parts for path in paths]
     # of parts, not of text; `commonpath` refuses relative beside absolute paths
-    shared = len(os.path.commonprefix([Path(path).parent.parts for path in paths]))  # noqa: RUF071
-    first = shared if len(paths) > 1 else 0
-    return {path: str(Path(*Path(path).parts[first:])) for path in paths}
+    shared = len(os.path.commonprefix(parents))  # noqa: RUF071
+    return {path: str(Path(*Path(path).parts[shared:])) for path in paths}
 
 
-def _describe_unfinished(one: Mapping[str, Any]) -> str:
-    if one["state"] == "unreadable":
-        return str(one["reason"])
+def _describe_unfinished(state: Mapping[str, Any]) -> str:
+    if state["state"] == "unreadable":
+        return str(state["reason"])
     text = (
-        f"epoch {one['epoch']} of {one['epochs']}, last written {one['written_s_ago']:,.0f} s ago"
+        f"epoch {state['epoch']} of {state['epochs']}, last written "
+        f"{state['written_s_ago']:,.0f} s ago"
     )
-    if one["state"] == "stopped":
+    if state["state"] == "stopped":
         text += "; run abag fit again to resume"
     return text
 
 
 def _shorten(value: object) -> str:
-    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+    """Write the value of an option in at most 24 characters."""
+    if value is None:
+        return "-"
+    text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 
@@ -297,13 +308,17 @@ def read_progress(run: Path, config: Mapping[str, Any], now: float | None = None
     logs = training_logs(run)
     epoch = max(map(_last_epoch, logs), default=0)
     files = [run / "config.json", *logs, *(run / "checkpoints").rglob("latest")]
-    written_s_ago = (time.time() if now is None else now) - max(map(_modified, files))
+    now = time.time() if now is None else now
+    written_s_ago = now - max(map(_modified, files))
     running = _is_locked(run)
     if running is None:
         running = written_s_ago <= ALIVE_SECONDS
+    state = "stopped"
+    if running:
+        state = "training" if epoch else "starting"
     return {
         "run": str(run),
-        "state": "stopped" if not running else "training" if epoch else "starting",
+        "state": state,
         "epoch": epoch,
         "epochs": config["epochs"],
         "written_s_ago": round(max(0.0, written_s_ago), 1),
@@ -314,6 +329,7 @@ def _is_locked(run: Path) -> bool | None:
     """Tell whether a process holds the lock of `only_writer`; None where there are no locks."""
     descriptor = os.open(run, os.O_RDONLY)
     try:
+        # shared: commands that only look do not take each other for writers
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

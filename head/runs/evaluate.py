@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-import abag
 from abag.core import messages
 from abag.core.arrays import Floats, Ints, hex_keys
 from abag.core.cache import cache_dir
@@ -39,6 +38,7 @@ from abag.head.evaluation.regime_scores import (
 from abag.head.evaluation.strong import score_strong
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.fitted import COVERED
+from abag.head.prediction.loading import load_predictor
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.prediction.reading import ReadAs, as_in_the_run
 from abag.head.regimes.clusters import PairGroups, with_clusters
@@ -144,16 +144,24 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
             "command once for each."
         )
         raise OptionError(msg)
-    unread = {"--store and --affinity-type": bool(options.store or options.affinity_type)}
+    if table is not None:
+        return
+    unread: dict[str, tuple[object, ...]] = {
+        "--store and --affinity-type": (options.store, options.affinity_type)
+    }
     if options.predictions is None:
-        names_tables = options.columns or options.antigen or options.bad_rows
-        unread["--column, --antigen and --bad-rows"] = bool(names_tables)
-        references = options.parent or options.sequences
-        unread["--parent and --sequences"] = bool(references)
-        unread["--sheet and --matrix"] = bool(options.sheet or options.matrix)
-        unread["--label and --molar-mass"] = bool(options.label or options.molar_mass)
-    for names, is_given in unread.items():
-        if table is None and is_given:
+        unread |= {
+            "--column, --antigen and --bad-rows": (
+                options.columns,
+                options.antigen,
+                options.bad_rows,
+            ),
+            "--parent and --sequences": (options.parent, options.sequences),
+            "--sheet and --matrix": (options.sheet, options.matrix),
+            "--label and --molar-mass": (options.label, options.molar_mass),
+        }
+    for names, values in unread.items():
+        if any(values):
             msg = f"evaluate: {names} need a TABLE. Give one, or omit these options."
             raise OptionError(msg)
 
@@ -188,17 +196,16 @@ def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOption
 
     Without a column of affinity types, these do not apply.
     """
-    options = LabelOptions(
-        **{f.name: saved.config[f.name] for f in fields(LabelOptions)}
-        | {
-            "label": chosen.label,
-            "better": None,
-            "unit": None,
-            "no_binding": None,
-            "no_binding_empty": False,
-            "molar_mass": chosen.molar_mass or saved.config["molar_mass"],
-        }
-    )
+    settings = {field.name: saved.config[field.name] for field in fields(LabelOptions)}
+    settings |= {
+        "label": chosen.label,
+        "better": None,
+        "unit": None,
+        "no_binding": None,
+        "no_binding_empty": False,
+        "molar_mass": chosen.molar_mass or saved.config["molar_mass"],
+    }
+    options = LabelOptions(**settings)
     if chosen.affinity_type is not None:
         return replace(options, affinity_type=chosen.affinity_type)
     if options.affinity_type is None or table.has("affinity_type"):
@@ -219,7 +226,7 @@ def _evaluate_table(
     """Read the measured pairs of a table, and score them with the predictor of the run."""
     other = read_pairs(table, as_in_the_run(table, reading, remembered))
     labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
-    predictor = abag.load_predictor(saved.run)
+    predictor = load_predictor(saved.run)
     named = PairColumnOptions()
     if predictor.features is not None:
         numbers = [column.name for column in predictor.features.numbers if not column.head]
@@ -252,15 +259,17 @@ def _score_table(
     scored = scores_by_row.assign(
         pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen
     )
-    return {
+    rows = rows_to_score(pairs, np.arange(len(pairs)))
+    summary = {
         "source": pairs.table.source,
         "pairs": len(pairs),
         "in_training": _count_known(saved, pairs),
         "bias": float(error.mean()) if len(error) else None,
         "far": int(scores_by_row["far"].sum()),
         "regimes": regimes,
-        "metrics": rows_to_score(pairs, np.arange(len(pairs))).score(predicted, strong_pkd),
-    }, scored
+        "metrics": rows.score(predicted, strong_pkd),
+    }
+    return summary, scored
 
 
 def _score_pairs(
@@ -275,12 +284,12 @@ def _score_pairs(
         cells = predictor.features.with_stored(pairs.cells, len(pairs))
         features = features_of(predictor.features, cells, pairs.table.source)
     scores_by_row, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
-    several = len(predictor.parts) > 2  # else the model is the head, beside the mean
-    baselines = {
-        part.name: part.predict(vectors)
-        for part in predictor.parts
-        if several and part.name != MEAN and MODELS[part.name].is_baseline
-    }
+    baselines: dict[str, Floats] = {}
+    if len(predictor.parts) <= 2:  # the model is the head, beside the mean
+        return scores_by_row, baselines
+    for part in predictor.parts:
+        if part.name != MEAN and MODELS[part.name].is_baseline:
+            baselines[part.name] = part.predict(vectors)
     return scores_by_row, baselines
 
 
@@ -306,7 +315,8 @@ def _score_regimes(
         predicted_here = predicted[rows]
         mean_label = np.full(len(rows), saved.mean_label)
         baselines_here = {name: values[rows] for name, values in baselines.items()}
-        inside = (np.abs(tested.pkd - predicted_here) <= COVERED * sigma[rows]).astype(np.float64)
+        error = np.abs(tested.pkd - predicted_here)
+        inside = (error <= COVERED * sigma[rows]).astype(np.float64)
         words = predictor.words(name)
         score = score_regime(
             name, words, tested, predicted_here, mean_label, baselines_here, inside
@@ -346,14 +356,15 @@ def _tested_pairs(
 
 def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
     keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
-    seen_pair = pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(saved.frame[KEYS]))
-    counts = {"pair": int(seen_pair.sum())} | {
-        kind: int(keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"]).sum()) for kind in KINDS
-    }
+    pairs_of_run = pd.MultiIndex.from_frame(saved.frame[KEYS])
+    counts = {"pair": int(pd.MultiIndex.from_frame(keys).isin(pairs_of_run).sum())}
+    for kind in KINDS:
+        is_known = keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"])
+        counts[kind] = int(is_known.sum())
+    antigens = "" if pairs.no_antigen else f", {counts['antigen']} a training antigen"
     messages.say(
         f"{pairs.table.source}: {counts['pair']} of {counted(len(pairs), 'pair')} are training "
-        f"pairs of the run; {counts['antibody']} have a training antibody"
-        + ("" if pairs.no_antigen else f", {counts['antigen']} a training antigen")
+        f"pairs of the run; {counts['antibody']} have a training antibody{antigens}"
     )
     if counts["pair"]:
         messages.say(
@@ -396,7 +407,8 @@ def _align_predictions(saved: SavedRun, table: SequenceTable, units: LabelOption
     predicted, on = _read_predictions(saved, table, units)
     rows = saved.tested[[*KEYS, "fold"]]
     measured_rows = pd.MultiIndex.from_frame(rows[on] if "fold" in on else saved.frame[on])
-    unknown = int((~pd.MultiIndex.from_frame(predicted[on]).isin(measured_rows)).sum())
+    is_known = pd.MultiIndex.from_frame(predicted[on]).isin(measured_rows)
+    unknown = int((~is_known).sum())
     aligned = rows.merge(predicted, how="left", on=on)["prediction"].to_numpy(np.float64)
     missing = int(np.isnan(aligned).sum())
     if missing or unknown:
@@ -421,16 +433,18 @@ def _read_predictions(
     invalid = np.flatnonzero(~np.isfinite(value) | (affinities.side != 0))
     if len(invalid):
         cell = table.describe_cell(invalid[0], column)
-        expected = "a pKd" if affinities.unit == "pkd" else f"a number in {affinities.unit}"
-        expected = expected if saved.quantity.affinity else "a finite number"
+        expected = "a finite number"
+        if saved.quantity.affinity:
+            unit = affinities.unit
+            expected = "a pKd" if unit == "pkd" else f"a number in {unit}"
         msg = (
             f"{cell} is not a valid prediction; expected {expected} "
             f"({counted(len(invalid), 'such row')}). Predict these pairs or remove them."
         )
         raise PredictionError(msg)
-    table_keys = key_frame(
-        table.antibodies.keys[table.antibodies.of_row], table.antigens.keys[table.antigens.of_row]
-    ).assign(prediction=value)
+    antibody_keys = table.antibodies.keys[table.antibodies.of_row]
+    antigen_keys = table.antigens.keys[table.antigens.of_row]
+    table_keys = key_frame(antibody_keys, antigen_keys).assign(prediction=value)
     on = list(KEYS)
     folds = saved.tested["fold"].unique()
     if len(folds) > 1 and "fold" in table.frame.columns:
@@ -439,7 +453,8 @@ def _read_predictions(
         on.append("fold")
     first = table_keys.groupby(on)["prediction"].transform("first")
     same = SAME_PREDICTION_PKD if saved.quantity.affinity else SAME_PREDICTION_PKD * value.std()
-    repeated = int((abs(table_keys["prediction"] - first) > same).sum())
+    differs = abs(table_keys["prediction"] - first) > same
+    repeated = int(differs.sum())
     if repeated:
         hint = ", or a column fold" if len(folds) > 1 else ""
         msg = (

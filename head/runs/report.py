@@ -1,49 +1,32 @@
 """The report and the model card of a run, rendered from the files in its folder.
 
-The report is one page that loads nothing; its tables are HTML and its charts are drawn by a
-script. Names in the data come from tables that others may have written: HTML is escaped, and the
-page lets a browser run its own script only. The card is not dated: the same run gives the same
-card.
+The report is one page; its tables are HTML and its charts are drawn by a script (`charts`). The
+card is not dated: the same run gives the same card.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import numpy as np
-import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined, UndefinedError, select_autoescape
-from jinja2.utils import htmlsafe_json_dumps
+from jinja2 import UndefinedError
 from markupsafe import Markup
-from scipy.special import ndtri
 
-from abag import __version__
 from abag.core import messages
-from abag.core.arrays import Floats, Ints
 from abag.core.files import write_text
-from abag.core.messages import printable
 from abag.core.options import schema
 from abag.embed.families.registry import ALIASES
-from abag.head.data.quantity import DIGITS, Quantity
-from abag.head.evaluation.metrics import (
-    METRICS,
-    MIN_ROWS_PER_ANTIGEN,
-    calibration,
-    metric_heading,
-    spearman_by_group,
-)
-from abag.head.evaluation.regime_scores import Column, columns, describe_regimes
+from abag.head.data.quantity import Quantity
+from abag.head.evaluation.metrics import METRICS, metric_heading
+from abag.head.evaluation.ranks import MIN_ROWS_PER_ANTIGEN
+from abag.head.evaluation.score_table import Column, columns, describe_regimes
 from abag.head.evaluation.strong import page_of
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
+from abag.head.runs.charts import chart_data, name_antigens, shorten
+from abag.head.runs.pages import render_page, render_template
 from abag.head.runs.rounds import COLUMN_NAMES, draw_rounds, round_cells
 from abag.head.runs.run_folder import naming_damage, read_run
 
@@ -58,19 +41,6 @@ IN_CONFIG_ONLY = ("format", "store_from_run")
 """Keys of config.json that the report does not show."""
 LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
 """Licences of the encoders that abag knows by name."""
-Series: TypeAlias = dict[str, Any]
-
-MAX_POINTS = 4000
-"""Test rows drawn, over all folds."""
-MAX_ANTIGENS = 20
-LONGEST = 40
-"""Characters of a name that are shown."""
-CHART_DIGITS = 3
-"""After the point, of pKd in charts."""
-CURVE_POINTS = 150
-"""Points per curve of the training loss, each the mean of as many steps."""
-COVERAGE = np.linspace(0.02, 0.98, 49)
-"""Nominal coverages of prediction intervals."""
 
 
 class ReportSummary(TypedDict):
@@ -126,17 +96,11 @@ def write_report(saved: SavedRun) -> None:
     """Write ``report.html``."""
     summary = saved.summary
     quantity = saved.quantity
+    regimes = summary["regimes"]
     charts = chart_data(saved)
-    curve = [
-        (point["training_pairs"], point["score"]) for point in summary.get("learning_curve", ())
-    ]
-    charts["learningCurve"] = [
-        [pairs, score["spearman"] and score["spearman"]["value"], score["rmse"]]
-        for pairs, score in curve
-    ]
-    charts["quantity"] = str(quantity)
     shown = sum(len(chart["pair"]) for chart in charts["tests"])
     tested = len(saved.tested)
+    sampled = f"Points are a sample of {shown:,} of {tested:,} test rows." if shown < tested else ""
     page = render_page(
         "report.html.j2",
         charts,
@@ -146,15 +110,15 @@ def write_report(saved: SavedRun) -> None:
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         source=summary["data"]["source"],
         digest=saved.config["pairs_digest"],
-        regimes=[regime["words"] for regime in summary["regimes"]],
+        regimes=[regime["words"] for regime in regimes],
         no_antigen=saved.no_antigen,
         head=["", *columns(quantity, no_antigen=saved.no_antigen)],
-        rows=describe_regimes(summary["regimes"], quantity, no_antigen=saved.no_antigen)[1:],
-        verdicts=[regime["sentence"] for regime in summary["regimes"]],
+        rows=describe_regimes(regimes, quantity, no_antigen=saved.no_antigen)[1:],
+        verdicts=[regime["sentence"] for regime in regimes],
         not_measured=[f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]],
         warnings=summary["warnings"],
-        scores=[_score_table(regime, saved) for regime in summary["regimes"]],
-        sampled=f"Points are a sample of {shown:,} of {tested:,} test rows." * (shown < tested),
+        scores=[_score_table(regime, saved) for regime in regimes],
+        sampled=sampled,
         least_rows=MIN_ROWS_PER_ANTIGEN,
         worst=_largest_errors(saved),
         strong=page_of(summary["strong"], quantity),
@@ -210,14 +174,11 @@ def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
     field_names = [field.name for field in schema(FitConfig)]
     others = sorted(saved.config.keys() - {*field_names, *IN_CONFIG_ONLY})
     values = {name: saved.config[name] for name in [*field_names, *others]} | counts
-    return [
-        (
-            name.replace("_", " "),
-            str(value),
-            str(used[name]) if used.get(name, value) != value else "",
-        )
-        for name, value in values.items()
-    ]
+    settings = []
+    for name, value in values.items():
+        chosen = str(used[name]) if used.get(name, value) != value else ""
+        settings.append((name.replace("_", " "), str(value), chosen))
+    return settings
 
 
 def _largest_errors(saved: SavedRun) -> dict[str, Any]:
@@ -240,7 +201,7 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
         f"sigma ({quantity})": mean["sigma"][worst].tolist(),
     }
     if not quantity.affinity:  # of any scale
-        for name in [*cells][-4:]:
+        for name in list(cells)[-4:]:
             cells[name] = [quantity.show(value, 3) for value in cells[name]]
     return {"head": [*cells], "rows": [*zip(*cells.values(), strict=True)]}
 
@@ -253,278 +214,42 @@ def _score_table(regime: RegimeSummary, saved: SavedRun) -> dict[str, Any]:
     if saved.no_antigen:  # pairs are antibodies
         names.remove("spearman_within_antigen")
         absent = {"antigen", "pair"}
+    rows = []
+    for model, scores in regime["metrics"].items():
+        cells = [_score_cell(name, scores.get(name), quantity) for name in names]
+        rows.append([model.replace("_", " "), *cells])
+    leaks = []
+    for kind, leaks_of_kind in split["leaks_of_all_folds"].items():
+        if kind not in absent:
+            leaks += [(kind, identity, count) for identity, count in leaks_of_kind.items()]
+    clusters = []
+    for kind, sizes in split["clusters"].items():
+        if kind not in absent:
+            for identity, size in sizes.items():
+                largest = f"{size['largest_share']:.0%}"
+                clusters.append((kind, identity, size["clusters"], largest))
     return {
         "words": regime["words"],
         "head": ["", *(_heading(name, quantity) for name in names)],
-        "rows": [
-            (
-                model.replace("_", " "),
-                *(_score_cell(name, scores.get(name), quantity) for name in names),
-            )
-            for model, scores in regime["metrics"].items()
-        ],
+        "rows": rows,
         "weights": [(n, f"{w:.2f}", MODELS[n].help) for n, w in regime["weights"].items()],
         "folds": regime["folds"],
-        "parts": [(name, n) for name, n in split["rows"].items()],
-        "leaks": [
-            (kind, identity, rows)
-            for kind, levels in split["leaks_of_all_folds"].items()
-            for identity, rows in levels.items()
-            if kind not in absent
-        ],
-        "clusters": [
-            (kind, identity, size["clusters"], f"{size['largest_share']:.0%}")
-            for kind, levels in split["clusters"].items()
-            for identity, size in levels.items()
-            if kind not in absent
-        ],
+        "parts": [*split["rows"].items()],
+        "leaks": leaks,
+        "clusters": clusters,
     }
 
 
 def _score_cell(metric: str, value: float | None, quantity: Quantity) -> float | str | None:
     """Return a score; one in the unit of another quantity than an affinity as text."""
-    in_unit = bool(METRICS[metric].unit) and not quantity.affinity
-    return quantity.show(value, 3) if in_unit and value is not None else value
+    if value is None or quantity.affinity or not METRICS[metric].unit:
+        return value
+    return quantity.show(value, 3)
 
 
 def _heading(metric: str, quantity: Quantity) -> Column:
     """Return the heading of a column of scores; an arrow marks what is better if it is lower."""
-    label = (
-        metric_heading(metric, quantity) + "\N{NO-BREAK SPACE}↓" * METRICS[metric].lower_is_better
-    )
+    label = metric_heading(metric, quantity)
+    if METRICS[metric].lower_is_better:
+        label += "\N{NO-BREAK SPACE}↓"
     return Column(label, METRICS[metric].meaning)
-
-
-# ---- charts --------------------------------------------------------------------------------------
-# Curves and bars are computed from every row, points are a sample.
-
-
-def shorten(text: str) -> str:
-    """Cut a long name."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-def name_antigens(frame: pd.DataFrame) -> pd.Series:
-    """Name the antigen of each pair of a run; variants with one name have it in common."""
-    keys = "antigen " + frame["antigen_key"].str[:6]
-    if "antigen_name" not in frame:
-        return keys
-    names = frame["antigen_name"].map(shorten)
-    return names.where(names != "", keys)
-
-
-def chart_data(saved: SavedRun) -> dict[str, Any]:
-    """Return what the page draws: curves of each regime, and sampled rows that refer to pairs."""
-    log = saved.run / "metrics.jsonl"
-    texts = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    lines = [json.loads(text) for text in texts]
-    baselines = pd.read_parquet(saved.run / "baselines.parquet")  # in the order of the predictions
-    ridge = baselines.get("ridge", pd.Series(np.nan, baselines.index))
-    tests = [rows for _, rows in saved.tested.assign(ridge=ridge).groupby("regime", sort=False)]
-    rng = np.random.default_rng(0)
-    drawn = [rows.iloc[rng.permutation(len(rows))[: MAX_POINTS // len(tests)]] for rows in tests]
-    pairs = np.unique(np.concatenate([chart["pair"] for chart in drawn]))
-    names = name_antigens(saved.frame)
-    if saved.no_antigen:
-        names[:] = "exact"  # beside censored ones in the legend
-    digits = chart_digits(saved)
-    return {
-        "pairs": _describe_pairs(saved.frame.iloc[pairs], names.iloc[pairs], digits),
-        "tests": [
-            {
-                "pair": np.searchsorted(pairs, chart["pair"]).tolist(),
-                "predicted": _numbers(chart["pkd_predicted"], digits),
-                "sigma": _numbers(chart["sigma"], digits),
-            }
-            for chart in drawn
-        ],
-        "views": [_view(rows, names.to_numpy(str), lines, saved) for rows in tests],
-        **({"digits": digits} if digits != CHART_DIGITS else {}),
-    }
-
-
-def chart_digits(saved: SavedRun) -> int:
-    """Return the digits after the point of labels in charts."""
-    exact = saved.frame.loc[saved.frame["censored"] == 0, "pkd"]
-    return max(0, saved.quantity.digits(float(exact.std())) + CHART_DIGITS - DIGITS)
-
-
-def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series, digits: int) -> dict[str, Any]:
-    index, names = pd.factorize(antigens)
-    return {
-        "row": frame["row"].astype(int).tolist(),
-        "id": [*map(shorten, frame["id"])] if "id" in frame else None,
-        "antibody": [*map(shorten, frame["antibody_name"])] if "antibody_name" in frame else None,
-        "antigen": index.tolist(),
-        "antigens": names.tolist(),
-        "pkd": _numbers(frame["pkd"], digits),
-        "bound": frame["censored"].tolist(),
-    }
-
-
-def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: SavedRun) -> Series:
-    exact = rows[rows["censored"] == 0]
-    antigen_rows = exact[:0] if saved.no_antigen else exact
-    digits = chart_digits(saved)
-    measured, predicted, sigma = (
-        exact[name].to_numpy(np.float64) for name in ("pkd", "pkd_predicted", "sigma")
-    )
-    error = predicted - measured
-    return {
-        "calibration": _calibration(measured, predicted, digits) if len(exact) > 1 else None,
-        "coverage": _coverage(error, sigma) if len(exact) else None,
-        "deciles": _deciles(error, sigma, digits) if len(exact) else None,
-        "antigens": _antigens(antigen_rows, names[antigen_rows["pair"]]),
-        "training": _training(log, set(rows["fold"].tolist())),
-    }
-
-
-def _calibration(measured: Floats, predicted: Floats, digits: int) -> Series:
-    order = np.argsort(predicted, kind="stable")
-    bins = np.array_split(order, min(10, max(2, len(measured) // 10)))
-    return {
-        "x": _numbers([predicted[b].mean() for b in bins], digits),
-        "y": _numbers([measured[b].mean() for b in bins], digits),
-        "error": _numbers([measured[b].std() / np.sqrt(len(b)) for b in bins], digits),
-        "slope": calibration(measured, predicted)["calibration_slope"],
-    }
-
-
-def _coverage(error: Floats, sigma: Floats) -> Series:
-    distance = np.sort(np.abs(error) / np.maximum(sigma, 1e-12))
-    inside = np.searchsorted(distance, ndtri((1 + COVERAGE) / 2), side="right") / len(distance)
-    return {"x": _numbers(COVERAGE), "y": _numbers(inside)}
-
-
-def _deciles(error: Floats, sigma: Floats, digits: int) -> Series:
-    bins = np.array_split(np.argsort(sigma, kind="stable"), min(10, len(np.unique(sigma))))
-    return {
-        "x": _numbers([sigma[b].mean() for b in bins], digits),
-        "y": _numbers([np.sqrt(np.mean(error[b] ** 2)) for b in bins], digits),
-    }
-
-
-def _antigens(exact: pd.DataFrame, names: np.ndarray) -> Series:
-    """Rank within each antigen and fold; average over the folds, the largest antigens first."""
-    fold = exact["fold"].to_numpy(np.int64)
-    name = pd.factorize(names, sort=True)[0]
-    group: Ints = fold * (name.max(initial=0) + 1) + name
-    _, first, count = np.unique(group, return_index=True, return_counts=True)
-    antigens = pd.DataFrame({"name": names[first], "rows": count})
-    for column, predicted in (("head", "pkd_predicted"), ("ridge", "ridge")):
-        values = exact[predicted].to_numpy(np.float64)
-        antigens[column] = spearman_by_group(exact["pkd"].to_numpy(np.float64), values, group)
-    means = antigens[antigens["head"].notna()].groupby("name").mean().reset_index()
-    means = means.sort_values(["rows", "name"], ascending=[False, True]).head(MAX_ANTIGENS)
-    return {
-        "names": means["name"].tolist(),
-        "rows": means["rows"].round().astype(int).tolist(),
-        "head": _numbers(means["head"]),
-        "ridge": _numbers(means["ridge"]),
-    }
-
-
-def _training(log: Sequence[Series], folds: set[int]) -> Series | None:
-    lines = [line for line in log if line.get("fold", 0) in folds]
-    if not lines:
-        return None
-    frame = pd.DataFrame({name: [line[name] for line in lines] for name in ("step", "loss")})
-    frame["fold"] = [line.get("fold", 0) for line in lines]
-    last = int(frame["step"].max())
-    bins = min(CURVE_POINTS, last)
-    frame["bin"] = (frame["step"] - 1) * bins // last
-    loss = frame.groupby(["bin", "fold"])["loss"].mean()
-    scored = [line for line in lines if "validation" in line]
-    scores = pd.DataFrame([{**line["validation"], "epoch": line["epoch"]} for line in scored])
-    by_epoch = scores.groupby("epoch")
-    return {
-        "folds": int(frame["fold"].nunique()),
-        "step": frame.groupby("bin")["step"].max().tolist(),
-        "loss": _over_folds(loss.groupby("bin"), 4),
-        "epoch": sorted(scores["epoch"].unique().tolist()),
-        "spearman": _over_folds(by_epoch["spearman"]),
-        "rmse": _over_folds(by_epoch["rmse"]),
-    }
-
-
-def _over_folds(values: Any, digits: int = 3) -> Series:  # noqa: ANN401 - pandas' own
-    statistics = {"low": values.min(), "median": values.median(), "high": values.max()}
-    return {
-        name: _numbers(statistic.astype(float), digits) for name, statistic in statistics.items()
-    }
-
-
-def _numbers(values: Any, digits: int = 3) -> list[float | None]:  # noqa: ANN401 - array-like
-    """Round numbers; JSON has no NaN, and the page leaves out what is null."""
-    array: Floats = np.asarray(values, np.float64)
-    return [round(x, digits) if np.isfinite(x) else None for x in array.tolist()]
-
-
-# ---- templates -----------------------------------------------------------------------------------
-
-
-def render_page(
-    template: str, data: Mapping[str, object], scripts: Sequence[str], **values: object
-) -> str:
-    """Render a page of ``templates``; values are escaped, and `data` is JSON for its scripts."""
-    script = "\n".join(map(_read, scripts))
-    return render_template(
-        template,
-        version=__version__,
-        style=Markup(_read("report.css")),
-        data=htmlsafe_json_dumps(data, allow_nan=False, separators=(",", ":")),
-        script=Markup(script),
-        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
-        **values,
-    )
-
-
-def render_template(name: str, **values: object) -> str:
-    """Render a file of ``templates``; values are escaped in HTML."""
-    return _environment().get_template(name).render(**values)
-
-
-@cache  # compiling a template takes longer than rendering it
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("abag.head.runs", "templates"),
-        autoescape=select_autoescape(["html.j2"], default=False),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "cell": _format_cell,
-        "label": lambda name: str(name).replace("_", " "),
-        "plain": _plain_markdown,
-        "code": _code_span,
-    }
-    return environment
-
-
-def _read(name: str) -> str:
-    environment = _environment()
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
-
-
-def _plain_markdown(text: object) -> str:
-    """Escape what Markdown reads as HTML, emphasis, code or a link: names are not ours."""
-    return re.sub(r"[\\`*<&|]|(?<=\])\(", r"\\\g<0>", " ".join(printable(str(text)).split()))
-
-
-def _code_span(text: object) -> str:
-    """Write text as code in Markdown, between more backticks than it has in a row."""
-    shown = printable(str(text)).replace("\n", " ")
-    runs = re.findall("`+", shown)
-    fence = "`" * (len(max(runs, default="")) + 1)
-    return f"{fence} {shown} {fence}" if runs else f"{fence}{shown}{fence}"
-
-
-def _format_cell(value: object) -> object:
-    if value is None:
-        return "–"
-    if isinstance(value, str):  # an interval stays on one line
-        return re.sub(r"\[(\S+), (\S+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", value)
-    return f"{value:.3f}" if isinstance(value, float) else value

@@ -78,24 +78,20 @@ def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
     assert pairs.usable is not None
     rows = pairs.usable
     table = pairs.table
-    antibodies = [table.antibodies.chains[n] for n in rows["antibody"].tolist()]
-    antigens = [table.antigens.chains[n] for n in rows["antigen"].tolist()]
     relation = rows["censored"].map(relations_of(pairs.quantity))
-    columns = {
-        "heavy": [heavy for heavy, _ in antibodies],
-        "light": [light for _, light in antibodies],
-        "antigen": ["|".join(chains) for chains in antigens],
-        "pkd": rows["pkd"].to_numpy(np.float64),
-        "censored": relation.to_numpy(str),
-    }
-    frame = pd.DataFrame(columns)
+    antibodies = pd.DataFrame(table.antibodies.chains, columns=["heavy", "light"])
+    antigens = pd.Series(["|".join(chains) for chains in table.antigens.chains])
+    frame = antibodies.iloc[rows["antibody"]].reset_index(drop=True)
+    frame["antigen"] = antigens.iloc[rows["antigen"]].to_numpy()
+    frame["pkd"] = rows["pkd"].to_numpy(np.float64)
+    frame["censored"] = relation.to_numpy(str)
     at = rows["row"].to_numpy(np.int64)
     frame["round"] = 0 if pairs.round_of_row is None else pairs.round_of_row[at]
     frame["row"] = table.row_numbers[at]
     for role in NAMES:
-        cells = table.frame[table.columns[role]].iloc[at] if role in table.columns else ""
-        frame[role] = pd.Series(cells, index=frame.index if isinstance(cells, str) else None)
-        if not isinstance(cells, str):
+        frame[role] = ""
+        if role in table.columns:
+            cells = table.frame[table.columns[role]].iloc[at]
             frame[role] = ["" if pd.isna(cell) else str(cell).strip() for cell in cells]
     texts = [*SEQUENCES, *NAMES, "censored"]
     if pairs.beside is not None:
@@ -112,19 +108,20 @@ def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
     path = run / MEASURED
     try:
         frame = quantity.inward(pd.read_parquet(path), "pkd")
-        columns = [*map(str, frame.columns)]
+        columns = list(map(str, frame.columns))
         beside = columns[len(COLUMNS) :]
-        is_known = columns == [*COLUMNS, *beside] and all(n.startswith(BESIDE) for n in beside)
-        problem = "" if is_known else f"has the columns {columns}"
-        if not problem:
+        are_known = all(name.startswith(BESIDE) for name in beside)
+        problem = ""
+        if columns != [*COLUMNS, *beside] or not are_known:
+            problem = f"has the columns {columns}"
+        else:
             frame = frame.astype({"pkd": np.float64, "round": np.int64, "row": np.int64})
             numbers = [name for name in beside if not name.startswith("category:")]
             frame = frame.astype(dict.fromkeys(numbers, np.float64))
-            relations = frame["censored"].isin([*_OF_KD.values()])
-            whole = (
-                np.isfinite(frame["pkd"]).all() and relations.all() and (frame["round"] >= 0).all()
-            )
-            problem = "" if len(frame) and whole else "has invalid rows"
+            is_relation = frame["censored"].isin(list(_OF_KD.values()))
+            is_whole = np.isfinite(frame["pkd"]) & is_relation & (frame["round"] >= 0)
+            if not len(frame) or not is_whole.all():
+                problem = "has invalid rows"
     except (OSError, ValueError, TypeError, KeyError) as error:
         problem = f"cannot be read ({' '.join(str(error).split())})"
     if problem:
@@ -188,8 +185,9 @@ def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list
     def number(value: float | None) -> str:
         return "-" if value is None else quantity.show(value)
 
-    return [
-        (
+    rows = list[tuple[str, ...]]()
+    for entry in rounds:
+        cells = (
             str(entry["round"]),
             printable(str(entry["source"])),
             f"{entry['pairs']:,}",
@@ -198,8 +196,8 @@ def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list
             number(entry["best_so_far"]),
             number(entry["expected_best"]),
         )
-        for entry in rounds
-    ]
+        rows.append(cells)
+    return rows
 
 
 # ---- the picture ---------------------------------------------------------------------------------
@@ -232,7 +230,8 @@ def draw_rounds(
         An SVG element that needs no script; it has no text of a table.
     """
     exact = frame[frame["censored"] == 0]
-    exact = exact.iloc[:: -(-len(exact) // MOST_DOTS) or 1]
+    step_of_rows = max(1, -(-len(exact) // MOST_DOTS))
+    exact = exact.iloc[::step_of_rows]
     promised = [entry["expected_best"] for entry in rounds if entry["expected_best"] is not None]
     values = [*exact["pkd"], *promised]
     low = min(values)
@@ -248,13 +247,15 @@ def draw_rounds(
 
     rng = np.random.default_rng(0)
     spread = rng.uniform(-0.3, 0.3, len(exact))
-    parts = [
-        f'<circle cx="{x(number + shift):.1f}" cy="{y(value):.1f}" r="{DOT}" fill="#2166ac" '
-        'fill-opacity="0.45"/>'
-        for number, value, shift in zip(exact["round"], exact["pkd"], spread, strict=True)
-    ]
-    best = [entry for entry in rounds if entry["best_so_far"] is not None]
-    line = " ".join(f"{x(entry['round']):.1f},{y(entry['best_so_far']):.1f}" for entry in best)
+    parts = []
+    for number, value in zip(exact["round"] + spread, exact["pkd"], strict=True):
+        place = f'cx="{x(number):.1f}" cy="{y(value):.1f}"'
+        parts.append(f'<circle {place} r="{DOT}" fill="#2166ac" fill-opacity="0.45"/>')
+    corners = []
+    for entry in rounds:
+        if entry["best_so_far"] is not None:
+            corners.append(f"{x(entry['round']):.1f},{y(entry['best_so_far']):.1f}")
+    line = " ".join(corners)
     parts.append(f'<polyline points="{line}" fill="none" stroke="#1b7837" stroke-width="2"/>')
     for entry in rounds:
         at = x(entry["round"])
@@ -265,10 +266,8 @@ def draw_rounds(
                 f'<line x1="{at - 16:.1f}" x2="{at + 16:.1f}" y1="{top:.1f}" y2="{top:.1f}" '
                 'stroke="#d6604d" stroke-width="2" stroke-dasharray="4 3"/>'
             )
-    parts += [
-        _text(MARGIN - 18, y(value) + 4, escape(quantity.show(value, digits=1)))
-        for value in (low, high)
-    ]
+    for value in (low, high):
+        parts.append(_text(MARGIN - 18, y(value) + 4, escape(quantity.show(value, digits=1))))
     legend = "dots: measured; line: best so far; dashes: expected best"
     parts.append(_text(WIDTH / 2, 18, f"{escape(str(quantity))}; {legend}"))
     title = f"{escape(str(quantity))} of the pairs of each round"

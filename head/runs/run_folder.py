@@ -26,13 +26,12 @@ from abag.core.messages import first_line
 from abag.core.options import schema
 from abag.head.data.label_options import read_molar_mass
 from abag.head.data.label_unit import Remembered
-from abag.head.data.labels import (
-    LabelledPairs,
-)
+from abag.head.data.labels import LabelledPairs
 from abag.head.data.quantity import Quantity
 from abag.head.data.units import to_pkd
 from abag.head.evaluation.metrics import Scores
-from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, describe_regimes
+from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs
+from abag.head.evaluation.score_table import describe_regimes
 from abag.head.evaluation.strong import StrongSummary
 from abag.head.models.config import FitConfig, check_same
 from abag.head.regimes.splits import KEYS, Split, split_frame
@@ -54,16 +53,17 @@ def read_config(run: Path) -> dict[str, Any]:
             "again into another folder, or use the version of abag that wrote it."
         )
         raise DamagedFile(msg)
-    names = [*(field.name for field in schema(FitConfig)), "label_column", "label_unit", "quantity"]
-    if missing := [name for name in names if name not in config]:
-        msg = f"{path}: {missing[0]} is missing. Copy the whole run folder again."
-        raise DamagedFile(msg)
+    names = [field.name for field in schema(FitConfig)]
+    for name in (*names, "label_column", "label_unit", "quantity"):
+        if name not in config:
+            msg = f"{path}: {name} is missing. Copy the whole run folder again."
+            raise DamagedFile(msg)
     try:
         Quantity.of_json(config["quantity"])
     except (TypeError, ValueError) as error:
         msg = f"{path}: quantity is invalid ({error}). Copy the run folder again."
         raise DamagedFile(msg) from error
-    if type(epochs := config["epochs"]) is not int:
+    if type(epochs := config["epochs"]) is not int:  # True is an int, too
         msg = f"{path}: epochs is {epochs!r}; expected a whole number. Copy the run folder again."
         raise DamagedFile(msg)
     return config
@@ -259,18 +259,18 @@ class SavedRun:
     def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
         """Yield the summary of each regime, and its exact test rows in two forms."""
         for regime in self.summary["regimes"]:
-            rows = self.tested[
-                (self.tested["regime"] == regime["regime"]) & (self.tested["censored"] == 0)
-            ]
+            in_regime = self.tested["regime"] == regime["regime"]
+            rows = self.tested[in_regime & (self.tested["censored"] == 0)]
             pair = rows["pair"].to_numpy(np.int64)
-            groups = [rows[name].to_numpy(np.int64) for name in ("group", "second_group")]
+            group = rows["group"].to_numpy(np.int64)
+            second_group = rows["second_group"].to_numpy(np.int64)
             tested = TestedPairs(
-                pair,
-                rows["pkd"].to_numpy(np.float64),
-                rows["fold"].to_numpy(np.int64),
-                self.frame["antibody"].to_numpy(np.int64)[pair],
-                self.frame["antigen"].to_numpy(np.int64)[pair],
-                groups[:1] if np.array_equal(groups[0], groups[1]) else groups,
+                rows=pair,
+                pkd=rows["pkd"].to_numpy(np.float64),
+                fold=rows["fold"].to_numpy(np.int64),
+                antibody=self.frame["antibody"].to_numpy(np.int64)[pair],
+                antigen=self.frame["antigen"].to_numpy(np.int64)[pair],
+                groups=[group] if np.array_equal(group, second_group) else [group, second_group],
             )
             yield regime, rows, tested
 
@@ -303,6 +303,7 @@ def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> Sa
     frame = quantity.inward(pd.read_parquet(run / "pairs.parquet"), "pkd")
     tested = quantity.inward(pd.read_parquet(run / "predictions.parquet"), "pkd", "pkd_predicted")
     labels = [*KEYS, "pkd", "censored"]
+    # files of two runs may have been copied into one folder
     same = frame[labels].iloc[tested["pair"]].reset_index(drop=True)
     if not same.equals(tested[labels]):
         msg = f"{run}: predictions.parquet and pairs.parquet belong to different runs"

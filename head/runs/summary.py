@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from abag.embed.sequences.chains import KINDS
 from abag.head.data.quantity import Quantity
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import rows_to_score
-from abag.head.evaluation.regime_scores import describe_regimes
+from abag.head.evaluation.score_table import describe_regimes
 from abag.head.evaluation.strong import describe_strong, score_strong
 from abag.head.evaluation.verdicts import warnings
 from abag.head.regimes.leaks import total_leaks
@@ -31,8 +32,13 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
     from abag.head.evaluation.regime_scores import RegimeScore
     from abag.head.prediction.fitted import FittedParts, WeighedRegime
-    from abag.head.regimes.folds import MeasuredRegime
-    from abag.head.runs.run_folder import DataSummary, RegimeSummary, RunSummary
+    from abag.head.regimes.regime_folds import MeasuredRegime
+    from abag.head.runs.run_folder import (
+        DataSummary,
+        RegimeSummary,
+        RunSummary,
+        UnmeasuredRegime,
+    )
 
 NOTICEABLE = 0.01
 """Share of the spread of the labels below which a mean error is not worth a line."""
@@ -55,30 +61,22 @@ def write_results(
     baselines = [fold.predicted for fold in fitted]
     config = read_config(run)
     tested = _prediction_frame(pairs, weighed)
-    baseline_frame = pd.concat(
-        [
-            pd.DataFrame(predictions).iloc[rows]
-            for predictions, (_, rows, _) in zip(baselines, _tests(weighed), strict=True)
-        ],
-        ignore_index=True,
-    )
-    clusters = {}
-    for kind in KINDS:
-        cluster_of_pair = getattr(pairs, f"{kind}_cluster")
-        if cluster_of_pair is not None:
-            clusters[f"{kind}_cluster"] = cluster_of_pair
-    labels = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
-    for name, frame in (
-        ("predictions.parquet", tested),
-        ("baselines.parquet", pd.concat([tested[[*KEYS, "fold"]], baseline_frame], axis=1)),
-        ("pairs.parquet", labels.assign(**clusters, **_names(pairs), **_rounds(pairs))),
-        (MEASURED, measured_rows(pairs)),
-    ):
+    baseline_frames = []
+    for predictions, (_, rows, _) in zip(baselines, _tests(weighed), strict=True):
+        baseline_frames.append(pd.DataFrame(predictions).iloc[rows])
+    baseline_frame = pd.concat(baseline_frames, ignore_index=True)
+    tables = {
+        "predictions.parquet": tested,
+        "baselines.parquet": pd.concat([tested[[*KEYS, "fold"]], baseline_frame], axis=1),
+        "pairs.parquet": _pair_frame(pairs),
+        MEASURED: measured_rows(pairs),
+    }
+    for name, frame in tables.items():
         with replacing(run / name) as partial:
             pairs.quantity.outward(frame).to_parquet(partial, index=False)
+    threshold = metrics.strong_threshold(config["select"], pairs.quantity)
     # products of some thousand numbers: to wake threads for them takes longer
     with limit_blas(1):
-        threshold = metrics.strong_threshold(config["select"], pairs.quantity)
         summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], threshold)
     if threshold is not None:
         regimes = summary["regimes"]
@@ -97,6 +95,19 @@ def write_results(
     return summary
 
 
+def _pair_frame(pairs: LabelledPairs) -> pd.DataFrame:
+    """Return what ``pairs.parquet`` has of each pair: keys, label, clusters, names and round."""
+    frame = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
+    for kind in KINDS:
+        cluster_of_pair = getattr(pairs, f"{kind}_cluster")
+        if cluster_of_pair is not None:
+            frame[f"{kind}_cluster"] = cluster_of_pair
+    frame = frame.assign(**_names(pairs))
+    if pairs.round_of_row is not None:  # in which each pair was measured first
+        frame["round"] = pairs.round_of_row[pairs.row]
+    return frame
+
+
 def _names(pairs: LabelledPairs) -> dict[str, Any]:
     table = pairs.table
     columns: dict[str, Any] = {"row": table.row_numbers[pairs.row]}
@@ -108,12 +119,8 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
     return columns
 
 
-def _rounds(pairs: LabelledPairs) -> dict[str, Any]:
-    """Return the round in which each pair was measured first, if there are several."""
-    return {} if pairs.round_of_row is None else {"round": pairs.round_of_row[pairs.row]}
-
-
 def _tests(weighed: Sequence[WeighedRegime]) -> Iterator[tuple[WeighedRegime, Ints, int]]:
+    """Yield regime, test pairs and number of each fold, in the order of the fits."""
     for regime in weighed:
         for at, split in enumerate(regime.measured.splits):
             yield regime, split.rows(TEST), at
@@ -121,20 +128,21 @@ def _tests(weighed: Sequence[WeighedRegime]) -> Iterator[tuple[WeighedRegime, In
 
 def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) -> pd.DataFrame:
     keys = pair_keys(pairs).assign(**_names(pairs))
-    frames = [
-        keys.iloc[rows].assign(
-            regime=regime.measured.regime.name,
-            fold=regime.measured.splits[at].fold,
+    frames = []
+    for regime, rows, at in _tests(weighed):
+        measured = regime.measured
+        frame = keys.iloc[rows].assign(
+            regime=measured.regime.name,
+            fold=measured.splits[at].fold,
             pair=rows,
-            group=regime.measured.groups[0][rows],
-            second_group=regime.measured.groups[-1][rows],
+            group=measured.groups[0][rows],
+            second_group=measured.groups[-1][rows],
             pkd=pairs.pkd[rows],
             censored=pairs.censored[rows],
             pkd_predicted=regime.predicted[at][rows],
             sigma=regime.sigma[at][rows],
         )
-        for regime, rows, at in _tests(weighed)
-    ]
+        frames.append(frame)
     return pd.concat(frames, ignore_index=True)
 
 
@@ -149,34 +157,29 @@ def _summarise(
 ) -> RunSummary:
     fits = list({id(fold): fold for fold in fitted}.values())  # regimes share folds
     trained = [fold.trained for fold in fits if fold.trained is not None]
-    resumed = [t.resumed_from_step for t in trained if t.resumed_from_step is not None]
-    heads = fitted[-1].trained
+    resumed = [heads.resumed_from_step for heads in trained if heads.resumed_from_step is not None]
+    final_heads = fitted[-1].trained
     regimes: list[RegimeSummary] = []
-    first_fold = 0
+    remaining = iter(baselines)  # one per fold, in the order of the regimes
     for regime in weighed:
-        n = len(regime.measured.splits)
-        regimes.append(
-            _summarise_regime(pairs, regime, baselines[first_fold : first_fold + n], threshold)
-        )
-        first_fold += n
+        of_regime = list(islice(remaining, len(regime.measured.splits)))
+        regimes.append(_summarise_regime(pairs, regime, of_regime, threshold))
+    not_measured: list[UnmeasuredRegime] = []
+    for regime_of_table in measured:
+        if not regime_of_table.splits:
+            name = regime_of_table.regime.name
+            words = regime_of_table.regime.words
+            not_measured.append({"regime": name, "words": words, "why": regime_of_table.why_not})
     return {
         "run": str(run),
         "regimes": regimes,
-        "not_measured": [
-            {
-                "regime": unmeasured.regime.name,
-                "words": unmeasured.regime.words,
-                "why": unmeasured.why_not,
-            }
-            for unmeasured in measured
-            if not unmeasured.splits
-        ],
+        "not_measured": not_measured,
         "warnings": warnings(pairs, measured),
-        "steps": sum(t.steps for t in trained),
-        "epochs": 0 if heads is None else heads.epochs,
+        "steps": sum(heads.steps for heads in trained),
+        "epochs": 0 if final_heads is None else final_heads.epochs,
         "seconds": sum(fold.seconds for fold in fits),
         "resumed_from_step": max(resumed, default=None),
-        "used": _settings_used([t.used for t in trained]),
+        "used": _settings_used([heads.used for heads in trained]),
         "data": _describe_source(pairs),
         "noise": pairs.noise,
         "counts": pairs.counts,
@@ -204,21 +207,21 @@ def _summarise_regime(
     strong_pkd: float | None,
 ) -> RegimeSummary:
     splits = weighed.measured.splits
-    names = [name for name in baselines[0] if all(name in fold for fold in baselines)]
-    models = {"head": weighed.predicted} | {
-        name: [fold[name] for fold in baselines] for name in names
-    }
-    rows = [split.rows(TEST) for split in splits]
-    measured = [rows_to_score(pairs, fold_rows) for fold_rows in rows]
+    scores_of_folds: dict[str, list[metrics.Scores]] = {}
+    for split, predicted, of_baselines in zip(splits, weighed.predicted, baselines, strict=True):
+        rows = split.rows(TEST)
+        to_score = rows_to_score(pairs, rows)
+        for name, predicted_P in {"head": predicted, **of_baselines}.items():
+            scores_of_fold = to_score.score(predicted_P[rows], strong_pkd)
+            scores_of_folds.setdefault(name, []).append(scores_of_fold)
     scores: dict[str, metrics.Scores] = {}
-    for name, folds in models.items():
-        scored_folds = [
-            m.score(p[r], strong_pkd) for m, p, r in zip(measured, folds, rows, strict=True)
-        ]
-        averages = metrics.average_folds(scored_folds)
+    for name, folds in scores_of_folds.items():
+        if len(folds) < len(splits):  # a baseline that some folds lack
+            continue
+        averages = metrics.average_folds(folds)
         scores[name] = {metric: average["mean"] for metric, average in averages.items()}
         for count in ("n", "n_censored"):
-            scores[name][count] = sum(int(scored[count] or 0) for scored in scored_folds)
+            scores[name][count] = sum(int(fold[count] or 0) for fold in folds)
     return {
         **weighed.score,
         "folds": len(splits),
@@ -232,19 +235,18 @@ def _summarise_regime(
 
 def curve_point(splits: Sequence[Split], score: RegimeScore, share: float) -> dict[str, Any]:
     """Return the scores of heads that were fitted to a share of the groups."""
-    pairs = round(float(np.mean([len(split.rows(TRAIN)) for split in splits])))
-    return {"share": share, "training_pairs": pairs, "score": score}
+    training_pairs = [len(split.rows(TRAIN)) for split in splits]
+    mean = round(float(np.mean(training_pairs)))
+    return {"share": share, "training_pairs": mean, "score": score}
 
 
 def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the settings that the folds used; where these differ, their values in one text."""
-    values = {name: [fold[name] for fold in folds] for name in (folds[0] if folds else ())}
-    return {
-        name: settings[0]
-        if len(set(settings)) == 1
-        else ", ".join(map(str, dict.fromkeys(settings)))
-        for name, settings in values.items()
-    }
+    used = {}
+    for name in folds[0] if folds else ():
+        values = list(dict.fromkeys(fold[name] for fold in folds))
+        used[name] = values[0] if len(values) == 1 else ", ".join(map(str, values))
+    return used
 
 
 def join_logs(run: Path) -> None:
@@ -263,31 +265,26 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
     quantity = quantity_of(summary)
     lines = list[str]()
     if "table" in summary:
-        table_summary = summary["table"]
-        lines += [
-            f"{table_summary['source']}:",
-            *_describe_regimes(table_summary["regimes"], summary),
-        ]
-        if table_summary["far"]:
+        of_table = summary["table"]
+        lines.append(f"{of_table['source']}:")
+        lines += _describe_regimes(of_table["regimes"], summary)
+        if of_table["far"]:
             lines.append(
-                f"{counted(table_summary['far'], 'pair')} outside training data: no measured row "
+                f"{counted(of_table['far'], 'pair')} outside training data: no measured row "
                 "of the run's table covers such pairs"
             )
-        if table_summary["bias"] is not None and (
-            bias := _noticeable(table_summary["bias"], summary)
-        ):
+        bias = _noticeable(of_table["bias"] or 0.0, summary)
+        if bias:
             side = "high" if bias > 0 else "low"
             amount = f"{quantity.show(abs(bias))} {quantity}"
             lines.append(f"predictions are {amount} too {side} on average")
     if "predictions" in summary:
-        table_summary = summary["predictions"]
-        lines += [
-            f"{table_summary['source']}:",
-            *_describe_regimes(table_summary["regimes"], summary),
-        ]
-        lines += table_summary["verdicts"]
+        of_predictions = summary["predictions"]
+        lines.append(f"{of_predictions['source']}:")
+        lines += _describe_regimes(of_predictions["regimes"], summary)
+        lines += of_predictions["verdicts"]
     if "strong_at" in summary:
-        lines += ["", *describe_strong(summary["strong_at"], quantity_of(summary))]
+        lines += ["", *describe_strong(summary["strong_at"], quantity)]
     if lines:
         lines += ["", f"{summary['run']}, cross-validated:"]
     return "\n".join([*lines, *_describe_regimes(summary["regimes"], summary)])
@@ -316,18 +313,17 @@ def describe_fit(summary: Mapping[str, Any]) -> str:
     lines += [f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]]
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
-    return "\n".join(lines + [f"{n:10} {path}" for n, path in places.items() if path.exists()])
+    lines += [f"{name:10} {path}" for name, path in places.items() if path.exists()]
+    return "\n".join(lines)
 
 
 def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     """Describe a finished fit for a notebook: verdicts, problems, then the table."""
-    head, *rows = _lay_out(summary["regimes"], summary)
-    return [
-        *_describe_data(summary),
-        *(regime["sentence"] for regime in summary["regimes"]),
-        *summary["warnings"],
-        *align([head, *rows]),
-    ]
+    lines = _describe_data(summary)
+    lines += [regime["sentence"] for regime in summary["regimes"]]
+    lines += summary["warnings"]
+    lines += align(_lay_out(summary["regimes"], summary))
+    return lines
 
 
 def _describe_data(summary: Mapping[str, Any]) -> list[str]:
@@ -350,10 +346,13 @@ def _describe_regimes(
     """Lay out scores with a column per regime, which fits into a terminal, and the verdicts."""
     if not regimes:
         return ["too few pairs of any kind to score"]
-    head, *rows = _lay_out(regimes, summary)
-    words = [row[0].partition(", ") for row in rows]
-    above = ["", *(first + comma.strip() for first, comma, _ in words)]
-    below = ["", *(second for *_, second in words)]
-    cells = [list(line) for line in zip(head[1:], *(row[1:] for row in rows), strict=True)]
-    table = [above, *([below] if any(below) else []), *cells]
+    names, *lines_of_scores = zip(*_lay_out(regimes, summary), strict=True)
+    above = []
+    below = []
+    for words in names:  # such as "known antibodies, new antigens"
+        first, comma, second = words.partition(", ")
+        above.append(first + comma.strip())
+        below.append(second)
+    table = [above, below] if any(below) else [above]
+    table += map(list, lines_of_scores)
     return [*align(table), *(regime["sentence"] for regime in regimes)]

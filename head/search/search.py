@@ -18,11 +18,10 @@ import numpy as np
 from abag.core.arrays import distinct
 from abag.core.errors import SplitError
 from abag.core.messages import reporting
-from abag.embed.sequences.chains import KINDS
 from abag.head.data.feature_checks import encoded_features
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.vectors import StoredVectors, read_vectors
-from abag.head.evaluation.metrics import MeasuredRows, find_metric
+from abag.head.evaluation.metrics import MeasuredRows, is_better
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
@@ -31,7 +30,7 @@ from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
 from abag.head.models.training_rows import TrainingRows
-from abag.head.regimes.splits import TRAIN, VALIDATION, Split, grouped_folds
+from abag.head.regimes.splits import Split, grouped_folds, learned_rows
 from abag.head.training.stack import PairStandardizer, StackedHeads, step_seed
 from abag.head.training.torch_settings import matrix_threads
 
@@ -115,15 +114,15 @@ def without_test_part(
     pairs: LabelledPairs, split: Split
 ) -> tuple[LabelledPairs, NDArray[np.int64]]:
     """Return the other pairs than the test part, whose labels are then lost, and their groups."""
-    rows = np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
+    rows = learned_rows(split)
     columns = ("antibody", "antigen", "pkd", "censored", "row", "measurements")
-    training_pairs = replace(
+    other_pairs = replace(
         pairs,
         **{name: getattr(pairs, name)[rows] for name in columns},
         cells=None if pairs.cells is None else pairs.cells.take(rows),
         share=None if pairs.share is None else pairs.share[rows],
     )
-    return training_pairs, split.group[rows]
+    return other_pairs, split.group[rows]
 
 
 def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
@@ -166,17 +165,18 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
     if is_closed_form(batch[0]):
         return [_score_closed_form(problem, params) for params in batch]
     stack = _make_stack(problem, batch)
-    values: list[list[float]] = [[] for _ in batch]
-    rungs = {round(stack.epochs * (k + 1) / RUNGS) for k in range(RUNGS)}
+    metric = problem.config.select
+    best: list[float | None] = [None] * len(batch)
+    rungs = {round(stack.epochs * rung / RUNGS) for rung in range(1, RUNGS + 1)}
     for epoch in range(stack.epochs):
         stack.begin_epoch(epoch)
         for at in range(stack.steps):
             stack.training_step.run(step_seed(problem.config.seed, epoch * stack.steps + at))
         if epoch + 1 in rungs:
-            for scores_of_trial, value in zip(values, _score(problem, stack), strict=True):
-                scores_of_trial += [] if value is None else [value]
-    best = min if find_metric(problem.config.select).lower_is_better else max
-    return [best(scores_of_trial) if scores_of_trial else None for scores_of_trial in values]
+            for trial, value in enumerate(_score(problem, stack)):
+                if is_better(metric, value, best[trial]):
+                    best[trial] = value
+    return best
 
 
 def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
@@ -187,8 +187,8 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     predicted = []
     for fold in range(problem.folds):
         rows = np.flatnonzero(problem.fold != fold)
-        inside = pairs_inner_folds(problem.group[rows])
-        training = impute_censored(TrainingRows(pairs, vectors, rows, inside))
+        inner = pairs_inner_folds(problem.group[rows])
+        training = impute_censored(TrainingRows(pairs, vectors, rows, inner))
         with matrix_threads(len(rows)):
             fitted = fit(training)
         predicted.append(fitted.predict(vectors)[scored[fold]])
@@ -196,11 +196,10 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
 
 
 def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
-    table_ND, table_ME = (problem.vectors(kind, params[f"{kind}_pooling"]) for kind in KINDS)
     pairs = problem.pairs
     return PairVectors(
-        table_ND,
-        table_ME,
+        problem.vectors("antibody", params["antibody_pooling"]),
+        problem.vectors("antigen", params["antigen_pooling"]),
         pairs.antibody,
         pairs.antigen,
         views=problem.views,
@@ -211,14 +210,13 @@ def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
 def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads:
     """Stack the heads of a batch ordered by fold, because those of a fold read the same pairs."""
     configs = [replace(problem.config, **fit_options(params)) for params in batch]
-    training = [np.flatnonzero(problem.fold != fold) for fold in range(problem.folds)]
+    training = []
+    members = []
+    for fold in range(problem.folds):
+        training.append(np.flatnonzero(problem.fold != fold))
+        members += [replace(config, seed=config.seed + fold) for config in configs]
     n_training = max(map(len, training))
     vectors = _vectors(problem, batch[0])
-    members = [
-        replace(config, seed=config.seed + fold)
-        for fold in range(problem.folds)
-        for config in configs
-    ]
     scaling = PairStandardizer.of(problem.pairs, np.arange(len(problem.pairs)), vectors)
     with reporting(silent=True):  # else every batch reports where its vectors are
         return StackedHeads(
@@ -243,25 +241,26 @@ def _mean_score(
     labels: Sequence[MeasuredRows],
     predicted: Sequence[NDArray[np.float64]],
 ) -> float | None:
-    folds = zip(labels, predicted, strict=True)
-    metric = problem.config.select
-    scores = [
-        labels_of_fold.score_one(metric, predicted_of_fold)
-        for labels_of_fold, predicted_of_fold in folds
-    ]
-    scored = [score for score in scores if score is not None]
-    return float(np.mean(scored)) if scored else None
+    scores = []
+    for labels_of_fold, predicted_of_fold in zip(labels, predicted, strict=True):
+        score = labels_of_fold.score_one(problem.config.select, predicted_of_fold)
+        if score is not None:
+            scores.append(score)
+    return float(np.mean(scores)) if scores else None
 
 
 def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[MeasuredRows]]:
+    """Return at most `VALIDATION_PAIRS` pairs on which each fold is scored, and their labels."""
     pairs = problem.pairs
-    rows = []
-    for fold in range(problem.folds):
-        rows_of_fold = np.flatnonzero(problem.fold == fold)
-        rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])
-        rows.append(np.sort(rng.permutation(rows_of_fold)[:VALIDATION_PAIRS]))
     sign = pairs.quantity.sign
-    labels = [
-        MeasuredRows.of(pairs.pkd[r], pairs.antigen[r], pairs.censored[r], sign) for r in rows
-    ]
+    rows = []
+    labels = []
+    for fold in range(problem.folds):
+        rng = np.random.default_rng([problem.config.seed, FOLD_SUBSET, fold])
+        drawn = rng.permutation(np.flatnonzero(problem.fold == fold))[:VALIDATION_PAIRS]
+        scored = np.sort(drawn)
+        rows.append(scored)
+        labels.append(
+            MeasuredRows.of(pairs.pkd[scored], pairs.antigen[scored], pairs.censored[scored], sign)
+        )
     return rows, labels

@@ -19,12 +19,12 @@ from abag.core.messages import detail
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.regimes.splits import TRAIN, VALIDATION
+from abag.head.training.batches import make_training_sets
 from abag.head.training.loop import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
     load_tensors,
-    make_training_sets,
     step_seed,
 )
 
@@ -156,13 +156,17 @@ def _stack_heads(inputs: TrainingInputs) -> StackedHeads:
     sets_per_fold = len(training_sets) // len(inputs.splits)
     seeds = range(config.seed, config.seed + sets_per_fold)
     members_of_fold = [replace(config, seed=seed) for seed in seeds]
+    # a bootstrap sample of groups has another size; its epochs are as long as those of all pairs
+    epoch_pairs = []
+    for rows in training_rows:
+        epoch_pairs += [len(rows)] * sets_per_fold
     return StackedHeads(
         inputs.labelled,
         inputs.vectors,
         scalings,
         training_sets,
         members_of_fold * len(inputs.splits),
-        epoch_pairs=np.repeat([len(rows) for rows in training_rows], sets_per_fold).tolist(),
+        epoch_pairs=epoch_pairs,
         device=inputs.device,
     )
 
@@ -200,18 +204,21 @@ class HeadTraining(ResumableTraining):
         self.stack = _stack_heads(inputs)
         self.heads = range(len(self.stack.members))
         digest = training_digest(config, _digested_arrays(inputs))
-        more = f" and {len(splits) - 1} more" * (len(splits) > 1)
+        name = f"{splits[0].name.replace('_', ' ')} {splits[0].fold}"
+        if len(splits) > 1:
+            name += f" and {len(splits) - 1} more"
+        n_heads = len(self.heads)
         super().__init__(
-            name=f"{splits[0].name.replace('_', ' ')} {splits[0].fold}{more}",
+            name=name,
             checkpoints=inputs.folder,
             epochs=self.stack.epochs,
             steps_per_epoch=self.stack.steps,
             save_every=config.save_every,
             progress=HeadProgress(
                 training=digest,
-                best_score=[None for _ in self.heads],
-                best_step=[0 for _ in self.heads],
-                stale=[0 for _ in self.heads],
+                best_score=[None] * n_heads,
+                best_step=[0] * n_heads,
+                stale=[0] * n_heads,
             ),
         )
         self.scored_rows = [draw_validation_rows(split, config) for split in splits]
@@ -232,7 +239,8 @@ class HeadTraining(ResumableTraining):
         if len(self.stack.folds) < folds:
             self.stack.keep_folds(range(folds), with_state=False)
         self.stack.model.load_state_dict(self.best)
-        predicted = np.split(self.stack.predict(np.arange(len(self.inputs.pairs))), folds)
+        predicted_MP = self.stack.predict(np.arange(len(self.inputs.pairs)))
+        predicted = np.split(predicted_MP, folds)
         weights = {name: tensor.cpu() for name, tensor in self.best.items()}
         widths = self.config.filled().widths
         used = {
@@ -243,7 +251,7 @@ class HeadTraining(ResumableTraining):
             "device": str(self.inputs.device),
         }
         results = []
-        for scaling, predicted_MP, heads, steps in zip(
+        for scaling, of_fold_MP, heads, steps in zip(
             self.stack.scalings, predicted, self._heads_of_folds(), self._steps(), strict=True
         ):
             models = []
@@ -251,18 +259,17 @@ class HeadTraining(ResumableTraining):
                 head_weights = {name: tensor_M[head] for name, tensor_M in weights.items()}
                 models.append(scaling.model(widths, head_weights))
             epochs = steps // self.steps_per_epoch
-            results.append(
-                TrainedHeads(
-                    models=tuple(models),
-                    predicted_MP=predicted_MP,
-                    best_step=[self.progress.best_step[head] for head in heads],
-                    steps=steps,
-                    epochs=epochs,
-                    seconds=self.progress.seconds / folds,
-                    resumed_from_step=self.resumed_from_step,
-                    used=used | {"epochs": epochs},
-                )
+            trained = TrainedHeads(
+                models=tuple(models),
+                predicted_MP=of_fold_MP,
+                best_step=[self.progress.best_step[head] for head in heads],
+                steps=steps,
+                epochs=epochs,
+                seconds=self.progress.seconds / folds,
+                resumed_from_step=self.resumed_from_step,
+                used=used | {"epochs": epochs},
             )
+            results.append(trained)
         return results
 
     def _heads_of_folds(self) -> list[list[int]]:
@@ -281,12 +288,14 @@ class HeadTraining(ResumableTraining):
         return steps
 
     def _announce(self) -> None:
+        epochs = f"{self.epochs} epochs of {self.steps_per_epoch} steps"
+        step = f"{self.stack.batch_size} x {self.stack.accumulate} pairs per step"
+        if self.training_step.in_bf16:
+            step += ", bf16"
         scored = sum(map(len, self.scored_rows))
         detail(
-            f"{self.name}: {len(self.heads)} heads, {self.epochs} epochs of {self.steps_per_epoch} "
-            f"steps, {self.stack.batch_size} x {self.stack.accumulate} pairs per step"
-            + ", bf16" * self.training_step.in_bf16
-            + f", --compile {self.training_step.mode}; validation every epoch on {scored} pairs"
+            f"{self.name}: {len(self.heads)} heads, {epochs}, {step}, "
+            f"--compile {self.training_step.mode}; validation every epoch on {scored} pairs"
         )
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:

@@ -9,7 +9,7 @@ training sets, F folds, R rows. N antibodies of width D, M antigens of width E.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,6 +29,7 @@ from abag.head.models.network import AdamW, Mlp, NetworkModel
 from abag.head.models.pair_model import NetworkSettings
 from abag.head.models.training_rows import label_weights
 from abag.head.regimes.splits import TRAIN
+from abag.head.training.batches import cosine_rates, make_epoch_batches, steps_per_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,18 +42,14 @@ if TYPE_CHECKING:
     from abag.head.regimes.splits import Split
 
 CompiledMode = Literal["off", "graph", "full"]
-# streams of the seed, beside that of heads.py
-ORDER = 1
+# streams of the seed, beside those of batches.py and heads.py
 DROPOUT = 2
 INITIAL = 3
-BOOTSTRAP = 5
 PREDICTION_BATCH = 16384
 """Pairs per forward pass of a prediction on a GPU: 150 MB of inputs at the usual widths, and as
 much for each layer."""
 CPU_PREDICTION_BATCH = 2048
 """Pairs per forward pass of a prediction on a CPU: 19 MB of inputs."""
-WARMUP = 0.05
-"""Share of all steps in which the learning rate rises."""
 MAX_TABLE_BYTES = 2**30
 """Largest size of the vectors of a stack on a GPU, which holds them once per fold."""
 MAX_CPU_BYTES = 2**26
@@ -78,15 +75,18 @@ class PairStandardizer:
         cls, pairs: LabelledPairs, training: NDArray[np.int64], vectors: PairVectors
     ) -> PairStandardizer:
         """Fit the scaling to the training rows, (R,), alone."""
+        antibodies = vectors.antibody[training]
+        antigens = vectors.antigen[training]
         labels = training_labels(pairs, training)
-        features = vectors.features
-        return cls(
-            Standardizer.of(vectors.antibody_ND, vectors.antibody[training], vectors.widths(0)),
-            Standardizer.of(vectors.antigen_ME, vectors.antigen[training], vectors.widths(1)),
-            float(labels.mean()),
-            float(labels.std()),
-            None if features is None else FeatureScaling.of(features.take(training)),
+        scaling = cls(
+            antibody=Standardizer.of(vectors.antibody_ND, antibodies, vectors.widths(0)),
+            antigen=Standardizer.of(vectors.antigen_ME, antigens, vectors.widths(1)),
+            pkd_mean=float(labels.mean()),
+            pkd_scale=float(labels.std()),
         )
+        if vectors.features is None:
+            return scaling
+        return replace(scaling, features=FeatureScaling.of(vectors.features.take(training)))
 
     def model(self, widths: tuple[int, ...], weights: Mapping[str, Tensor]) -> NetworkModel:
         """Return the model of one head, which predicts pKd from stored vectors."""
@@ -157,61 +157,10 @@ def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
     return device.type != "cuda" or needed_bytes <= torch.cuda.mem_get_info(device)[0] / 2
 
 
-def steps_per_epoch(n_pairs: int, batch_size: int, accumulate: int) -> int:
-    """Return the optimizer steps that take every pair once; the last may be smaller."""
-    return -(-n_pairs // (batch_size * accumulate))
-
-
-def epoch_permutation(epoch: int, count: int) -> NDArray[np.int64]:
-    """Return a random permutation, (count,); without its larger numbers that of a smaller count."""
-    # as fast as a shuffle: random numbers are sorted with the index in their low bits
-    random = np.random.default_rng([ORDER, epoch]).bit_generator.random_raw(count)
-    keyed = (random << np.uint64(32)) | np.arange(count, dtype=np.uint64)
-    keyed.sort()
-    return (keyed & np.uint64(0xFFFFFFFF)).astype(np.int64)
-
-
-def make_epoch_batches(
-    training_sets: Sequence[NDArray[np.int64]],
-    epoch: int,
-    batch_size: int,
-    accumulate: int,
-    epoch_pairs: Sequence[int],
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Order the training pairs of an epoch: rows and weights, (S, A, G, B) each.
-
-    The order depends on the epoch alone. A sum with the weights is a step's mean; padding has 0.
-    """
-    steps = steps_per_epoch(epoch_pairs[0], batch_size, accumulate)
-    shape = (steps, accumulate, batch_size)
-    size = np.prod(shape)
-    permutation = epoch_permutation(epoch, max(map(len, training_sets)))
-    sets = []
-    weights = []
-    for training, n_pairs in zip(training_sets, epoch_pairs, strict=True):
-        order = np.resize(permutation[permutation < len(training)], n_pairs)
-        rows = np.full(size, training[order[0]])
-        rows[:n_pairs] = training[order]
-        sets.append(rows.reshape(shape))
-        weight = (np.arange(size) < n_pairs).astype(np.float32).reshape(steps, -1)
-        weight /= weight.sum(axis=1, keepdims=True)
-        weights.append(weight.reshape(shape))
-    return np.stack(sets, axis=2), np.stack(weights, axis=2)
-
-
-def cosine_rates(first: int, count: int, total: int, lr: float) -> NDArray[np.float32]:
-    """Return the rates, (count,), from a step on: a linear rise to `lr`, then half a cosine."""
-    step = np.arange(first, first + count) + 1.0
-    rising = max(1.0, round(WARMUP * total))
-    fallen = np.clip((step - rising) / max(1.0, total + 1 - rising), 0, 1)
-    cosine = 0.5 * (1 + np.cos(np.pi * fallen))
-    share = np.where(step < rising, step / rising, cosine).astype(np.float32)
-    return np.float32(lr) * share
-
-
 def step_seed(seed: int, step: int) -> int:
     """Return the seed of a step's dropout, a non-negative number of 63 bits."""
-    return int(np.random.SeedSequence([seed, DROPOUT, step]).generate_state(1, np.uint64)[0] >> 1)
+    (state,) = np.random.SeedSequence([seed, DROPOUT, step]).generate_state(1, np.uint64)
+    return int(state >> 1)
 
 
 class TrainingStep:
@@ -373,25 +322,6 @@ def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> Non
             tensor.copy_(saved[name])
 
 
-def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
-    """Return all training pairs, shape (N,), as one set, or a bootstrap sample per head."""
-    training = split.rows(TRAIN)
-    if config.members == 1:
-        return [training]
-    seeds = range(config.seed, config.seed + config.members)
-    return [draw_bootstrap_sample(training, split.group[training], seed) for seed in seeds]
-
-
-def draw_bootstrap_sample(
-    rows: NDArray[np.int64], group: NDArray[np.int64], seed: int
-) -> NDArray[np.int64]:
-    """Draw as many groups as there are, with replacement; repeat each row as often as its group."""
-    _, dense = np.unique(group, return_inverse=True)
-    n_groups = int(dense.max()) + 1
-    drawn = np.random.default_rng([seed, BOOTSTRAP]).integers(0, n_groups, n_groups)
-    return np.repeat(rows, np.bincount(drawn, minlength=n_groups)[dense])
-
-
 class StackedHeads:
     """Hold M heads, their shared step, and the pairs and vectors that it uses.
 
@@ -428,8 +358,11 @@ class StackedHeads:
         self._inputs = vectors.antibody_ND.shape[1] + vectors.antigen_ME.shape[1]
         if self.tables.features_PK is not None:
             self._inputs += self.tables.features_PK.shape[1]
-        seeds = (np.random.SeedSequence([member.seed, INITIAL]) for member in members)
-        self._make_step(folds, [int(seed.generate_state(1)[0]) for seed in seeds])
+        seeds = []
+        for member in members:
+            sequence = np.random.SeedSequence([member.seed, INITIAL])
+            seeds.append(int(sequence.generate_state(1)[0]))
+        self._make_step(folds, seeds)
 
     def _make_step(self, folds: Sequence[int], seeds: Sequence[int] = ()) -> None:
         """Make the model and the step of some folds; without `seeds`, its weights are not set."""
@@ -449,12 +382,14 @@ class StackedHeads:
         optimizer_settings = {(member.lr, member.weight_decay) for member in self.members}
         # Folds are in the precision of separate training.
         in_bf16 = uses_bf16(self.config, self.device, stacked=len(members) > len(folds))
+        decays = [member.weight_decay for member in self.members]
+        shape = (self.steps, self.accumulate, len(sets), self.batch_size)
         self.training_step = TrainingStep(
             self.model,
             self.tables,
             self.config,
-            [member.weight_decay for member in self.members],
-            (self.steps, self.accumulate, len(sets), self.batch_size),
+            decays,
+            shape,
             in_bf16=in_bf16,
             alike=len(optimizer_settings) == 1,
         )
@@ -547,14 +482,12 @@ def _join_folds(
     antibody_ND = vectors.antibody_ND
     antigen_ME = vectors.antigen_ME
     folds = range(len(scalings))
-    standardised = [
-        _join([scaling.antibody.apply(antibody_ND) for scaling in scalings]),
-        _join([scaling.antigen.apply(antigen_ME) for scaling in scalings]),
-    ]
-    index = [
-        _join([pairs[0].antibody + fold * len(antibody_ND) for fold in folds]),
-        _join([pairs[0].antigen + fold * len(antigen_ME) for fold in folds]),
-    ]
+    antibodies = [scaling.antibody.apply(antibody_ND) for scaling in scalings]
+    antigens = [scaling.antigen.apply(antigen_ME) for scaling in scalings]
+    antibody = [pairs[0].antibody + fold * len(antibody_ND) for fold in folds]
+    antigen = [pairs[0].antigen + fold * len(antigen_ME) for fold in folds]
+    vectors_of_sides = [_join(antibodies), _join(antigens)]
+    index = [_join(antibody), _join(antigen)]
     targets = []
     for labelled, scaling in zip(pairs, scalings, strict=True):
         targets.append((labelled.pkd - scaling.pkd_mean) / scaling.pkd_scale)
@@ -564,7 +497,7 @@ def _join_folds(
     if vectors.features is not None:
         scalers = [scaling.features for scaling in scalings if scaling.features is not None]
         features = _join([scaler.apply(vectors.features) for scaler in scalers])
-    return PairTables(standardised, index, target, censored, device, features)
+    return PairTables(vectors_of_sides, index, target, censored, device, features)
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -1,6 +1,7 @@
-"""Find what cells of a table refer to, decided once from its first rows.
+"""References of cells: to sequences by their names, and to parents by mutations.
 
-Columns of names are found by the names in them, columns of mutations by their names and content.
+What a table refers to is decided once, from its first rows. Columns of names are found by the names
+in them, columns of mutations by their names and content.
 """
 
 from __future__ import annotations
@@ -8,14 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
 from abag.core.errors import AbagError, ColumnError, TableError
 from abag.core.messages import counted
 from abag.embed.sequences.chains import (
-    MISSING_TEXT,
     PLURAL,
     RESIDUES,
     Kind,
@@ -26,12 +26,15 @@ from abag.embed.sequences.chains import (
 from abag.embed.sequences.columns import (
     SEQUENCE_ROLES,
     MissingColumn,
+    column_option,
     quote_names,
     quote_some,
     simplified,
     with_found,
 )
-from abag.embed.sequences.domains import ChainName, find_domains
+from abag.embed.sequences.contents import SHORT, holds_sequences, is_sequence
+from abag.embed.sequences.domain_types import chain_types
+from abag.embed.sequences.domains import find_domains
 from abag.embed.sequences.mutations import (
     BadMutation,
     Mutation,
@@ -41,34 +44,16 @@ from abag.embed.sequences.mutations import (
 )
 from abag.embed.sequences.names import (
     ANY,
-    Entry,
     NamedSequences,
     UnknownName,
     cell_name,
-    fasta_entries,
-    is_fasta,
-    name_sequences,
+    load_names,
+    read_entries,
 )
-from abag.embed.sequences.parsing import (
-    MUTATIONS,
-    NO_REFERENCES,
-    SHORT,
-    References,
-    chain_types,
-    holds_sequences,
-    roles_by_content,
-)
+from abag.embed.sequences.table_files import FORMATS, bare_suffix
 from abag.embed.sequences.table_options import Numbering, ReferenceOptions, TableOptions
-from abag.embed.sequences.tables import FORMATS, Table, bare_suffix, read_table
+from abag.embed.sequences.tables import Table
 
-_GENERIC_SEQUENCE = re.compile("(protein)?(seq|sequence|aa|aaseq|aminoacidsequence)")
-_NAME_COLUMNS: Mapping[Kind | None, str] = {
-    "antibody": "(antibody|ab|mab|fab|fv|nanobody|clone|parent)(name|id)?",
-    "antigen": "(antigen|ag|target|strain)(name|id)?",
-    None: "(name|names|id|identifier|accession|entry|label|protein|construct|sample|molecule|"
-    "variant|record)(name|id)?",
-}
-"""Names of the columns of names in a table of these."""
 _MUTATION_COLUMN = re.compile(
     "hgvs(pro|p)?|(aa|aminoacid|protein|ab|antibody)?(mutations?|mutants?|muts?|substitutions?|"
     "variants?|changes?)(s|list|string|str|code|name|id|pdb|cleaned|spdb|scleaned)?"
@@ -79,16 +64,44 @@ _PLURAL = {
     "antibody": PLURAL["antibody"],
     "antigen": PLURAL["antigen"],
 }
-_CHAINS = {
-    **dict.fromkeys(("H", "VH", "HC", "VHH", "HEAVY", "IGH"), "heavy"),
-    **dict.fromkeys(("L", "VL", "LC", "K", "LIGHT", "KAPPA", "LAMBDA", "IGK", "IGL"), "light"),
-    **dict.fromkeys(("AG", "ANTIGEN"), "antigen"),
-}
-"""Roles of chains as a column of a table of sequences names them."""
 LOOKED_AT = 1_000
 """Distinct cells of a column by which its content is recognized."""
 SAMPLED = 20
 """Named sequences whose domains are looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """Sequences that cells of a table refer to: by names, and as parents of mutations."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Columns by role, of the roles that were found by what the cells refer to."""
+    names: NamedSequences | None = None
+    by_name: frozenset[str] = frozenset()
+    """Roles of columns that hold names."""
+    parent: str | None = None
+    """Antibody of every row, before its mutations."""
+    rules: Mapping[Kind, MutationRules] = field(default_factory=dict)
+    """Kinds of sequences that have a column of mutations."""
+    antigen: str | None = None
+    """Antigen of every row, before its mutations."""
+    remarks: tuple[str, ...] = ()
+
+    def text(self, role: str, cell: object) -> str:
+        """Return the text of a sequence in a cell; `UnknownName` if it is a name without one."""
+        if role not in self.by_name or self.names is None:
+            return sequence_text(cell)
+        named = self.names.find(role, cell)
+        if named is not None:
+            return named
+        if not isinstance(cell, str) or (cell and not is_sequence(cell)):
+            raise self.names.unknown(role, cell)
+        return sequence_text(cell)
+
+
+NO_REFERENCES = References()
+MUTATIONS: dict[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
+"""Roles of the columns of mutations."""
 
 
 class _Numbers(TypedDict):
@@ -119,7 +132,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     AbagError
         If a file of sequences cannot be read, or no column refers to it.
     """
-    if not (options.sequences or options.parent or options.columns.keys() & {*MUTATIONS.values()}):
+    if not options.refers:
         antigen = _constant(options.antigen, "--antigen", "antigen", None)
         return replace(NO_REFERENCES, antigen=antigen, remarks=tuple(_unapplied(table)))
     names = load_names(options.sequences) if options.sequences else None
@@ -138,8 +151,9 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
             line = f"column {name!r} holds names of {_PLURAL[role]}, looked up in {names.source}"
             remarks.append(line)
         if not (columns or _are_names(options, names)):
-            if not all(_has_sequences(table, side) for side in sides):
-                raise _unused(table, names)
+            for side in sides:
+                if not _has_sequences(table, side):
+                    raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations = _mutation_columns(table, options, kinds)
@@ -199,13 +213,11 @@ def _numbers(kind: Kind, options: TableOptions, mutations: Mapping[Kind, str]) -
 
 def with_references(table: Table, references: References) -> Table:
     """Give a table the columns that were found by what they refer to."""
-    referring = references.columns
-    replaced = {"heavy", "light"} if "antibody" in referring else set[str]()
-    columns = {role: name for role, name in table.columns.items() if role not in replaced}
-    ties = {
-        role: names for role, names in table.ties.items() if role not in replaced | referring.keys()
-    }
-    return replace(table, columns={**columns, **referring}, ties=ties)
+    replaced = ("heavy", "light") if "antibody" in references.columns else ()
+    kept = {role: name for role, name in table.columns.items() if role not in replaced}
+    decided = {*replaced, *references.columns}
+    ties = {role: names for role, names in table.ties.items() if role not in decided}
+    return replace(table, columns={**kept, **references.columns}, ties=ties)
 
 
 def _are_names(options: TableOptions, names: NamedSequences) -> bool:
@@ -233,11 +245,12 @@ def constant_sequences(options: ReferenceOptions) -> dict[str, str | None]:
         return {"antigen": None, "parent": None}  # files of names may be large
     names = load_names(options.sequences) if options.sequences else None
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
+    if antigen:
+        antigen = "|".join(parse_antigen(sequence_text(antigen)).chains)
     parent = _constant(options.parent, "--parent", "antibody", names)
-    return {
-        "antigen": antigen and "|".join(parse_antigen(sequence_text(antigen)).chains),
-        "parent": parent and "|".join(parse_antibody(sequence_text(parent)).chains),
-    }
+    if parent:
+        parent = "|".join(parse_antibody(sequence_text(parent)).chains)
+    return {"antigen": antigen, "parent": parent}
 
 
 def _constant(
@@ -249,16 +262,22 @@ def _constant(
     named = names.find(kind, value) if names is not None else None
     if named is not None:
         return named
-    if set(value.upper()) <= {*RESIDUES, *"UZOB|: \t\n"} and not bare_suffix(Path(value[:200])):
+    is_residues = set(value.upper()) <= {*RESIDUES, *"UZOB|: \t\n"}
+    # the name of a file may have such letters only; that of a long sequence is no valid path
+    if is_residues and not bare_suffix(Path(value[:200])):
         return value
     path = Path(value)
     if bare_suffix(path) not in FORMATS:
         return value  # which is refused as a sequence
     distinct: dict[str, dict[str, None]] = {}
-    for entry in _entries(path):
+    for entry in read_entries(path):
         distinct.setdefault(entry.role, {})[entry.text] = None
     texts = {role: [*listed] for role, listed in distinct.items()}
-    sequence = _only_antibody(texts) if kind == "antibody" else _only_antigen(texts)
+    if kind == "antibody":
+        sequence = _only_antibody(texts)
+    else:
+        antigens = texts.get("antigen") or texts.get(ANY, [])
+        sequence = antigens[0] if len(antigens) == 1 else None
     if sequence is None:
         most = max(map(len, texts.values()))
         msg = (
@@ -279,108 +298,14 @@ def _only_antibody(texts: Mapping[str, list[str]]) -> str | None:
     strings = texts.get("antibody") or texts.get(ANY, [])
     if len(strings) == 1:
         return strings[0]
-    types = [_domain_types(text) for text in strings]
+    types = []
+    for text in strings:
+        types.append([domain.chain for domain in find_domains(text.upper())])
     if types == [["heavy"], ["light"]]:
         return "|".join(strings)
     if types == [["light"], ["heavy"]]:
         return "|".join(reversed(strings))
     return None
-
-
-def _domain_types(text: str) -> list[ChainName]:
-    return [domain.chain for domain in find_domains(text.upper())]
-
-
-def _only_antigen(texts: Mapping[str, list[str]]) -> str | None:
-    strings = texts.get("antigen") or texts.get(ANY, [])
-    return strings[0] if len(strings) == 1 else None
-
-
-# --- files of names and sequences -----------------------------------------------------------------
-
-
-def load_names(paths: Sequence[str | Path]) -> NamedSequences:
-    """Read the sequences of FASTA files and tables by their names.
-
-    Raises
-    ------
-    AbagError
-        If a file cannot be read, names no sequence, or a name has two.
-    """
-    entries: list[Entry] = []
-    for path in paths:
-        entries += _entries(Path(path).expanduser())
-    return name_sequences(entries, ", ".join(Path(path).name for path in paths))
-
-
-def _entries(path: Path) -> Iterator[Entry]:
-    return fasta_entries(path) if is_fasta(path) else _table_entries(path)
-
-
-def _table_entries(path: Path) -> Iterator[Entry]:
-    table = read_table(path, as_written=True)
-    table = replace(table, frame=table.frame.astype(object))
-    columns = {**table.columns, **roles_by_content(table)}
-    roles = {
-        role: name
-        for role, name in columns.items()
-        if role in SEQUENCE_ROLES and holds_sequences(table, name)
-    }
-    if _GENERIC_SEQUENCE.fullmatch(simplified(roles.get("antibody", ""))):
-        roles[ANY] = roles.pop("antibody")
-    if not roles:
-        others = [name for name in map(str, table.names) if holds_sequences(table, name)]
-        if len(others) != 1:
-            problem = f"--sequences {path}: no column for sequences"
-            advice = "Call the columns name, and heavy and light, antibody, antigen or sequence."
-            raise MissingColumn(with_found(problem, table.names, advice))
-        roles[ANY] = others[0]
-    for role, name in roles.items():
-        named = table.frame[_name_column(table, _kind_of_role(role), roles)].tolist()
-        row_roles = _chain_roles(table) if role == ANY else [role] * len(named)
-        texts = table.frame[name].tolist()
-        rows = zip(named, texts, row_roles, strict=True)
-        for number, (cell, text, row_role) in enumerate(rows, table.first_row):
-            residues = "" if text is None or text != text else str(text).strip()
-            if not residues or residues in MISSING_TEXT:
-                continue
-            where = f"{path.name} row {number}"
-            if not cell_name(cell):
-                msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
-                raise TableError(msg)
-            yield Entry(cell_name(cell), row_role, residues, where)
-
-
-def _kind_of_role(role: str) -> Kind | None:
-    """Return the kind of the sequences of a role; None for `ANY`."""
-    if role == ANY:
-        return None
-    return "antigen" if role == "antigen" else "antibody"
-
-
-def _chain_roles(table: Table) -> list[str]:
-    """Return the role of each sequence by a column that names its chain, else `ANY`."""
-    for name in map(str, table.names):
-        if re.fullmatch("(chain)?(type|name|id)?|locus", simplified(name)):
-            cells = [cell_name(cell).upper() for cell in table.frame[name].tolist()]
-            roles = [_CHAINS.get(cell, ANY) for cell in cells]
-            if ANY not in roles:
-                return roles
-    return [ANY] * len(table.frame)
-
-
-def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
-    """Return the column that names the sequences of a kind; the first one if none is called so."""
-    others = [name for name in map(str, table.names) if name not in roles.values()]
-    order = [kind, None] if kind is not None else [None, "antibody", "antigen"]
-    for pattern in order:
-        for name in others:
-            if re.fullmatch(_NAME_COLUMNS[pattern], simplified(name)):  # type: ignore[index]
-                return name
-    if not others:
-        problem = f"--sequences {table.source}: no column for names"
-        raise MissingColumn(with_found(problem, table.names, "Call one name."))
-    return others[0]
 
 
 # --- columns of names -----------------------------------------------------------------------------
@@ -392,28 +317,28 @@ def _name_columns(
     """Find the columns of one side that hold names, by role; empty if it has sequences."""
     chosen = {role: options.columns[role] for role in side.roles if role in options.columns}
     detected = {role: table.columns[role] for role in side.roles if role in table.columns}
-    columns = chosen or detected
-    present = {role: name for role, name in columns.items() if name in table.frame}
-    named = {role: name for role, name in present.items() if _hits(table, names, role, name)}
-    if named:
+    named: dict[str, str] = {}
+    has_sequences = False
+    for role, name in (chosen or detected).items():
+        if name not in table.frame:
+            continue
+        if _hits(table, names, role, name):
+            named[role] = name
+        has_sequences = has_sequences or holds_sequences(table, name)
+    if named or has_sequences:
         return named
-    if any(holds_sequences(table, name) for name in present.values()):
-        return {}
     if chosen:
         return chosen  # whose names are then listed as unknown
     role = side.roles[-1]
     name_column = table.columns.get(side.name_role)
     if name_column in table.frame and _hits(table, names, role, str(name_column)):
         return {role: str(name_column)}
-    fits = [
-        name
-        for name in map(str, table.frame.columns)
-        if name not in taken
-        and _share(table, names, role, name) >= 0.5
-        and _is_of_side(table, names, role, name)
-    ]
+    fits = []
+    for name in map(str, table.frame.columns):
+        if name not in taken and _names_side(table, names, role, name):
+            fits.append(name)
     if len(fits) > 1:
-        lines = " or ".join(f"--column {shlex.quote(f'{role}={name}')}" for name in fits)
+        lines = " or ".join(column_option(role, name) for name in fits)
         msg = (
             f"{table.source}: columns {quote_names(fits)} hold names of {names.source}; expected "
             f"one for {role}. Choose it with {lines}."
@@ -423,13 +348,19 @@ def _name_columns(
 
 
 def _has_sequences(table: Table, side: _Side) -> bool:
-    present = [table.columns[role] for role in side.roles if role in table.columns]
-    return any(name in table.frame and holds_sequences(table, name) for name in present)
+    """Tell whether a column of one side holds sequences."""
+    for role in side.roles:
+        name = table.columns.get(role)
+        if name in table.frame and holds_sequences(table, str(name)):
+            return True
+    return False
 
 
 def _cells(table: Table, name: str) -> list[object]:
-    cells: list[object] = table.frame[name].dropna().iloc[: 50 * LOOKED_AT].unique().tolist()
-    return [cell for cell in cells[:LOOKED_AT] if cell_name(cell)]
+    """Return distinct cells of a column, from its first rows."""
+    filled = table.frame[name].dropna().iloc[: 50 * LOOKED_AT]
+    cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
+    return [cell for cell in cells if cell_name(cell)]
 
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
@@ -438,14 +369,12 @@ def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str
     return [text for text in texts if text is not None]
 
 
-def _share(table: Table, names: NamedSequences, role: str, name: str) -> float:
-    cells = _cells(table, name)
-    return len(_hits(table, names, role, name)) / len(cells) if cells else 0.0
-
-
-def _is_of_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
-    """Tell whether most of the sequences that a column names are of antibodies, or are not."""
-    texts = [*dict.fromkeys(_hits(table, names, role, name))][:SAMPLED]
+def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
+    """Tell whether a column holds mostly names, and of antibodies if these are asked for."""
+    hits = _hits(table, names, role, name)
+    if not hits or 2 * len(hits) < len(_cells(table, name)):
+        return False
+    texts = [*dict.fromkeys(hits)][:SAMPLED]
     antibodies = sum(map(_has_domain, texts))
     are_antibodies = 2 * antibodies > len(texts)
     return are_antibodies == (role != "antigen")
@@ -457,13 +386,15 @@ def _has_domain(text: str) -> bool:
 
 
 def _unused(table: Table, names: NamedSequences) -> MissingColumn:
+    """Make the error of a file of names that no column holds."""
     distinct = [*dict.fromkeys(name for _, name in names.of)]
     problem = (
         f"{table.source}: no column holds names of --sequences {names.source}, such as "
         f"{quote_names(distinct[:3])}"
     )
     advice = "Name it with --column antibody=NAME or --column antigen=NAME."
-    if any(names.find("antigen", name) for name in map(str, table.names)):
+    antigens = [name for name in map(str, table.names) if names.find("antigen", name)]
+    if antigens:
         advice = "Columns are called so: add --matrix if each holds the labels of one antigen."
     return MissingColumn(with_found(problem, table.names, advice))
 
@@ -475,11 +406,10 @@ def _mutation_columns(
     table: Table, options: TableOptions, kinds: Sequence[Kind]
 ) -> dict[Kind, str]:
     """Return the column of mutations of each kind that has one."""
-    chosen: dict[Kind, str] = {
-        kind: options.columns[role]
-        for kind, role in MUTATIONS.items()
-        if role in options.columns and kind in kinds
-    }
+    chosen: dict[Kind, str] = {}
+    for kind, role in MUTATIONS.items():
+        if role in options.columns and kind in kinds:
+            chosen[kind] = options.columns[role]
     if options.parent is None or "antibody" in chosen or "antibody" not in kinds:
         return chosen
     names = [name for name in map(str, table.frame.columns) if name not in chosen.values()]
@@ -490,15 +420,15 @@ def _mutation_columns(
         best = [name for name in names if _holds_mutations(table, name, with_wild=True)]
     if len(best) == 1:
         return {"antibody": best[0], **chosen}
-    if not best and chosen:
-        return chosen  # every row has the parent, and a variant of the antigen
     if best:
-        lines = " or ".join(f"--column {shlex.quote(f'mutations={name}')}" for name in best)
+        lines = " or ".join(column_option("mutations", name) for name in best)
         msg = (
             f"{table.source}: columns {quote_some(best)} hold mutations; expected one. Choose it "
             f"with {lines}."
         )
         raise ColumnError(msg)
+    if chosen:
+        return chosen  # every row has the parent, and a variant of the antigen
     problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
     advice = "Name it with --column mutations=NAME, or leave --parent out."
     raise MissingColumn(with_found(problem, table.names, advice))
@@ -529,13 +459,15 @@ def _unapplied(table: Table) -> Iterator[str]:
             continue
         held = [table.columns[role] for role in SEQUENCE_ROLES if role in table.columns]
         held = [column for column in held if column in table.frame and column != name]
-        sequences = len(table.frame[held].drop_duplicates()) if held else 1
-        if held and 2 * sequences <= table.frame[name].nunique():
-            role = "--column " + shlex.quote(f"mutations={name}")
-            other = "--column " + shlex.quote(f"antigen_mutations={name}")
+        if not held:
+            continue
+        sequences = len(table.frame[held].drop_duplicates())
+        if 2 * sequences <= table.frame[name].nunique():
+            of_antibodies = column_option("mutations", name)
+            of_antigens = column_option("antigen_mutations", name)
             yield (
                 f"column {name!r} holds mutations that are not applied, and the sequences are "
-                f"fewer: if these are the parents, give {role} or {other}"
+                f"fewer: if these are the parents, give {of_antibodies} or {of_antigens}"
             )
 
 
@@ -546,7 +478,8 @@ def _holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> boo
     understood = 0
     for cell in others:
         mutations = _read(cell)
-        if mutations and (not with_wild or all(mutation.wild for mutation in mutations)):
+        unchecked = [mutation for mutation in mutations if not mutation.wild]
+        if mutations and not (with_wild and unchecked):
             understood += 1
     return understood > 0 and 2 * understood >= len(others)
 

@@ -1,0 +1,102 @@
+"""Excel files: the only sheet with values, written as a CSV export of it would be."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+
+from abag.embed.sequences.columns import quote_some
+from abag.embed.sequences.delimited import Chunk, ReadOptions, read_separated
+
+
+class MissingReader(Exception):
+    """A package that reads a format is not installed."""
+
+
+def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    """Read the only sheet that has values, as a CSV export of it would be read."""
+    rows, first_row = _read_sheet(file, options.sheet)
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(rows)
+    yield from read_separated(text, ",", options, first_row)
+
+
+def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], int]:
+    """Return the rows of a plain sheet from its header on, and the number of the second."""
+    if not zipfile.is_zipfile(file):  # as a workbook with a password is not
+        msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
+        raise ValueError(msg)
+    try:
+        import openpyxl
+    except ModuleNotFoundError as error:
+        raise MissingReader from error
+    sheets: dict[str, pd.DataFrame] = {}
+    with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
+        warnings.simplefilter("ignore")
+        # data_only: the values that Excel computed last, in place of formulas; not read_only, in
+        # which openpyxl does not say which cells are merged
+        worksheets = openpyxl.load_workbook(file, data_only=True).worksheets
+        for sheet in _choose_sheets(worksheets, chosen):
+            merged = sheet.merged_cells.ranges
+            if merged:  # all but the first of them are empty
+                msg = f"cells {min(map(str, merged))} are merged; unmerge them and fill each one"
+                raise ValueError(msg)
+            cells = _filled_part(sheet)
+            if cells is not None:
+                sheets[sheet.title] = cells
+    if not sheets:
+        msg = "no cell has a value"
+        raise ValueError(msg)
+    if len(sheets) > 1:
+        names = ", ".join(map(repr, sheets))
+        example = shlex.quote(next(iter(sheets)))
+        msg = (
+            f"it has {len(sheets)} sheets with values, {names}; choose one with --sheet {example} "
+            "or the like"
+        )
+        raise ValueError(msg)
+    (cells,) = sheets.values()
+    header = int(cells.index[0]) + 1
+    unnamed = [column for column in cells.columns[1:] if cells[column].iloc[0] == ""]
+    if unnamed:  # only the first may lack a name: pandas writes its index so
+        letters = openpyxl.utils.get_column_letter(int(unnamed[0]) + 1)
+        msg = (
+            f"cell {letters}{header} is empty, but its column is not; expected the names of the "
+            "columns in the first row"
+        )
+        raise ValueError(msg)
+    return cells.to_numpy().tolist(), header + 1
+
+
+def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl ships no types
+    """Return the text of the cells of a sheet, less empty columns and the empty rows around."""
+    rows = []
+    for values in sheet.values:
+        rows.append(["" if value is None else str(value) for value in values])
+    cells = pd.DataFrame(rows, dtype=object).fillna("")  # rows may be of several lengths
+    is_filled = cells != ""
+    filled_rows = np.flatnonzero(is_filled.any(axis=1))
+    if not len(filled_rows):
+        return None
+    return cells.loc[filled_rows[0] : filled_rows[-1], is_filled.any()]
+
+
+def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:
+    """Return the sheet that the user chose, or all."""
+    if chosen is None:
+        return [*sheets]
+    exact = [sheet for sheet in sheets if sheet.title == chosen]
+    alike = [sheet for sheet in sheets if sheet.title.strip().lower() == chosen.strip().lower()]
+    if not exact and len(alike) != 1:
+        titles = quote_some([sheet.title for sheet in sheets])
+        msg = f"it has no sheet {chosen!r}; choose another with --sheet, of {titles}"
+        raise ValueError(msg)
+    return exact or alike
