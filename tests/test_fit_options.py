@@ -22,6 +22,7 @@ from marks import in_ci
 
 import abag
 from abag import AbagError, FitConfig, SweepOptions, TrainingError
+from abag.core.messages import reporting
 
 NUMBERS = {
     "limit": [None, None, None, 9, 30],
@@ -146,7 +147,8 @@ def fit_at_random(folder: Path, seed: int) -> AbagError | None:
     frame = random_table(rng)
     options = random_options(rng)
     if is_encoded(seed):
-        abag.embed_table(frame, folder / "store", say=lambda _: None, **COMPOSITION)
+        with reporting(silent=True):
+            abag.embed_table(frame, folder / "store", **COMPOSITION)
     else:
         random_vectors(rng, folder / "store", frame)
     run = folder / "run"
