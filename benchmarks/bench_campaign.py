@@ -437,7 +437,7 @@ def main():
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--processes", type=int, help="by default one per 2 cores")
-    parser.add_argument("--tiny", action="store_true", help="2 batches of 6 from the demo table")
+    parser.add_argument("--tiny", action="store_true", help="a batch of 6 from the demo table")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     if arguments.tiny:

@@ -67,7 +67,7 @@ def synchronize(device):
 
 def matmul_peak(device, tiny):
     """Return the FLOP/s of large matrix products in bf16."""
-    n = 512 if tiny else 8192
+    n = 64 if tiny else 8192
     a = torch.randn(n, n, device=device, dtype=torch.bfloat16)
     b = torch.randn(n, n, device=device, dtype=torch.bfloat16)
     for _ in range(5):

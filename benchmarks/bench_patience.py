@@ -31,7 +31,7 @@ SETTINGS = ((50, 0), (50, 10), (30, 0), (30, 10), (20, 0), (20, 10))
 """Epochs and patience; the first are compared with."""
 
 
-def measure(name, frame, label, settings, given):
+def measure(name, frame, label, settings, given, split):
     """Yield a line for each head, number of epochs, patience and seed."""
     with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
@@ -51,6 +51,7 @@ def measure(name, frame, label, settings, given):
                         epochs=epochs,
                         patience=patience,
                         seed=seed,
+                        split=split,
                         split_seed=0,
                         report=False,
                         columns={"pkd": label},
@@ -101,13 +102,15 @@ def main():
     ]
     settings = [SETTINGS[at] for at in arguments.setting]
     rows = arguments.rows
+    split = None  # all regimes
     if arguments.tiny:
+        split = "random"
         tables = [("demo", demo_table(), "pKd")]
         settings = ((2, 0), (2, 1))
         rows = 60
     for name, frame, label in tables:
         sample = frame.sample(min(rows, len(frame)), random_state=0).reset_index(drop=True)
-        for row in measure(name, sample, label, settings, arguments):
+        for row in measure(name, sample, label, settings, arguments, split):
             line = json.dumps(row)
             print(line, flush=True)
             with arguments.out.open("a", encoding="utf-8") as file:

@@ -20,16 +20,13 @@ from abag.core.cores import limit_blas
 from abag.head.models.normal_equations import Factorised, Tridiagonal
 from abag.head.models.ridge import STRENGTHS
 
-LEAST_S = 0.5
-"""CPU seconds for which each way is repeated."""
 
-
-def cpu_ms(call):
-    """Return the mean CPU time of a call, after one to warm up."""
+def cpu_ms(call, least_s):
+    """Return the mean CPU time of a call that is repeated for `least_s`, after one to warm up."""
     call()
     begun = time.process_time()
     calls = 0
-    while time.process_time() - begun < LEAST_S:
+    while time.process_time() - begun < least_s:
         call()
         calls += 1
     return (time.process_time() - begun) / calls * 1000
@@ -43,7 +40,7 @@ def batched(matrix, target, shifts):
     return torch.cholesky_solve(targets, torch.linalg.cholesky(several))
 
 
-def measure(columns):
+def measure(columns, least_s):
     """Return the times of one matrix, in a line of Markdown."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2 * columns, columns)) * np.logspace(0, -3, columns)
@@ -54,14 +51,14 @@ def measure(columns):
     reduced = Tridiagonal(matrix)
     expected = plain.solve(target, shifts)
     error = np.abs(reduced.solve(target, shifts) - expected).max() / np.abs(expected).max()
-    times = [
-        cpu_ms(lambda: plain.solve(target, shifts)),
-        cpu_ms(lambda: batched(matrix, target, shifts)),
-        cpu_ms(lambda: eigh(matrix.numpy())),
-        cpu_ms(lambda: Tridiagonal(matrix).solve(target, shifts)),
-        cpu_ms(lambda: reduced.solve(target, shifts)),
+    ways = [
+        lambda: plain.solve(target, shifts),
+        lambda: batched(matrix, target, shifts),
+        lambda: eigh(matrix.numpy()),
+        lambda: Tridiagonal(matrix).solve(target, shifts),
+        lambda: reduced.solve(target, shifts),
     ]
-    cells = " | ".join(f"{ms:.2f}" for ms in times)
+    cells = " | ".join(f"{cpu_ms(way, least_s):.2f}" for way in ways)
     return f"| {columns:,} | {cells} | {error:.0e} |"
 
 
@@ -69,6 +66,9 @@ def main():
     """Measure matrices of several sizes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--columns", type=int, nargs="+", default=[20, 64, 256, 512, 1024, 1499])
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="of CPU time, for which each way is repeated"
+    )
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -79,7 +79,7 @@ def main():
     ]
     with limit_blas(1):
         for columns in given.columns:
-            lines.append(measure(columns))
+            lines.append(measure(columns, given.seconds))
             print(lines[-1], flush=True)
     given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

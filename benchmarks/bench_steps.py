@@ -394,7 +394,7 @@ def main(argv=None):
     report = Report(args.out / "steps.md")
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor()
     peak = matmul_peak(device, args.tiny)
-    n = 512 if args.tiny else 8192
+    n = 64 if args.tiny else 8192
     x = draw(device, n, n)
     w = draw(device, n, n)
     steady = 2 * n**3 / milliseconds(lambda: x @ w, device) / 1e9

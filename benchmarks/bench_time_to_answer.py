@@ -290,7 +290,7 @@ def main(argv=None):
     parser.add_argument("--encoders", nargs=2, default=["composition"] * 2)
     parser.add_argument("--random-weights", action="store_true")
     parser.add_argument("--case", choices=CASES, nargs="+")
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, help="with warm caches; by default 2")
     parser.add_argument("--options", default="", help="Further options of the commands.")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args(argv)
@@ -298,7 +298,8 @@ def main(argv=None):
         args.pairs = 120
         args.antibodies = 60
         args.antigens = 8
-        args.repeats = 1
+    if args.repeats is None:
+        args.repeats = 1 if args.tiny else 2
     have = {"drawn"} | ({"given"} if args.table else set())
     args.case = args.case or [case for case, (table, *_) in CASES.items() if table in have]
     found = {}

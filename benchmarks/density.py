@@ -1,6 +1,6 @@
 """Print how dense and how well documented Python packages are, as Markdown: abag beside others.
 
-    python benchmarks/density.py [NAME=FOLDER ...]
+    python benchmarks/density.py [--root CHECKOUT] [NAME=FOLDER ...]
 
 Without arguments, the product of this checkout. A folder is an unpacked package without its tests.
 Per 1,000 lines of code: assignments of several unlike values in one statement (not swaps, not the
@@ -11,6 +11,7 @@ they hold, and the share of public functions, methods and classes with a docstri
 
 from __future__ import annotations
 
+import argparse
 import ast
 import sys
 from dataclasses import dataclass, fields
@@ -135,21 +136,25 @@ def row(name: str, paths: list[Path]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Print a line per package."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=ROOT, help="a checkout of abag")
+    parser.add_argument("others", nargs="*", metavar="NAME=FOLDER")
+    given = parser.parse_args()
     print(
         "| | lines of code | tuple assignments | comprehensions / nested | `fmt: skip` | "
         "expressions per statement | vague names | public with docstring |"
     )
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
-    files = python_files(ROOT)
+    files = python_files(given.root)
     print(row("abag", [path for path, first in files.items() if first not in OUTSIDE]))
     print(row("abag, tests", [path for path, first in files.items() if first == "tests"]))
-    for argument in arguments:
+    for argument in given.others:
         name, _, folder = argument.partition("=")
         paths = sorted(Path(folder).rglob("*.py"))
         print(row(name, [path for path in paths if not {"tests", "test"} & set(path.parts)]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 BAR_INTERVAL_S = 0.5
-LINE_INTERVAL_S = 30.0  # between two lines of progress where stderr is not a terminal
-LINE_DELAY_S = 1.0  # shorter work is not worth a line
+LINE_INTERVAL_S = 30.0
+LINE_DELAY_S = 1.0
 AS_BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left{postfix}"
 AS_LINE = "{desc} {percentage:.0f}%, {elapsed}, {remaining} left{postfix}"
 AS_LINE_OF_UNKNOWN_LENGTH = "{desc} {n_fmt}{unit}, {elapsed}{postfix}"
@@ -119,8 +119,23 @@ def align(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
     return lines
 
 
-def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that acts like tqdm's
-    """Make a tqdm bar on stderr, or lines where it is no terminal; it draws only where wanted."""
+def bar(
+    *,
+    line_interval_s: float = LINE_INTERVAL_S,
+    line_delay_s: float = LINE_DELAY_S,
+    **options: Any,  # noqa: ANN401 - tqdm's own
+) -> Any:  # noqa: ANN401 - a bar that acts like tqdm's
+    """Make a tqdm bar on stderr, or lines where it is no terminal; it draws only where wanted.
+
+    Parameters
+    ----------
+    line_interval_s : float
+        Seconds between two lines of progress where stderr is not a terminal.
+    line_delay_s : float
+        Seconds before the first of them: shorter work is not worth a line.
+    **options
+        Those of tqdm.
+    """
     options = {"disable": not _channel.get().bars} | options
     options["desc"] = printable(options.get("desc") or "") or None
     has_length = options.get("total") is not None or options.get("iterable") is not None
@@ -133,8 +148,8 @@ def bar(**options: Any) -> Any:  # noqa: ANN401 - tqdm's own options; a bar that
         drawn = {
             "file": _Lines(),
             "position": 0,
-            "delay": LINE_DELAY_S,
-            "mininterval": LINE_INTERVAL_S,
+            "delay": line_delay_s,
+            "mininterval": line_interval_s,
         }
         # a line's own interval and form win over those of the caller's bar
         options |= {**drawn, "bar_format": AS_LINE if has_length else AS_LINE_OF_UNKNOWN_LENGTH}

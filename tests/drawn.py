@@ -1,4 +1,4 @@
-"""Pairs with planted labels, and stores of vectors that no encoder has computed."""
+"""The demo table, pairs with planted labels, and stores of vectors that no encoder has computed."""
 
 import json
 from dataclasses import replace
@@ -7,10 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
+from abag import open_store
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
-from abag.head.data.labels import LabelledPairs
+from abag.head.data.demo import demo_table as demo_table  # for the tests that read it from here
+from abag.head.data.label_options import SplitOptions
+from abag.head.data.labels import LabelledPairs, label_pairs
 from abag.head.prediction.specs import Part
+from abag.head.regimes.folds import make_splits
+from abag.head.regimes.splits import split_frame
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -30,6 +34,19 @@ def labelled(antibody, antigen, pkd, censored=None, measurements=None):
         measurements=np.ones(n, np.int64) if measurements is None else measurements,
         noise=None,
     )
+
+
+def pairs_of(table):
+    """Return the labelled pairs of a table."""
+    return label_pairs(read_pairs(table))
+
+
+def write_split(table, path, **options):
+    """Write the split of a table that `fit` makes with these options as a file for other runs."""
+    pairs = pairs_of(table)
+    frame = split_frame(pairs, make_splits(pairs, SplitOptions(**options)))
+    write = frame.to_parquet if path.suffix == ".parquet" else frame.to_csv
+    write(path, index=False)
 
 
 class Constant:

@@ -4,27 +4,25 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+from drawn import demo_table
 from invoke import PLAIN_ENCODERS
 
-from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
+from abag import open_store
 
 SLOW = """
-import time
-from abag.embed import encode
+import sys, time
+import pytest
+sys.path.append({tests!r})
+from faults import change_encoders
 
-real = encode.load_encoder
+def slow(encode, batch):
+    time.sleep(0.05)
+    return encode(batch) / {divisor}
 
-def slow(*args, **kwargs):
-    encoder = real(*args, **kwargs)
-    def call(batch):
-        time.sleep(0.05)
-        return encoder(batch)
-    return call
-
-encode.load_encoder = slow
+change_encoders(pytest.MonkeyPatch(), slow)
 
 if __name__ == "__main__":
     from abag.cli import main
@@ -32,10 +30,14 @@ if __name__ == "__main__":
 """
 
 
-def start_embed(folder, rows, *options, launcher=()):
-    """Embed rows of the demo in a process whose encoders are slow, and which commits often."""
+def start_embed(folder, rows, *options, launcher=(), divisor=1):
+    """Embed rows of the demo in a process whose encoders are slow, and which commits often.
+
+    All vectors are divided by a number.
+    """
     demo_table().head(rows).to_csv(folder / "pairs.csv", index=False)
-    (folder / "slow.py").write_text(SLOW)
+    tests = str(Path(__file__).parent)
+    (folder / "slow.py").write_text(SLOW.format(tests=tests, divisor=divisor))
     command = [sys.executable, *launcher, folder / "slow.py", "embed", folder / "pairs.csv"]
     command += ["--store", folder / "store", *PLAIN_ENCODERS, "--device", "cpu", "--json"]
     command += ["--commit-seconds", "0.2", "--batch-tokens", "600", *options]

@@ -1,14 +1,48 @@
-"""Encoders of random weights, and batches and vectors of single sequences."""
+"""Encoders of random weights, and batches and vectors of single sequences.
+
+The one module of the tests that knows where abag keeps its encoders.
+"""
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from abag.core.device import plan_device
-from abag.embed.encoders.checkpoints import save_random_checkpoint
-from abag.embed.encoders.identity import identify
-from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import LayerPooling, pack_spans, pool_tokens
+from abag.core.device import DevicePlan, plan_device
+from abag.embed.encoders.checkpoints import TINY_CONFIG, find_checkpoint, save_random_checkpoint
+from abag.embed.encoders.identity import identify, vocabulary_of
+from abag.embed.encoders.loading import load_encoder
+from abag.embed.families.registry import ALIASES, FAMILIES, family_of
+from abag.embed.packing import LayerPooling, TokenSpan, pack_spans, pool_tokens
+from abag.embed.weights import EncoderNotFound, weights_digest
+
+__all__ = [
+    "ALIASES",
+    "CPU",
+    "FAMILIES",
+    "TINY_CONFIG",
+    "DevicePlan",
+    "EncoderNotFound",
+    "LayerStates",
+    "TokenSpan",
+    "assert_close",
+    "batch_of",
+    "change_weights",
+    "distance",
+    "family_of",
+    "find_checkpoint",
+    "identify",
+    "load_encoder",
+    "pack_spans",
+    "plan_device",
+    "pool_tokens",
+    "pooled",
+    "pooled_layers",
+    "pooling_of",
+    "random_encoder",
+    "save_random_checkpoint",
+    "vocabulary_of",
+    "weights_digest",
+]
 
 CPU = plan_device("cpu")
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,20 +74,57 @@ def failing(root, code, *, when=lambda _number: True, at=None):
         yield counted
 
 
-def stop_after(monkeypatch, steps):
-    """Make training fail after some steps, as if it was killed: nothing is saved on the way out."""
+def change_encoders(patch, change):
+    """Let ``change(encode, batch)`` return the vectors of the tokens of each batch of `embed`.
+
+    `encode` is what it replaces: a function of the batch, of the encoder that was asked for.
+    """
+    _replace_loading(
+        patch, lambda load, *asked, **options: partial(change, load(*asked, **options))
+    )
+
+
+def forbid_encoders(patch):
+    """Fail the test if an encoder is loaded."""
+    _replace_loading(patch, lambda *_asked, **_options: pytest.fail("an encoder was loaded"))
+
+
+def _replace_loading(patch, load):
+    from abag.embed import encode
+    from abag.embed.encoders import loading
+
+    replaced = partial(load, loading.load_encoder)
+    for module in (loading, encode):
+        patch.setattr(module, "load_encoder", replaced)
+
+
+def training_step():
+    """Return the class and the name of the method that does a step of the training of networks."""
     from abag.head.training.stack import TrainingStep
 
-    real = TrainingStep.run
+    return TrainingStep, "run"
+
+
+def adapter_step():
+    """Return the class and the name of the method that does a step of the training of adapters."""
+    from abag.adapt.train import AdapterTraining
+
+    return AdapterTraining, "_take_step"
+
+
+def stop_after(monkeypatch, steps, step_of=training_step, error=KeyboardInterrupt):
+    """Make training fail after some steps, as if it was killed: nothing is saved on the way out."""
+    owner, name = step_of()
+    real = getattr(owner, name)
     taken = []
 
-    def step(self, seed):
+    def step(self, *arguments):
         if len(taken) == steps:
-            raise KeyboardInterrupt
-        taken.append(seed)
-        real(self, seed)
+            raise error
+        taken.append(arguments)
+        real(self, *arguments)
 
-    monkeypatch.setattr(TrainingStep, "run", step)
+    monkeypatch.setattr(owner, name, step)
 
 
 def left_by_the_dead(folder, stem):

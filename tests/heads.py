@@ -10,14 +10,12 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 from drawn import write_vectors
+from reading import demo_table, groups_of, read_labels, read_sequences, splits_of
 
 from abag.core.arrays import hex_keys
 from abag.core.options import schema
-from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import SPLIT_VALUES, LabelOptions, SplitOptions
-from abag.head.data.labels import label_pairs
+from abag.head.data.label_options import SPLIT_VALUES
 from abag.head.data.vectors import Standardizer
 from abag.head.models.baselines import BASELINES, inner_folds
 from abag.head.models.config import is_used
@@ -26,8 +24,7 @@ from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.training_rows import TrainingRows
 from abag.head.prediction.bundle import parse_record, record_digest
-from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.folds import make_splits
+from abag.head.regimes.clusters import with_clusters
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 
 __all__ = [
@@ -45,8 +42,10 @@ __all__ = [
     "demo_table",
     "inner_folds",
     "parse_record",
-    "read_pairs",
+    "read_labels",
+    "read_sequences",
     "schema",
+    "splits_of",
 ]
 
 
@@ -61,24 +60,14 @@ def choices_of(options, name):
     return {*declared.choices}
 
 
-def read_labelled(frame, **options):
-    """Read a table as `fit` does, with these options of its labels."""
-    return label_pairs(read_pairs(frame), LabelOptions(**options))
-
-
-def split_pairs(pairs, **options):
-    """Split labelled pairs as `fit` does with these options."""
-    return make_splits(pairs, SplitOptions(**options))
-
-
 def with_cluster_numbers(pairs, **options):
     """Add the clusters of antibodies and antigens, as `fit` finds them with these options."""
-    return with_clusters(PairGroups(pairs, SplitOptions(**options)))
+    return with_clusters(groups_of(pairs, **options))
 
 
 def sequence_keys(frame):
     """Return the keys of both sequences of each row, as run folders hold them."""
-    table = read_pairs(frame)
+    table = read_sequences(frame)
     keys = {}
     for kind, unique in table.sequences.items():
         keys[f"{kind}_key"] = np.array(hex_keys(unique.keys), object)[unique.of_row]
@@ -88,7 +77,7 @@ def sequence_keys(frame):
 def store_vectors(path, frame, vectors_of, info_of=lambda _kind: {}):
     """Store vectors, (N, D), which a function gives for N sequences of a kind of a table."""
     store = open_store(path, create=True)
-    for kind, unique in read_pairs(frame).sequences.items():
+    for kind, unique in read_sequences(frame).sequences.items():
         x_ND = np.asarray(vectors_of(kind, len(unique.keys)), np.float32)
         write_vectors(store, kind, unique.keys, x_ND, **info_of(kind))
     return store

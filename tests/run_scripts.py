@@ -8,7 +8,9 @@ sets options before it imports a module, such as huggingface_hub, must not be ru
 is imported.
 """
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -62,6 +64,8 @@ def script_runner(*modules):
 def main(*modules):
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()  # scripts that collect garbage need not visit what was imported
+    atexit.register(gc.unfreeze)  # or libraries report at the end that they leaked it
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 import pandas as pd
 import pytest
+from chunks import set_sizes
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from faults import raising
 from invoke import PLAIN_ENCODERS, TINY_ENCODERS, commands, one_line, run
-from limits import set_limits
 from trastuzumab import CH1
 
 import abag
@@ -365,7 +365,7 @@ def test_the_demo_does_not_overwrite_a_table_of_the_user(tmp_path):
 
 
 def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path, monkeypatch):
-    set_limits(monkeypatch, demo_pairs=150)
+    set_sizes(monkeypatch, demo_pairs=150)
     monkeypatch.setitem(PRESETS, "small", replace(PRESETS["small"], epochs=2))
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "pairs.csv").write_text("mine")

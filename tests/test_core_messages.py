@@ -10,7 +10,6 @@ import termios
 
 import pytest
 
-from abag.core import messages
 from abag.core.messages import bar, counted, detail, note, reporting, say
 
 SCRIPT = """
@@ -77,37 +76,32 @@ def test_a_signal_in_the_first_message_stops_the_work(moment):
     assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
 
 
-def shown_lines(capsys, seconds, monkeypatch, script):
-    monkeypatch.setattr(messages, "LINE_INTERVAL_S", seconds)
-    script()
-    return capsys.readouterr().err.splitlines()
+AT_ONCE = {"line_interval_s": 0, "line_delay_s": 0}
 
 
-def train():
-    with reporting(bars=True), bar(total=10, desc="fold 1", unit="step") as drawn:
+def train(**lines):
+    with reporting(bars=True), bar(total=10, desc="fold 1", unit="step", **lines) as drawn:
         for _ in range(10):
             drawn.update()
 
 
-def test_elsewhere_progress_is_a_line_now_and_then(capsys, monkeypatch):
-    assert shown_lines(capsys, 30, monkeypatch, train) == []
-    monkeypatch.setattr(messages, "LINE_DELAY_S", 0)
-    lines = shown_lines(capsys, 0, monkeypatch, train)
+def test_elsewhere_progress_is_a_line_now_and_then(capsys):
+    train()
+    assert capsys.readouterr().err == ""
+    train(**AT_ONCE)
+    lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith("fold 1 100%, 00:00, 00:00 left")
     assert all("|" not in line for line in lines)
 
 
-def test_bars_of_known_and_unknown_length_are_lines_without_a_terminal(capsys, monkeypatch):
-    def bars():
-        with reporting(bars=True):
-            with bar(desc="reading", unit=" rows") as drawn:
-                drawn.update(1500)
-            with bar(total=3, desc="scoring") as drawn:
-                drawn.set_postfix_str("fast")
-                drawn.update(3)
-
-    monkeypatch.setattr(messages, "LINE_DELAY_S", 0)
-    lines = shown_lines(capsys, 0, monkeypatch, bars)
+def test_bars_of_known_and_unknown_length_are_lines_without_a_terminal(capsys):
+    with reporting(bars=True):
+        with bar(desc="reading", unit=" rows", **AT_ONCE) as drawn:
+            drawn.update(1500)
+        with bar(total=3, desc="scoring", **AT_ONCE) as drawn:
+            drawn.set_postfix_str("fast")
+            drawn.update(3)
+    lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith("reading 1500 rows") for line in lines)
     assert any(line.startswith("scoring 100%") and line.endswith(", fast") for line in lines)
 

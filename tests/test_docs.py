@@ -17,17 +17,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from drawn import demo_table
+from encoding import ALIASES, FAMILIES, find_checkpoint
 from marks import in_ci
 
 import abag
-from abag.adapt.config import AdaptConfig
+from abag import AdaptConfig, EmbedOptions, FitConfig
 from abag.cli import main
 from abag.core.options import schema
-from abag.embed.embed_options import EmbedOptions
-from abag.embed.encoders import checkpoints
-from abag.embed.families.registry import ALIASES, FAMILIES
-from abag.head.data.demo import demo_table
-from abag.head.models.config import PRESETS, FitConfig
+from abag.head.models.config import PRESETS
 from abag.head.runs import summary as outcome
 
 ROOT = Path(__file__).parent.parent
@@ -143,12 +141,12 @@ def workplace(tmp_path, monkeypatch):
 
     asked = []
 
-    def from_hub(source, **_):
-        asked.append(source.name)
-        kind = "tiny-esm2" if "esm" in source.name.lower() else "tiny-igt5"
-        return checkpoints.find_checkpoint(kind).folder
+    def from_hub(repository, **_):
+        asked.append(repository)
+        kind = "tiny-esm2" if "esm" in repository.lower() else "tiny-igt5"
+        return str(find_checkpoint(kind).folder)
 
-    monkeypatch.setattr(checkpoints, "_fetch", from_hub)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", from_hub)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     # what takes longest, and has its own tests

@@ -2,25 +2,30 @@
 
 import json
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
+import ablang2
 import pandas as pd
 import pytest
 import torch
 from ablang2.models.ablang2.ablang import AbLang
 from ablang2.models.ablang2.tokenizers import ABtokenizer
-from encoding import CPU, LayerStates, assert_close
+from encoding import (
+    CPU,
+    FAMILIES,
+    EncoderNotFound,
+    LayerStates,
+    assert_close,
+    identify,
+    load_encoder,
+    pack_spans,
+)
 from safetensors.torch import save_file
 
 import abag
-from abag.core.errors import EncoderError
-from abag.embed.encoders.identity import identify
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import pack_spans
-from abag.embed.weights import EncoderNotFound
+from abag import EncoderError
 
 SETTINGS = {  # those of the published weights, with fewer and narrower layers
     "vocab_size": 26,
@@ -68,8 +73,7 @@ def package(tmp_path, monkeypatch, theirs):
     (tmp_path / WEIGHTS).mkdir()
     torch.save(theirs.state_dict(), tmp_path / WEIGHTS / "model.pt")
     (tmp_path / WEIGHTS / "hparams.json").write_text(json.dumps(SETTINGS))
-    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr("abag.embed.encoders.checkpoints.find_spec", lambda name: spec)
+    monkeypatch.setattr(ablang2.__spec__, "submodule_search_locations", [str(tmp_path)])
     return tmp_path
 
 
@@ -128,7 +132,7 @@ def test_a_copy_of_the_weights_in_a_folder_is_the_same_encoder(package, tmp_path
 ])  # fmt: skip
 def test_weights_that_are_not_there_are_one_line(package, monkeypatch, lost, message):
     if lost is None:
-        monkeypatch.setattr("abag.embed.encoders.checkpoints.find_spec", lambda name: None)
+        monkeypatch.setitem(sys.modules, "ablang2", None)
     else:
         (package / lost).unlink()
     with pytest.raises(EncoderNotFound, match=message):

@@ -5,30 +5,37 @@ import json
 import numpy as np
 import pytest
 import torch
-from drawn import TINY
-from encoding import CPU, assert_close, batch_of, distance, pooled
+from drawn import TINY, demo_table
+from encoding import (
+    CPU,
+    FAMILIES,
+    TINY_CONFIG,
+    assert_close,
+    batch_of,
+    distance,
+    identify,
+    load_encoder,
+    pooled,
+    save_random_checkpoint,
+    weights_digest,
+)
 from invoke import one_line
 from safetensors.numpy import save
+from stores import merge
 
 import abag
-from abag.core.errors import DamagedFile, EncoderError, OptionError
-from abag.embed.embed import embed_table
+from abag import DamagedFile, EncoderError, OptionError, embed_table
 from abag.embed.encoders.adapters import (
     ADAPTER_FORMAT,
     PEFT_PREFIX,
     adapter_digest,
     read_adapter_files,
 )
-from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
-from abag.embed.encoders.identity import identify
-from abag.embed.encoders.loading import load_encoder, load_transformers_model, run_padded
+from abag.embed.encoders.loading import load_transformers_model, run_padded
 from abag.embed.encoders.lora import Lora, LoraEncoder, fit_lora
-from abag.embed.families.registry import FAMILIES
-from abag.embed.store.maintenance import merge
-from abag.embed.store.store_files import CONFIG_FILE, WEIGHTS_FILE
-from abag.embed.weights import weights_digest
-from abag.head.data.demo import demo_table
 
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
 RNG = np.random.default_rng(3)
 CHAINS = {"antibody": ("EVQLVESGGGLVQ", "DIQMTQSP"), "antigen": ("MKTAYIAKQRQISFVK", "GSHMA")}
 

@@ -101,9 +101,9 @@ def shape_signatures(half):
     import torch
 
     sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+    from encoding import ALIASES, FAMILIES
     from shapes import SHAPES
 
-    from abag.embed.families.registry import ALIASES, FAMILIES
     from abag.embed.kernels.triton_kernels import _row_launch, rotary_launch
 
     x = f"*{half}"

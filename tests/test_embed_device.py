@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from encoding import plan_device
 
-from abag.core.device import default_batch_tokens, plan_device
-from abag.core.errors import DeviceError
+from abag import DeviceError
+from abag.core.device import default_batch_tokens
 from abag.embed.kernels import attention, triton_kernels
 from abag.embed.kernels.attention import choose_attention, load_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps

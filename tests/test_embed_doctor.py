@@ -3,41 +3,37 @@
 import errno
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from drawn import TINY
-from encoding import CPU
+from click.testing import CliRunner
+from encoding import CPU, DevicePlan, find_checkpoint
 from faults import failing, raising
-from invoke import TINY_ENCODERS, run
+from invoke import PLAIN_ENCODERS, TINY_ENCODERS, run
+from stores import StoreUnreachable, mount_drives_at
 
-from abag.core.device import DevicePlan
+from abag import open_store
+from abag.cli import main
 from abag.embed import doctor
-from abag.embed.doctor import (
-    check_device,
-    check_encoder,
-    check_folder,
-    check_store,
-    check_versions,
-    check_weights,
-)
-from abag.embed.encoders.identity import find_checkpoint
+from abag.embed.doctor import check_device, check_encoder, check_weights, measure_parity
 from abag.embed.kernels import attention
 from abag.embed.kernels.attention import grouped_sdpa
-from abag.embed.store import filesystem as mounts
-from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.store import open_store
 
 CUDA = DevicePlan(torch.device("cuda"), "bf16", "a GPU")
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 
 
-def examined(**options):
-    """Return the checks of two small encoders by name, as (state, text)."""
-    return {check.name: check[1:] for check in doctor.examine(**(TINY | options))}
+def examined(*options, encoders=PLAIN_ENCODERS):
+    """Return the checks of two encoders on a CPU by name, as (state, text)."""
+    line = ["doctor", "--json", *encoders, "--device", "cpu", *options]
+    done = CliRunner().invoke(main, [str(word) for word in line])
+    checks = json.loads(done.stdout)["checks"]
+    assert done.exit_code == any(check["state"] == "FAIL" for check in checks)
+    return {check["name"]: (check["state"], check["text"]) for check in checks}
 
 
 def assert_found(check, state, *words):
@@ -65,10 +61,14 @@ def test_json_has_every_check_and_the_exit_code_follows(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
+def test_a_package_that_is_too_old_or_missing_fails(tmp_path, monkeypatch):
     asked = ["numpy>=99", "no-such-package>=1", "torch>=2", 'absent>=1; extra == "lora"']
-    monkeypatch.setattr(doctor, "requires", lambda _: asked)
-    state, text = check_versions()
+    metadata = ["Metadata-Version: 2.1", "Name: abag", "Version: 9"]
+    metadata += [f"Requires-Dist: {requirement}" for requirement in asked]
+    (tmp_path / "abag-9.dist-info").mkdir()
+    (tmp_path / "abag-9.dist-info" / "METADATA").write_text("\n".join(metadata))
+    monkeypatch.syspath_prepend(tmp_path)
+    state, text = examined()["versions"]
     assert state == "FAIL"
     assert "numpy" in text
     assert "no-such-package missing" in text
@@ -80,9 +80,10 @@ def test_a_package_that_is_too_old_or_missing_fails(monkeypatch):
     [("os.fsync", "No space left"), ("pathlib.Path.open", "Read-only file system")],
 )
 def test_a_file_system_that_cannot_commit_fails(tmp_path, monkeypatch, call, reason):
-    monkeypatch.setattr(call, raising(OSError(errno.EIO, reason)))
-    state, text = check_folder(tmp_path, "set TMPDIR")
-    monkeypatch.undo()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(call, raising(OSError(errno.EIO, reason)))
+        state, text = examined()["temporary files"]
     assert state == "FAIL"
     assert reason in text
     assert "set TMPDIR to another folder" in text
@@ -91,7 +92,7 @@ def test_a_file_system_that_cannot_commit_fails(tmp_path, monkeypatch, call, rea
 
 def test_a_full_disk_fails_all_checks_of_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
-    checks = examined(store=tmp_path / "store", device="cpu")
+    checks = examined("--store", tmp_path / "store")
     for name in ("temporary files", "cache", "store"):
         assert checks[name][0] == "FAIL"
         assert "free some space" in checks[name][1]
@@ -100,23 +101,25 @@ def test_a_full_disk_fails_all_checks_of_folders(tmp_path, monkeypatch):
 def test_a_path_that_cannot_hold_a_store_fails(tmp_path):
     (tmp_path / "file").write_text("mine")
     for store in (tmp_path / "file", tmp_path / "file" / "store", tmp_path):
-        assert_found(examined(store=store, device="cpu")["store"], "FAIL", str(tmp_path))
+        assert_found(examined("--store", store)["store"], "FAIL", str(tmp_path))
 
 
 def test_a_drive_that_is_not_mounted_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(mounts, "COLAB_DRIVE", tmp_path)
-    assert_found(check_store(tmp_path / "MyDrive" / "store"), "FAIL", "no Drive is mounted")
+    mount_drives_at(monkeypatch, tmp_path)
+    store = tmp_path / "MyDrive" / "store"
+    assert_found(examined("--store", store)["store"], "FAIL", "no Drive is mounted")
 
 
-def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(monkeypatch, tmp_path):
+def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(tmp_path):
     (tmp_path / "version").write_text("NVRM")
-    monkeypatch.setattr(doctor, "NVIDIA_DRIVER", tmp_path / "version")
-    assert_found(check_device(CPU, requested="auto"), "FAIL", "install a build of torch for CUDA")
-    assert check_device(CPU, requested="cpu")[0] == "WARN"
+    found = check_device(CPU, requested="auto", driver=tmp_path / "version")
+    assert_found(found, "FAIL", "install a build of torch for CUDA")
+    assert check_device(CPU, requested="cpu", driver=tmp_path / "version")[0] == "WARN"
 
 
 def test_weights_that_are_neither_on_disk_nor_on_the_hub_fail(monkeypatch):
-    monkeypatch.setattr(doctor, "_hub_bytes", raising(OSError(errno.EHOSTUNREACH, "unreachable")))
+    unreachable = OSError(errno.EHOSTUNREACH, "unreachable")
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", raising(unreachable))
     assert_found(check_weights("nobody/nothing"), "FAIL", "hf download nobody/nothing")
 
 
@@ -140,9 +143,8 @@ def test_names_and_folders_that_are_not_encoders_fail(tmp_path):
         ("igt6", "not an alias and not an existing folder"),
         (str(tmp_path), "no config.json"),
     ):
-        assert_found(
-            examined(antibody_encoder=name, device="cpu")["antibody weights"], "FAIL", words
-        )
+        weights = examined("--antibody-encoder", name)["antibody weights"]
+        assert_found(weights, "FAIL", words)
     assert check_weights("composition")[0] == "PASS"
 
 
@@ -150,7 +152,7 @@ def test_names_and_folders_that_are_not_encoders_fail(tmp_path):
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_the_packed_path_agrees_with_the_reference_in_every_precision(kind, name, precision):
     plan = DevicePlan(torch.device("cpu"), precision, "")
-    distance, limit = doctor.measure_parity(find_checkpoint(name), kind, plan)
+    distance, limit = measure_parity(find_checkpoint(name), kind, plan)
     assert distance <= limit
 
 
@@ -183,24 +185,22 @@ def test_a_broken_kernel_fails_even_in_the_lowest_precision(monkeypatch, kind, n
 
 def test_an_encoder_that_cannot_be_run_fails_with_the_reason(monkeypatch):
     error = RuntimeError("CUDA error: no kernel image is available\nCompile with ...")
-    monkeypatch.setattr(attention, "grouped_sdpa", raising(error))
-    state, text = examined(device="cpu")["antigen encoder"]
+    monkeypatch.setattr(F, "scaled_dot_product_attention", raising(error))
+    state, text = examined(encoders=TINY_ENCODERS)["antigen encoder"]
     assert state == "FAIL"
     assert text == "CUDA error: no kernel image is available"
 
 
 def test_too_little_memory_for_the_reference_is_no_failure(monkeypatch):
-    monkeypatch.setattr(doctor, "load_encoder", raising(torch.OutOfMemoryError()))
-    assert_found(check_encoder(CPU, "antigen", "tiny-esm2"), "WARN", "not checked")
+    monkeypatch.setattr(F, "scaled_dot_product_attention", raising(torch.OutOfMemoryError()))
+    found = examined(encoders=TINY_ENCODERS)["antigen encoder"]
+    assert_found(found, "WARN", "not checked")
 
 
 def test_encoders_without_weights_are_checked_with_random_ones_and_say_so(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert_found(
-        check_encoder(CPU, "antigen", "esm2-650m"),
-        "PASS",
-        "random weights of esm2-650m's architecture",
-    )
+    found = examined("--antigen-encoder", "esm2-650m")["antigen encoder"]
+    assert_found(found, "PASS", "random weights of esm2-650m's architecture")
 
 
 def test_a_gpu_on_which_triton_does_not_work_is_a_warning(monkeypatch):
@@ -213,8 +213,15 @@ def test_a_gpu_on_which_triton_does_not_work_is_a_warning(monkeypatch):
 
 
 def test_a_file_system_that_garbles_files_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "write_bytes", lambda path, data: path.write_bytes(data[::-1]))
-    assert "not those written" in check_folder(tmp_path, "set TMPDIR")[1]
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    replace = Path.replace
+
+    def garble(path, target):
+        replace(path, target)
+        target.write_bytes(target.read_bytes()[::-1])
+
+    monkeypatch.setattr(Path, "replace", garble)
+    assert "not those written" in examined()["temporary files"][1]
 
 
 def test_sequences_in_a_local_spool_are_reported(tmp_path, monkeypatch):
@@ -225,4 +232,5 @@ def test_sequences_in_a_local_spool_are_reported(tmp_path, monkeypatch):
         out.add(np.zeros((3, 16), np.uint8), np.ones(3), {"mean": np.ones((3, 4), np.float16)})
         with pytest.raises(StoreUnreachable):
             out.close()
-    assert_found(check_store(tmp_path / "s"), "WARN", "3 sequences wait in a local spool")
+    found = examined("--store", tmp_path / "s")["store"]
+    assert_found(found, "WARN", "3 sequences wait in a local spool")

@@ -7,19 +7,29 @@ import pytest
 import torch
 import transformers
 from drawn import draw_chain
-from encoding import CPU, assert_close, batch_of, change_weights, distance, pooled, random_encoder
+from encoding import (
+    CPU,
+    FAMILIES,
+    TINY_CONFIG,
+    EncoderNotFound,
+    assert_close,
+    batch_of,
+    change_weights,
+    distance,
+    find_checkpoint,
+    identify,
+    load_encoder,
+    pack_spans,
+    pooled,
+    random_encoder,
+    save_random_checkpoint,
+)
 from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import EsmConfig, EsmModel, T5EncoderModel
 
-from abag.core.errors import EncoderError
-from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
-from abag.embed.encoders.identity import find_checkpoint, identify
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import pack_spans
-from abag.embed.weights import EncoderNotFound
+from abag import EncoderError
 
 RNG = np.random.default_rng(7)
 TOKENS = {  # of the authors: before the residues, the residues, after them

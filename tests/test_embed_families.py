@@ -8,20 +8,31 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from encoding import CPU, LayerStates, assert_close, pooling_of, random_encoder
+from drawn import demo_table
+from encoding import (
+    ALIASES,
+    CPU,
+    FAMILIES,
+    LayerStates,
+    assert_close,
+    family_of,
+    identify,
+    load_encoder,
+    pack_spans,
+    pool_tokens,
+    pooling_of,
+    random_encoder,
+    save_random_checkpoint,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shapes import SHAPES
 
 import abag
 from abag.core.messages import reporting
-from abag.embed.encoders.checkpoints import save_random_checkpoint
-from abag.embed.encoders.identity import identify
-from abag.embed.encoders.loading import load_encoder
 from abag.embed.families.family import Architecture, Family
-from abag.embed.families.registry import ALIASES, FAMILIES, Alias, family_of
-from abag.embed.packing import Vocabulary, number_tokens, pack_spans, pool_tokens
-from abag.head.data.demo import demo_table
+from abag.embed.families.registry import Alias
+from abag.embed.packing import Vocabulary, number_tokens
 
 FINGERPRINTS = {
     ("composition", "antibody"): "6f242c929e27d7fb25d300aecb856a2b",

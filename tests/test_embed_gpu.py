@@ -4,15 +4,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from encoding import change_weights
+from encoding import (
+    TINY_CONFIG,
+    change_weights,
+    identify,
+    load_encoder,
+    pack_spans,
+    plan_device,
+    save_random_checkpoint,
+)
 
-from abag.core.device import plan_device
 from abag.embed.encode import encode_stream
-from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
-from abag.embed.encoders.identity import identify
-from abag.embed.encoders.loading import load_encoder
 from abag.embed.kernels.cublaslt import wide_products
-from abag.embed.packing import pack_spans
 
 pytestmark = pytest.mark.gpu
 WIDE = {

@@ -5,17 +5,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from encoding import FAMILIES, DevicePlan, TokenSpan, load_encoder, pack_spans
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import in_ci
 
-from abag.core.device import DevicePlan
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.registry import FAMILIES
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention, dense_bias, group_lengths
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing import TokenSpan, pack_spans
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NEAR = 1e-5 if HERE.type == "cpu" else 2e-3  # a GPU multiplies fp32 in TF32

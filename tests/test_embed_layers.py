@@ -3,16 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from drawn import TINY
-from encoding import CPU, batch_of, pooled_layers, random_encoder
+from drawn import TINY, demo_table
+from encoding import CPU, FAMILIES, batch_of, load_encoder, pooled_layers, random_encoder
+from stores import merge
 
 import abag
-from abag.core.errors import EncoderError, OptionError, StoreError
-from abag.embed.embed import embed_table
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.registry import FAMILIES
-from abag.embed.store.maintenance import merge
-from abag.head.data.demo import demo_table
+from abag import EncoderError, OptionError, StoreError, embed_table
 
 
 @pytest.fixture
@@ -51,7 +47,7 @@ def test_a_store_continues_with_its_own_layers_and_refuses_others(table, tmp_pat
     store = tmp_path / "store"
     embed_table(table, store, limit=5, layers=(1,), **TINY)
     before = sorted(store.rglob("*.h5"))
-    with pytest.raises(StoreError, match=r"begun with --layers 1, but --layers 2 "):
+    with pytest.raises(StoreError, match=r"begun with layers=1, but layers=2 "):
         embed_table(table, store, layers=(2,), **TINY)
     assert sorted(store.rglob("*.h5")) == before
     embed_table(table, store, **TINY)
@@ -62,7 +58,7 @@ def test_a_store_continues_with_its_own_layers_and_refuses_others(table, tmp_pat
 
 def test_a_store_without_layers_says_how_to_get_them(table, tmp_path):
     embed_table(table, tmp_path / "store", **TINY)
-    with pytest.raises(StoreError, match="begun with --layers none, but --layers"):
+    with pytest.raises(StoreError, match="begun with layers none, but layers=1"):
         embed_table(table, tmp_path / "store", layers=(1,), **TINY)
     opened = abag.open_store(tmp_path / "store")
     with pytest.raises(StoreError, match=r"'mean@1' is not stored.*--layers 1 into"):
@@ -75,7 +71,7 @@ def test_each_encoder_uses_the_layers_it_has_and_a_layer_of_neither_is_an_error(
     opened = abag.open_store(tmp_path / "store")
     assert opened.folder("antigen").poolings == ("mean",)
     assert "mean@1" in opened.folder("antibody").poolings
-    with pytest.raises(OptionError, match=r"--layers 3: tiny-igt5 has 2 and composition has 0"):
+    with pytest.raises(OptionError, match=r"layers=3: tiny-igt5 has 2 and composition has 0"):
         embed_table(table, tmp_path / "new", layers=(3,), **mixed)
     with pytest.raises(EncoderError, match="FAESM returns the last layer only"):
         embed_table(table, tmp_path / "new", layers=(1,), antigen_backend="faesm", **TINY)

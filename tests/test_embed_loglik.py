@@ -9,25 +9,28 @@ import pandas as pd
 import pytest
 import torch
 import transformers
-from drawn import TINY, draw_chain
-from encoding import CPU, change_weights
+from drawn import TINY, demo_table, draw_chain
+from encoding import (
+    CPU,
+    FAMILIES,
+    change_weights,
+    find_checkpoint,
+    identify,
+    load_encoder,
+    pack_spans,
+    plan_device,
+    save_random_checkpoint,
+)
 from invoke import one_line, run
+from safetensors.torch import load_file
+from stores import merge
 from test_embed_checkpoints import class_of, make_model, save
 from transformers import BertConfig, BertForMaskedLM, EsmForMaskedLM, EsmModel
 
 import abag
-from abag.core.device import plan_device
-from abag.core.errors import EncoderError, StoreError
-from abag.embed.encoders import heads
-from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
+from abag import EncoderError, StoreError
 from abag.embed.encoders.heads import head_digest, load_head
-from abag.embed.encoders.identity import identify
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import pack_spans
 from abag.embed.sequences.chains import RESIDUES
-from abag.embed.store.maintenance import merge
-from abag.head.data.demo import demo_table
 
 RNG = np.random.default_rng(11)
 CLASSES = {
@@ -177,8 +180,7 @@ def test_scores_of_few_tokens_at_a_time_give_the_same_values(monkeypatch):
     whole = head.log_probabilities(hidden_TD, ids_T)
     scores = head.scores
     monkeypatch.setattr(head, "scores", lambda x_TD: sizes.append(len(x_TD)) or scores(x_TD))
-    monkeypatch.setattr(heads, "CHUNK_TOKENS", 7)
-    torch.testing.assert_close(head.log_probabilities(hidden_TD, ids_T), whole)
+    torch.testing.assert_close(head.log_probabilities(hidden_TD, ids_T, chunk_tokens=7), whole)
     assert max(sizes) == 7
     assert sum(sizes) == len(ids_T)
 
@@ -334,7 +336,7 @@ def test_embeddings_that_are_not_tied_are_read_as_config_json_says(tmp_path):
     assert head_digest(checkpoint) != tied
     hidden = torch.randn(4, 64)
     scores = load_head(checkpoint, CPU).scores(hidden)
-    bias = load_head(checkpoint, CPU)._bias
+    bias = load_file(folder / "model.safetensors")["lm_head.bias"]
     assert torch.allclose((scores - bias).std(1), torch.zeros(4), atol=1e-4)
 
 

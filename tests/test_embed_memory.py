@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from encoding import FAMILIES
 from shapes import SHAPES
 
 from abag.embed.encoders.checkpoints import draw_weights
-from abag.embed.families.registry import FAMILIES
 
 GIB = 2**30
 LOAD = """

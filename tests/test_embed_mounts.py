@@ -7,14 +7,14 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from stores import StoreUnreachable, mount_drives_at, set_patience
 
-from abag.embed.store import filesystem
-from abag.embed.store.filesystem import StoreUnreachable, attempts
-from abag.embed.store.store import open_store
+from abag import open_store
+from abag.embed.store.filesystem import attempts
 
 
 def test_a_store_for_a_drive_that_is_not_mounted_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(filesystem, "COLAB_DRIVE", tmp_path / "drive")
+    mount_drives_at(monkeypatch, tmp_path / "drive")
     store = tmp_path / "drive" / "MyDrive" / "store"
     with pytest.raises(StoreUnreachable, match=r"no Drive is mounted.*drive\.mount"):
         open_store(store, create=True)
@@ -28,8 +28,8 @@ def away(times, code):
     return Mock(side_effect=chain(repeat(OSError(code, os.strerror(code)), times), ["here"]))
 
 
-def access(act, **options):
-    for attempt in attempts(Path("/store"), **options):
+def access(act):
+    for attempt in attempts(Path("/store")):
         with attempt:
             answer = act()
     return answer
@@ -37,14 +37,14 @@ def access(act, **options):
 
 @pytest.fixture(autouse=True)
 def _no_delay(monkeypatch):
-    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.0)
+    set_patience(monkeypatch, first_pause_s=0.0)
 
 
 @pytest.mark.parametrize(("seconds", "reports"), [(0.0, 1), (5.0, 0)])
 def test_a_file_system_that_fails_is_tried_again_and_a_long_wait_is_reported_once(
     monkeypatch, seconds, reports, said
 ):
-    monkeypatch.setattr(filesystem, "REPORT_SECONDS", seconds)
+    set_patience(monkeypatch, report_s=seconds)
     assert access(away(3, errno.ENOTCONN)) == "here"
     assert len(said) == reports
 
@@ -55,8 +55,3 @@ def test_a_permanent_error_is_raised_at_once(code):
     with pytest.raises(StoreUnreachable, match=os.strerror(code)):
         access(act)
     assert act.call_count == 1
-
-
-def test_a_file_system_is_not_tried_for_ever():
-    with pytest.raises(StoreUnreachable, match="not connected"):
-        access(away(10**9, errno.ENOTCONN), seconds=0.05)

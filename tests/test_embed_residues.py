@@ -9,17 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from drawn import TINY, draw_chain
-from encoding import assert_close
+from drawn import TINY, demo_table, draw_chain
+from encoding import assert_close, find_checkpoint, plan_device
+from faults import change_encoders, forbid_encoders
 from invoke import one_line
 from transformers import EsmModel, T5EncoderModel
 
 import abag
-from abag.core.device import plan_device
-from abag.core.errors import DeviceError, EncoderError, OptionError, OutputError
-from abag.embed.encoders import loading
-from abag.embed.encoders.identity import find_checkpoint
-from abag.head.data.demo import demo_table
+from abag import DeviceError, EncoderError, OptionError, OutputError
 
 RNG = np.random.default_rng(3)
 ESM_IDS = dict(zip("LAGVSERTIDPKQNFYMHWCX", range(4, 25), strict=True))
@@ -172,7 +169,7 @@ def test_a_second_run_writes_only_what_is_missing_or_damaged(table, tmp_path):
 
 def test_a_full_disk_is_refused_before_anything_is_encoded(table, tmp_path, monkeypatch, said):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
-    monkeypatch.setattr(loading, "load_encoder", None)
+    forbid_encoders(monkeypatch)
     words = r'needs 6\.\d MB for residue vectors, and 1\.0 MB are free.*dtype="float16", limit'
     with pytest.raises(OutputError, match=words) as caught:
         abag.export_residues(table, tmp_path / "out", **TINY, dtype="float32", progress=True)
@@ -241,26 +238,15 @@ def test_a_write_that_fails_is_one_line_and_the_earlier_files_stay(table, tmp_pa
     assert again["antibodies"]["written"] == again["antibodies"]["files"] - 2
 
 
-def change_encoders(monkeypatch, change):
-    """Let `change` make other vectors of a batch, or raise."""
-    real = loading.load_encoder
-
-    def changed(*args, **options):
-        encoder = real(*args, **options)
-        return lambda batch: change(batch, encoder(batch))
-
-    monkeypatch.setattr(loading, "load_encoder", changed)
-
-
 def test_residues_survive_batches_that_do_not_fit(table, monkeypatch):
     expected = encoded(table)
     sizes = []
 
-    def full(batch, hidden_TD):
+    def full(encode, batch):
         sizes.append(len(batch.ids))
         if sizes[-1] > 700:
             raise torch.OutOfMemoryError
-        return hidden_TD
+        return encode(batch)
 
     change_encoders(monkeypatch, full)
     ours = encoded(table)
@@ -274,7 +260,7 @@ def test_residues_survive_batches_that_do_not_fit(table, monkeypatch):
 
 
 def test_a_value_that_float16_cannot_hold_is_refused_by_row(monkeypatch):
-    change_encoders(monkeypatch, lambda _, hidden_TD: hidden_TD * 1e6)
+    change_encoders(monkeypatch, lambda encode, batch: encode(batch) * 1e6)
     table = pd.DataFrame({"antigen": ["MKT"]})
     residues = abag.residues(table, kind="antigen", antigen_encoder="tiny-esm2")
     with pytest.raises(EncoderError, match=r"row 1: antigen MKT: .* Give --dtype float32"):

@@ -6,27 +6,24 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from drawn import COMPOSITION, TINY
+from drawn import COMPOSITION, TINY, demo_table
 from embedding import assert_same_vectors, start_embed, wait_for_shards
-from encoding import change_weights
+from encoding import change_weights, find_checkpoint
+from faults import change_encoders, forbid_encoders
 from invoke import PLAIN_ENCODERS, TINY_ENCODERS, one_line
 from marks import in_ci
+from stores import open_shard
 
 import abag
-from abag.core.errors import DeviceError, EncoderError
+from abag import DeviceError, EncoderError, embed_table
 from abag.core.files import host_name
-from abag.embed import encode as encode_module
-from abag.embed.embed import embed_table
-from abag.embed.encoders import identity as identity_module
-from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.sequences.chains import antibody, keys_array
-from abag.embed.store.shard import open_shard
-from abag.head.data.demo import demo_table
 
 
 @pytest.fixture
@@ -79,7 +76,7 @@ def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
 
 
 def test_a_table_is_refused_before_an_encoder_is_loaded(table, tmp_path, monkeypatch):
-    monkeypatch.setattr(encode_module, "load_encoder", lambda *_: pytest.fail("was loaded"))
+    forbid_encoders(monkeypatch)
     table.loc[29, "antigen"] = "MK*"
     with pytest.raises(abag.AbagError, match="row 30"):
         embed_table(table, tmp_path / "store", **TINY)
@@ -179,7 +176,7 @@ def test_a_refusal_of_one_encoder_makes_no_folder_for_the_other(table, tmp_path)
     encoders = {"antibody_encoder": "composition", "antigen_encoder": "tiny-esm2"}
     embed_table(table, tmp_path / "store", limit=5, layers=(1,), **encoders)
     before = content(tmp_path)
-    with pytest.raises(abag.AbagError, match="begun with --layers 1"):
+    with pytest.raises(abag.AbagError, match="begun with layers=1"):
         embed_table(table, tmp_path / "store", layers=(2,), **TINY)
     assert content(tmp_path) == before
 
@@ -198,35 +195,37 @@ def test_an_antigen_encoder_that_cannot_be_loaded_is_refused_before_antibodies_a
     assert re.search(name + match, line), line
 
 
-def test_each_encoder_is_found_identified_and_checked_once(table, tmp_path, monkeypatch):
-    calls = []
-    for name in ("find_checkpoint", "weights_digest", "vocabulary_of"):
-        step = getattr(identity_module, name)
-        monkeypatch.setattr(
-            identity_module,
-            name,
-            lambda x, name=name, step=step: (calls.append(name), step(x))[1],
-        )
-    embed_table(table, tmp_path / "store", "tiny-igt5", "tiny-esm2")
-    assert calls == ["find_checkpoint", "weights_digest", "vocabulary_of"] * 2
+def test_each_encoder_is_identified_and_checked_once(table, tmp_path, monkeypatch):
+    folders = [
+        shutil.copytree(find_checkpoint(name).folder, tmp_path / name)
+        for name in ("tiny-igt5", "tiny-esm2")
+    ]
+    read_paths = []
+    read_text = Path.read_text
+
+    def noted(path, **options):
+        read_paths.append(path)
+        return read_text(path, **options)
+
+    monkeypatch.setattr(Path, "read_text", noted)
+    embed_table(table, tmp_path / "store", *map(str, folders))
+    once = [folder / name for folder in folders for name in ("config.json", "vocab.json")]
+    assert [path for path in read_paths if path.parent in folders] == once
 
 
 @pytest.mark.parametrize(
     ("value", "match"),
-    [(float("nan"), "returned NaN or infinity.*fp32"), (7e4, "exceeds .* --store-dtype float32")],
+    [(float("nan"), "returned NaN or infinity.*fp32"), (7e4, 'exceeds .* store_dtype="float32"')],
 )
 def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
     table, tmp_path, monkeypatch, value, match
 ):
-    class Broken:
-        width = 4
+    def broken(_encode, batch):
+        out = torch.ones(len(batch.ids), 4)
+        out[batch.offsets[2] : batch.offsets[3]] = value
+        return out
 
-        def __call__(self, batch):
-            out = torch.ones(len(batch.ids), 4)
-            out[batch.offsets[2] : batch.offsets[3]] = value
-            return out
-
-    monkeypatch.setattr(encode_module, "load_encoder", lambda *_a, **_k: Broken())
+    change_encoders(monkeypatch, broken)
     with pytest.raises(EncoderError, match=f"row [0-9]+: antibody .*{match}"):
         embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
 
@@ -283,25 +282,19 @@ def test_a_list_of_skipped_rows_replaces_no_other_file(table, tmp_path):
     with pytest.raises(abag.AbagError, match="already exists and is not a list of skipped rows"):
         embed_table(table, tmp_path / "store", **TINY, bad_rows="skip", skipped=other)
     assert other.read_text() == "a,b\n"
-    with pytest.raises(abag.AbagError, match="--skipped: no row is skipped"):
+    with pytest.raises(abag.AbagError, match=r"^skipped: no row is skipped"):
         embed_table(table, tmp_path / "store", **TINY, skipped=tmp_path / "skipped.csv")
 
 
 def raise_for(monkeypatch, is_large, error):
     """Let every encoder raise an error for batches that are too large."""
-    real = encode_module.load_encoder
 
-    def small(*args, **kwargs):
-        encoder = real(*args, **kwargs)
+    def small(encode, batch):
+        if is_large(batch):
+            raise error
+        return encode(batch)
 
-        def call(batch):
-            if is_large(batch):
-                raise error
-            return encoder(batch)
-
-        return call
-
-    monkeypatch.setattr(encode_module, "load_encoder", small)
+    change_encoders(monkeypatch, small)
 
 
 def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
-from abag.core.errors import AbagError, ColumnError, SequenceError
+from abag import AbagError, ColumnError, SequenceError
 from abag.embed.sequences.chains import NO_SEQUENCE, antibody, antigen, keys_array
 from abag.embed.sequences.domains import UnsureDomains
 from abag.embed.sequences.pairs import read_pairs

@@ -5,16 +5,23 @@ import json
 import numpy as np
 import pytest
 import torch
-from encoding import CPU, LayerStates, assert_close, batch_of, change_weights
+from encoding import (
+    CPU,
+    FAMILIES,
+    EncoderNotFound,
+    LayerStates,
+    assert_close,
+    batch_of,
+    change_weights,
+    find_checkpoint,
+    identify,
+    load_encoder,
+    save_random_checkpoint,
+)
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaModel
 
-from abag.core.errors import EncoderError
-from abag.embed.encoders.checkpoints import save_random_checkpoint
-from abag.embed.encoders.identity import find_checkpoint, identify
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.registry import FAMILIES
-from abag.embed.weights import EncoderNotFound
+from abag import EncoderError
 
 CHAIN = "ACDEFGHIKLMNPQRSTVWYX" * 9
 NAMES = {  # tensors of each layer: in transformers' Llama, in AMPLIFY, in gLM2

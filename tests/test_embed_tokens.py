@@ -15,14 +15,19 @@ import sentencepiece
 import tokenizers
 import transformers
 from ablang2.models.ablang2.tokenizers import ABtokenizer
+from encoding import (
+    FAMILIES,
+    TokenSpan,
+    find_checkpoint,
+    identify,
+    save_random_checkpoint,
+    vocabulary_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.core.errors import EncoderError
-from abag.embed.encoders.checkpoints import save_random_checkpoint
-from abag.embed.encoders.identity import find_checkpoint, identify, vocabulary_of
-from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import Layout, TokenSpan, fill_batches, longest_first
+from abag import EncoderError
+from abag.embed.packing import Layout, fill_batches, longest_first
 from abag.embed.sequences.chains import RESIDUES
 
 T5, ESM, BERT = (FAMILIES[name].vocabulary for name in ("t5", "esm", "bert"))

@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from drawn import demo_table
 from faults import raising
 from invoke import PLAIN_ENCODERS
 from marks import in_ci
 
+from abag import open_store
 from abag.core.cache import cache_dir
 from abag.core.messages import printable
-from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
 
 
 @pytest.fixture

@@ -8,17 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from invoke import one_line, run
+from reading import read_labels
 from safetensors.numpy import load_file, save_file
 from sklearn.linear_model import LinearRegression
 
 import abag
-from abag.core.errors import ColumnError
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.feature_checks import with_feature_columns
+from abag import ColumnError
 from abag.head.data.feature_scaling import FeatureScaling, PairFeatures
-from abag.head.data.features import read_cells
-from abag.head.data.label_options import LabelOptions, PairColumnOptions
-from abag.head.data.labels import label_pairs, read_pairs
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import record_digest
 
@@ -164,9 +160,7 @@ def test_replicates_have_the_mean_of_their_numbers_and_categories_keep_pairs_apa
             "lab": ["a", "a", "a", "b", "b"],
         }
     )
-    named = PairColumnOptions(features=("ddg",), categories=("lab",))
-    pairs = label_pairs(read_pairs(frame), LabelOptions(), named=named)
-    pairs = with_feature_columns(pairs, named, {})
+    pairs = read_labels(frame, **COLUMNS)
     averaged = pd.DataFrame(
         {"pkd": pairs.pkd, "ddg": pairs.cells.numbers_RF[:, 0], "lab": pairs.cells.words_RG[:, 0]}
     )
@@ -284,12 +278,11 @@ def test_categories_are_the_same_however_a_file_writes_them(tmp_path, planted):
 
 
 def test_categories_of_truth_values_are_those_of_text():
-    frame = pd.DataFrame({"soluble": [True, False]})
-    text = pd.DataFrame({"soluble": ["TRUE", " false"]})
-    categories = [
-        read_cells(source, (), ("soluble",), "t", "w").words_RG.tolist() for source in (frame, text)
-    ]
-    assert categories[0] == categories[1] == [["True"], ["False"]]
+    frame = drawn.draw_pairs(4, 1)
+    for cells in ([True, False, True, False], ["TRUE", " false", "true", "False"]):
+        pairs = read_labels(frame.assign(soluble=cells), categories=("soluble",))
+        words = dict(zip(pairs.row.tolist(), pairs.cells.words_RG[:, 0], strict=True))
+        assert words == {0: "True", 1: "False", 2: "True", 3: "False"}
 
 
 def test_a_sweep_searches_with_features(planted):
@@ -308,7 +301,7 @@ def test_evaluate_reads_the_features_of_a_table(planted, fitted):
 def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
     from safetensors.torch import load_file
 
-    from abag.core.errors import DamagedFile
+    from abag import DamagedFile
     from abag.head.prediction.bundle import WEIGHTS, record_digest
 
     folder = planted.at / "fitted" / "predictor"
@@ -448,34 +441,6 @@ def test_scikit_learn_reads_likelihoods(likely):
 # ---- refusals ------------------------------------------------------------------------------------
 
 
-def read(planted, change=None, **named):
-    table = planted.train if change is None else planted.train.assign(**change)
-    options = PairColumnOptions(**named)
-    pairs = label_pairs(read_pairs(table, TableOptions()), LabelOptions(), named=options)
-    return with_feature_columns(pairs, options, {})
-
-
-@pytest.mark.parametrize(
-    ("change", "named", "words"),
-    [
-        ({"ddg": 1.5}, {"features": ("ddg",)}, "'ddg' is 1.5 in every labelled row"),
-        ({"ddg": np.nan}, {"features": ("ddg",)}, "'ddg' has no number in any labelled row"),
-        ({"ddg": np.inf}, {"features": ("ddg",)}, "column ddg: inf .*expected a finite number"),
-        ({}, {"features": ("lab",)}, "column lab: '[ABC]' .*--categories"),
-        ({"ddg": ["0,5", *range(1, TRAINED)]}, {"features": ("ddg",)}, "row 1, .*'0,5'.* Fix or"),
-        ({}, {"features": ("ddgs",)}, "no column 'ddgs', .*Did you mean 'ddg'"),
-        ({}, {"features": ("pKd",)}, "column 'pKd' is the label"),
-        ({}, {"categories": ("heavy",)}, "column 'heavy' is the heavy column"),
-        ({"lab": "A"}, {"categories": ("lab",)}, "'lab' is 'A' in every labelled row"),
-        ({"lab": range(TRAINED)}, {"categories": ("lab",)}, "another value in every pair"),
-    ],
-)
-def test_columns_that_cannot_be_features_are_refused(planted, change, named, words):
-    with pytest.raises(ColumnError, match=words) as refused:
-        read(planted, change, **named)
-    assert "\n" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("named", "words"),
     [
@@ -488,14 +453,14 @@ def test_columns_that_cannot_be_features_are_refused(planted, change, named, wor
 )
 def test_options_that_name_no_columns_are_refused(named, words):
     with pytest.raises(abag.AbagError, match=words):
-        PairColumnOptions(**named)
+        abag.PlanOptions(**named)
 
 
 @pytest.mark.parametrize("name", ["pkd_copy", "kd_copy"])
-def test_a_feature_that_is_the_label_is_reported(planted, capsys, name):
+def test_a_feature_that_is_the_label_is_reported(planted, name):
     copies = {"pkd_copy": planted.train["pKd"] + 1, "kd_copy": 10.0 ** -planted.train["pKd"]}
-    read(planted, {"other": copies[name]}, features=("other",))
-    assert "it may be the label itself" in capsys.readouterr().err
+    planned = abag.plan(planted.train.assign(other=copies[name]), features=("other",))
+    assert any("it may be the label itself" in line for line in planned["beside"])
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import draw_pairs, labelled, write_vectors
+from reading import read_sequences
 from sklearn.linear_model import RidgeCV
 
 import abag
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
+from abag import open_store
 from abag.head.data.feature_scaling import PairFeatures
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors
@@ -30,7 +30,7 @@ def planted(tmp_path_factory):
     frame["ddg"] = rng.normal(20, 5, len(frame))
     frame["pKd"] = 8 + frame["ddg"] / 5 + 0.5 * rng.normal(size=len(frame))
     store = open_store(at / "store", create=True)
-    for kind, unique in read_pairs(frame).sequences.items():
+    for kind, unique in read_sequences(frame).sequences.items():
         vectors = rng.normal(size=(len(unique.keys), 6)).astype(np.float32)
         write_vectors(store, kind, unique.keys, vectors)
     return at, frame.iloc[:TRAINED], frame.iloc[TRAINED:]

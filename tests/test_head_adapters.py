@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import draw_chain, draw_chains
-from heads import read_labelled, sequence_keys, split_pairs, store_vectors
+from heads import read_labels, sequence_keys, splits_of, store_vectors
 
 import abag
 from abag import SplitError
@@ -50,8 +50,8 @@ def make_store(path, table, trained, validated=None):
 
 def parts_of(table, **options):
     """Split as fit will; return the rows of each part."""
-    pairs = read_labelled(table)
-    (split,) = split_pairs(pairs, **options)
+    pairs = read_labels(table)
+    (split,) = splits_of(pairs, **options)
     return {
         n: table.iloc[pairs.row[split.part == i]] for i, n in enumerate(("train", "val", "test"))
     }
@@ -59,8 +59,8 @@ def parts_of(table, **options):
 
 def written_split(table, path, **options):
     """Write the split of `parts_of`; return the option that names it."""
-    pairs = read_labelled(table)
-    split_frame(pairs, split_pairs(pairs, **options)).to_parquet(path, index=False)
+    pairs = read_labels(table)
+    split_frame(pairs, splits_of(pairs, **options)).to_parquet(path, index=False)
     return f"file={path}"
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from chunks import set_sizes
 from drawn import RESIDUES, draw_chains
 from heads import (
     MODELS,
@@ -18,11 +19,10 @@ from heads import (
     TrainingRows,
     fitted_models,
     inner_folds,
-    read_labelled,
-    split_pairs,
+    read_labels,
+    splits_of,
     with_cluster_numbers,
 )
-from limits import set_limits
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import abag
@@ -69,7 +69,7 @@ def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, no
     antigen_of = {a: rng.normal(size=4) for a in sorted(set(frame["antigen"]))}
     pkd = 8 + frame["heavy"].map(lambda h: antibody_of[h][0]) + rng.normal(0, noise, len(frame))
     pkd += antigen_effect * frame["antigen"].map(lambda a: antigen_of[a][0])
-    pairs = read_labelled(frame.assign(pkd=pkd))
+    pairs = read_labels(frame.assign(pkd=pkd))
     table = pairs.table
     antibody_ND = np.array([antibody_of[heavy] for heavy, _ in table.antibodies.chains], np.float32)
     antigen_ND = np.array([antigen_of[chain] for (chain,) in table.antigens.chains], np.float32)
@@ -107,7 +107,7 @@ def ridge(blocks, pkd, fit_rows, fold):
 
 @pytest.mark.parametrize("width", [5, 80])
 def test_ridge_equals_the_normal_equations_on_one_row_a_pair(width, monkeypatch):
-    set_limits(monkeypatch, ridge_strengths=np.array([0.3]), ridge_rows=7)
+    set_sizes(monkeypatch, ridge_strengths=np.array([0.3]), ridge_rows=7)
     rng = np.random.default_rng(0)
     left = rng.normal(size=(20, width))
     right = rng.normal(size=(15, 3))
@@ -158,7 +158,7 @@ def test_a_small_ridge_uses_one_thread_and_a_large_one_all(limit, threads, monke
         return real(*inputs)
 
     monkeypatch.setattr(NormalEquations, "solve", record)
-    set_limits(monkeypatch, parallel_columns=limit)
+    set_sizes(monkeypatch, parallel_columns=limit)
     pairs, *vectors = planted()
     with threadpool_limits(2, user_api="blas"):
         predict_compared(inputs_of(pairs, random_split(pairs.antibody, pairs.antigen, 0), *vectors))
@@ -182,7 +182,7 @@ def test_baselines_use_only_exact_training_labels():
 
 def test_the_antigen_mean_is_undefined_where_every_antigen_is_new():
     pairs, antibody_ND, antigen_ND = planted()
-    cold = split_pairs(pairs, split="antigen")[0]
+    cold = splits_of(pairs, split="antigen")[0]
     predicted = predict_baselines(inputs_of(pairs, cold, antibody_ND, antigen_ND))["antigen_mean"]
     assert np.isnan(predicted[cold.rows(TEST)]).all()
     warm = random_split(pairs.antibody, pairs.antigen, 0)
@@ -208,7 +208,7 @@ def test_constant_inputs_and_a_single_antigen_give_finite_predictions():
 def test_the_assay_mean_applies_to_tables_with_an_assay_column():
     pairs, antibody_ND, antigen_ND = planted()
     frame = pairs.table.frame.assign(assay=lambda f: np.where(f["pkd"] > 8, "spr", "elisa"))
-    named = read_labelled(frame)
+    named = read_labels(frame)
     split = random_split(named.antibody, named.antigen, 0)
     predicted = predict_baselines(inputs_of(named, split, antibody_ND, antigen_ND))["assay_mean"]
     assert len(np.unique(predicted.round(6))) == 2
@@ -227,7 +227,7 @@ def families(*lengths):
             letters[at] = rng.choice(RESIDUES, len(at))
             pkd = 9 - 0.5 * (letters != parent).sum() + 0.01 * rng.normal()
             rows.append({"heavy": "".join(letters), "antigen": "ACDEFGHIKLMN", "pkd": pkd})
-    pairs = read_labelled(pd.DataFrame(rows))
+    pairs = read_labels(pd.DataFrame(rows))
     x_ND = np.array([[len(heavy)] for heavy, _ in pairs.table.antibodies.chains], np.float32)
     pairs = with_cluster_numbers(pairs)
     split = random_split(pairs.antibody, pairs.antigen, 0)
@@ -259,7 +259,7 @@ def test_nearest_antibodies_are_left_out_of_large_tables(monkeypatch):
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
     every = set(predict_compared(inputs_of(pairs, split, antibody_ND, antigen_ND)))
-    set_limits(monkeypatch, compared_antibodies=1)
+    set_sizes(monkeypatch, compared_antibodies=1)
     left = set(predict_compared(inputs_of(pairs, split, antibody_ND, antigen_ND)))
     assert every - left == {"nearest_antibody"}
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from chunks import set_sizes
 from drawn import labelled
 from heads import (
     MODELS,
@@ -16,7 +17,6 @@ from heads import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limits import set_limits
 from scipy.stats import multivariate_normal
 
 from abag.head.models.gaussian_process import (
@@ -81,7 +81,7 @@ def plain_noise(training, rows, noise=0.05):
 
 
 def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
-    set_limits(monkeypatch, kernel_scales=(0.3,), kernel_products=(0.4,), kernel_noises=(0.05,))
+    set_sizes(monkeypatch, kernel_scales=(0.3,), kernel_products=(0.4,), kernel_noises=(0.05,))
     training = make_training()
     fit = fit_gaussian_process(training, "error")
     kernel = plain_kernel(training, 0.3, 0.4)
@@ -117,7 +117,7 @@ def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
 def test_all_pairs_as_inducing_points_give_the_exact_fit(monkeypatch):
     training = make_training(200, train=150, antibodies=100)
     exact = fit_gaussian_process(training, "error")
-    set_limits(monkeypatch, exact_pairs=100, variance_pairs=149)
+    set_sizes(monkeypatch, exact_pairs=100, variance_pairs=149)
     inducing = fit_gaussian_process(training, "error")
     assert inducing.settings.scale == exact.settings.scale
     vectors = training.vectors
@@ -127,7 +127,7 @@ def test_all_pairs_as_inducing_points_give_the_exact_fit(monkeypatch):
 
 def test_a_large_table_keeps_only_its_inducing_pairs(monkeypatch):
     training = make_training(400, train=300, antibodies=100)
-    set_limits(monkeypatch, exact_pairs=100, inducing_pairs=60, variance_pairs=40)
+    set_sizes(monkeypatch, exact_pairs=100, inducing_pairs=60, variance_pairs=40)
     fit = fit_gaussian_process(training, "error")
     assert len(fit.weight) == 60
     assert fit.root.shape == (40, 40)
@@ -167,7 +167,7 @@ def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
 
 @pytest.mark.parametrize("antibodies", [3, 30])
 def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, monkeypatch):
-    set_limits(monkeypatch, ridge_strengths=np.array([0.3]))
+    set_sizes(monkeypatch, ridge_strengths=np.array([0.3]))
     training = make_training(antibodies=antibodies)
     fit = fit_linear(training)
     vectors = training.vectors
@@ -199,7 +199,7 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
 
 @pytest.mark.parametrize("train", [40, 90])
 def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, train):
-    set_limits(monkeypatch, search_pairs=60)  # all pairs choose the kernel, or only some
+    set_sizes(monkeypatch, search_pairs=60)  # all pairs choose the kernel, or only some
     tried = []
     factorise = SolvedKernels.factorise
 
@@ -223,7 +223,7 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
 
 
 def test_two_processes_that_choose_the_same_kernel_and_noise_are_solved_once(monkeypatch):
-    set_limits(monkeypatch, kernel_scales=(0.3,), kernel_products=(1 / 3,), kernel_noises=(0.2,))
+    set_sizes(monkeypatch, kernel_scales=(0.3,), kernel_products=(1 / 3,), kernel_noises=(0.2,))
     training = make_training()
     first, second = (fit_gaussian_process(training, c) for c in ("error", "evidence"))
     assert first.weight is second.weight

@@ -5,11 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from chunks import keep_tables_on_host, train_without_bootstrap
 from drawn import fill_store, labelled, lines_of, planted_table
 from heads import TEST, TRAIN, VALIDATION, PairVectors, Split
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limits import keep_tables_on_host, train_without_bootstrap
 
 import abag
 from abag import FitConfig

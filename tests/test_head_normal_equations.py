@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from chunks import set_sizes
 from hypothesis import given
 from hypothesis import strategies as st
-from limits import set_limits
 from threadpoolctl import threadpool_info
 
 from abag.core.cores import limit_blas
@@ -53,7 +53,7 @@ def test_a_ridge_of_other_labels_equals_one_that_is_factorised_for_them(
     inputs = blocks, rows, np.arange(70) % folds, None
     weight = rng.uniform(0.3, 2, 70) if is_weighted else None
     ridge = Ridge(*inputs, weight)
-    set_limits(monkeypatch, reduced_columns=0)
+    set_sizes(monkeypatch, reduced_columns=0)
     plain = Ridge(*inputs, weight)
     for pkd in rng.normal(8, 1, (3, 90)):
         refitted = ridge.fit(pkd)

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_sizes
 from drawn import COMPOSITION, RESIDUES
 from heads import PairVectors, TrainingRows, reloaded
 from hypothesis import given
 from hypothesis import strategies as st
-from limits import set_limits
 from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
@@ -260,7 +260,7 @@ def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, l
 
 
 def test_too_many_antibodies_for_a_ridge_are_refused_before_anything_is_written(case, monkeypatch):
-    set_limits(monkeypatch, one_hot_products=1000)
+    set_sizes(monkeypatch, one_hot_products=1000)
     with pytest.raises(TrainingError, match="training antibodies; expected few enough"):
         abag.fit(case.frame, case.store, case.at / "refused", head="one_hot_ridge", **QUICK)
     assert not (case.at / "refused").exists()

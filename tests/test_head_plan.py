@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import draw_chain, draw_chains
-from heads import MODELS, read_labelled
+from heads import MODELS, read_labels
 
 from abag import plan
 from abag.embed.families.registry import guess_family
@@ -109,7 +109,7 @@ def test_pairs_are_counted_as_fit_counts_them():
     frame = table(40).assign(censored="")
     bounds = frame.iloc[:8].assign(censored=[">", "<", ">", "<"] * 2)  # of pairs with exact labels
     frame = pd.concat([frame, frame.iloc[10:13], bounds, bounds.iloc[:3]])
-    pairs = read_labelled(frame)
+    pairs = read_labels(frame)
     labels = plan(frame)["labels"]
     assert labels["pairs"] == len(pairs) == 48
     assert labels["duplicate_rows"] == pairs.counts["replicate_rows"] == 6

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 import torch
+from chunks import set_cores
 from drawn import COMPOSITION, draw_pairs
-from limits import set_cores
 from marks import in_ci
 
 import abag

@@ -16,17 +16,23 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chunks import set_chunk_rows
+from chunks import set_chunk_rows, set_sizes
 from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs, predicting_the_mean
 from faults import left_by_the_dead, raising
 from hypothesis import given
 from hypothesis import strategies as st
 from invoke import run
-from limits import set_limits
 from scipy.stats import norm
 
 import abag
-from abag import EncoderError, MissingVectors, PredictionError, SequenceError, TableError
+from abag import (
+    EncoderError,
+    MissingVectors,
+    OutputError,
+    PredictionError,
+    SequenceError,
+    TableError,
+)
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.prediction.pair_sources import by_antibody
@@ -101,7 +107,7 @@ def test_predict_says_in_one_line_that_all_rows_have_the_same_prediction(
     case, tmp_path, monkeypatch
 ):
     predictor = predicting_the_mean(abag.load_predictor(case.run))
-    set_limits(monkeypatch, predicted_pairs=7)  # the rows are scored in parts
+    set_sizes(monkeypatch, predicted_pairs=7)  # the rows are scored in parts
     for name, cross in (("a.csv", None), ("b.csv", case.frame)):
         said = []
         table = case.frame if cross is None else case.frame.head(24)
@@ -156,7 +162,7 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
 
 def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path, monkeypatch):
     set_chunk_rows(monkeypatch, 2000)
-    set_limits(monkeypatch, predicted_pairs=4096)
+    set_sizes(monkeypatch, predicted_pairs=4096)
     peaks = []
     sizes = (10_000, 30_000)
     for pairs in sizes:
@@ -300,14 +306,14 @@ def test_a_table_with_only_bad_rows_is_refused(case, tmp_path):
 def test_an_existing_output_is_kept_unless_forced(case, tmp_path):
     out = tmp_path / "out.csv"
     out.write_text("mine")
-    with pytest.raises(PredictionError, match="use force to overwrite"):
+    with pytest.raises(OutputError, match="use force to overwrite"):
         run_predict(case, case.frame, out)
     assert out.read_text() == "mine"
     run_predict(case, case.frame, out, force=True)
     assert "pkd_predicted" in out.read_text()
     with pytest.raises(PredictionError, match="already has a column 'pkd_predicted'"):
         run_predict(case, out, tmp_path / "again.csv")
-    with pytest.raises(PredictionError, match="is also the input table"):
+    with pytest.raises(OutputError, match="is also the input table"):
         run_predict(case, out, out, force=True)
 
 
@@ -470,7 +476,7 @@ def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(compose
 @pytest.mark.parametrize("block", [3, None])
 def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, monkeypatch, block):
     if block == 3:
-        set_limits(monkeypatch, predicted_pairs=3, predicted_antibodies=10)
+        set_sizes(monkeypatch, predicted_pairs=3, predicted_antibodies=10)
     antibodies = case.frame[["heavy"]].drop_duplicates().assign(name=range(24), score=1.0)
     antigens = case.frame[["antigen"]].drop_duplicates().assign(name=list("abcd"))
     antibodies.to_csv(tmp_path / "antibodies.csv", index=False)

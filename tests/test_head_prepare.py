@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_cores
 from drawn import RESIDUES
 from faults import raising
 from heads import demo_table
 from invoke import PLAIN_ENCODERS, run
-from limits import set_cores
 
 from abag import FitConfig
 from abag.embed import encode

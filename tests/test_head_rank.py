@@ -11,7 +11,7 @@ from drawn import COMPOSITION
 from heads import demo_table, sign
 
 import abag
-from abag import ColumnError, OptionError, PredictionError
+from abag import ColumnError, OptionError, OutputError, PredictionError
 from abag.sklearn import AntibodySplit
 
 ADDED = ["rank", "score", "expected_best"]
@@ -381,11 +381,11 @@ def test_options_that_contradict_each_other_are_refused(scored, tmp_path, option
 def test_an_existing_file_and_the_input_itself_are_not_overwritten(run, scored, tmp_path):
     out = tmp_path / "order.csv"
     out.write_text("kept")
-    with pytest.raises(PredictionError, match="already exists; use force"):
+    with pytest.raises(OutputError, match="already exists; use force"):
         abag.rank(scored, out, batch=5)
-    with pytest.raises(PredictionError, match="also the input table"):
+    with pytest.raises(OutputError, match="also the input table"):
         abag.rank(run / "scored.csv", run / "scored.csv", batch=5, force=True)
-    with pytest.raises(PredictionError, match="also the input table"):
+    with pytest.raises(OutputError, match="also the input table"):
         abag.rank(scored, out, measured=out, batch=5, force=True)
     assert out.read_text() == "kept"
 

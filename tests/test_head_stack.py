@@ -8,6 +8,7 @@ import drawn
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_cores, set_sizes
 from drawn import labelled, linear_table
 from heads import (
     MODELS,
@@ -21,7 +22,6 @@ from heads import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from limits import set_cores, set_limits
 from marks import in_ci
 
 import abag
@@ -184,7 +184,7 @@ def weigh(pairs, measured, folds):
 
 
 def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
-    set_limits(monkeypatch, prior_groups=0.0)
+    set_sizes(monkeypatch, prior_groups=0.0)
     rng = np.random.default_rng(0)
     n = 60
     pkd = rng.normal(8, 1, n)
@@ -354,7 +354,7 @@ def test_options_that_the_head_does_not_use_are_refused(tmp_path, head, options)
 def test_parts_of_folds_that_were_fitted_are_not_fitted_again(
     case, default, tmp_path, monkeypatch, stopped_at
 ):
-    set_limits(monkeypatch, kept_part_seconds=0.0)
+    set_sizes(monkeypatch, kept_part_seconds=0.0)
     set_cores(monkeypatch, 1)  # one part after the other
     fits = []
     models = dict(MODELS)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from drawn import fill_store, planted_table
 from faults import raising, stop_after
-from heads import MODELS, PairVectors, TrainingRows, inner_folds, read_pairs
+from heads import MODELS, PairVectors, TrainingRows, inner_folds, read_sequences
 from scipy.stats import spearmanr
 
 import abag
@@ -111,7 +111,7 @@ def test_trials_of_a_batch_share_the_batch_parameters(done):
 def test_labels_of_the_test_part_do_not_affect_the_search(case, tmp_path):
     first, _ = quick_sweep(case, tmp_path / "first", final=True, members=2)
     parts = pd.read_parquet(tmp_path / "first/final/splits.parquet")
-    table = read_pairs(case.table)
+    table = read_sequences(case.table)
     keys = [bytes(k).hex() for k in table.antigens.keys]
     tested = set(parts[parts["split"] == "test"]["antigen_key"])
     rows = np.isin([keys[i] for i in table.antigens.of_row], list(tested))

@@ -13,6 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from chunks import (
+    keep_tables_on_host,
+    set_sizes,
+    train_without_bootstrap,
+)
 from drawn import fill_store, lines_of, planted_table
 from faults import (
     at_loss,
@@ -25,11 +30,6 @@ from faults import (
 from heads import used_options
 from hypothesis import given
 from hypothesis import strategies as st
-from limits import (
-    keep_tables_on_host,
-    set_limits,
-    train_without_bootstrap,
-)
 from marks import in_ci
 
 import abag
@@ -184,7 +184,7 @@ def test_scores_are_computed_from_the_written_predictions(case):
 
 
 def test_the_log_has_one_line_per_epoch_with_loss_and_validation(case, monkeypatch):
-    set_limits(monkeypatch, validation_pairs=5)
+    set_sizes(monkeypatch, validation_pairs=5)
     quick_fit(case)
     lines = lines_of(case.at / "run")
     assert [(line["epoch"], line["step"]) for line in lines] == [(1, 6), (2, 12), (3, 18)]
@@ -253,7 +253,7 @@ def test_a_finished_run_is_trained_anew_for_more_epochs(finished):
 def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatch, together):
     options = {"split": "random", "folds": 3, "epochs": 2, "save_every": 3}
     if not together:  # without room all folds train one by one
-        set_limits(monkeypatch, trained_cpu_bytes=0)
+        set_sizes(monkeypatch, trained_cpu_bytes=0)
     whole, _ = quick_fit(case, "whole", **options)
     with monkeypatch.context() as patch:
         stop_after(patch, whole["steps"] // (6 if together else 2))

@@ -20,7 +20,7 @@ import nbformat
 import pandas as pd
 import psutil
 import pytest
-from heads import demo_table, read_pairs
+from heads import demo_table, read_sequences
 
 import abag
 
@@ -196,7 +196,7 @@ def test_a_kernel_killed_in_stage_one_and_in_stage_two_loses_nothing(notebook, t
     store = tmp_path / "drive" / "store"
     run = tmp_path / "drive" / "runs" / "first"
     variables = {"ABAG_TABLE": str(tmp_path / "pairs.csv"), "ABAG_FIT": ""}
-    keys = read_pairs(table).antibodies.keys
+    keys = read_sequences(table).antibodies.keys
 
     def missing():
         return int(abag.open_store(store).folder("antibody").missing(keys).sum())

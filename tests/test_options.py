@@ -76,6 +76,7 @@ def test_an_invalid_option_is_named_with_its_value_and_what_was_expected(options
     ({"widths": 64}, "--widths: 64 is not valid; expected a list of whole numbers, at least"),
     ({"widths": (64, 1.5)}, "--widths: (64, 1.5) is not valid; expected a list of whole"),
     ({"columns": None}, "--column: None is not valid; expected a mapping of names."),
+    ({"columns": {"heavy": 1}}, "--column: {'heavy': 1} is not valid; expected a mapping"),
     ({"devices": "two"}, "--devices: 'two' is not valid; expected a whole number or 'all'."),
     ({"antigen_adapter": 3}, "--antigen-adapter: 3 is not valid; expected a path or a string."),
     ({"layers": "24"}, "--layers: '24' is not valid; expected a list of whole numbers."),

@@ -14,14 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_sizes
 from drawn import COMPOSITION, predicting_the_mean
 from faults import raising
 from invoke import run
-from limits import set_limits
 from trastuzumab import CH1, HEAVY, LIGHT
 
 import abag
-from abag import AbagError, MissingVectors, OptionError, PredictionError
+from abag import AbagError, MissingVectors, OptionError, OutputError, PredictionError
 from abag.embed.sequences.domains import locate_positions
 from abag.head.design.scan import describe_scan
 
@@ -129,7 +129,7 @@ def test_a_scan_equals_a_plain_enumeration_and_predict(case, tmp_path, run):
 
 def test_every_format_and_batch_size_gives_the_same_rows(case, tmp_path, monkeypatch):
     _, whole, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", pairs_of=3)
-    set_limits(monkeypatch, scanned_mutants=7)
+    set_sizes(monkeypatch, scanned_mutants=7)
     asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "region": "cdrh3", "pairs_of": 3}
     abag.scan(case.runs["ensemble"], tmp_path / "b.parquet", **asked)
     batched = pd.read_parquet(tmp_path / "b.parquet")
@@ -392,14 +392,14 @@ def test_bad_input_is_one_line_and_nothing_is_written_or_encoded(
 def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
     options = {"region": "cdrh3", "mutate_to": "A"}
     (tmp_path / "a.html").write_text("mine")
-    with pytest.raises(PredictionError, match=r"a\.html: already exists"):
+    with pytest.raises(OutputError, match=r"a\.html: already exists"):
         run_scan(case, tmp_path / "a.csv", **options)
     assert (tmp_path / "a.html").read_text() == "mine"
     assert not (tmp_path / "a.csv").exists()
     run_scan(case, tmp_path / "a.csv", force=True, **options)
     assert "<!doctype html>" in (tmp_path / "a.html").read_text()
     parents_table(tmp_path)
-    with pytest.raises(PredictionError, match="also the input table"):
+    with pytest.raises(OutputError, match="also the input table"):
         abag.scan(
             case.runs["ensemble"],
             tmp_path / "parents.csv",
@@ -474,7 +474,7 @@ def test_the_page_has_the_numbers_of_the_table_and_loads_nothing(case, tmp_path)
 
 
 def test_a_large_scan_shows_its_first_parents_and_says_so(case, tmp_path, monkeypatch):
-    set_limits(monkeypatch, map_cells=300)
+    set_sizes(monkeypatch, map_cells=300)
     parents_table(tmp_path)
     run_scan(case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", region="cdrh3")
     html = (tmp_path / "a.html").read_text()

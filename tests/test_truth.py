@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import trastuzumab
+from chunks import set_sizes
 from drawn import QUICK, draw_chains, linear_table
 from heads import MODELS, sign, used_options
-from limits import set_limits
 from marks import in_ci
 
 import abag
@@ -127,7 +127,7 @@ def test_the_error_of_new_antibodies_is_the_promised_one_with_one_fold_and_with_
     linear, tmp_path, monkeypatch, head, large
 ):
     if large:  # one fold is enough
-        set_limits(monkeypatch, large_table=100, enough_groups=5.0)
+        set_sizes(monkeypatch, large_table=100, enough_groups=5.0)
     table, new = divide(linear.frame, 80, seed=1)
     options = {"epochs": 30, "lr": 1e-2} if head == "mlp" else {}
     summary = fit(linear, table, tmp_path / "run", head=head, **options)
@@ -163,7 +163,7 @@ def test_a_fit_larger_than_its_folds_uses_inducing_points_in_all_or_in_none(
 ):
     solved = []
     original = gaussian_process._solve_inducing
-    set_limits(monkeypatch, exact_pairs=250)  # between the folds and all
+    set_sizes(monkeypatch, exact_pairs=250)  # between the folds and all
     monkeypatch.setattr(
         gaussian_process,
         "_solve_inducing",

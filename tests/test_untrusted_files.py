@@ -9,21 +9,18 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from drawn import add_vectors
+from drawn import add_vectors, demo_table
+from encoding import TINY_CONFIG, find_checkpoint, save_random_checkpoint
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invoke import PLAIN_ENCODERS, one_line, run
+from stores import merge
 
-from abag.core.errors import DamagedFile, StoreError
+from abag import DamagedFile, StoreError, open_store
 from abag.core.files import UnsafeFile, read_inside
 from abag.embed.encoders.adapters import read_adapter_files
-from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
-from abag.embed.encoders.identity import find_checkpoint
 from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.maintenance import info, merge
-from abag.embed.store.store import open_store
 from abag.embed.store.store_files import ADAPTER_PATHS, write_adapter_files
-from abag.head.data.demo import demo_table
 
 PARTS = ("..", ".", "", "adapter", "antibody", "pwned", "a\0b", "~", "C:", "\\..\\", "é", "\x1b[2J")
 NAMES = st.one_of(
@@ -59,8 +56,8 @@ def test_an_adapter_is_written_under_its_own_names_only(tmp_path, name):
 def test_the_name_of_an_encoder_stays_in_the_store(tmp_path, name):
     store = open_store(tmp_path / "store", create=True)
     with suppress(DamagedFile):  # an empty name
-        path, *_ = store._folder_of("antibody", {"name": name, "fingerprint": FINGERPRINT})
-        assert path.parent == tmp_path / "store"
+        folder = store.find_folder("antibody", {"name": name, "fingerprint": FINGERPRINT})
+        assert folder.path.parent == tmp_path / "store"
 
 
 @FUZZ
@@ -107,7 +104,7 @@ def test_a_folder_whose_record_has_no_valid_layers_is_skipped(tmp_path, table, l
     path.write_text(json.dumps({**json.loads(path.read_text()), "layers": layers}))
     store = open_store(tmp_path / "store")
     assert [folder.kind for folder in store.folders()] == ["antigen"]
-    assert "encoder.json has the layers" in info(store)["damaged"][0]
+    assert "encoder.json has the layers" in store.damaged[0][1]
 
 
 def adapter_of(folder):

@@ -124,12 +124,15 @@ class LanguageModelHead:
                 decoder_VD = weights(head.decoder, size, width, dtype=full)
             self._bias = weights(head.bias, size, dtype=full) if head.bias else None
         if tied:
+            # not EncoderWeights, which would miss the other tensors of the encoder
             with EncoderTensors(checkpoint) as tensors:
                 embedding_VD = tensors.read[f"{declared.embedding}.weight"]()
                 decoder_VD = embedding_VD.to(plan.device, full)
         self._decoder_VD = decoder_VD
 
-    def log_probabilities(self, hidden_TD: Tensor, ids_T: Tensor) -> Tensor:
+    def log_probabilities(
+        self, hidden_TD: Tensor, ids_T: Tensor, *, chunk_tokens: int = CHUNK_TOKENS
+    ) -> Tensor:
         """Return the log-probability of each token among all tokens of the vocabulary.
 
         Parameters
@@ -138,6 +141,8 @@ class LanguageModelHead:
             The last hidden states, in the encoder's type.
         ids_T : Tensor, shape=(T,), dtype=integer
             The tokens that the encoder read.
+        chunk_tokens : int
+            Tokens that are scored at a time: they have a score per token of the vocabulary each.
 
         Returns
         -------
@@ -149,8 +154,8 @@ class LanguageModelHead:
         ids_T1 = ids_T.long()[:, None]
         with torch.inference_mode():
             chunks = []
-            for begin in range(0, len(ids_T1), CHUNK_TOKENS):
-                chunk = slice(begin, begin + CHUNK_TOKENS)
+            for begin in range(0, len(ids_T1), chunk_tokens):
+                chunk = slice(begin, begin + chunk_tokens)
                 logp_TV = self.scores(hidden_TD[chunk]).log_softmax(1)
                 chunks.append(logp_TV.gather(1, ids_T1[chunk])[:, 0])
             return torch.cat(chunks)

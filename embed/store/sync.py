@@ -92,8 +92,18 @@ def _public_records(folders: Mapping[str, EncoderFolder]) -> dict[str, bytes]:
     return records
 
 
-def pull(address: str, store: Path | str) -> dict[str, Any]:
-    """Add shards of a store on the hub, each checked, to a store; ``abag store pull --json``."""
+def pull(address: str, store: Path | str, *, batch_files: int = DOWNLOAD_FILES) -> dict[str, Any]:
+    """Add shards of a store on the hub, each checked, to a store; ``abag store pull --json``.
+
+    Parameters
+    ----------
+    address : str
+        ``hf://user/name``, optionally with ``@`` and a branch, tag or commit.
+    store : path
+        Made if it does not exist.
+    batch_files : int
+        Shards that are downloaded before they are added.
+    """
     source = parse_address(address, "dataset")
     target = open_store(store, create=True)
     # a repository that is refused leaves no folder
@@ -118,8 +128,8 @@ def pull(address: str, store: Path | str) -> dict[str, Any]:
         hub.check_room(missing, nearest_existing(target.path))
         paths = list(missing)
         # at least once: the records of a store without shards are copied too
-        for start in range(0, max(1, len(paths)), DOWNLOAD_FILES):
-            batch = {path: missing[path] for path in paths[start : start + DOWNLOAD_FILES]}
+        for start in range(0, max(1, len(paths)), batch_files):
+            batch = {path: missing[path] for path in paths[start : start + batch_files]}
             hub.download(batch, commit, arrived)
             _copy_arrived(theirs.values(), target, arrived, where)
             for path in batch:

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from abag.embed.store import filesystem
+from stores import set_patience
 
 
 @pytest.fixture
@@ -12,7 +11,7 @@ def machine(tmp_path, monkeypatch):
     """A machine whose Drive is mounted at `drive`, with the user's cache beside it."""
     (tmp_path / "drive").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
+    set_patience(monkeypatch, first_pause_s=0.001)
     return tmp_path
 
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from forks import in_child
 
 PLAIN = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
@@ -45,11 +46,11 @@ def commands(inputs, disk):
 
 def call(arguments, log, retry_s=0.1):
     """Run the command line in this process, with its output in a file."""
-    from abag.cli import main
-    from abag.embed.store.encoder_folder import EncoderFolder
+    from stores import set_patience
 
-    real = EncoderFolder.writer
-    EncoderFolder.writer = lambda *a, **o: real(*a, **{"retry_seconds": retry_s, **o})
+    from abag.cli import main
+
+    set_patience(pytest.MonkeyPatch(), write_s=retry_s)
     with log.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
             main([str(a) for a in arguments], standalone_mode=False)
@@ -95,8 +96,9 @@ def content(disk):
 
 
 def rows(path):
-    from abag.embed.store.maintenance import verify
-    from abag.embed.store.store import open_store
+    from stores import verify
+
+    from abag import open_store
 
     store = open_store(path)
     assert verify(store) == []
@@ -159,7 +161,7 @@ def in_child_value(work, folder):
 
 
 def make_inputs(inputs):
-    from abag.head.data.demo import demo_table
+    from drawn import demo_table
 
     shutil.rmtree(inputs, ignore_errors=True)
     inputs.mkdir(parents=True)

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import mfusepy
+import pytest
 from forks import in_child
 from full_disk import PLAIN, call, in_child_value, problem, rows
 
@@ -187,8 +188,9 @@ class Mounted:
 
 
 def main(folder, kills=20, *chosen):
+    from drawn import demo_table
+
     import abag.embed.embed  # noqa: F401 - imported once, before the forks
-    from abag.head.data.demo import demo_table
 
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "local").mkdir(parents=True)
@@ -246,9 +248,9 @@ def main(folder, kills=20, *chosen):
 
 def disconnected(folder, embed, whole, log, times, whole_s):
     """Kill the drive during a run, mount it again, and run the same command."""
-    from abag.embed.store import filesystem
+    from stores import set_patience
 
-    filesystem.RETRY_SECONDS = 5  # instead of a minute, for which a read is tried again
+    set_patience(pytest.MonkeyPatch(), read_s=5)  # instead of a minute
     counts = Counter()
     rng = random.Random(3)
     for number in range(times):

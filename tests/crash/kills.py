@@ -25,14 +25,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 from faults import before_operations
+from stores import publish_spools, set_patience
 
+from abag import open_store
 from abag.core.messages import reporting
-from abag.embed.store import filesystem
-from abag.embed.store.store import open_store
-from abag.embed.store.writer import publish_spools
 
 SEQUENCES = 400
 WIDTH = 24
@@ -61,7 +61,7 @@ def child(root: Path, seed: int, report: int) -> None:
     """Add what is missing; write (row, committed?) pairs to `report`."""
     rng = random.Random(seed)
     os.environ["XDG_CACHE_HOME"] = str(root.parent / "cache")  # deleted with the store
-    filesystem.FIRST_PAUSE_SECONDS = 0.0001
+    set_patience(pytest.MonkeyPatch(), first_pause_s=0.0001)
     publish_spools(root)
     folder = open_store(root, create=True).create_folder("antibody", INFO)
     rows = np.flatnonzero(folder.missing(KEYS, verify=True))

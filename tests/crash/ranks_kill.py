@@ -23,8 +23,9 @@ STOPPED = (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def main(folder, kills=100):
+    from drawn import demo_table
+
     import abag.embed.embed  # noqa: F401 - imported once, before the forks
-    from abag.head.data.demo import demo_table
 
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "local").mkdir(parents=True)

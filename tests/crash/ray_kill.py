@@ -72,8 +72,9 @@ def workers():
 
 def content(store):
     """Verify a store; return each sequence's vector, by its key."""
-    from abag.embed.store.maintenance import verify
-    from abag.embed.store.store import open_store
+    from stores import verify
+
+    from abag import open_store
 
     if not store.exists():
         return {}

@@ -31,31 +31,23 @@ def test_a_killed_adaptation_resumes_to_the_same_bits_as_an_uninterrupted_one(
 
 def make_inputs(folder):
     """Write 40 pairs of short chains and a random split of them."""
-    from drawn import draw_pairs
+    from drawn import draw_pairs, write_split
 
-    from abag.embed.sequences.pairs import read_pairs
-    from abag.head.data.label_options import SplitOptions
-    from abag.head.data.labels import label_pairs
-    from abag.head.regimes.folds import make_splits
-    from abag.head.regimes.splits import split_frame
-
-    draw_pairs(20, 2).to_csv(folder / "pairs.csv", index=False)
-    pairs = label_pairs(read_pairs(folder / "pairs.csv"))
-    splits = make_splits(pairs, SplitOptions(split="random"))
-    split_frame(pairs, splits).to_parquet(folder / "split.parquet")
+    table = draw_pairs(20, 2)
+    table.to_csv(folder / "pairs.csv", index=False)
+    write_split(table, folder / "split.parquet", split="random")
 
 
 def adapt(folder, out):
-    from abag.adapt.train import adapt_encoders
+    import abag
 
     split = folder / "split.parquet"
-    return adapt_encoders(folder / "pairs.csv", out / "a", split_from=split, **OPTIONS)
+    return abag.adapt_encoders(folder / "pairs.csv", out / "a", split_from=split, **OPTIONS)
 
 
 def main(folder, kills, seed):
+    from faults import adapter_step
     from forks import kill_anywhere, snapshot
-
-    from abag.adapt.train import AdapterTraining
 
     kill_anywhere(
         folder,
@@ -63,7 +55,7 @@ def main(folder, kills, seed):
         seed,
         make_inputs,
         adapt,
-        step=(AdapterTraining, "_take_step"),
+        step=adapter_step(),
         snapshot=lambda out: snapshot(out, without=".partial"),
         summary=lambda out: json.loads((out / "a" / "adapter.json").read_text())["summary"],
     )

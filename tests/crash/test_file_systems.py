@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stores import StoreUnreachable, publish_spools
 
+from abag import open_store
 from abag.core.messages import reporting
-from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.store import open_store
-from abag.embed.store.writer import publish_spools
 
 pytestmark = pytest.mark.slow
 

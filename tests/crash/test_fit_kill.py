@@ -50,9 +50,8 @@ def fit(folder, run):
 
 
 def main(folder, kills, seed, members=1, folds=0):
+    from faults import training_step
     from forks import kill_anywhere, snapshot
-
-    from abag.head.training.stack import TrainingStep
 
     OPTIONS.update(members=members, folds=folds, patience=0 if folds else 3)
     kill_anywhere(
@@ -61,7 +60,7 @@ def main(folder, kills, seed, members=1, folds=0):
         seed,
         make_inputs,
         fit,
-        step=(TrainingStep, "run"),
+        step=training_step(),
         snapshot=snapshot,
         summary=lambda run: json.loads((run / "summary.json").read_text()),
     )

@@ -12,16 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from drawn import COMPOSITION
+from drawn import COMPOSITION, demo_table
 from embedding import assert_same_vectors
+from stores import StoreUnreachable, set_patience, spooled_rows, verify
 
-from abag.embed.embed import embed_table
-from abag.embed.store import filesystem, maintenance
-from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.store import open_store
-from abag.embed.store.writer import spooled_rows
-from abag.head.data.demo import demo_table
+from abag import embed_table, open_store
 
 CODES = (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT)
 
@@ -78,7 +73,7 @@ def test_a_slow_flaky_drive_receives_everything(machine, monkeypatch):
     assert again["antibodies"]["encoded"] == again["antigens"]["encoded"] == 0
     embed(machine / "whole", table)
     assert_same_vectors(store, machine / "whole")
-    assert maintenance.verify(open_store(store)) == []
+    assert verify(open_store(store)) == []
     assert spooled_rows(store) == 0
 
 
@@ -94,7 +89,7 @@ def test_the_next_run_publishes_what_a_drive_that_goes_away_did_not_accept(
         drive = Drive(machine / "drive", patched)
         embed(whole, table)
         drive.goes_away_at = call, rf"/{kind}-[^/]+/[0-9a-f]{{32}}\."
-        impatient(patched)
+        set_patience(patched, read_s=0.1, write_s=0.1)
         with pytest.raises(StoreUnreachable) as caught:
             embed(store, table)
     committed, spooled = map(int, COUNTS.search(str(caught.value)).groups())
@@ -112,10 +107,3 @@ def test_the_next_run_publishes_what_a_drive_that_goes_away_did_not_accept(
 COUNTS = re.compile(
     r"Of this run, (\d+) sequences are committed and (\d+) are kept in \S+\. .*same command"
 )
-
-
-def impatient(patched):
-    """Make writers and readers give up after a moment."""
-    patched.setattr(filesystem, "RETRY_SECONDS", 0.1)
-    real = EncoderFolder.writer
-    patched.setattr(EncoderFolder, "writer", lambda *a, **o: real(*a, retry_seconds=0.1, **o))

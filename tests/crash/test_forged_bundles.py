@@ -19,12 +19,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 import trastuzumab
-from drawn import QUICK, add_vectors
+from drawn import QUICK, add_vectors, demo_table
 from safetensors.numpy import load_file, save_file
 
 import abag
-from abag.core.errors import AbagError
-from abag.head.data.demo import demo_table
+from abag import AbagError
 from abag.head.models.config import is_used
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest

@@ -39,10 +39,10 @@ def commands(inputs, out):
 
 def content(path):
     """Return what a result says: its bytes, those of its files, or the vectors of a store."""
+    from stores import verify
     from test_scan_kill import vectors
 
-    from abag.embed.store.maintenance import verify
-    from abag.embed.store.store import open_store
+    from abag import open_store
 
     if path.name == "merged":
         assert verify(open_store(path)) == []
@@ -76,7 +76,7 @@ def snapshot(out):
 
 
 def make_inputs(folder):
-    from abag.head.data.demo import demo_table
+    from drawn import demo_table
 
     inputs = folder / "inputs"
     table = inputs / "pairs.csv"

@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from drawn import demo_table
+from stores import merge
 
 import abag
-from abag.core.errors import AbagError
+from abag import AbagError, open_store
 from abag.core.messages import reporting
-from abag.embed.store.maintenance import merge
-from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
 from abag.head.training.checkpoint import load_newest, save_rotating
 
 UNSYNCED = {

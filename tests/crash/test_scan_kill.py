@@ -15,12 +15,11 @@ def test_a_killed_scan_is_repeated_with_the_same_result(killed_anywhere):
 def scan(folder, out):
     """Predict mutants, whose vectors are committed to a store of this trial."""
     import abag
-    from abag.embed.store.store_files import STORE_FILE
 
     out.mkdir(exist_ok=True)
     if (out / "mutants.csv").exists():  # a killed scan leaves a whole result or none
         assert (out / "mutants.csv").read_bytes() == (folder / "unbroken/mutants.csv").read_bytes()
-    acknowledged = vectors(out / "store") if (out / "store" / STORE_FILE).exists() else {}
+    acknowledged = vectors(out / "store") if (out / "store" / "abag-store.json").exists() else {}
     abag.scan(
         folder / "run",
         out / "mutants.csv",
@@ -37,7 +36,7 @@ def scan(folder, out):
 
 def vectors(path):
     """Return the vectors of a store, by key."""
-    from abag.embed.store.store import open_store
+    from abag import open_store
 
     vector_of_key = {}
     for folder in open_store(path).folders():
@@ -49,8 +48,9 @@ def vectors(path):
 
 def snapshot(out):
     """Return the result, the names of what is left beside it, and the vectors."""
-    from abag.embed.store.maintenance import verify
-    from abag.embed.store.store import open_store
+    from stores import verify
+
+    from abag import open_store
 
     store = open_store(out / "store")
     assert verify(store) == []
@@ -63,8 +63,9 @@ def snapshot(out):
 
 
 def make_inputs(folder):
+    from drawn import demo_table
+
     import abag
-    from abag.head.data.demo import demo_table
 
     table = demo_table().head(60)
     table.to_csv(folder / "pairs.csv", index=False)

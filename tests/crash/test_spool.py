@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faults import failing
+from stores import StoreUnreachable, publish_spools, spool_of, spooled_rows, verify
 
-from abag.embed.store import maintenance
-from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.store import open_store
-from abag.embed.store.writer import publish_spools, spool_of, spooled_rows
+from abag import open_store
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}
 KEYS = np.random.default_rng(0).integers(0, 256, (40, 16), dtype=np.uint8)
@@ -111,7 +109,7 @@ def test_a_damaged_spooled_shard_is_left_out_and_reported(machine, said):
     shard.write_bytes(shard.read_bytes()[:-1])
     assert publish_spools(machine / "store") == 30
     assert f"{shard.name}: is damaged" in said[0]
-    assert maintenance.verify(open_store(machine / "store")) == []
+    assert verify(open_store(machine / "store")) == []
 
 
 def test_the_spool_of_another_store_is_left_alone(machine):

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 TRIALS = 12
 
 
@@ -37,12 +39,11 @@ def snapshot(out):
 
 
 def main(folder, kills, seed):
+    from faults import training_step
     from forks import kill_anywhere
     from test_fit_kill import make_inputs
 
-    from abag.head.training.stack import TrainingStep
-
-    step = TrainingStep, "run"
+    step = training_step()
     kill_anywhere(folder, kills, seed, make_inputs, search, step=step, snapshot=snapshot)
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from encoding import FAMILIES, TINY_CONFIG, EncoderNotFound, find_checkpoint, save_random_checkpoint
 from fake_hub import Problem
 from safetensors.torch import load_file
 from transformers import (
@@ -14,12 +15,9 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from abag.core.errors import EncoderError
-from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
+from abag import EncoderError
 from abag.embed.encoders.heads import head_digest
-from abag.embed.encoders.identity import find_checkpoint
-from abag.embed.families.registry import FAMILIES, hub_source
-from abag.embed.weights import EncoderNotFound
+from abag.embed.families.registry import hub_source
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Predictors that are shared: as a folder and on the hub, which is a server on 127.0.0.1."""
 
+import errno
 import json
 import shutil
 import sys
@@ -9,16 +10,15 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import yaml
-from drawn import COMPOSITION
-from faults import raising
+from drawn import COMPOSITION, demo_table
+from faults import failing
 from huggingface_hub import ModelCard
 from invoke import run
 
 import abag
-from abag.core.errors import DamagedFile, HubError, OptionError, OutputError
+from abag import DamagedFile, HubError, OptionError, OutputError
 from abag.core.files import UnsafeFile, host_name
 from abag.core.hub import HubAddress, is_hub_address, parse_address
-from abag.head.data.demo import demo_table
 from abag.head.share import MANIFEST
 
 NAME = "lab/binder"
@@ -109,10 +109,10 @@ def with_origin(run, origin):
 
 
 def test_what_a_predictor_contains_of_the_training_data_is_said_before_it_is_written(
-    trained, tmp_path, monkeypatch, said
+    trained, tmp_path, said
 ):
-    monkeypatch.setattr("abag.head.share.write_bytes", raising(OSError()))
-    with pytest.raises(OSError):  # noqa: PT011 - any write
+    full = failing(tmp_path / "shared", errno.ENOSPC, at="write")
+    with full, pytest.raises(OSError, match="No space left"):
         abag.share(trained.run, tmp_path / "shared")
     record = json.loads((trained.run / "predictor" / "predictor.json").read_text())
     counts = [record[kind]["training_sequences"] for kind in ("antibody", "antigen")]

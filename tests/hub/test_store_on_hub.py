@@ -13,12 +13,10 @@ from fake_hub import Problem, allow
 from huggingface_hub import HfApi
 from invoke import one_line, run
 from marks import in_ci
+from stores import shard_name, verify
 
-from abag.core.errors import DamagedFile, HubError, OutputError, StoreError
+from abag import DamagedFile, HubError, OutputError, StoreError, open_store
 from abag.core.files import UnsafeFile
-from abag.embed.store.maintenance import verify
-from abag.embed.store.shard import shard_name
-from abag.embed.store.store import open_store
 from abag.embed.store.sync import pull, push
 
 NAME = "lab/vectors"
@@ -176,8 +174,7 @@ def test_another_encoder_or_other_poolings_of_the_same_folder_are_refused(hub, p
 CHILD = """
 import sys
 from abag.embed.store import sync
-sync.DOWNLOAD_FILES = 1
-sys.argv[1] == "pull" and sync.pull(sys.argv[2], sys.argv[3])
+sys.argv[1] == "pull" and sync.pull(sys.argv[2], sys.argv[3], batch_files=1)
 sys.argv[1] == "push" and sync.push(sys.argv[3], sys.argv[2])
 """
 
