@@ -75,7 +75,8 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
     click.echo(printable(text))
 
 
-# The commands are in the order in which help lists them: what most people need first.
+# The commands are in the order in which help lists them: what most people need first. They import
+# what they call: torch takes seconds, and help does not need it.
 
 
 @_command("", "core.options:EncoderOptions", "embed.embed_options:EmbedOptions")

@@ -169,13 +169,15 @@ class AdapterTraining(ResumableTraining):
     def _announce(self) -> None:
         assignment = self.assignment
         config = self.config
+        adapter_pairs = counted(len(assignment.adapter), "pair")
+        epochs = counted(config.epochs, "epoch")
+        steps = counted(self.steps_per_epoch, "step")
         for kind, count in self.parameter_counts().items():
             name = self.identities[kind].checkpoint.name
             say(f"{kind}: {name} with {count:,} trainable parameters")
         say(
-            f"{counted(len(assignment.adapter), 'pair')} for the adapter, {len(assignment.head)} "
-            f"for the head, {len(assignment.validation)} for validation; "
-            f"{counted(config.epochs, 'epoch')} of {counted(self.steps_per_epoch, 'step')}, "
+            f"{adapter_pairs} for the adapter, {len(assignment.head)} for the head, "
+            f"{len(assignment.validation)} for validation; {epochs} of {steps}, "
             f"{config.batch_size} pairs per step; {self.plan.reason}, {self.plan.precision}"
         )
 

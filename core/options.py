@@ -325,6 +325,10 @@ def _is_of(value: object, kind: Any) -> bool:  # noqa: ANN401 - any type
         return value in arguments
     if kind in (str, Path):
         return isinstance(value, str | PathLike)
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            return False
+        return all(_is_of(item, arguments[0]) for item in (*value, *value.values()))
     return kind is Any or isinstance(value, origin or kind)
 
 

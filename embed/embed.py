@@ -220,7 +220,7 @@ def _embed(
                     job.check_complete()
                     seconds[at] = max(share[job.plural]["seconds"] for share in shares)
             else:
-                from abag.embed.encode import encode_share
+                from abag.embed.encode import encode_share  # imports torch, which takes seconds
 
                 idle_cores = _encodes_alone_on_gpu(jobs, rank)
                 with meanwhile(reading.counts["rows"]) if idle_cores else nullcontext():

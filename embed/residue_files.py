@@ -90,11 +90,12 @@ def describe_residues(summary: ResidueSummary) -> str:
     for plural in PLURAL.values():
         if kind := cast("ResidueKind | None", summary.get(plural)):
             vectors = counted(kind["residues"], "vector")
+            numbers = f"{kind['width']:,} {summary['dtype']}"
+            size = size_text(kind["bytes"])
+            files = counted(kind["files"], "file")
             lines.append(
-                f"{plural}: {kind['unique']:,} unique, {vectors} of {kind['width']:,} "
-                f"{summary['dtype']} from {kind['encoder']} "
-                f"({size_text(kind['bytes'])}) in {counted(kind['files'], 'file')}, of which "
-                f"{kind['written']:,} are new"
+                f"{plural}: {kind['unique']:,} unique, {vectors} of {numbers} from "
+                f"{kind['encoder']} ({size}) in {files}, of which {kind['written']:,} are new"
             )
     return "\n".join(lines)
 
@@ -272,7 +273,8 @@ class _Output:
         side = self.side
         path = self.path(number)
         image = io.BytesIO()
-        # in memory: HDF5 crashes, perhaps when Python exits, if it cannot write what it closes
+        # in memory: HDF5 crashes, perhaps when Python exits, if it cannot write what it closes;
+        # earlier versions of its format have no checksums of names, types and attributes
         with h5py.File(image, "w", libver=("v110", "v110")) as file:
             file.attrs["format"] = f"{FORMAT['format']} {FORMAT['version']}"
             file.attrs["kind"] = side.kind

@@ -28,7 +28,7 @@ from abag.head.regimes.folds import measure_regimes
 from abag.head.regimes.leaks import apply_adapter_policy
 from abag.head.regimes.regime_folds import MeasuredRegime
 from abag.head.regimes.regimes import KNOWN, without_antigens
-from abag.head.regimes.sides import Side, sides_of
+from abag.head.regimes.sides import Sides, sides_of
 from abag.head.regimes.splits import TRAIN, describe_parts
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class RunInputs:
     vectors: dict[Kind, StoredVectors]
     region: AntibodyRegion = "as-given"
     """Of the antibodies whose vectors these are."""
-    sides: tuple[Side, Side] | None = None
+    sides: Sides | None = None
     """Antibodies and antigens as the folds see them; by `split_inputs`."""
     identities: tuple[tuple[float, float], tuple[float, float]] = ((0.9, 0.9), (0.9, 0.4))
     """Identities of near-duplicates and of families, of antibodies and of antigens."""

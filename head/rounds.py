@@ -28,7 +28,7 @@ from abag.head.data.label_options import LabelOptions, PairColumnOptions
 from abag.head.data.label_unit import AS_IN_THE_RUN
 from abag.head.data.labels import LabelledPairs, beside_name, label_pairs, report_counts
 from abag.head.data.likelihoods import with_logliks
-from abag.head.data.usual_values import USUAL_PKD, outside
+from abag.head.data.units import USUAL_PKD, outside
 from abag.head.data.written_columns import written_by
 from abag.head.design.batches import expect
 from abag.head.inputs import RunInputs, first_folders, vectors_of_pairs

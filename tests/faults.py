@@ -1,11 +1,13 @@
 """File operations of a commit that fail, wait or kill: for tests of what survives."""
 
+import fcntl
 import os
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from abag.core import files
 from abag.core.files import UnsafeFile, host_name
@@ -137,3 +139,57 @@ def stop_after(monkeypatch, steps, step_of=training_step, error=KeyboardInterrup
         real(self, *arguments)
 
     monkeypatch.setattr(owner, name, step)
+
+
+def left_by_the_dead(folder, stem):
+    """Return the path of a partial file that a killed process of this host has left."""
+    return folder / f"{stem}.0123.{files.host_name()}.999999999.partial"
+
+
+@contextmanager
+def locked(folder):
+    """Hold a folder as another process does that writes into it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def before_lock(monkeypatch, action):
+    """Call `action()` once, when a process is about to lock a folder to write into it."""
+    real = fcntl.flock
+
+    def first(*arguments):
+        monkeypatch.setattr(fcntl, "flock", real)
+        action()
+        return real(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", first)
+
+
+def fill_disk_for_tensors(monkeypatch, library):
+    """Let the disk be full when safetensors writes for `library`: "torch" or "numpy"."""
+
+    def write_half(_tensors, path, metadata=None):
+        Path(path).write_bytes(b"half")
+        msg = "No space left on device"
+        raise SafetensorError(msg)
+
+    monkeypatch.setattr(f"safetensors.{library}.serialize_file", write_half)
+
+
+def at_loss(monkeypatch, number, change):
+    """Change the loss of a batch, counted from 1 over a training, by a function of the loss."""
+    from abag.head.models.losses import LOSSES
+
+    counted = []
+
+    def mse(predicted):
+        counted.append(1)
+        loss = real(predicted)
+        return change(loss) if len(counted) == number else loss
+
+    real = LOSSES["mse"]
+    monkeypatch.setitem(LOSSES, "mse", mse)

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from oracle_files import as_dicts
+from reading import demo_table
 
 import abag
-from abag.core.errors import AbagError
+from abag import AbagError
 from abag.core.messages import reporting
-from abag.head.data.demo import demo_table
 
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2", "epochs": 1}

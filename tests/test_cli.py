@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pandas as pd
 import pytest
+from chunks import set_sizes
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from faults import raising
@@ -21,7 +22,6 @@ from trastuzumab import CH1
 import abag
 from abag.cli import main
 from abag.core.command_line import HEADINGS
-from abag.head.data import demo
 from abag.head.data.demo import demo_table, planted_ceiling, planted_pkd
 from abag.head.models.config import PRESETS
 
@@ -106,10 +106,10 @@ def test_a_path_that_cannot_be_used_is_one_line_without_a_traceback(pairs, tmp_p
 
 
 def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "weights"))
-    monkeypatch.setattr("abag.head.share.share", raising(full))
-    line = one_line("share", tmp_path, "--to", tmp_path / "to")
-    assert line.endswith("weights: the disk is full. Free space, and run the command again.")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "pairs.csv"))
+    monkeypatch.setattr(pd.DataFrame, "to_csv", raising(full))
+    line = one_line("demo", tmp_path / "demo")
+    assert line.endswith("pairs.csv: the disk is full. Free space, and run the command again.")
 
 
 @pytest.mark.parametrize("error", [
@@ -117,8 +117,8 @@ def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
     ImportError("x.so: failed to map segment from shared object", name="scipy.x"),
 ])  # fmt: skip
 def test_what_does_not_fit_into_memory_is_called_that(monkeypatch, tmp_path, error):
-    monkeypatch.setattr("abag.head.share.share", raising(error))
-    line = one_line("share", tmp_path, "--to", tmp_path / "to")
+    monkeypatch.setattr(pd.DataFrame, "to_csv", raising(error))
+    line = one_line("demo", tmp_path / "demo")
     assert line.startswith(f"Error: not enough memory ({error}")
 
 
@@ -365,7 +365,7 @@ def test_the_demo_does_not_overwrite_a_table_of_the_user(tmp_path):
 
 
 def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "PAIRS", 150)
+    set_sizes(monkeypatch, demo_pairs=150)
     monkeypatch.setitem(PRESETS, "small", replace(PRESETS["small"], epochs=2))
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "pairs.csv").write_text("mine")

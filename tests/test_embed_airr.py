@@ -3,12 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from reading import read_sequences
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import SequenceError, TableError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
+from abag import SequenceError, TableError
 
 LAMBDA = (
     "QSALTQPASVSGSPGQSITISCTGTSSDVGGYNYVSWYQQHPGKAPKLMIYDVSNRPSGVSNRFSGSKSGNTASLTISGLQAEDEADYYCSSYTSS"
@@ -31,7 +30,7 @@ THREE = {
 
 def read(folder, columns, **options):
     pd.DataFrame(columns).to_csv(folder / "x.tsv", sep="\t", index=False)
-    return read_pairs(folder / "x.tsv", TableOptions(**options), kinds=("antibody",))
+    return read_sequences(folder / "x.tsv", **options, kinds=("antibody",))
 
 
 def antibodies(pairs):

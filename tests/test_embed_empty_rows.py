@@ -3,14 +3,11 @@
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
+from reading import demo_table, read_chunks, read_sequences
 
 import abag
-from abag.core.errors import SequenceError, TableError
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import CHUNK_ROWS
-from abag.head.data.demo import demo_table
-from abag.head.estimators.sequence_frame import NotAFrame, read_frame
+from abag import SequenceError, TableError
+from abag.sklearn import PairVectorizer
 
 EMPTY = [0, 7, 8, 63]
 """Positions of the empty rows among the others; the last is the last row."""
@@ -42,13 +39,13 @@ def written(path, frame):
 def test_empty_rows_are_skipped_and_other_rows_keep_their_numbers(tmp_path, name, as_written):
     path = written(tmp_path / name, spaced())
     note = {"a.xlsx": BELOW, "a.parquet": WITHOUT_HEADER}.get(name, NOTE)
-    pairs = read_pairs(path, as_written=as_written)
+    pairs = read_sequences(path, as_written=as_written)
     first = 1 if name == "a.parquet" else 2
     assert (pairs.row_numbers - first).tolist() == KEPT
     assert pairs.frame["heavy"].tolist() == demo_table().head(60)["heavy"].tolist()
     assert pairs.notes == [note]
     for only_sequences in (False, True):
-        (chunk,) = read_pair_chunks(path, TableOptions(), only_sequences=only_sequences)
+        (chunk,) = read_chunks(path, only_sequences=only_sequences)
         assert chunk.notes == [note]
         assert chunk.row_numbers.tolist() == pairs.row_numbers.tolist()
 
@@ -57,9 +54,9 @@ def test_empty_rows_are_skipped_and_other_rows_keep_their_numbers(tmp_path, name
 def test_cells_without_content_may_hold_blanks_or_stand_for_missing_values(tmp_path, blank):
     frame = spaced()[["heavy", "antigen", "pKd"]].astype(object).fillna(blank)
     for as_written in (False, True):
-        pairs = read_pairs(written(tmp_path / "a.csv", frame), as_written=as_written)
+        pairs = read_sequences(written(tmp_path / "a.csv", frame), as_written=as_written)
         assert pairs.notes == [NOTE]
-    assert read_pairs(frame, as_written=True).notes == [WITHOUT_HEADER]
+    assert read_sequences(frame, as_written=True).notes == [WITHOUT_HEADER]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.xlsx", "a.parquet"])
@@ -70,10 +67,10 @@ def test_a_row_with_any_content_is_as_bad_as_ever(tmp_path, name, column):
     path = written(tmp_path / name, frame)
     first = 1 if name == "a.parquet" else 2
     with pytest.raises(SequenceError, match=f"row {8 + first}, column"):
-        read_pairs(path)
+        read_sequences(path)
     with pytest.raises(SequenceError, match=f"row {8 + first}, column"):
-        [*read_pair_chunks(path, TableOptions())]
-    pairs = read_pairs(path, TableOptions(bad_rows="skip"))
+        [*read_chunks(path)]
+    pairs = read_sequences(path, bad_rows="skip")
     count = len(EMPTY) - 1 - (name == "a.xlsx")
     assert pairs.notes == [
         "1 bad row skipped (empty sequence: 1 row, 1 antibody)",
@@ -84,25 +81,23 @@ def test_a_row_with_any_content_is_as_bad_as_ever(tmp_path, name, column):
 def test_a_row_of_parquet_is_empty_for_embed_if_none_of_its_sequences_is_given(tmp_path):
     frame = spaced()
     frame.loc[8, "pKd"] = 7.0
-    (chunk,) = read_pair_chunks(
-        written(tmp_path / "a.parquet", frame), TableOptions(), only_sequences=True
-    )
+    (chunk,) = read_chunks(written(tmp_path / "a.parquet", frame), only_sequences=True)
     assert chunk.notes == [WITHOUT_HEADER]
 
 
 def test_a_table_of_empty_rows_has_no_rows(tmp_path):
     path = written(tmp_path / "a.csv", spaced().loc[EMPTY])
-    for read in (read_pairs, lambda table: [*read_pair_chunks(table, TableOptions())]):
+    for read in (abag.plan, lambda table: [*read_chunks(table)]):
         with pytest.raises(TableError, match=r"a.csv: all 4 rows are empty; expected at least one"):
             read(path)
 
 
 def test_empty_rows_may_fill_a_chunk(tmp_path):
-    frame = demo_table().head(60).set_axis(range(CHUNK_ROWS, CHUNK_ROWS + 60))
-    path = written(tmp_path / "a.csv", frame.reindex(range(CHUNK_ROWS + 60)))
-    chunks = [*read_pair_chunks(path, TableOptions())]
+    frame = demo_table().head(60).set_axis(range(70, 130))
+    path = written(tmp_path / "a.csv", frame.reindex(range(130)))
+    chunks = [*read_chunks(path, rows=70)]
     assert [len(chunk.frame) for chunk in chunks] == [0, 60]
-    assert chunks[1].row_numbers[0] == CHUNK_ROWS + 2
+    assert chunks[1].row_numbers[0] == 70 + 2
 
 
 def test_every_command_skips_them_and_says_so_once(tmp_path):
@@ -132,5 +127,6 @@ def test_every_command_skips_them_and_says_so_once(tmp_path):
 
 
 def test_estimators_refuse_them_as_labels_and_predictions_are_one_per_row():
-    with pytest.raises(NotAFrame, match=r"X: row 1 has no valid sequences \(4 such rows\)"):
-        read_frame(spaced())
+    frame = spaced()[["heavy", "light", "antigen"]]
+    with pytest.raises(ValueError, match=r"X: row 1 has no valid sequences \(4 such rows\)"):
+        PairVectorizer("store").fit_transform(frame)

@@ -6,12 +6,11 @@ import random
 import pandas as pd
 import pytest
 from invoke import PLAIN_ENCODERS, run
+from reading import read_sequences
 from trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 import abag
-from abag.core.errors import ColumnError, OptionError, TableError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
+from abag import ColumnError, OptionError, TableError
 
 LEADERS = [
     "MKYLLPTAAAGLLLLAAQPAMA", "MGWSCIILFLVATATGVHS", "MEFGLSWLFLVAILKGVQC", "MSSHHHHHHSSG", "GGGGS",
@@ -26,28 +25,30 @@ def table(heavies, lights=None, antigens=ANTIGEN):
     return pd.DataFrame(columns)
 
 
+def notes(frame):
+    return abag.plan(frame)["notes"]
+
+
 def counts(frame, **options):
-    return read_pairs(frame, TableOptions(**options)).counts
+    return abag.plan(frame, **options)["found"]
 
 
 @pytest.mark.parametrize("leader", LEADERS)
 def test_residues_before_a_variable_domain_are_counted_with_an_example(leader):
     for heavy, light in ((leader + HEAVY, LIGHT), (HEAVY, leader + LIGHT)):
-        pairs = read_pairs(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
-        (note,) = pairs.notes
+        (note,) = notes(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
         assert note.startswith("1 antibody with residues before the variable domain")
         assert leader in note
         assert "--antibody-region fv" in note
-        cut = read_pairs(table([heavy], [light]), TableOptions(antibody_region="fv"))
-        assert cut.antibodies.chains == [(HEAVY, LIGHT)]
-        assert cut.counts["leader_antibodies"] == 0
+        cut = table([heavy], [light])
+        assert read_sequences(cut, antibody_region="fv").antibodies.chains == [(HEAVY, LIGHT)]
+        assert counts(cut, antibody_region="fv")["leader_antibodies"] == 0
 
 
 @pytest.mark.parametrize("tail", TAILS)
 def test_residues_behind_a_variable_domain_are_counted_with_an_example(tail):
     for heavy, light in ((HEAVY + tail, LIGHT), (HEAVY, LIGHT + tail)):
-        pairs = read_pairs(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
-        (note,) = pairs.notes
+        (note,) = notes(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
         assert note.startswith("1 antibody with residues behind the variable domain that are no")
         assert tail in note
 
@@ -90,24 +91,24 @@ def test_a_table_of_nothing_but_cdrs_is_refused(cdrs):
     words = f"column 'heavy' holds parts of heavy chains, such as '{cdrs[0]}'"
     for lights in (None, [LIGHT] * len(cdrs)):
         with pytest.raises(TableError, match=words):
-            read_pairs(table(cdrs, lights))
+            abag.plan(table(cdrs, lights))
     # as they are named, whatever they look like
     named = table(["GFTFSSYA", "GYTFTNYG"]).rename(columns={"heavy": "cdr_h1"})
     with pytest.raises(TableError, match="column 'cdr_h1' holds parts of heavy chains"):
-        read_pairs(named, TableOptions(columns={"heavy": "cdr_h1"}))
+        abag.plan(named, columns={"heavy": "cdr_h1"})
 
 
 def test_short_chains_among_others_are_counted():
-    pairs = read_pairs(table(["ARDYYGMDV", HEAVY, HEAVY[:60], "GFTFSSYAISGSGGSTARDYYGMDV"]))
-    (note,) = pairs.notes
+    (note,) = notes(table(["ARDYYGMDV", HEAVY, HEAVY[:60], "GFTFSSYAISGSGGSTARDYYGMDV"]))
     assert note.startswith("3 antibodies with a chain of fewer than 70 residues, too short for a")
     assert counts(table(["GFTFSSYA", "EVQLVES"]))["short_antibodies"] == 2  # peptides are encoded
 
 
 def test_chains_in_which_no_variable_domain_is_found_are_counted():
     other = "".join(random.Random(1).choices("ACDEFGHIKLMNPQRSTVWY", k=120))
-    pairs = read_pairs(table([other, HEAVY]))
-    assert pairs.notes == ["1 antibody with a chain in which no variable domain is found"]
+    assert notes(table([other, HEAVY])) == [
+        "1 antibody with a chain in which no variable domain is found"
+    ]
 
 
 def test_antigens_with_a_histidine_tag_are_counted():
@@ -132,15 +133,15 @@ def test_columns_of_nucleotides_are_proposed_for_no_role():
         }
     )
     with pytest.raises(ColumnError, match=r"By their content: --column heavy=mine\. "):
-        read_pairs(frame)
+        read_sequences(frame)
     with pytest.raises(ColumnError, match="No column holds sequences"):
-        read_pairs(frame.drop(columns="mine"))
+        abag.plan(frame.drop(columns="mine"))
 
 
 def test_of_two_columns_for_a_role_that_of_nucleotides_is_never_taken():
     genes = ["GAGGTGCAGCTGGTGGAGTCTGGAGGCGGC"] * 2
     frame = pd.DataFrame({"hc": genes, "heavy": [HEAVY, D13_HEAVY], "antigen": ANTIGEN})
-    assert read_pairs(frame).antibodies.chains == [(HEAVY, ""), (D13_HEAVY, "")]
+    assert read_sequences(frame).antibodies.chains == [(HEAVY, ""), (D13_HEAVY, "")]
 
 
 def test_columns_that_may_play_one_role_are_listed_as_alternatives():
@@ -151,16 +152,16 @@ def test_columns_that_may_play_one_role_are_listed_as_alternatives():
     )
     words = r"By their content: \(--column heavy=p or --column heavy=q\) --column light=r"
     with pytest.raises(ColumnError, match=words + " --column antigen=s"):
-        read_pairs(frame)
+        read_sequences(frame)
     both = frame.drop(columns="q").assign(
         t=[f"{h}|{k}" for h, k in zip(heavies, lights, strict=True)]
     )
     words = r"\(--column heavy=p --column light=r or --column antibody=t\) --column antigen=s\."
     with pytest.raises(ColumnError, match=words):
-        read_pairs(both)
+        read_sequences(both)
     parts = pd.DataFrame({"fwr3": [HEAVY[65:97]] * 2, "cdr3_aa": ["ARDYYGMDVARDYYGMDVARD"] * 2})
     with pytest.raises(ColumnError, match="No column holds sequences"):
-        read_pairs(parts)
+        abag.plan(parts)
 
 
 def test_a_role_given_twice_and_a_column_given_for_two_roles_are_errors(tmp_path):

@@ -1,10 +1,14 @@
 """IMGT numbering of tables: as a whole, from the cache, and one chain at a time."""
 
+from importlib import metadata
+from types import SimpleNamespace
+
+import immunum
 import numpy as np
 import pytest
+from chunks import set_cores
 from trastuzumab import HEAVY, LIGHT
 
-from abag.embed.sequences import numbering
 from abag.embed.sequences.domains import locate_positions
 from abag.embed.sequences.numbering import CHAINS, number_antibodies
 
@@ -42,12 +46,11 @@ def assert_numbers(numbered, chains, name):
 
 @pytest.mark.parametrize("fewest", [1, 1000])
 def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, fewest, monkeypatch):
-    monkeypatch.setattr(numbering, "WORTH_PROCESSES", fewest)
-    monkeypatch.setattr(numbering, "count_cores", lambda: 2)
-    monkeypatch.setattr(numbering, "PART", 50)
+    set_cores(monkeypatch, 2)
+    sizes = {"worth_processes": fewest, "part": 50}
     for at, name in enumerate(CHAINS):
         chains = [antibody[at] for antibody in antibodies]
-        assert_numbers(number_antibodies(antibodies, None)[name], chains, name)
+        assert_numbers(number_antibodies(antibodies, None, **sizes)[name], chains, name)
 
 
 def same(first, second):
@@ -62,14 +65,14 @@ def same(first, second):
 
 def test_a_second_numbering_is_read_whatever_the_order(antibodies, tmp_path, monkeypatch):
     first = number_antibodies(antibodies, tmp_path)
-    monkeypatch.setattr(numbering, "number_chains", None)
+    monkeypatch.setattr(immunum.Annotator, "number", None)
     assert same(first, number_antibodies(antibodies[::-1] + antibodies[:3], tmp_path))
 
 
 def test_another_version_of_immunum_numbers_again(antibodies, tmp_path, monkeypatch):
     number_antibodies(antibodies[:3], tmp_path)
     files = set(tmp_path.iterdir())
-    monkeypatch.setattr(numbering, "version", lambda _: "9.9")
+    monkeypatch.setattr(metadata, "distribution", lambda _: SimpleNamespace(version="9.9"))
     number_antibodies(antibodies[:3], tmp_path)
     assert len(set(tmp_path.iterdir())) == 2 * len(files)
 

@@ -1,6 +1,8 @@
 """Tables larger than memory: read in chunks of rows, embedded in parts of distinct sequences."""
 
+import hashlib
 import io
+import os
 import re
 import tempfile
 from collections import Counter
@@ -11,25 +13,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chunks import set_chunk_rows
+from chunks import set_chunk_rows, set_part_bytes
 from embedding import assert_same_vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import demo_table, read_chunks, read_sequences, read_table, read_table_chunks
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import AbagError, OutputError, TableError
-from abag.embed import embed as run_module
-from abag.embed.embed import embed_table
-from abag.embed.sequences import partitions as partitions_module
+from abag import AbagError, OutputError, TableError, embed_table
 from abag.embed.sequences.chains import antibody, antigen, keys_array, parse_antibody, sequence_text
 from abag.embed.sequences.changes import EMPTY_ROW, SkippedRows
-from abag.embed.sequences.pairs import UniqueSequences, read_pair_chunks, read_pairs
+from abag.embed.sequences.pairs import UniqueSequences
 from abag.embed.sequences.partitions import Partitions
-from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import read_table, read_table_chunks
-from abag.embed.store.shard import Shard
-from abag.head.data.demo import demo_table
 
 PLAIN = ("composition", "composition")
 sequences = st.text("ACDEFGHIK", min_size=1, max_size=4)
@@ -85,12 +81,22 @@ def check_parts(collected, chunks):
         assert sum((Counter(part.forms) for part in parts), Counter())["glued"] == len(first)
 
 
-def test_only_sequences_that_do_not_fit_into_memory_are_written_to_disk():
+def test_only_sequences_that_do_not_fit_into_memory_are_written_to_disk(monkeypatch):
+    files = Mock(wraps=tempfile.TemporaryFile)
+    monkeypatch.setattr(tempfile, "TemporaryFile", files)
+    few = Partitions("antigen", held_bytes=4000)
+    for start in range(0, 3000, 100):
+        few.add(distinct(["A", "C", "AC"] * 30, start))
+    assert [len(part.chains) for part in few.parts()] == [3]
+    assert not files.called
     with Partitions("antigen", held_bytes=4000) as many:
-        check_spilling(many, Partitions("antigen", held_bytes=4000))
+        add_numbers(many)
+        assert sum(len(part.chains) for part in many.parts()) == 3000
+    assert files.call_count > 10
 
 
-def check_spilling(many, few):
+def add_numbers(many):
+    """Add 3,000 sequences, in chunks of a hundred."""
     for start in range(0, 3000, 100):
         many.add(
             distinct(
@@ -98,11 +104,6 @@ def check_spilling(many, few):
                 start,
             )
         )
-        few.add(distinct(["A", "C", "AC"] * 30, start))
-    assert len(many._runs) > 10
-    assert not few._runs
-    assert sum(len(part.chains) for part in many.parts()) == 3000
-    assert [len(part.chains) for part in few.parts()] == [3]
 
 
 def test_a_full_temporary_disk_is_named_with_what_to_do(monkeypatch):
@@ -111,7 +112,7 @@ def test_a_full_temporary_disk_is_named_with_what_to_do(monkeypatch):
         file.write = Mock(side_effect=OSError(28, "No space left on device"))
         return file
 
-    monkeypatch.setattr(partitions_module.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(OutputError, match=r"No space left on device.*TMPDIR"):
         Partitions("antigen", held_bytes=1).add(distinct(["A"], 0))
     assert tempfile.gettempdir()
@@ -163,11 +164,11 @@ def test_only_the_sequences_of_parquet_are_read_but_every_column_is_named(tmp_pa
         read_all(path)
 
 
-def read_all(table, **options):
+def read_all(table, chunk_rows=None, **options):
     rows = 0
     skipped = SkippedRows()
     sequences = []
-    for chunk in read_pair_chunks(table, TableOptions(**options), only_sequences=True):
+    for chunk in read_chunks(table, rows=chunk_rows, **options, only_sequences=True):
         rows += len(chunk.frame)
         skipped.update(chunk.skipped)
         sequences += chunk.sequences.values()
@@ -185,15 +186,13 @@ def read_all(table, **options):
 @settings(deadline=None)
 def test_chunks_give_the_sequences_counts_and_errors_of_the_whole_table(rows, chunk_rows):
     frame = pd.DataFrame(rows, columns=["heavy", "antigen"])
-    with pytest.MonkeyPatch.context() as patch:
-        set_chunk_rows(patch, chunk_rows)
-        try:
-            pairs = read_pairs(frame, TableOptions(bad_rows="skip"))
-        except AbagError as error:
-            with pytest.raises(type(error), match=re.escape(str(error))):
-                read_all(frame, bad_rows="skip")
-            return
-        sequences, kept, skipped = read_all(frame, bad_rows="skip")
+    try:
+        pairs = read_sequences(frame, bad_rows="skip")
+    except AbagError as error:
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            read_all(frame, chunk_rows, bad_rows="skip")
+        return
+    sequences, kept, skipped = read_all(frame, chunk_rows, bad_rows="skip")
     assert kept == len(pairs.frame)
     assert sorted(skipped.rows) == sorted(pairs.skipped.rows)
     for kind, side in (("antibody", pairs.antibodies), ("antigen", pairs.antigens)):
@@ -248,25 +247,24 @@ def plain(row):
     st.integers(1, 9),
     st.sampled_from([1, 1 << 26]),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
     rows, chunk_rows, held_bytes
 ):
     rows[0]["antigen"] = "MKTAYIAKQRQISFVKSHFSRQ"  # else one bad cell is a column of names
-    options = TableOptions(
-        bad_rows="skip", columns={"heavy": "h", "light": "l"} if "h" in rows[0] else {}
-    )
+    columns = {"heavy": "h", "light": "l"} if "h" in rows[0] else {}
+    options = {"bad_rows": "skip", "columns": columns}
     empty = [is_empty(row) for row in rows]
     expected = [None if skip else plain(row) for row, skip in zip(rows, empty, strict=True)]
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        set_chunk_rows(patch, chunk_rows)
+    options |= {"rows": chunk_rows, "only_sequences": True}
+    with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/a.parquet"
         pq.write_table(pa.Table.from_pylist(rows), path)
         if not any(expected):
             with pytest.raises(AbagError):
-                [*read_pair_chunks(path, options, only_sequences=True)]
+                [*read_chunks(path, **options)]
             return
-        chunks = [*read_pair_chunks(path, options, only_sequences=True)]
+        chunks = [*read_chunks(path, **options)]
     skipped = SkippedRows()
     for chunk in chunks:
         skipped.update(chunk.skipped)
@@ -292,14 +290,13 @@ def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
         assert np.array_equal(keys, keys_array(kind, [c for c, _ in pairs]))
 
 
-def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch):
+def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path):
     table = demo_table().head(25)
     table.loc[17, "heavy"] = "QV*"
     path = written(tmp_path, table, ".csv")
-    set_chunk_rows(monkeypatch, 4)
     with pytest.raises(AbagError, match=r"pairs.csv: row 19, column 'heavy': character '\*'"):
-        read_all(path)
-    skipped = read_all(path, bad_rows="skip")[2]
+        read_all(path, 4)
+    skipped = read_all(path, 4, bad_rows="skip")[2]
     assert skipped.notes() == ["1 bad row skipped (unknown residue: 1 row, 1 antibody)"]
 
 
@@ -307,9 +304,7 @@ def test_a_bad_row_far_down_a_table_is_named_by_its_number(tmp_path, monkeypatch
 def small_parts(monkeypatch):
     """Many chunks, runs on disk and parts, as for a table of 10^8 rows."""
     set_chunk_rows(monkeypatch, 40)
-    monkeypatch.setattr(
-        run_module, "Partitions", lambda kind: Partitions(kind, held_bytes=4000, part_bytes=6000)
-    )
+    set_part_bytes(monkeypatch, held=4000, part=6000)
 
 
 def test_a_table_in_many_parts_gives_the_vectors_of_a_table_in_one(tmp_path, monkeypatch, request):
@@ -336,11 +331,18 @@ def test_each_shard_is_checked_once_for_any_number_of_parts(tmp_path, monkeypatc
     embed_table(
         demo_table().head(80), tmp_path / "store", *PLAIN, batch_tokens=2000, commit_seconds=0
     )
-    checked = []
-    real = Shard.check
-    monkeypatch.setattr(Shard, "check", lambda shard: (checked.append(shard.path), real(shard))[1])
+    digested = []
+    digest = hashlib.file_digest
+
+    def noted(file, *rest):
+        digested.append(os.fstat(file.fileno()).st_ino)
+        return digest(file, *rest)
+
+    monkeypatch.setattr(hashlib, "file_digest", noted)
     embed_table(demo_table().head(80), tmp_path / "store", *PLAIN)
-    assert len(checked) == len(set(checked)) == len(list((tmp_path / "store").rglob("*.h5")))
+    shards = [path.stat().st_ino for path in (tmp_path / "store").rglob("*.h5")]
+    assert sorted(digested) == sorted(shards)
+    assert len(shards) > 2
 
 
 def test_sequences_of_several_chains_come_back_whole():

@@ -2,33 +2,35 @@
 
 import itertools
 
+import immunum
 import numpy as np
 import pandas as pd
 import pytest
-from chunks import set_chunk_rows
+from chunks import set_sizes
 from drawn import COMPOSITION
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import demo_table, read_chunks, read_sequences
 from trastuzumab import CH1, CK, CL, LAMBDA
 from trastuzumab import D13_HEAVY as D13_H
 from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
 import abag
-from abag.core.errors import TableError
-from abag.embed.sequences import contents, domain_types, domains, parsing
+from abag import TableError
+from abag.embed.sequences import domain_types, domains
 from abag.embed.sequences.domain_types import chain_types
 from abag.embed.sequences.domains import variable_domain
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.demo import demo_table
 
 SIGNAL = "MGWSCIILFLVATATGVHS"
 
 
+def table(heavy, light):
+    return pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT" * 7})
+
+
 def read(heavy, light, **options):
-    frame = pd.DataFrame({"heavy": heavy, "light": light, "antigen": "MKT" * 7})
-    return read_pairs(frame, TableOptions(**options))
+    return read_sequences(table(heavy, light), **options)
 
 
 @pytest.mark.parametrize("tail", ["", CH1, CH1[:8], "A", "HHHHHH", CH1 + "DKTHTCPPCPAPELLGG"])
@@ -84,7 +86,8 @@ def test_fabs_and_fvs_of_the_same_antibody_get_the_same_key_with_fv():
     assert len(read(*chains).antibodies.keys) == 3
     cut = read(*chains, antibody_region="fv")
     assert cut.antibodies.chains == [(VH, VL)]
-    assert cut.notes == ["1 antibody cut to variable domains"]
+    planned = abag.plan(table(*chains), antibody_region="fv")
+    assert planned["notes"] == ["1 antibody cut to variable domains"]
 
 
 def test_antibodies_with_constant_domains_are_counted_with_what_to_do():
@@ -103,7 +106,7 @@ def test_chains_that_cannot_be_cut_are_left_whole_and_counted():
 
 def test_a_glued_antibody_is_split_and_then_cut():
     frame = pd.DataFrame({"antibody": [VH + VL + CK], "antigen": ["MKT"]})
-    pairs = read_pairs(frame, TableOptions(antibody_region="fv"))
+    pairs = read_sequences(frame, antibody_region="fv")
     assert pairs.antibodies.chains == [(VH, VL)]
     assert (pairs.counts["split_antibodies"], pairs.counts["cut_antibodies"]) == (1, 1)
 
@@ -144,7 +147,7 @@ def test_a_table_with_antigens_and_heavy_chains_exchanged_is_refused(light):
     frame = pd.DataFrame({"heavy": [*ANTIGENS, "M|K"], "light": light, "antigen": [VH, D13_H, VH]})
     said = "most antigens are variable domains.*, and most antibodies"
     with pytest.raises(TableError, match=f"{said}.*heavy=antigen --column antigen=heavy"):
-        read_pairs(frame, TableOptions(bad_rows="skip"))
+        read_sequences(frame, bad_rows="skip")
 
 
 @pytest.mark.parametrize(
@@ -152,17 +155,17 @@ def test_a_table_with_antigens_and_heavy_chains_exchanged_is_refused(light):
 )
 def test_antigens_may_be_antibodies(heavy, antigen):
     frame = pd.DataFrame({"heavy": heavy, "antigen": antigen})
-    assert len(read_pairs(frame).frame) == 2
+    assert abag.plan(frame)["rows"] == 2
 
 
 def test_a_light_chain_beside_an_empty_heavy_cell_is_reported():
     frame = pd.DataFrame({"heavy": [VH, "", ""], "light": [VL, VL, LAMBDA], "antigen": "MKT" * 7})
     note = "2 antibodies with a light chain but no heavy one: is its cell empty by mistake?"
-    assert read_pairs(frame).notes == [note]
+    assert abag.plan(frame)["notes"] == [note]
     lights = frame.drop(columns="heavy")
-    assert not read_pairs(lights, TableOptions(columns={"light": "light"})).notes
+    assert not abag.plan(lights, columns={"light": "light"})["notes"]
     strings = pd.DataFrame({"antibody": [f"|{VL}"], "antigen": "MKT" * 7})
-    assert not read_pairs(strings).notes
+    assert not abag.plan(strings)["notes"]
 
 
 def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
@@ -176,35 +179,50 @@ def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
 
 
 def test_two_chains_of_one_type_are_counted():
-    assert "2 heavy or two light" not in read([VH, VH], [VL, D13_H]).notes[0]
-    assert read([VH, VH], [VL, D13_H]).counts["same_type_antibodies"] == 1
+    planned = abag.plan(table([VH, VH], [VL, D13_H]))
+    assert "2 heavy or two light" not in planned["notes"][0]
+    assert planned["found"]["same_type_antibodies"] == 1
 
 
 def test_chunks_agree_with_the_whole_table(monkeypatch):
     table = demo_table().head(40)
     table.loc[:9, ["heavy", "light"]] = table.loc[:9, ["light", "heavy"]].to_numpy()
-    options = TableOptions(chains="auto", antibody_region="fv")
-    whole = read_pairs(table, options).antibodies.chains
-    chunked = [c for chunk in read_pair_chunks(table, options) for c in chunk.antibodies.chains]
+    options = {"chains": "auto", "antibody_region": "fv"}
+    whole = read_sequences(table, **options).antibodies.chains
+    chunked = [c for chunk in read_chunks(table, **options) for c in chunk.antibodies.chains]
     assert chunked == whole
-    assert whole == read_pairs(demo_table().head(40)).antibodies.chains
+    assert whole == read_sequences(demo_table().head(40)).antibodies.chains
 
 
-def test_nothing_is_looked_up_for_antibodies_as_usual(monkeypatch):
-    monkeypatch.setattr(domain_types, "find_domains", None)
-    monkeypatch.setattr(domain_types, "variable_domain", None)
-    heavies = [VH, D13_H, "QVQ", VH]
+@pytest.fixture
+def numbered(monkeypatch):
+    """The chains that immunum numbers to find their domains; none twice in one process."""
+    chains = []
+    number = immunum.Annotator.number_domains
+
+    def noted(annotator, chain):
+        chains.append(chain)
+        return number(annotator, chain)
+
+    monkeypatch.setattr(immunum.Annotator, "number_domains", noted)
+    return chains
+
+
+def test_no_chain_of_antibodies_as_usual_is_numbered(numbered):
+    heavy = f"{VH[:8]}W{VH[9:]}"  # no other test has numbered it
+    heavies = [heavy, D13_H, "QVQ", heavy]
     lights = [VL, LAMBDA, "DIQ", ""]
     assert read(heavies, lights).antibodies.forms[:2] == ["", ""]
-    cut = read([VH], [VL], antibody_region="fv")
-    assert cut.antibodies.chains == [(VH, VL)]
+    cut = read([heavy], [VL], antibody_region="fv")
+    assert cut.antibodies.chains == [(heavy, VL)]
+    assert not numbered
 
 
 PIECES = [VH, VL, LAMBDA, CH1, CK, CL, VH[:-9], VL[:84], "FG", "W", "PSVFPLAP", "A" * 90]
 chains = st.lists(st.sampled_from(PIECES), max_size=3).map("".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(chains, chains).filter(any), min_size=1, max_size=6, unique=True))
 def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
     usual = [(VH, VL)] * (2 * len(antibodies))  # so that no table is refused
@@ -216,54 +234,43 @@ def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
         assert alone.forms[-1] == form_of[alone.chains[-1]]
 
 
-@pytest.fixture
-def numbered(monkeypatch):
-    """The chains that were numbered to find their places."""
-    monkeypatch.setattr(contents, "CHECKED_AT_MOST", 0)
-    chains = []
-    find = domain_types.find_domains
-    monkeypatch.setattr(
-        domain_types, "find_domains", lambda chain: chains.append(chain) or find(chain)
-    )
-    return chains
-
-
-def mutants_without_j_segment(n):
-    """As many heavy chains as asked for, cut before framework 4."""
+def mutants_without_j_segment(n, of_test):
+    """As many heavy chains as asked for, cut before framework 4; each test has its own."""
     letters = itertools.product("ACDEFGHIKLMNPQRSTVWY", "ACDEFGHIKLM")
-    return [VH[:5] + a + VH[6:-11] + b for a, b in itertools.islice(letters, n)]
+    start = f"{VH[:9]}{of_test}"
+    return [start[:5] + a + start[6:] + VH[10:-11] + b for a, b in itertools.islice(letters, n)]
 
 
-def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered):
-    pairs = read(mutants_without_j_segment(220), VL)
-    assert len(numbered) == parsing.NUMBERED_AT_MOST == 200
+def test_of_many_chains_without_j_segment_only_a_sample_is_numbered(numbered, monkeypatch):
+    set_sizes(monkeypatch, recognised_cells=0)
+    pairs = read(mutants_without_j_segment(220, "A"), VL)
+    assert len(numbered) == 200
     (note,) = pairs.notes
     assert note.startswith("20 antibodies with a chain without a clear J segment")
     assert "--chains auto" in note
-    few = read(mutants_without_j_segment(200), VL)
+    few = read(mutants_without_j_segment(200, "C"), VL)
     assert not few.notes
     assert len(numbered) == 400
 
 
 def test_of_a_later_chunk_none_are_numbered(numbered, monkeypatch):
-    set_chunk_rows(monkeypatch, 210)
-    frame = pd.DataFrame({"heavy": mutants_without_j_segment(215), "light": VL, "antigen": "MKT"})
-    assert len([*read_pair_chunks(frame, TableOptions())]) == 2
+    set_sizes(monkeypatch, recognised_cells=0)
+    frame = table(mutants_without_j_segment(215, "D"), VL)
+    assert len([*read_chunks(frame, rows=210)]) == 2
     assert len(numbered) == 200
 
 
 def test_a_sample_shows_that_the_columns_are_exchanged():
-    heavies = mutants_without_j_segment(220)
+    heavies = mutants_without_j_segment(220, "E")
     with pytest.raises(TableError, match="most rows hold a light chain"):
         read(VL, heavies)
     assert read(VL, heavies, chains="auto").antibodies.chains == [(h, VL) for h in heavies]
 
 
-def test_a_chain_of_many_antibodies_is_numbered_once():
-    light = VL.replace("FGQGTK", "CGQETK")
-    sought = domains.find_domains.cache_info().misses
+def test_a_chain_of_many_antibodies_is_numbered_once(numbered):
+    light = VL.replace("FGQGTK", "CGQEWK")
     read([VH[:5] + a + VH[6:] for a in "ACDEFGHIKLMNPQRSTVWY"], light)
-    assert domains.find_domains.cache_info().misses <= sought + 1
+    assert numbered == [light]
 
 
 def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):

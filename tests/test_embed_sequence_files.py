@@ -6,13 +6,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import read_sequences, read_table
 
 import abag
-from abag.core.errors import OptionError, TableError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.table_writer import writing_table
-from abag.embed.sequences.tables import read_table
+from abag import OptionError, TableError
 
 HEAVY = "EVQLVESGGGLVQPGGSLRLSCAAS"
 LIGHT = "DIQMTQSPSSLSASVGDRVTITC"
@@ -37,7 +34,7 @@ def written(path, text):
 def test_fasta_records_with_a_role_in_their_names_are_joined_to_rows(tmp_path):
     text = f">ab1_H some text\n{HEAVY[:10]}\n{HEAVY[10:]}\n>ab1_L\n{LIGHT}\n>ab1|antigen\nMKT\n"
     text += f">ab2.VH\n{HEAVY}\n\n>ab2-antigen\nMKV\n"
-    pairs = read_pairs(written(tmp_path / "x.fasta", text))
+    pairs = read_sequences(written(tmp_path / "x.fasta", text))
     assert pairs.antibodies.chains == [(HEAVY, LIGHT), (HEAVY, "")]
     assert pairs.antigens.chains == [("MKT",), ("MKV",)]
     assert pairs.frame["id"].tolist() == ["ab1", "ab2"]
@@ -45,11 +42,14 @@ def test_fasta_records_with_a_role_in_their_names_are_joined_to_rows(tmp_path):
 
 def test_fasta_records_without_roles_are_antibodies_or_a_named_role(tmp_path):
     path = written(tmp_path / "x.fa", f">one\n{HEAVY}|{LIGHT}\n>two\n{HEAVY}|\n")
-    antibodies = read_pairs(path, TableOptions(), kinds=("antibody",)).antibodies
+    antibodies = read_sequences(path, kinds=("antibody",)).antibodies
     assert antibodies.chains == [(HEAVY, LIGHT), (HEAVY, "")]
-    options = TableOptions(columns={"antigen": "sequence"})
+    options = {"columns": {"antigen": "sequence"}}
     path = written(tmp_path / "y.fa", ">one\nMKTAY\n>two\nMKV\n")
-    assert read_pairs(path, options, kinds=("antigen",)).antigens.chains == [("MKTAY",), ("MKV",)]
+    assert read_sequences(path, **options, kinds=("antigen",)).antigens.chains == [
+        ("MKTAY",),
+        ("MKV",),
+    ]
 
 
 @pytest.mark.parametrize("names", [
@@ -59,8 +59,8 @@ def test_names_of_antigens_that_end_like_chains_are_names(tmp_path, names):
     chains = [f"MKT{'A' * n}" for n, _ in enumerate(names)]
     text = "".join(f">{name} x\n{chain}\n" for name, chain in zip(names, chains, strict=True))
     path = written(tmp_path / "x.fasta", text)
-    for options in (TableOptions(), TableOptions(columns={"antigen": "sequence"})):
-        pairs = read_pairs(path, options, kinds=("antigen",))
+    for options in ({}, {"columns": {"antigen": "sequence"}}):
+        pairs = read_sequences(path, **options, kinds=("antigen",))
         assert pairs.antigens.chains == [(chain,) for chain in chains]
         assert pairs.frame["id"].tolist() == [*names]
     summary = abag.embed_table(path, tmp_path / "s", "igt6", "composition", kind="antigen")
@@ -70,7 +70,7 @@ def test_names_of_antigens_that_end_like_chains_are_names(tmp_path, names):
 def test_antigens_beside_their_antibodies_keep_their_role_when_asked_for_alone(tmp_path):
     text = f">ab1_H\n{HEAVY}\n>ab1_L\n{LIGHT}\n>ab1_antigen\nMKT\n"
     path = written(tmp_path / "x.fasta", text)
-    assert read_pairs(path, kinds=("antigen",)).antigens.chains == [("MKT",)]
+    assert read_sequences(path, kinds=("antigen",)).antigens.chains == [("MKT",)]
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -82,7 +82,7 @@ def test_antigens_beside_their_antibodies_keep_their_role_when_asked_for_alone(t
 ])  # fmt: skip
 def test_fasta_that_cannot_be_meant_is_refused_in_one_line(tmp_path, text, words):
     with pytest.raises(TableError, match=words) as refused:
-        read_table(written(tmp_path / "x.fasta", text))
+        abag.plan(written(tmp_path / "x.fasta", text))
     assert "\n" not in str(refused.value)
 
 
@@ -99,7 +99,7 @@ def test_airr_rows_of_a_cell_become_one_antibody_with_the_columns_of_the_cell(tm
 
 def test_airr_rows_without_a_cell_are_antibodies_of_their_own(tmp_path):
     AIRR.drop(columns="cell_id").to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    chains = read_pairs(tmp_path / "x.tsv", TableOptions(), kinds=("antibody",)).antibodies.chains
+    chains = read_sequences(tmp_path / "x.tsv", kinds=("antibody",)).antibodies.chains
     assert chains == [("EVQLVES", ""), ("", "DIQMTQ"), ("QVQLVES", "")]
 
 
@@ -111,9 +111,7 @@ def test_airr_names_that_occur_twice_and_missing_cells_join_no_chains(tmp_path, 
     )
     table = pd.concat([table, AIRR.iloc[[1]].assign(cell_id="cell9", note="2")])
     table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    read = read_pairs(
-        tmp_path / "x.tsv", TableOptions(), kinds=("antibody",), as_written=as_written
-    )
+    read = read_sequences(tmp_path / "x.tsv", kinds=("antibody",), as_written=as_written)
     rows = [read.antibodies.chains[i] for i in read.antibodies.of_row]
     assert rows == [("EVQLVES", ""), ("", "DIQMTQ"), ("QVQLVES", ""), ("", "DIQMTQ")]
     assert read.frame["id"].tolist() == ["cell9", "x", "x", "cell9"]
@@ -128,7 +126,7 @@ def test_airr_names_that_occur_twice_and_missing_cells_join_no_chains(tmp_path, 
 def test_airr_that_cannot_be_meant_is_refused_in_one_line(tmp_path, change, words):
     AIRR.assign(**change).to_csv(tmp_path / "x.tsv", sep="\t", index=False)
     with pytest.raises(TableError, match=words) as refused:
-        read_pairs(tmp_path / "x.tsv", kinds=("antibody",))
+        read_sequences(tmp_path / "x.tsv", kinds=("antibody",))
     assert "\n" not in str(refused.value)
 
 
@@ -136,7 +134,7 @@ def test_airr_without_columns_of_amino_acids_is_refused_rather_than_read_as_nucl
     table = pd.DataFrame({"sequence_id": ["a"], "locus": ["IGH"], "sequence": ["ACGT" * 9]})
     table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
     with pytest.raises(TableError, match="'a' has no amino acids"):
-        read_table(tmp_path / "x.tsv")
+        abag.plan(tmp_path / "x.tsv")
 
 
 def test_fasta_is_embedded_and_planned_like_any_table(tmp_path):
@@ -165,8 +163,9 @@ def test_one_kind_is_encoded_from_a_table_that_lacks_the_other(tmp_path):
 
 
 def test_a_fasta_file_is_not_written(tmp_path):
+    scored = pd.DataFrame({"heavy": [HEAVY], "antigen": ["MKT"], "prediction": [8.0]})
     with pytest.raises(TableError, match=r"\.fasta files are only read; expected .*\.csv, \.tsv"):
-        writing_table(tmp_path / "out.fasta").__enter__()
+        abag.rank(scored, tmp_path / "out.fasta", rule="mean", batch=1)
 
 
 @settings(max_examples=300, deadline=None)

@@ -10,13 +10,10 @@ import openpyxl
 import pandas as pd
 import pytest
 from openpyxl.styles import Font
+from reading import demo_table, read_labels, read_sequences, read_table, read_table_chunks
 
 import abag
-from abag.core.errors import LabelError, TableError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import read_table, read_table_chunks
-from abag.head.data.demo import demo_table
-from abag.head.data.labels import label_pairs
+from abag import LabelError, TableError
 
 ROWS = [["heavy", "light", "antigen", "pKd"], ["EVQ", "DIQ", "MKT", 8.5], ["EVK", None, "MKV", 7]]
 
@@ -31,9 +28,9 @@ def workbook(path, rows=ROWS, change=None):
     return path
 
 
-def refusal(path, **options):
+def refusal(path):
     with pytest.raises(TableError) as caught:
-        read_table(path, **options)
+        abag.plan(path)
     assert "\n" not in str(caught.value)
     assert path.name in str(caught.value)
     return str(caught.value)
@@ -92,7 +89,7 @@ def test_formatting_and_empty_columns_are_no_cells_and_an_empty_row_counts_as_a_
         sheet.auto_filter.ref = "A1:D3"
 
     rows = [[None], *ROWS[:2], [None, None], ROWS[2]]
-    pairs = read_pairs(workbook(tmp_path / "a.xlsx", rows, change))
+    pairs = read_sequences(workbook(tmp_path / "a.xlsx", rows, change))
     assert pairs.frame["heavy"].tolist() == ["EVQ", "EVK"]
     assert pairs.row_numbers.tolist() == [3, 5]  # as Excel shows them
     assert [*pairs.frame] == ROWS[0]
@@ -148,7 +145,7 @@ def test_other_content_under_an_excel_name_is_refused_in_one_line(tmp_path):
 def test_a_label_that_is_no_number_is_refused(tmp_path, label):
     path = workbook(tmp_path / "a.xlsx", [ROWS[0], [*ROWS[1][:3], label]])
     with pytest.raises(LabelError):
-        label_pairs(read_pairs(path))
+        read_labels(path)
 
 
 def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):

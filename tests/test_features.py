@@ -8,17 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from invoke import one_line, run
+from reading import read_labels
 from safetensors.numpy import load_file, save_file
 from sklearn.linear_model import LinearRegression
 
 import abag
-from abag.core.errors import ColumnError
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.feature_checks import with_feature_columns
+from abag import ColumnError
 from abag.head.data.feature_scaling import FeatureScaling, PairFeatures
-from abag.head.data.features import read_cells
-from abag.head.data.label_options import LabelOptions, PairColumnOptions
-from abag.head.data.labels import label_pairs, read_pairs
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.prediction.bundle import record_digest
 
@@ -51,7 +47,7 @@ def planted(tmp_path_factory):
 
 
 def fit(case, name, table=None, **options):
-    """Return the predictor of a run in the folder of this name."""
+    """Return the predictor of a run in the folder of this name, which is fitted once."""
     table = case.train if table is None else table
     abag.fit(table, case.store, case.at / name, **QUICK | options)
     return abag.load_predictor(case.at / name)
@@ -124,7 +120,7 @@ def test_a_network_reads_features(planted):
 
 @pytest.mark.parametrize("head", ["ridge", "kernel"])
 def test_a_feature_of_noise_changes_errors_by_less_than_two_percent(planted, head):
-    without = rmse(fit(planted, f"bare-{head}", head=head), planted.test)
+    without = rmse(fit(planted, f"without-{head}", head=head), planted.test)
     noise = rmse(fit(planted, f"noise-{head}", head=head, features=("noise",)), planted.test)
     assert noise == pytest.approx(without, rel=0.02)
 
@@ -164,9 +160,7 @@ def test_replicates_have_the_mean_of_their_numbers_and_categories_keep_pairs_apa
             "lab": ["a", "a", "a", "b", "b"],
         }
     )
-    named = PairColumnOptions(features=("ddg",), categories=("lab",))
-    pairs = label_pairs(read_pairs(frame), LabelOptions(), named=named)
-    pairs = with_feature_columns(pairs, named, {})
+    pairs = read_labels(frame, **COLUMNS)
     averaged = pd.DataFrame(
         {"pkd": pairs.pkd, "ddg": pairs.cells.numbers_RF[:, 0], "lab": pairs.cells.words_RG[:, 0]}
     )
@@ -177,7 +171,7 @@ def test_replicates_have_the_mean_of_their_numbers_and_categories_keep_pairs_apa
 
 
 def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
-    predictor = fit(planted, "slope", head="ridge", **COLUMNS)
+    predictor = fit(planted, "with-ridge", head="ridge", **COLUMNS)
     row = planted.test[planted.test["lab"] == "A"].iloc[[0]]
     table = pd.concat([row.assign(ddg=value) for value in (99.0, 101.0)])
     low, high = predict(predictor, table)["pkd_predicted"]
@@ -188,7 +182,7 @@ def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
 
 
 def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
-    predictor = fit(planted, "posterior", head="gp", **COLUMNS)
+    predictor = fit(planted, "with-gp", head="gp", **COLUMNS)
     (model,) = next(part for part in predictor.parts if part.name == "gp").models
     train = model.train
     kernel = model.kernel
@@ -237,7 +231,7 @@ def vectors_of(predictor, frame):
 
 @pytest.fixture(scope="module")
 def fitted(planted):
-    return fit(planted, "fitted", head="ridge", **COLUMNS)
+    return fit(planted, "with-ridge", head="ridge", **COLUMNS)
 
 
 def test_the_command_predicts_a_table_as_python_does(planted, fitted, tmp_path):
@@ -246,7 +240,7 @@ def test_the_command_predicts_a_table_as_python_does(planted, fitted, tmp_path):
         "predict",
         tmp_path / "new.csv",
         "--run",
-        planted.at / "fitted",
+        planted.at / "with-ridge",
         "--out",
         tmp_path / "out.csv",
     )
@@ -269,7 +263,9 @@ def test_rows_outside_the_trained_features_are_far_with_their_reason(planted, fi
     assert far["why_far"][3] == "its lab is 'D', which training lacks"
     assert far["sigma"][1] >= fitted.label_sd
     rows.to_csv(tmp_path / "new.csv", index=False)
-    summary = abag.predict(tmp_path / "new.csv", run=planted.at / "fitted", out=tmp_path / "o.csv")
+    summary = abag.predict(
+        tmp_path / "new.csv", run=planted.at / "with-ridge", out=tmp_path / "o.csv"
+    )
     assert summary["far_rows"] == 2
     assert sum(summary["why_far"].values()) == 2
 
@@ -284,12 +280,11 @@ def test_categories_are_the_same_however_a_file_writes_them(tmp_path, planted):
 
 
 def test_categories_of_truth_values_are_those_of_text():
-    frame = pd.DataFrame({"soluble": [True, False]})
-    text = pd.DataFrame({"soluble": ["TRUE", " false"]})
-    categories = [
-        read_cells(source, (), ("soluble",), "t", "w").words_RG.tolist() for source in (frame, text)
-    ]
-    assert categories[0] == categories[1] == [["True"], ["False"]]
+    frame = drawn.draw_pairs(4, 1)
+    for cells in ([True, False, True, False], ["TRUE", " false", "true", "False"]):
+        pairs = read_labels(frame.assign(soluble=cells), categories=("soluble",))
+        words = dict(zip(pairs.row.tolist(), pairs.cells.words_RG[:, 0], strict=True))
+        assert words == {0: "True", 1: "False", 2: "True", 3: "False"}
 
 
 def test_a_sweep_searches_with_features(planted):
@@ -300,7 +295,7 @@ def test_a_sweep_searches_with_features(planted):
 
 
 def test_evaluate_reads_the_features_of_a_table(planted, fitted):
-    summary = abag.evaluate(planted.at / "fitted", table=planted.test)
+    summary = abag.evaluate(planted.at / "with-ridge", table=planted.test)
     reported = summary["table"]["metrics"]["rmse"]
     assert reported == pytest.approx(rmse(fitted, planted.test), abs=1e-6)
 
@@ -308,10 +303,10 @@ def test_evaluate_reads_the_features_of_a_table(planted, fitted):
 def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
     from safetensors.torch import load_file
 
-    from abag.core.errors import DamagedFile
+    from abag import DamagedFile
     from abag.head.prediction.bundle import WEIGHTS, record_digest
 
-    folder = planted.at / "fitted" / "predictor"
+    folder = planted.at / "with-ridge" / "predictor"
     assert load_file(folder / WEIGHTS)
     written = json.loads((folder / "predictor.json").read_text())
     for change in ({"numbers": []}, {"categories": []}, {"numbers": [{"name": "ddg"}]}, {}):
@@ -324,10 +319,10 @@ def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
 
 
 def test_the_model_card_and_what_is_shared_name_the_features(planted, fitted, tmp_path, capsys):
-    card = (planted.at / "fitted" / "predictor" / "README.md").read_text()
+    card = (planted.at / "with-ridge" / "predictor" / "README.md").read_text()
     assert "features=table)" in card
     assert "beside its sequences: `ddg`, `lab`" in card
-    abag.share(planted.at / "fitted", tmp_path / "shared")
+    abag.share(planted.at / "with-ridge", tmp_path / "shared")
     assert "values of categories of the columns 'ddg', 'lab'" in capsys.readouterr().err
     shared = abag.load_predictor(tmp_path / "shared")
     assert shared.features == fitted.features
@@ -448,34 +443,6 @@ def test_scikit_learn_reads_likelihoods(likely):
 # ---- refusals ------------------------------------------------------------------------------------
 
 
-def read(planted, change=None, **named):
-    table = planted.train if change is None else planted.train.assign(**change)
-    options = PairColumnOptions(**named)
-    pairs = label_pairs(read_pairs(table, TableOptions()), LabelOptions(), named=options)
-    return with_feature_columns(pairs, options, {})
-
-
-@pytest.mark.parametrize(
-    ("change", "named", "words"),
-    [
-        ({"ddg": 1.5}, {"features": ("ddg",)}, "'ddg' is 1.5 in every labelled row"),
-        ({"ddg": np.nan}, {"features": ("ddg",)}, "'ddg' has no number in any labelled row"),
-        ({"ddg": np.inf}, {"features": ("ddg",)}, "column ddg: inf .*expected a finite number"),
-        ({}, {"features": ("lab",)}, "column lab: '[ABC]' .*--categories"),
-        ({"ddg": ["0,5", *range(1, TRAINED)]}, {"features": ("ddg",)}, "row 1, .*'0,5'.* Fix or"),
-        ({}, {"features": ("ddgs",)}, "no column 'ddgs', .*Did you mean 'ddg'"),
-        ({}, {"features": ("pKd",)}, "column 'pKd' is the label"),
-        ({}, {"categories": ("heavy",)}, "column 'heavy' is the heavy column"),
-        ({"lab": "A"}, {"categories": ("lab",)}, "'lab' is 'A' in every labelled row"),
-        ({"lab": range(TRAINED)}, {"categories": ("lab",)}, "another value in every pair"),
-    ],
-)
-def test_columns_that_cannot_be_features_are_refused(planted, change, named, words):
-    with pytest.raises(ColumnError, match=words) as refused:
-        read(planted, change, **named)
-    assert "\n" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("named", "words"),
     [
@@ -488,14 +455,14 @@ def test_columns_that_cannot_be_features_are_refused(planted, change, named, wor
 )
 def test_options_that_name_no_columns_are_refused(named, words):
     with pytest.raises(abag.AbagError, match=words):
-        PairColumnOptions(**named)
+        abag.PlanOptions(**named)
 
 
 @pytest.mark.parametrize("name", ["pkd_copy", "kd_copy"])
-def test_a_feature_that_is_the_label_is_reported(planted, capsys, name):
+def test_a_feature_that_is_the_label_is_reported(planted, name):
     copies = {"pkd_copy": planted.train["pKd"] + 1, "kd_copy": 10.0 ** -planted.train["pKd"]}
-    read(planted, {"other": copies[name]}, features=("other",))
-    assert "it may be the label itself" in capsys.readouterr().err
+    planned = abag.plan(planted.train.assign(other=copies[name]), features=("other",))
+    assert any("it may be the label itself" in line for line in planned["beside"])
 
 
 @pytest.mark.parametrize(
@@ -511,7 +478,7 @@ def test_scores_without_the_features_of_the_run_are_refused(
 ):
     monkeypatch.chdir(tmp_path)
     planted.test[["heavy", "antigen"]].to_csv("new.csv", index=False)
-    assert "'ddg'" in one_line(*command, "--run", planted.at / "fitted")
+    assert "'ddg'" in one_line(*command, "--run", planted.at / "with-ridge")
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -519,7 +486,7 @@ def test_scan_refuses_a_run_with_features(planted, fitted, tmp_path):
     parent = planted.train.iloc[0]
     with pytest.raises(ColumnError, match="scan: the run reads the columns 'ddg', 'lab'"):
         abag.scan(
-            planted.at / "fitted",
+            planted.at / "with-ridge",
             tmp_path / "scan.csv",
             heavy=parent["heavy"],
             antigen=parent["antigen"],
@@ -534,6 +501,6 @@ def test_python_refuses_features_of_other_lengths_and_of_runs_without(planted, f
         fitted.predict(heavy, None, antigen, features=planted.test.head(1))
     with pytest.raises(ColumnError, match="the run reads the columns"):
         fitted.predict(heavy, None, antigen)
-    bare = fit(planted, "bare", head="ridge")
+    bare = fit(planted, "without-ridge", head="ridge")
     with pytest.raises(ColumnError, match="the run reads none"):
         bare.predict(heavy, None, antigen, features=planted.test)

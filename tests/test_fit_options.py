@@ -16,19 +16,13 @@ import many
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import COMPOSITION, write_vectors
+from drawn import COMPOSITION
+from heads import BASELINES, demo_table, schema, store_vectors, used_options
 from marks import in_ci
 
 import abag
-from abag.core.errors import AbagError, TrainingError
+from abag import AbagError, FitConfig, SweepOptions, TrainingError
 from abag.core.messages import reporting
-from abag.core.options import schema
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
-from abag.head.models.baselines import BASELINES
-from abag.head.models.config import PRESETS, FitConfig, is_used
-from abag.head.search.sweep_options import CHOSEN_BY_SWEEP
 
 NUMBERS = {
     "limit": [None, None, None, 9, 30],
@@ -88,8 +82,8 @@ def random_options(rng):
         values = NUMBERS.get(option.name) or option.choices or flags
         if values and rng.random() < 0.4:
             drawn[option.name] = rng.choice(values)
-    head = drawn.get("head") or PRESETS[drawn.get("preset", "small")].head
-    return {name: value for name, value in drawn.items() if is_used(name, head)}
+    preset = FitConfig(preset=drawn.get("preset", "small"))
+    return used_options(drawn, drawn.get("head") or preset.filled().head)
 
 
 def random_table(rng):
@@ -127,18 +121,19 @@ def random_table(rng):
 def random_vectors(rng, store, frame):
     """Store vectors, some of them equal, empty of information or of very unequal size."""
     kind = rng.choice(["normal", "normal", "equal", "zeros", "large", "one"])
-    table = read_pairs(frame)
     draw = np.random.default_rng(rng.randrange(1 << 30))
-    made = open_store(store, create=True)
-    for name, unique in table.sequences.items():
-        x_ND = draw.normal(size=(len(unique.keys), 1 if kind == "one" else 6)).astype(np.float32)
+
+    def vectors_of(_kind, number):
+        x_ND = draw.normal(size=(number, 1 if kind == "one" else 6))
         if kind == "equal":
             x_ND[:] = x_ND[0]
         elif kind == "zeros":
             x_ND[:, 1:] = 0
         elif kind == "large":
             x_ND[:, 0] *= 1e4
-        write_vectors(made, name, unique.keys, x_ND)
+        return x_ND
+
+    store_vectors(store, frame, vectors_of)
 
 
 def is_encoded(seed: int) -> bool:
@@ -152,7 +147,7 @@ def fit_at_random(folder: Path, seed: int) -> AbagError | None:
     frame = random_table(rng)
     options = random_options(rng)
     if is_encoded(seed):
-        with reporting(lambda _: None):
+        with reporting(silent=True):
             abag.embed_table(frame, folder / "store", **COMPOSITION)
     else:
         random_vectors(rng, folder / "store", frame)
@@ -232,7 +227,7 @@ def sweep_at_random(folder: Path, seed: int) -> AbagError | None:
     frame = random_table(rng)
     options = random_options(rng)
     random_vectors(rng, folder / "swept", frame)
-    accepted = {option.name for option in schema(FitConfig)} - CHOSEN_BY_SWEEP
+    accepted = {option.name for option in schema(FitConfig)} - SweepOptions.leaves_out
     options = {name: value for name, value in options.items() if name in accepted}
     options |= {"trials": 1} | drawn(rng, SWEEP)
     try:

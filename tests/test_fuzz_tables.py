@@ -20,13 +20,9 @@ import openpyxl
 import pandas as pd
 import pytest
 from marks import in_ci
+from reading import FORMATS, read_chunks, read_labels, read_sequences, read_table, read_table_chunks
 
-from abag.core.errors import AbagError
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.table_files import FORMATS
-from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import read_table, read_table_chunks
-from abag.head.data.labels import label_pairs
+from abag import AbagError
 
 GOOD = ["EVQLVESGGGLVQ", "DIQMTQSPSSLSA", "MKTAYIAKQR", "evqlves", "EVQ|DIQ"]
 ODD = [
@@ -142,14 +138,15 @@ def make_file(rng, folder):
 
 def read_somehow(rng, path):
     """Read a file as one of the commands does; return whether it was accepted."""
-    options = TableOptions(
-        bad_rows=rng.choice(["error", "skip"]), antigen=rng.choice([None, None, "MKT"])
-    )
+    options = {
+        "bad_rows": rng.choice(["error", "skip"]),
+        "antigen": rng.choice([None, None, "MKT"]),
+    }
     kind = rng.choice(["antibody", "antigen"])
     ways = [
-        lambda: label_pairs(read_pairs(path, options)),
-        lambda: [*read_pair_chunks(path, options, as_written=True, only_sequences=True)],
-        lambda: read_pairs(path, options, kinds=(kind,)),
+        lambda: read_labels(path, **options),
+        lambda: [*read_chunks(path, **options, as_written=True, only_sequences=True)],
+        lambda: read_sequences(path, **options, kinds=(kind,)),
         lambda: check_row_counts(path),
     ]
     try:

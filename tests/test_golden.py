@@ -4,13 +4,10 @@ import copy
 
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
+from heads import BASELINES, MODELS, SPLIT_VALUES, choices_of
 from marks import in_ci
 
-from abag.head.data.label_options import SPLIT_VALUES
-from abag.head.design.batches import RULES
-from abag.head.models.baselines import BASELINES
-from abag.head.models.config import head_names
-from abag.head.models.registry import MODELS
+import abag
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +28,14 @@ def test_commands_do_what_was_recorded(part, folder):
 
 def test_every_head_split_baseline_and_rule_is_recorded():
     heads = [read_golden(f"scores/heads on {kind}") for kind in ("pairs", "variants", "folds")]
-    assert set().union(*heads) == set(head_names())
+    assert set().union(*heads) == choices_of(abag.FitConfig, "head")
     assert {how.partition("=")[0] for how in read_golden("splits/splits")} == set(SPLIT_VALUES)
     baselines = read_golden("baselines/baselines").values()
     assert set().union(*baselines) >= set(BASELINES) | {
         name for name, model in MODELS.items() if model.is_baseline
     }
-    assert {rule.split()[0] for rule in read_golden("predictions/rank")} == set(RULES)
+    rules = {rule.split()[0] for rule in read_golden("predictions/rank")}
+    assert rules == choices_of(abag.RankOptions, "rule")
 
 
 def test_each_difference_is_listed_with_both_values():

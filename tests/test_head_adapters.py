@@ -5,17 +5,12 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import draw_chain, draw_chains, write_vectors
+from drawn import draw_chain, draw_chains
+from heads import read_labels, sequence_keys, splits_of, store_vectors
 
 import abag
-from abag.core.arrays import hex_keys
-from abag.core.errors import SplitError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
+from abag import SplitError
 from abag.embed.store.store_files import write_adapter_files
-from abag.head.data.label_options import SplitOptions
-from abag.head.data.labels import label_pairs
-from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import split_frame
 
 RNG = np.random.default_rng(5)
@@ -35,15 +30,16 @@ def table():
 
 def make_store(path, table, trained, validated=None):
     """Make a store whose antibody vectors come from an adapter that was trained on a table."""
-    pairs = read_pairs(table)
-    store = open_store(path, create=True)
-    for kind, unique in pairs.sequences.items():
-        x_ND = RNG.normal(size=(len(unique.keys), 6)).astype(np.float32)
-        adapter = {"adapter": "cd"} if kind == "antibody" else {}
-        write_vectors(store, kind, unique.keys, x_ND, origin="drawn", **adapter)
+    adapter = {"antibody": {"adapter": "cd"}, "antigen": {}}
+    store = store_vectors(
+        path,
+        table,
+        lambda _kind, number: RNG.normal(size=(number, 6)),
+        lambda kind: {"origin": "drawn"} | adapter[kind],
+    )
     if trained is not None:
         uses = [(trained, "train")] + ([] if validated is None else [(validated, "validation")])
-        rows = pd.concat([keys_of(t).assign(adapter=use) for t, use in uses])
+        rows = pd.concat([sequence_keys(t).assign(adapter=use) for t, use in uses])
         content = io.BytesIO()
         rows.to_parquet(content, index=False)
         write_adapter_files(
@@ -52,20 +48,10 @@ def make_store(path, table, trained, validated=None):
     return path
 
 
-def keys_of(table):
-    pairs = read_pairs(table)
-    return pd.DataFrame(
-        {
-            "antibody_key": hex_keys(pairs.antibodies.keys[pairs.antibodies.of_row]),
-            "antigen_key": hex_keys(pairs.antigens.keys[pairs.antigens.of_row]),
-        }
-    )
-
-
 def parts_of(table, **options):
     """Split as fit will; return the rows of each part."""
-    pairs = label_pairs(read_pairs(table))
-    (split,) = make_splits(pairs, SplitOptions(**options))
+    pairs = read_labels(table)
+    (split,) = splits_of(pairs, **options)
     return {
         n: table.iloc[pairs.row[split.part == i]] for i, n in enumerate(("train", "val", "test"))
     }
@@ -73,8 +59,8 @@ def parts_of(table, **options):
 
 def written_split(table, path, **options):
     """Write the split of `parts_of`; return the option that names it."""
-    pairs = label_pairs(read_pairs(table))
-    split_frame(pairs, make_splits(pairs, SplitOptions(**options))).to_parquet(path, index=False)
+    pairs = read_labels(table)
+    split_frame(pairs, splits_of(pairs, **options)).to_parquet(path, index=False)
     return f"file={path}"
 
 
@@ -156,19 +142,17 @@ def test_adapted_vectors_without_their_training_pairs_are_refused(table, tmp_pat
     store = make_store(tmp_path / "store", table, None)
     with pytest.raises(SplitError, match=r"adapter/splits.parquet is missing"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUICK)
-    folder = open_store(store).folder("antibody")
+    folder = abag.open_store(store).folder("antibody")
     write_adapter_files(folder.path, {"adapter/splits.parquet": b"half a file"})
     with pytest.raises(SplitError, match=r"adapter/splits.parquet is missing or cannot be read"):
         abag.fit(table, store, tmp_path / "run", split="random", **QUICK)
 
 
 def test_a_split_file_leaks_through_its_groups(table, tmp_path):
-    pairs = label_pairs(read_pairs(table))
-    splits = make_splits(pairs, SplitOptions(split="antigen"))
-    split_frame(pairs, splits).to_parquet(tmp_path / "own.parquet")
+    own = written_split(table, tmp_path / "own.parquet", split="antigen")
     trained = parts_of(table, split="antigen")["train"].head(20)
     store = make_store(tmp_path / "store", table, trained)
-    abag.fit(table, store, tmp_path / "run", split=f"file={tmp_path / 'own.parquet'}", **QUICK)
+    abag.fit(table, store, tmp_path / "run", split=own, **QUICK)
     frame = pd.read_parquet(tmp_path / "own.parquet")
     frame.assign(group=0).to_parquet(tmp_path / "joined.parquet")
     with pytest.raises(SplitError):

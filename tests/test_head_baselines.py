@@ -1,39 +1,36 @@
 """Baselines against the plain formulas, and comparisons on planted tables."""
 
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from chunks import set_sizes
 from drawn import RESIDUES, draw_chains
+from heads import (
+    MODELS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    PairVectors,
+    Split,
+    Standardizer,
+    TrainingRows,
+    fitted_models,
+    inner_folds,
+    read_labels,
+    splits_of,
+    with_cluster_numbers,
+)
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.label_options import LabelOptions, SplitOptions
-from abag.head.data.labels import label_pairs
-from abag.head.data.vectors import Standardizer
+import abag
 from abag.head.evaluation.metrics import score
-from abag.head.evaluation.verdicts import explained, warnings
-from abag.head.models import baselines
-from abag.head.models import ridge as module
-from abag.head.models.baselines import (
-    BaselineInputs,
-    count_mutations,
-    inner_folds,
-    predict_baselines,
-)
+from abag.head.models.baselines import BaselineInputs, count_mutations, predict_baselines
 from abag.head.models.normal_equations import NormalEquations
-from abag.head.models.pair_model import DoesNotApply
-from abag.head.models.pair_vectors import PairVectors
-from abag.head.models.registry import MODELS
 from abag.head.models.residue_counts import count_residues
 from abag.head.models.ridge import FeatureBlock, fit_ridge
-from abag.head.models.training_rows import TrainingRows
-from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.folds import make_splits
-from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 
 
 def random_split(antibody, antigen, seed):
@@ -72,7 +69,7 @@ def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, no
     antigen_of = {a: rng.normal(size=4) for a in sorted(set(frame["antigen"]))}
     pkd = 8 + frame["heavy"].map(lambda h: antibody_of[h][0]) + rng.normal(0, noise, len(frame))
     pkd += antigen_effect * frame["antigen"].map(lambda a: antigen_of[a][0])
-    pairs = label_pairs(read_pairs(frame.assign(pkd=pkd)), LabelOptions())
+    pairs = read_labels(frame.assign(pkd=pkd))
     table = pairs.table
     antibody_ND = np.array([antibody_of[heavy] for heavy, _ in table.antibodies.chains], np.float32)
     antigen_ND = np.array([antigen_of[chain] for (chain,) in table.antigens.chains], np.float32)
@@ -90,14 +87,14 @@ def inputs_of(pairs, split, antibody_ND, antigen_ND):
     return BaselineInputs(training, split, count_mutations(pairs))
 
 
+COMPARED = [name for name, model in MODELS.items() if model.is_baseline]
+
+
 def predict_compared(inputs):
     """Predict by the baselines and by the models that every fit is compared with."""
     predicted = predict_baselines(inputs)
-    for name, model in MODELS.items():
-        if model.is_baseline:
-            with suppress(DoesNotApply):
-                fit = model.fit(inputs.training)
-                predicted[name] = fit.predict(inputs.training.vectors)
+    for name, fit in fitted_models(inputs.training, COMPARED):
+        predicted[name] = fit.predict(inputs.training.vectors)
     return predicted
 
 
@@ -110,8 +107,7 @@ def ridge(blocks, pkd, fit_rows, fold):
 
 @pytest.mark.parametrize("width", [5, 80])
 def test_ridge_equals_the_normal_equations_on_one_row_a_pair(width, monkeypatch):
-    monkeypatch.setattr(module, "STRENGTHS", np.array([0.3]))
-    monkeypatch.setattr(module, "CHUNK", 7)
+    set_sizes(monkeypatch, ridge_strengths=np.array([0.3]), ridge_rows=7)
     rng = np.random.default_rng(0)
     left = rng.normal(size=(20, width))
     right = rng.normal(size=(15, 3))
@@ -162,7 +158,7 @@ def test_a_small_ridge_uses_one_thread_and_a_large_one_all(limit, threads, monke
         return real(*inputs)
 
     monkeypatch.setattr(NormalEquations, "solve", record)
-    monkeypatch.setattr(module, "PARALLEL_COLUMNS", limit)
+    set_sizes(monkeypatch, parallel_columns=limit)
     pairs, *vectors = planted()
     with threadpool_limits(2, user_api="blas"):
         predict_compared(inputs_of(pairs, random_split(pairs.antibody, pairs.antigen, 0), *vectors))
@@ -186,7 +182,7 @@ def test_baselines_use_only_exact_training_labels():
 
 def test_the_antigen_mean_is_undefined_where_every_antigen_is_new():
     pairs, antibody_ND, antigen_ND = planted()
-    cold = make_splits(pairs, SplitOptions(split="antigen"))[0]
+    cold = splits_of(pairs, split="antigen")[0]
     predicted = predict_baselines(inputs_of(pairs, cold, antibody_ND, antigen_ND))["antigen_mean"]
     assert np.isnan(predicted[cold.rows(TEST)]).all()
     warm = random_split(pairs.antibody, pairs.antigen, 0)
@@ -212,11 +208,11 @@ def test_constant_inputs_and_a_single_antigen_give_finite_predictions():
 def test_the_assay_mean_applies_to_tables_with_an_assay_column():
     pairs, antibody_ND, antigen_ND = planted()
     frame = pairs.table.frame.assign(assay=lambda f: np.where(f["pkd"] > 8, "spr", "elisa"))
-    named = label_pairs(read_pairs(frame), LabelOptions())
+    named = read_labels(frame)
     split = random_split(named.antibody, named.antigen, 0)
     predicted = predict_baselines(inputs_of(named, split, antibody_ND, antigen_ND))["assay_mean"]
     assert len(np.unique(predicted.round(6))) == 2
-    assert any("assay alone explains" in line for line in warnings(named, []))
+    assert "assay alone explains" in problems_of(frame)
 
 
 def families(*lengths):
@@ -231,9 +227,9 @@ def families(*lengths):
             letters[at] = rng.choice(RESIDUES, len(at))
             pkd = 9 - 0.5 * (letters != parent).sum() + 0.01 * rng.normal()
             rows.append({"heavy": "".join(letters), "antigen": "ACDEFGHIKLMN", "pkd": pkd})
-    pairs = label_pairs(read_pairs(pd.DataFrame(rows)), LabelOptions())
+    pairs = read_labels(pd.DataFrame(rows))
     x_ND = np.array([[len(heavy)] for heavy, _ in pairs.table.antibodies.chains], np.float32)
-    pairs = with_clusters(PairGroups(pairs, SplitOptions()))
+    pairs = with_cluster_numbers(pairs)
     split = random_split(pairs.antibody, pairs.antigen, 0)
     return pairs, split, x_ND, np.zeros((1, 2))
 
@@ -263,7 +259,7 @@ def test_nearest_antibodies_are_left_out_of_large_tables(monkeypatch):
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
     every = set(predict_compared(inputs_of(pairs, split, antibody_ND, antigen_ND)))
-    monkeypatch.setattr(baselines, "MAX_COMPARISONS", 1)
+    set_sizes(monkeypatch, compared_antibodies=1)
     left = set(predict_compared(inputs_of(pairs, split, antibody_ND, antigen_ND)))
     assert every - left == {"nearest_antibody"}
 
@@ -286,16 +282,23 @@ def test_nearest_antibody_prefers_labels_with_the_same_antigen():
         assert predicted[row] == pytest.approx(pairs.pkd[nearest_rows].mean())
 
 
-def test_fit_warns_of_the_problems_that_plan_lists():
+def problems_of(frame):
+    """Return what plan lists, of which fit warns as well."""
+    return " ".join(abag.plan(frame)["problems"])
+
+
+def test_labels_out_of_range_and_measurements_that_differ_are_problems():
     pairs, *_ = planted()
-    pkd = pairs.pkd.copy()
-    noise = 0.3
-    pkd[:9] = 20.0
-    counted = replace(pairs, pkd=pkd, noise=noise, counts={"conflicting_pairs": 3})
-    lines = " ".join(warnings(counted, []))
+    frame = pairs.table.frame.copy()
+    frame.loc[:8, "pkd"] = 20.0
+    again = frame[50:90].assign(pkd=lambda rows: rows["pkd"] + np.where(rows.index < 53, 1.5, 0.4))
+    plan = abag.plan(pd.concat([frame, again]))
+    lines = " ".join(plan["problems"])
     assert "9 labels are outside the usual range of pKd" in lines
     assert "3 pairs have labels or bounds more than 1 pKd apart" in lines
-    assert "0.30 pKd: the error of a label that was measured once" in lines
+    noise = plan["labels"]["replicate_noise"]
+    assert noise > 0.2
+    assert f"{noise:.2f} pKd: the error of a label that was measured once" in lines
 
 
 @pytest.mark.parametrize("large", [1e4, 1e6, 1e8, 1e12])
@@ -335,9 +338,7 @@ def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
     assert predicted[split.rows(TEST)[0]] == pytest.approx(predicted[split.rows(TRAIN)].min())
 
 
-def test_labels_explained_by_the_antigen_alone_cause_a_warning():
-    pairs, *_ = planted(antigen_effect=8.0)
-    assert explained(pairs.pkd, pairs.antigen) > 0.9
-    assert any("antigen alone explains" in w for w in warnings(pairs, []))
-    plain, *_ = planted(antigen_effect=0.0)
-    assert not any("antigen alone explains" in w for w in warnings(plain, []))
+def test_labels_explained_by_the_antigen_alone_are_a_problem():
+    for effect, is_explained in ((8.0, True), (0.0, False)):
+        pairs, *_ = planted(antigen_effect=effect)
+        assert ("antigen alone explains" in problems_of(pairs.table.frame)) == is_explained

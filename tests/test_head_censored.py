@@ -81,18 +81,17 @@ def test_exact_training_pairs_stay_as_they_are():
     assert impute_censored(training) is training
 
 
-def test_the_baseline_after_censored_labels_is_a_ridge_on_their_expected_ones(monkeypatch):
+def test_the_baseline_after_censored_labels_is_a_ridge_on_their_expected_ones():
+    """The ridge that is known from the expected labels is used for these and no others."""
     training = impute_censored(training_rows(True)[0])
-    alone = fit_linear(training.with_vectors(training.vectors))
-    monkeypatch.setattr("abag.head.models.ridge.fit_ridge", None)  # it is known already
-    shared = fit_linear(training)
-    assert shared.settings.intercept == pytest.approx(alone.settings.intercept, rel=1e-9)
-    for name, array in alone.arrays().items():
-        np.testing.assert_allclose(shared.arrays()[name], array, atol=1e-9)
-    others = replace(training, pairs=replace(training.pairs, pkd=training.pairs.pkd + 1))
-    for different, sides in ((others, (0, 1)), (training, (0,))):
-        with pytest.raises(TypeError, match="NoneType"):
-            fit_linear(different, sides)
+    assert training.shared  # which holds it
+    others = replace(training, pairs=replace(training.pairs, pkd=training.pairs.pkd[::-1]))
+    for rows, sides in ((training, (0, 1)), (others, (0, 1)), (training, (0,))):
+        alone = fit_linear(rows.with_vectors(rows.vectors), sides)
+        shared = fit_linear(rows, sides)
+        assert shared.settings.intercept == pytest.approx(alone.settings.intercept, rel=1e-9)
+        for name, array in alone.arrays().items():
+            np.testing.assert_allclose(shared.arrays()[name], array, atol=1e-9)
 
 
 @pytest.mark.parametrize("head", ["ridge", *in_ci("kernel", "mlp", "stack")])

@@ -1,12 +1,13 @@
-import errno
 import pickle
 
 import pytest
 import torch
+from faults import fill_disk_for_tensors
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from abag.core.errors import DamagedFile, OutputError
-from abag.head.training import checkpoint
-from abag.head.training.checkpoint import load, load_newest, save_rotating
+from abag import DamagedFile, OutputError
+from abag.head.training.checkpoint import SCHEMA, load, load_newest, save_rotating
 
 TENSORS = {"model.w": torch.arange(6.0).reshape(2, 3), "optimizer.step": torch.tensor(3.0)}
 
@@ -66,11 +67,13 @@ def test_a_pickle_file_is_never_loaded(tmp_path):
         load(tmp_path / "latest")
 
 
-def test_an_unsupported_schema_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SCHEMA", 99)
+def test_an_unsupported_schema_is_reported(tmp_path):
     save_rotating(tmp_path, TENSORS, {"step": 1})
-    monkeypatch.undo()
-    reads = f"schema '99'; this abag reads {checkpoint.SCHEMA}"
+    path = tmp_path / "latest"
+    with safe_open(path, "pt") as saved:
+        header = saved.metadata() | {"schema": "99"}
+    save_file(load_file(path), path, header)
+    reads = f"schema '99'; this abag reads {SCHEMA}"
     with pytest.raises(DamagedFile, match=reads):
         load_newest(tmp_path)
 
@@ -79,12 +82,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint_and_leaves_no_partial_file(
     tmp_path, monkeypatch
 ):
     save_rotating(tmp_path, TENSORS, {"step": 1})
-
-    def full(_tensors, path, _header):
-        path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    fill_disk_for_tensors(monkeypatch, "torch")
     with pytest.raises(OutputError, match="No space left"):
         save_rotating(tmp_path, TENSORS, {"step": 2})
     assert load_newest(tmp_path).state["step"] == 1

@@ -1,30 +1,33 @@
 """Heads in closed form against the plain formulas."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from chunks import set_sizes
 from drawn import labelled
+from heads import (
+    MODELS,
+    PairVectors,
+    Standardizer,
+    TrainingRows,
+    fitted_models,
+    inner_folds,
+    reloaded,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from abag.head.data.vectors import Standardizer
-from abag.head.models import gaussian_process as module
-from abag.head.models import kernel_choice
-from abag.head.models import ridge as ridge_module
-from abag.head.models.baselines import inner_folds
-from abag.head.models.gaussian_process import GaussianProcess, fit_gaussian_process
-from abag.head.models.kernel_choice import Chosen, solved_kernels
+from abag.head.models.gaussian_process import (
+    GaussianProcess,
+    _solve_inducing,
+    fit_gaussian_process,
+)
+from abag.head.models.kernel_choice import Chosen, SolvedKernels, solved_kernels
 from abag.head.models.kernel_search import FoldLabels, SharedSearch, with_searches
 from abag.head.models.pair_kernels import PairKernel
-from abag.head.models.pair_model import DoesNotApply
-from abag.head.models.pair_vectors import PairVectors
-from abag.head.models.registry import MODELS
 from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
-from abag.head.models.training_rows import TrainingRows
-from abag.head.prediction.bundle import parse_record
 
 
 def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
@@ -43,14 +46,15 @@ def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
     return TrainingRows(labels, vectors, rows, inner_folds(i[rows]))
 
 
+CLOSED_FORMS = sum(model.fit is not None for model in MODELS.values())
+
+
 def fits_of(training):
-    for model in MODELS.values():
-        if model.fit is None:
-            continue
-        try:
-            yield model.fit(training)
-        except DoesNotApply:
-            assert len(np.unique(training.vectors.antibody[training.rows])) == 1
+    """Fit all closed forms; those that do not apply need several antibodies."""
+    fits = dict(fitted_models(training))
+    is_one_antibody = len(np.unique(training.vectors.antibody[training.rows])) == 1
+    assert is_one_antibody or len(fits) == CLOSED_FORMS
+    return fits.values()
 
 
 def plain_kernel(training, scale, product):
@@ -76,13 +80,8 @@ def plain_noise(training, rows, noise=0.05):
     return np.diag(noise / training.pairs.measurements[rows])
 
 
-def fix_grid(monkeypatch, scale=0.3, product=0.4, noise=0.05):
-    for name, value in (("SCALES", scale), ("PRODUCTS", product), ("NOISES", noise)):
-        monkeypatch.setattr(kernel_choice, name, (value,))
-
-
 def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
-    fix_grid(monkeypatch)
+    set_sizes(monkeypatch, kernel_scales=(0.3,), kernel_products=(0.4,), kernel_noises=(0.05,))
     training = make_training()
     fit = fit_gaussian_process(training, "error")
     kernel = plain_kernel(training, 0.3, 0.4)
@@ -118,8 +117,7 @@ def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
 def test_all_pairs_as_inducing_points_give_the_exact_fit(monkeypatch):
     training = make_training(200, train=150, antibodies=100)
     exact = fit_gaussian_process(training, "error")
-    monkeypatch.setattr(module, "EXACT_PAIRS", 100)
-    monkeypatch.setattr(module, "VARIANCE_PAIRS", 149)
+    set_sizes(monkeypatch, exact_pairs=100, variance_pairs=149)
     inducing = fit_gaussian_process(training, "error")
     assert inducing.settings.scale == exact.settings.scale
     vectors = training.vectors
@@ -129,9 +127,7 @@ def test_all_pairs_as_inducing_points_give_the_exact_fit(monkeypatch):
 
 def test_a_large_table_keeps_only_its_inducing_pairs(monkeypatch):
     training = make_training(400, train=300, antibodies=100)
-    monkeypatch.setattr(module, "EXACT_PAIRS", 100)
-    monkeypatch.setattr(module, "INDUCING_PAIRS", 60)
-    monkeypatch.setattr(module, "VARIANCE_PAIRS", 40)
+    set_sizes(monkeypatch, exact_pairs=100, inducing_pairs=60, variance_pairs=40)
     fit = fit_gaussian_process(training, "error")
     assert len(fit.weight) == 60
     assert fit.root.shape == (40, 40)
@@ -147,8 +143,7 @@ def test_any_few_pairs_give_finite_predictions_that_are_stored_whole(antibodies,
     for fit in fits_of(training):
         predicted = fit.predict(training.vectors)
         assert np.isfinite(predicted).all()
-        settings = parse_record(type(fit.settings), json.loads(json.dumps(asdict(fit.settings))))
-        again = type(fit).load(fit.arrays(), settings)
+        again = reloaded(fit)
         np.testing.assert_array_equal(again.predict(training.vectors), predicted)
         if isinstance(again, GaussianProcess):
             variance = fit.variance(training.vectors)
@@ -172,7 +167,7 @@ def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
 
 @pytest.mark.parametrize("antibodies", [3, 30])
 def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, monkeypatch):
-    monkeypatch.setattr(ridge_module, "STRENGTHS", np.array([0.3]))
+    set_sizes(monkeypatch, ridge_strengths=np.array([0.3]))
     training = make_training(antibodies=antibodies)
     fit = fit_linear(training)
     vectors = training.vectors
@@ -204,17 +199,15 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
 
 @pytest.mark.parametrize("train", [40, 90])
 def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, train):
-    monkeypatch.setattr(
-        kernel_choice, "SEARCH_PAIRS", 60
-    )  # all pairs choose the kernel, or only some
+    set_sizes(monkeypatch, search_pairs=60)  # all pairs choose the kernel, or only some
     tried = []
-    factorise = kernel_choice.SolvedKernels.factorise
+    factorise = SolvedKernels.factorise
 
     def counted(solver, chosen):
         tried.append((len(solver), chosen))
         return factorise(solver, chosen)
 
-    monkeypatch.setattr(kernel_choice.SolvedKernels, "factorise", counted)
+    monkeypatch.setattr(SolvedKernels, "factorise", counted)
     together = make_training(pairs=120, train=train)
     for criterion in ("error", "evidence"):
         shared = fit_gaussian_process(together, criterion)
@@ -230,18 +223,10 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
 
 
 def test_two_processes_that_choose_the_same_kernel_and_noise_are_solved_once(monkeypatch):
-    solved = []
-    solve = module._solve
-
-    def counted(solver, chosen):
-        solved.append(chosen)
-        return solve(solver, chosen)
-
-    monkeypatch.setattr(module, "_solve", counted)
-    monkeypatch.setattr(module, "choose_kernel", lambda *_: Chosen(KERNEL, 0.2))
+    set_sizes(monkeypatch, kernel_scales=(0.3,), kernel_products=(1 / 3,), kernel_noises=(0.2,))
     training = make_training()
     first, second = (fit_gaussian_process(training, c) for c in ("error", "evidence"))
-    assert len(solved) == 1
+    assert first.weight is second.weight
     for name, array in first.arrays().items():
         np.testing.assert_array_equal(second.arrays()[name], array)
 
@@ -250,7 +235,7 @@ def test_the_variance_of_inducing_pairs_is_that_of_a_subset_of_regressors():
     training = make_training(pairs=200, train=180, antibodies=60)
     solver = solved_kernels(training, {}, np.arange(len(training.rows)))
     solver = replace(solver, share=np.where(np.arange(len(solver)) % 3, 1.0, 0.5))
-    weight, root, amplitude = module._solve_inducing(solver, Chosen(KERNEL, 0.2), 50)
+    weight, root, amplitude = _solve_inducing(solver, Chosen(KERNEL, 0.2), 50)
     matrix = solver.train.matrix(KERNEL)
     few = matrix[:50]
     noise = 0.2 * solver.share

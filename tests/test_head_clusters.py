@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from chunks import set_cores, set_sizes
 from drawn import draw_chain, draw_chains
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -107,7 +108,7 @@ def test_antigens_of_twilight_families_are_clustered_as_by_comparing_every_pair(
     # families of whole proteins and domains, with 25 to 70 % identity to their parents
     rng = np.random.default_rng(8)
     for block in (1, 400, 1 << 15):
-        monkeypatch.setattr(contained, "BLOCK", block)
+        set_sizes(monkeypatch, aligned_residues=block)
         parents = draw_chains(rng, 4, 90)
         strings = []
         for _ in range(24):
@@ -145,7 +146,7 @@ def test_variants_of_antigens_that_are_just_far_from_each_other_are_compared_one
     identity, monkeypatch
 ):
     # some variants of two parents are nearer to each other than the parents, which are far
-    monkeypatch.setattr(contained, "SUBSTITUTED", 0.1)  # of short antigens
+    set_sizes(monkeypatch, substituted_share=0.1)  # of short antigens
     joined = []
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -166,10 +167,9 @@ def test_variants_of_antigens_that_are_just_far_from_each_other_are_compared_one
 def test_threads_find_the_same_clusters_of_antigens(monkeypatch):
     strings = family_members(np.random.default_rng(3), 60)
     expected = plain_clusters(strings, 0.8, True)
-    monkeypatch.setattr(contained, "count_cores", lambda: 8)
-    monkeypatch.setattr(contained, "FIRST_PATTERNS", 1)
+    set_cores(monkeypatch, 8)
     for parts in (1, 3, 100):
-        monkeypatch.setattr(contained, "PARTS", parts)
+        set_sizes(monkeypatch, aligned_first=1, aligned_parts=parts)
         assert partition(cluster(strings, 0.8, contained=True)) == partition(expected)
 
 
@@ -194,10 +194,14 @@ def test_new_antigens_are_near_those_that_comparing_every_pair_finds():
 def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
     for seed in range(8):
         rng = np.random.default_rng(seed)
-        monkeypatch.setattr(near_duplicates, "NEIGHBOURS", int(rng.choice([0, 8])))
-        monkeypatch.setattr(near_duplicates, "SAMPLE", int(rng.choice([4, 10_000])))
-        for name in ("ROWS", "COLUMNS", "BATCH_PAIRS"):
-            monkeypatch.setattr(near_duplicates, name, int(rng.choice([1, 5, 10_000])))
+        set_sizes(
+            monkeypatch,
+            neighbours=int(rng.choice([0, 8])),
+            projected_sample=int(rng.choice([4, 10_000])),
+            compared_rows=int(rng.choice([1, 5, 10_000])),
+            compared_columns=int(rng.choice([1, 5, 10_000])),
+            compared_batch=int(rng.choice([1, 5, 10_000])),
+        )
         strings = family_members(rng, 24)
         queries = rng.random(24) < 0.5 if seed % 2 and not contained else None
         for identity in (0.95, 0.9, 0.8, 0.4):
@@ -322,7 +326,7 @@ def substituted(rng, text, share):
 
 @pytest.mark.parametrize("neighbours", [0, 8])
 def test_clones_are_those_of_comparing_every_pair(neighbours, monkeypatch):
-    monkeypatch.setattr(near_duplicates, "NEIGHBOURS", neighbours)
+    set_sizes(monkeypatch, neighbours=neighbours)
     rng = np.random.default_rng(neighbours)
     start = HEAVY.index("SRWGG")
     antibodies = [("", LIGHT), ("EVQL", ""), (HEAVY, LIGHT), (HEAVY, "")]

@@ -8,18 +8,11 @@ import pytest
 import torch
 from drawn import COMPOSITION
 from marks import in_ci
+from reading import demo_table, groups_of, read_labels, splits_of
 from torch.utils.data import DataLoader
 
 import abag
-from abag.core.arrays import hex_keys
-from abag.core.errors import MissingVectors, OptionError
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import LabelOptions, PairColumnOptions, SplitOptions
-from abag.head.data.labels import label_pairs
-from abag.head.estimators.dataset import DatasetOptions
-from abag.head.regimes.clusters import PairGroups
-from abag.head.regimes.folds import make_splits
+from abag import DatasetOptions, MissingVectors, OptionError
 from abag.head.regimes.splits import TEST, TRAIN
 
 
@@ -47,7 +40,7 @@ def data(store, table):
 
 
 def test_the_labels_are_those_that_fit_reads(data, table):
-    expected = label_pairs(read_pairs(table), LabelOptions())
+    expected = read_labels(table)
     assert np.array_equal(data.y, expected.pkd)
     assert np.array_equal(data.censored, expected.censored)
     assert (data.censored == -1).sum() == 8
@@ -63,16 +56,16 @@ def test_x_holds_both_vectors_of_each_pair(data, store):
     expected = [opened.vectors("antibody", antibodies), opened.vectors("antigen", frame["antigen"])]
     assert np.array_equal(data.X, np.hstack(expected))
     assert np.array_equal(data.vectors("antigen")[data.index("antigen")], expected[1])
-    assert data.keys("antigen") == hex_keys(data.pairs.keys("antigen"))
+    assert data.keys("antigen") == [bytes(key).hex() for key in data.pairs.keys("antigen")]
 
 
 def test_groups_and_splits_are_those_of_fit(data, table):
-    pairs = label_pairs(read_pairs(table))
-    options = SplitOptions(split="antigen", folds=3)
-    groups = PairGroups(pairs, options, None)
+    pairs = read_labels(table)
+    options = {"split": "antigen", "folds": 3}
+    groups = groups_of(pairs, **options)
     for kind in ("antibody", "antigen"):
         assert np.array_equal(data.groups[kind], groups.of_method(kind))
-    for ours, theirs in zip(data.splits(), make_splits(pairs, options), strict=True):
+    for ours, theirs in zip(data.splits(), splits_of(pairs, **options), strict=True):
         assert np.array_equal(ours.part, theirs.part)
 
 
@@ -143,7 +136,7 @@ def test_features_and_weights_are_those_that_fit_reads(store, table):
     scored = with_scores(table)
     columns = {"features": ("score",), "categories": ("lab",), "error": "sd"}
     data = abag.dataset(store, scored, **columns)
-    pairs = label_pairs(read_pairs(scored), named=PairColumnOptions(**columns))
+    pairs = read_labels(scored, **columns)
     np.testing.assert_array_equal(data.features["score"], pairs.cells.numbers_RF[:, 0])
     assert data.features["lab"].tolist() == pairs.cells.words_RG[:, 0].tolist()
     np.testing.assert_allclose(data.weight, (1 / pairs.share) / np.mean(1 / pairs.share))

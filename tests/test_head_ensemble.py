@@ -5,20 +5,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from chunks import keep_tables_on_host, train_without_bootstrap
 from drawn import fill_store, labelled, lines_of, planted_table
+from heads import TEST, TRAIN, VALIDATION, PairVectors, Split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import abag
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
-from abag.head.models.config import FitConfig
+from abag import FitConfig
 from abag.head.models.network import MAX_GRADIENT_NORM, AdamW, _Dropout
-from abag.head.models.pair_vectors import PairVectors
-from abag.head.prediction.predictor import Scorer
-from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
-from abag.head.training import batches
-from abag.head.training import stack as stack_module
 from abag.head.training.batches import draw_bootstrap_sample, make_training_sets
 from abag.head.training.stack import (
     PairStandardizer,
@@ -52,7 +47,7 @@ def make_stack(members, training_sets=(EVERY,), *, on_host=False, **options):
     vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
     with pytest.MonkeyPatch.context() as patch:
         if on_host:
-            patch.setattr(stack_module, "fit_on_device", lambda *_: False)
+            keep_tables_on_host(patch)
         return StackedHeads(
             [pairs],
             vectors,
@@ -201,25 +196,6 @@ def quick_fit(case, run, **options):
     return abag.fit(case.frame, case.store, run, **options)
 
 
-def test_the_ensemble_predicts_the_mean_of_its_heads(case, tmp_path):
-    quick_fit(case, tmp_path / "run", members=4, epochs=20, lr=1e-2)
-    predictor = abag.load_predictor(tmp_path / "run")
-    (part,) = (part for part in predictor.parts if part.name == "mlp")
-    assert len(part.models) == 4
-    table = read_pairs(case.frame)
-    store = open_store(case.store)
-    sides = table.antibodies, table.antigens
-    vectors = PairVectors(
-        *(predictor.read(store, side.kind, side.keys) for side in sides), *(s.of_row for s in sides)
-    )
-    member_pkd = [model.predict(vectors) for model in part.models]
-    np.testing.assert_allclose(part.predict(vectors), np.mean(member_pkd, axis=0))
-    scores, _ = Scorer(predictor, store, *sides).score_rows()
-    (regime,) = predictor.regimes.values()
-    sigma = np.hypot(regime.spread * np.std(member_pkd, axis=0), regime.noise)
-    np.testing.assert_allclose(scores["sigma"], sigma, rtol=1e-6)
-
-
 def test_saving_and_loading_a_stack_keeps_tensor_addresses():
     stack = make_stack([drawn_member(1), drawn_member(2)])
     live = stack.training_step.tensors()
@@ -232,7 +208,7 @@ def test_saving_and_loading_a_stack_keeps_tensor_addresses():
 
 
 def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(batches, "draw_bootstrap_sample", lambda rows, *_: rows)
+    train_without_bootstrap(monkeypatch)
     options = {"dropout": 0.0, "split_seed": 0, "lr": 1e-2, "select": "rmse"}
     quick_fit(case, tmp_path / "all", members=3, seed=4, **options)
     together = lines_of(tmp_path / "all")

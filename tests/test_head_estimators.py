@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
+from heads import TEST, UNUSED, demo_table, schema, sequence_keys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -22,17 +23,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import abag
-from abag.core.errors import LabelError, MissingVectors, OptionError, SplitError
-from abag.core.options import schema
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import SplitOptions
-from abag.head.data.labels import label_pairs
-from abag.head.estimators.regressor import NOT_OF_ESTIMATORS
-from abag.head.estimators.sequence_frame import NotAFrame, labelled, pair_of_row, read_frame
-from abag.head.models.config import FitConfig
-from abag.head.regimes.folds import make_splits
-from abag.head.regimes.splits import TEST, UNUSED
+from abag import FitConfig, LabelError, MissingVectors, OptionError, SplitError, TableError
 from abag.sklearn import (
     AffinityRegressor,
     AntibodySplit,
@@ -131,11 +122,18 @@ def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, 
     assert fresh.fit(X, y).get_params()["head"] == "ridge"
 
 
+OF_TABLES_AND_RUNS = set(
+    "adapter_rows add affinity_type allow_adapter_leak antigen bad_rows floor folds label "
+    "learning_curve limit repeats save_every split_seed".split()
+)
+"""Options of fit about tables, test parts and run folders, none of which an estimator has."""
+
+
 def test_the_parameters_are_the_options_of_fit(store):
     parameters = AffinityRegressor(store).get_params()
     options = {option.name: option.default for option in schema(FitConfig)}
-    assert NOT_OF_ESTIMATORS <= options.keys()
-    for name in options.keys() - NOT_OF_ESTIMATORS:
+    assert options.keys() - parameters.keys() == OF_TABLES_AND_RUNS
+    for name in options.keys() - OF_TABLES_AND_RUNS - {"columns"}:  # no mapping, but None
         assert parameters[name] == options[name]
     assert parameters.keys() - options.keys() == {"store", "encode", "verbose"}
     assert repr(AffinityRegressor("a", lr=0.1)) == "AffinityRegressor(lr=0.1, store='a')"
@@ -195,13 +193,15 @@ def test_a_fitted_vectorizer_keeps_to_its_encoder(store, X, tmp_path):
 
 
 @pytest.mark.parametrize("name", SPLITTERS)
-def test_the_folds_are_those_of_abag_fit(table, X, name):
-    pairs = label_pairs(read_pairs(table))
-    expected = make_splits(pairs, SplitOptions(split=name, folds=3, repeats=2, seed=5))
+def test_the_folds_are_those_of_abag_fit(store, table, X, name):
+    data = abag.dataset(store, table, split=name, folds=3, repeats=2, seed=5)
+    expected = data.splits()
     splitter = SPLITTERS[name](3, n_repeats=2, seed=5)
     folds = [*splitter.split(X)]
     assert splitter.get_n_splits() == len(folds) == len(expected) == 6
-    of_row = pair_of_row(labelled(read_frame(X)))
+    pairs = [*zip(data.keys("antibody"), data.keys("antigen"), strict=True)]
+    rows = [*zip(*map(sequence_keys(X).get, ("antibody_key", "antigen_key")), strict=True)]
+    of_row = np.array([pairs.index(row) for row in rows])
     for (train, test), split in zip(folds, expected, strict=True):
         assert set(of_row[test]) == set(split.rows(TEST))
         assert not set(train) & set(test)
@@ -250,10 +250,10 @@ def test_groups_serve_the_splitters_of_scikit_learn(store, X, y):
 def test_invalid_input_is_refused_in_one_line(store, X, y):
     ridge = AffinityRegressor(store, head="ridge")
     for error, words, call in [
-        (NotAFrame, "X: ndarray; expected a pandas DataFrame", lambda: ridge.fit(X.to_numpy(), y)),
-        (NotAFrame, r"y: shape \(5,\) for 170 rows", lambda: ridge.fit(X, y[:5])),
-        (NotAFrame, "store=None: not given", lambda: AffinityRegressor().fit(X, y)),
-        (NotAFrame, "store=None: not given", lambda: PairVectorizer().fit(X)),
+        (TableError, "X: ndarray; expected a pandas DataFrame", lambda: ridge.fit(X.to_numpy(), y)),
+        (TableError, r"y: shape \(5,\) for 170 rows", lambda: ridge.fit(X, y[:5])),
+        (TableError, "store=None: not given", lambda: AffinityRegressor().fit(X, y)),
+        (TableError, "store=None: not given", lambda: PairVectorizer().fit(X)),
         (LabelError, "is not a valid label", lambda: ridge.fit(X, y.where(y < y.max()))),
         (LabelError, "outside the usual range of pKd", lambda: ridge.fit(X, 10 ** (9 - y))),
         (abag.AbagError, "no column for antigen", lambda: ridge.fit(X[["heavy"]], y)),

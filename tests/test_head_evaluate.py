@@ -5,17 +5,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION, QUICK, add_vectors, draw_pairs
+from heads import BASELINES, sequence_keys
+from invoke import run
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import ColumnError, OptionError, PredictionError
-from abag.embed.sequences.domains import UnsureDomains
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.evaluation import metrics
-from abag.head.models.baselines import BASELINES
-from abag.head.runs.evaluate import evaluate
-from abag.head.runs.run_folder import NoFinishedRun
-from abag.head.runs.summary import describe_scores
+from abag import ColumnError, OptionError, PredictionError, RunError, SequenceError
+from abag.head.evaluation.metrics import METRICS, Metric
 
 
 @pytest.fixture(scope="module")
@@ -31,31 +27,24 @@ def case(tmp_path_factory):
 
 def run_evaluate(case, name="one", **options):
     said = []
-    return evaluate(case.at / name, say=said.append, **options), said
-
-
-def keyed(frame):
-    table = read_pairs(frame)
-    sides = {"antibody_key": table.antibodies, "antigen_key": table.antigens}
-    keys = {}
-    for name, side in sides.items():
-        keys[name] = [key.tobytes().hex() for key in side.keys[side.of_row]]
-    return frame.assign(**keys)
+    return abag.evaluate(case.at / name, say=said.append, **options), said
 
 
 def own_predictions(case, name="one", part="test"):  # all that is written is tested
     """Write down the run's own predictions as somebody else would: by sequence."""
     saved = pd.read_parquet(case.at / name / "predictions.parquet")
     saved = saved[["antibody_key", "antigen_key", "fold", "pkd_predicted"]]
-    joined = keyed(case.frame).drop(columns="pKd").merge(saved, on=["antibody_key", "antigen_key"])
+    joined = (
+        case.frame.join(sequence_keys(case.frame))
+        .drop(columns="pKd")
+        .merge(saved, on=["antibody_key", "antigen_key"])
+    )
     return joined[["heavy", "antigen", "fold", "pkd_predicted"]].reset_index(drop=True)
 
 
 def test_a_registered_metric_and_baseline_appear_in_the_outputs_of_fit(case, tmp_path, monkeypatch):
-    bias = metrics.Metric(
-        function=lambda rows: float(np.sum(rows.predicted - rows.pkd)), in_tables=True
-    )
-    monkeypatch.setitem(metrics.METRICS, "mean_bias", bias)
+    bias = Metric(function=lambda rows: float(np.sum(rows.predicted - rows.pkd)), in_tables=True)
+    monkeypatch.setitem(METRICS, "mean_bias", bias)
     monkeypatch.setitem(BASELINES, "constant", lambda inputs: np.full(len(inputs.pairs), 7.0))
     summary = abag.fit(case.frame, case.at / "store", tmp_path, **QUICK)
     (regime,) = summary["regimes"]
@@ -69,7 +58,7 @@ def test_a_head_of_one_model_is_not_its_own_baseline(case, tmp_path):
         return frame.assign(pKd=5 + 10 * frame["heavy"].map(lambda chain: chain.count("W") / 15))
 
     abag.fit(label(case.frame), case.at / "store", tmp_path, head="antibody_ridge")
-    table = evaluate(tmp_path, table=label(case.new))["table"]
+    table = abag.evaluate(tmp_path, table=label(case.new))["table"]
     assert [regime["best_baseline"] for regime in table["regimes"]] == ["train_mean"]
 
 
@@ -77,7 +66,7 @@ def test_a_head_of_one_model_is_not_its_own_baseline(case, tmp_path):
 def test_scores_of_a_saved_run_equal_those_of_fit_bit_for_bit(case, name, fitted):
     summary, _ = run_evaluate(case, name)
     assert summary == json.loads(json.dumps(getattr(case, fitted)))
-    assert summary["regimes"][0]["sentence"] in describe_scores(summary)
+    assert summary["regimes"][0]["sentence"] in run("evaluate", "--run", case.at / name).stdout
 
 
 FILES = ("config.json", "summary.json", "pairs.parquet", "predictions.parquet")
@@ -98,8 +87,8 @@ def test_an_incomplete_run_is_refused_in_one_line(case, tmp_path, name, damage):
     if damage != "gone":
         half = content[: len(content) // 2]
         path.write_bytes({"cut": half, "list": b"[]"}[damage])
-    with pytest.raises(NoFinishedRun, match=r"not a finished run|is damaged") as error:
-        evaluate(tmp_path)
+    with pytest.raises(RunError, match=r"not a finished run|is damaged") as error:
+        abag.evaluate(tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -107,8 +96,8 @@ def test_a_split_and_predictions_of_two_runs_are_refused(case, tmp_path):
     copy = copied(case, tmp_path)
     split = pd.read_parquet(copy / "pairs.parquet")
     split.iloc[::-1].to_parquet(copy / "pairs.parquet", index=False)
-    with pytest.raises(NoFinishedRun, match="belong to different runs"):
-        evaluate(copy)
+    with pytest.raises(RunError, match="belong to different runs"):
+        abag.evaluate(copy)
 
 
 @pytest.mark.parametrize("name", ["one", "folds"])
@@ -140,13 +129,13 @@ def test_bad_rows_are_refused_or_skipped_and_reported(case):
     table.loc[2, "antibody"] = HEAVY + HEAVY + LIGHT
     table["pKd"] = table["pKd"].astype(object)
     table.loc[4, "pKd"] = "unknown"
-    with pytest.raises(UnsureDomains, match=r"row 3, .* heavy \+ heavy \+ light"):
+    with pytest.raises(SequenceError, match=r"row 3, .* heavy \+ heavy \+ light"):
         run_evaluate(case, table=table)
     summary, said = run_evaluate(case, table=table, bad_rows="skip")
     assert summary["table"]["pairs"] == len(table) - 2
     assert "2 bad rows skipped (unsure domains: 1 row, 1 antibody; invalid label" in said[0]
     table = table.drop(4).assign(pkd_predicted=8.0)
-    with pytest.raises(UnsureDomains):
+    with pytest.raises(SequenceError, match=r"heavy \+ heavy \+ light"):
         run_evaluate(case, predictions=table)
     with pytest.raises(PredictionError, match="not in the run"):
         run_evaluate(case, predictions=table, bad_rows="skip")
@@ -157,7 +146,7 @@ def test_sequences_of_a_table_that_the_store_lacks_are_encoded_first(tmp_path):
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     abag.fit(frame, tmp_path / "store", tmp_path / "run", **QUICK)
     said = []
-    summary = evaluate(tmp_path / "run", table=draw_pairs(5, 6, seed=2), say=said.append)
+    summary = abag.evaluate(tmp_path / "run", table=draw_pairs(5, 6, seed=2), say=said.append)
     assert summary["table"]["pairs"] == 30
     assert "encoding 5 antibodies with composition and 6 antigens with composition" in "\n".join(
         said
@@ -218,10 +207,10 @@ def test_an_invalid_prediction_is_refused_with_its_row(case, value, shown):
 
 def test_an_ambiguous_prediction_column_must_be_named(case):
     theirs = own_predictions(case)
-    with pytest.raises(ColumnError, match="--column prediction=NAME"):
+    with pytest.raises(ColumnError, match=r'columns=\{"prediction": "NAME"\}'):
         run_evaluate(case, predictions=theirs.rename(columns={"pkd_predicted": "mine"}))
     ambiguous = theirs.assign(prediction=7.0)
-    with pytest.raises(ColumnError, match="--column prediction=NAME"):
+    with pytest.raises(ColumnError, match=r'columns=\{"prediction": "NAME"\}'):
         run_evaluate(case, predictions=ambiguous)
     summary, _ = run_evaluate(case, predictions=ambiguous, columns={"prediction": "prediction"})
     assert summary["predictions"]["regimes"][0]["spearman"]["value"] == 0
@@ -237,7 +226,7 @@ def test_inputs_that_would_not_be_used_are_refused(case, options):
         run_evaluate(case, **options)
 
 
-def test_another_table_is_scored_by_the_regimes_of_its_pairs(case):
+def test_another_table_is_scored_by_the_regimes_of_its_pairs(case, tmp_path):
     summary, said = run_evaluate(case, table=case.new)
     table = summary["table"]
     assert (table["pairs"], table["in_training"]["antibody"]) == (30, 0)
@@ -252,7 +241,8 @@ def test_another_table_is_scored_by_the_regimes_of_its_pairs(case):
     assert table["regimes"][0]["rmse"] == pytest.approx(rmse, rel=1e-4)
     assert table["metrics"]["rmse"] == pytest.approx(rmse, rel=1e-4)
     assert table["bias"] == pytest.approx(np.mean(predicted - case.new["pKd"]), rel=1e-3)
-    lines = describe_scores(summary).split("\n")
+    case.new.to_csv(tmp_path / "new.csv", index=False)
+    lines = run("evaluate", tmp_path / "new.csv", "--run", case.at / "one").stdout.splitlines()
     assert lines[0].endswith(":")  # the table comes first
     assert "30 pairs outside training data" in "\n".join(lines)
     assert f"{summary['run']}, cross-validated:" in lines

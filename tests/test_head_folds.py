@@ -2,15 +2,15 @@
 
 import gc
 import json
-import weakref
 
 import numpy as np
 import pytest
 import torch
 from drawn import labelled
+from faults import stop_after
 from marks import in_ci
 
-from abag.head.models.config import FitConfig
+from abag import FitConfig
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack
@@ -140,18 +140,8 @@ def test_a_stack_that_lost_folds_resumes_to_the_same_bits(tmp_path, monkeypatch)
     total = max(fold.steps for fold in whole)
     first_end = min(fold.steps for fold in whole)
     for stop in (first_end, first_end + 1, total - 1):
-        left = stop
-        real = TrainingStep.run
-
-        def run(self, seed, real=real):
-            nonlocal left
-            if not left:
-                raise KeyboardInterrupt
-            left -= 1
-            real(self, seed)
-
         with monkeypatch.context() as patched:
-            patched.setattr(TrainingStep, "run", run)
+            stop_after(patched, stop)
             with pytest.raises(KeyboardInterrupt):
                 train_folds(tmp_path / str(stop), folds, save_every=1, **options)
         resumed = train_folds(tmp_path / str(stop), folds, save_every=1, **options)
@@ -161,6 +151,21 @@ def test_a_stack_that_lost_folds_resumes_to_the_same_bits(tmp_path, monkeypatch)
             assert (unbroken.best_step, unbroken.steps) == (other.best_step, other.steps)
         for fold in folds:
             assert losses(tmp_path / "whole", fold.fold) == losses(tmp_path / str(stop), fold.fold)
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3])
+def test_a_stack_that_patience_has_ended_is_read_again(tmp_path, patience):
+    folds = [FOLDS[0], FOLDS[1], FOLDS[3]]
+    options = {"epochs": 40, "patience": patience, "lr": 0.03, "select": "rmse"}
+    whole = train_folds(tmp_path, folds, **options)
+    total = max(fold.steps for fold in whole)
+    assert total < 40 * 4
+    before = [losses(tmp_path, fold.fold) for fold in folds]
+    for unbroken, other in zip(whole, train_folds(tmp_path, folds, **options), strict=True):
+        assert other.resumed_from_step == total
+        np.testing.assert_array_equal(unbroken.predicted_MP, other.predicted_MP)
+        assert (unbroken.best_step, unbroken.steps) == (other.best_step, other.steps)
+    assert [losses(tmp_path, fold.fold) for fold in folds] == before
 
 
 def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors():
@@ -184,18 +189,11 @@ def test_a_step_is_a_graph_on_a_gpu_unless_told_otherwise():
     assert [choose_mode(mode, gpu) for mode in ("auto", "full", "off")] == ["graph", "full", "off"]
 
 
-def test_a_finished_training_is_not_kept_in_memory(tmp_path, monkeypatch):
-    real = TrainingStep.__init__
-    steps = []
-
-    def noted(self, *args, **kwargs):
-        steps.append(weakref.ref(self))
-        real(self, *args, **kwargs)
-
-    monkeypatch.setattr(TrainingStep, "__init__", noted)
+def test_a_finished_training_is_not_kept_in_memory(tmp_path):
+    gc.collect()  # what other tests have left
     gc.disable()
     try:
         train_folds(tmp_path, FOLDS[:2])
-        assert [step() for step in steps] == [None]
+        assert TrainingStep not in map(type, gc.get_objects())
     finally:
         gc.enable()

@@ -2,13 +2,12 @@ from itertools import chain
 
 import pytest
 import torch
+from heads import MODELS, choices_of
 from torch import nn
 
-from abag.core.errors import OptionError
-from abag.head.models.config import PRESETS, FitConfig, head_names
+from abag import FitConfig, OptionError
 from abag.head.models.losses import LOSSES, PredictedPairs
 from abag.head.models.network import Mlp
-from abag.head.models.registry import MODELS
 
 IGT5 = 1024
 ESM = 1280
@@ -30,7 +29,7 @@ def losses(kind="mse", *, predicted, target, censored=None, antigen=None, weight
     ("preset", "millions"), [("seed", 3.05), ("small", 0.78), ("medium", 3.94)]
 )
 def test_presets_have_the_documented_number_of_parameters(preset, millions):
-    head = Mlp(IGT5 + ESM, PRESETS[preset].widths, (0.0,))
+    head = Mlp(IGT5 + ESM, FitConfig(preset=preset).filled().widths, (0.0,))
     assert sum(p.numel() for p in head.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
 
 
@@ -51,7 +50,11 @@ def test_the_seed_preset_reads_cls_of_antigens_as_the_old_notebooks(options, poo
 
 def test_each_field_of_a_preset_can_be_overridden():
     filled = FitConfig(preset="medium", dropout=0.0, widths=(8,)).filled()
-    assert (filled.dropout, filled.widths, filled.epochs) == (0.0, (8,), PRESETS["medium"].epochs)
+    assert (filled.dropout, filled.widths, filled.epochs) == (
+        0.0,
+        (8,),
+        FitConfig(preset="medium").filled().epochs,
+    )
 
 
 def test_a_prediction_does_not_depend_on_the_rest_of_the_batch():
@@ -129,4 +132,4 @@ def test_an_unregistered_loss_is_refused_and_valid_names_are_listed():
 
 
 def test_the_head_option_lists_exactly_the_registered_heads():
-    assert {*head_names(), "train_mean"} == {"stack", *MODELS}
+    assert {*choices_of(FitConfig, "head"), "train_mean"} == {"stack", *MODELS}

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from chunks import set_sizes
 from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from abag.core.cores import limit_blas
-from abag.head.models import normal_equations as module
 from abag.head.models.normal_equations import Factorised, Tridiagonal
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, Ridge
 
@@ -53,7 +53,7 @@ def test_a_ridge_of_other_labels_equals_one_that_is_factorised_for_them(
     inputs = blocks, rows, np.arange(70) % folds, None
     weight = rng.uniform(0.3, 2, 70) if is_weighted else None
     ridge = Ridge(*inputs, weight)
-    monkeypatch.setattr(module, "PARALLEL_COLUMNS", 0)
+    set_sizes(monkeypatch, reduced_columns=0)
     plain = Ridge(*inputs, weight)
     for pkd in rng.normal(8, 1, (3, 90)):
         refitted = ridge.fit(pkd)

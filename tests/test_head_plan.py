@@ -1,20 +1,19 @@
 """The plan counts what the reader and the labels hold, and scales times from one measured GPU."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from drawn import draw_chain, draw_chains
+from heads import MODELS, read_labels
 
+from abag import plan
 from abag.embed.families.registry import guess_family
 from abag.embed.packing import Layout
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import label_pairs
 from abag.head.machines import FIT_S, GPUS, WITH_FEATURES, fit_time
-from abag.head.models.config import FitConfig
-from abag.head.models.registry import describe_left_out
-from abag.head.plan import describe_plan, format_duration, plan
+from abag.head.plan import describe_plan, format_duration
 
 
 def table(rows=60, antigen_length=200, **columns):
@@ -110,7 +109,7 @@ def test_pairs_are_counted_as_fit_counts_them():
     frame = table(40).assign(censored="")
     bounds = frame.iloc[:8].assign(censored=[">", "<", ">", "<"] * 2)  # of pairs with exact labels
     frame = pd.concat([frame, frame.iloc[10:13], bounds, bounds.iloc[:3]])
-    pairs = label_pairs(read_pairs(frame), FitConfig())
+    pairs = read_labels(frame)
     labels = plan(frame)["labels"]
     assert labels["pairs"] == len(pairs) == 48
     assert labels["duplicate_rows"] == pairs.counts["replicate_rows"] == 6
@@ -141,13 +140,14 @@ def test_durations_are_formatted_in_their_two_largest_units():
     assert [format_duration(s) for s in (12, 600, 7260, 360_600)] == durations
 
 
-def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named():
-    planned = plan(table())
-    assert planned["head"] == ""
-    planned["head"] = describe_left_out(6_000)
-    (line,) = [line for line in describe_plan(planned) if "left out" in line]
-    assert line == "gp left out: it handles at most 5,000 pairs"
-    assert "kernel left out: it handles at most 12,000" in describe_left_out(160_000)
+def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named(monkeypatch):
+    assert plan(table())["head"] == ""
+    assert (MODELS["gp"].most_pairs, MODELS["kernel"].most_pairs) == (5_000, 12_000)
+    monkeypatch.setitem(MODELS, "gp", replace(MODELS["gp"], most_pairs=59))
+    (line,) = [line for line in describe_plan(plan(table())) if "left out" in line]
+    assert line == "gp left out: it handles at most 59 pairs"
+    monkeypatch.setitem(MODELS, "kernel", replace(MODELS["kernel"], most_pairs=50))
+    assert "kernel left out: it handles at most 50" in plan(table())["head"]
 
 
 def test_the_text_of_a_plan_fits_into_twenty_lines_of_80_columns():

@@ -7,14 +7,13 @@ from functools import partial
 
 import pytest
 import torch
+from chunks import set_cores
 from drawn import COMPOSITION, draw_pairs
 from marks import in_ci
 
 import abag
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.core.messages import bar, reporting
-from abag.head import fit as fit_module
-from abag.head.training import torch_settings
 from abag.head.training.stopping import Stopped, delayed_signals
 from abag.head.training.tasks import run_tasks
 from abag.head.training.torch_settings import matrix_threads
@@ -46,7 +45,7 @@ def test_one_core_or_a_large_fold_runs_in_this_thread(cores, pairs):
 
 @pytest.mark.parametrize(("pairs", "threads"), [(SMALL_FOLD_PAIRS, 1), (SMALL_FOLD_PAIRS + 1, 3)])
 def test_only_the_matrices_of_a_large_fold_use_all_cores(monkeypatch, pairs, threads):
-    monkeypatch.setattr(torch_settings, "count_cores", lambda: 3)
+    set_cores(monkeypatch, 3)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with matrix_threads(pairs):
@@ -142,7 +141,7 @@ def test_results_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch, h
     abag.embed_table(*inputs, **COMPOSITION)
     options = {"head": head, "say": print} | small | FOLDS
     for cores in (1, 4):
-        monkeypatch.setattr(fit_module, "count_cores", lambda cores=cores: cores)
+        set_cores(monkeypatch, cores)
         abag.fit(*inputs, tmp_path / str(cores), **options)
     for name in ("predictions.parquet", "predictor/weights.safetensors"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "4" / name).read_bytes()

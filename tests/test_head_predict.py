@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -15,33 +16,29 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chunks import set_chunk_rows
+from chunks import set_chunk_rows, set_sizes
 from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs, predicting_the_mean
-from faults import raising
+from faults import left_by_the_dead, raising
 from hypothesis import given
 from hypothesis import strategies as st
+from invoke import run
 from scipy.stats import norm
 
 import abag
-from abag.core.errors import (
+from abag import (
     EncoderError,
     MissingVectors,
+    OutputError,
     PredictionError,
     SequenceError,
     TableError,
 )
-from abag.core.messages import counted
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import read_table, read_table_chunks
-from abag.embed.store.store import open_store
-from abag.head.prediction import pair_sources
-from abag.head.prediction.bundle import load_predictor
 from abag.head.prediction.pair_sources import by_antibody
-from abag.head.prediction.predict import describe_pair, predict, predict_pair
-from abag.head.prediction.predictor import SCORE_COLUMNS
 from abag.head.prediction.sequences import SequenceCollector, Sequences
 
-OURS = [*SCORE_COLUMNS]
+OURS = ["pkd_predicted", "sigma", "regime", "far", "why_far"]
 
 
 def fake_embed(frame, store, *, calls=None, **_encoders):
@@ -62,10 +59,14 @@ def case(tmp_path_factory):
 
 
 def run_predict(case, table, out, **options):
-    embed = options.pop("embed", None)
     said = []
-    summary = predict(table, load_predictor(case.run, embed=embed), out, say=said.append, **options)
-    return summary, said
+    predictor = encoding_by(options.pop("embed", None), case.run)
+    return abag.predict(table, predictor, out, say=said.append, **options), said
+
+
+def encoding_by(embed, run):
+    """Load a predictor that encodes new sequences by this function; None: it cannot."""
+    return replace(abag.load_predictor(run), embed=embed)
 
 
 def read_back(path):
@@ -88,7 +89,7 @@ def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows
     written = read_back(tmp_path / name)
     assert list(written.columns) == ["id", "heavy", "antigen", "pKd", *OURS]
     assert written["id"].tolist() == shuffled["id"].tolist()
-    want = load_predictor(case.run).predict(
+    want = abag.load_predictor(case.run).predict(
         heavy=list(shuffled["heavy"]), antigen=list(shuffled["antigen"])
     )
     off = 1e-6 if name.endswith("parquet") else 5.1e-5  # text has 4 digits after the point
@@ -105,12 +106,12 @@ def test_every_format_gives_the_scores_of_the_predictor_in_the_order_of_the_rows
 def test_predict_says_in_one_line_that_all_rows_have_the_same_prediction(
     case, tmp_path, monkeypatch
 ):
-    predictor = predicting_the_mean(load_predictor(case.run))
-    monkeypatch.setattr(pair_sources, "PAIRS", 7)  # the rows are scored in parts
+    predictor = predicting_the_mean(abag.load_predictor(case.run))
+    set_sizes(monkeypatch, predicted_pairs=7)  # the rows are scored in parts
     for name, cross in (("a.csv", None), ("b.csv", case.frame)):
         said = []
         table = case.frame if cross is None else case.frame.head(24)
-        summary = predict(table, predictor, tmp_path / name, cross=cross, say=said.append)
+        summary = abag.predict(table, predictor, tmp_path / name, cross=cross, say=said.append)
         rows = summary["rows"]
         pkd = pd.read_csv(tmp_path / name)["pkd_predicted"]
         assert pkd.nunique() == 1
@@ -143,14 +144,15 @@ def test_strong_adds_the_probability_of_a_pkd_or_more(case, tmp_path):
     want = norm.sf(8.5, loc=scores["pkd_predicted"], scale=scores["sigma"])
     np.testing.assert_allclose(scores["p_strong"], want, atol=1e-4)
     row = case.frame.iloc[0]
-    pair = predict_pair(load_predictor(case.run), row["heavy"], antigen=row["antigen"], strong=8.5)
-    assert pair["p_strong"] == pytest.approx(strong["p_strong"].iloc[0], abs=1e-4)
-    assert f"a pKd of 8.5 or more: {pair['p_strong']:.0%}" in describe_pair(pair)
+    pair = ["predict", "--run", case.run, "--heavy", row["heavy"], "--antigen", row["antigen"]]
+    p_strong = json.loads(run(*pair, "--strong", "8.5", "--json").stdout)["p_strong"]
+    assert p_strong == pytest.approx(strong["p_strong"].iloc[0], abs=1e-4)
+    assert f"a pKd of 8.5 or more: {p_strong:.0%}" in run(*pair, "--strong", "8.5").stdout
 
 
 @pytest.mark.parametrize("strong", [float("nan"), float("inf"), "high"])
 def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, strong):
-    with pytest.raises(abag.AbagError, match=r"^--strong"):
+    with pytest.raises(abag.AbagError, match=r"^strong"):
         run_predict(case, case.frame, tmp_path / "out.csv", strong=strong)
     taken = case.frame.assign(p_strong=1.0)
     with pytest.raises(PredictionError, match="already has a column 'p_strong'"):
@@ -160,7 +162,7 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
 
 def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path, monkeypatch):
     set_chunk_rows(monkeypatch, 2000)
-    monkeypatch.setattr(pair_sources, "PAIRS", 4096)
+    set_sizes(monkeypatch, predicted_pairs=4096)
     peaks = []
     sizes = (10_000, 30_000)
     for pairs in sizes:
@@ -256,11 +258,12 @@ def test_labels_are_copied_and_never_used(case, tmp_path):
 def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
     case.frame.to_csv(tmp_path / "in.csv", index=False)
     script = "import sys, abag; abag.predict(*sys.argv[1:4], store=sys.argv[4])"
-    for name in ("one.csv.gz", "two.csv.gz"):
-        arguments = [tmp_path / "in.csv", case.run / "predictor", tmp_path / name, case.store]
-        subprocess.run([sys.executable, "-c", script, *arguments], check=True)
-    first, second = ((tmp_path / f"{name}.csv.gz").read_bytes() for name in ("one", "two"))
-    assert first == second
+    inputs = [tmp_path / "in.csv", case.run / "predictor"]
+    here = tmp_path / "here.csv.gz"
+    there = tmp_path / "there.csv.gz"
+    abag.predict(*inputs, here, store=case.store)
+    subprocess.run([sys.executable, "-c", script, *inputs, there, case.store], check=True)
+    assert here.read_bytes() == there.read_bytes()
 
 
 def test_a_bad_row_is_named_by_its_place_and_nothing_is_written(case, tmp_path, monkeypatch):
@@ -281,7 +284,8 @@ def test_skipped_rows_are_counted_and_others_keep_their_scores(case, tmp_path, m
     frame.loc[bad, "heavy"] = "EVQL*"
     summary, said = run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
     assert (summary["rows"], summary["skipped_rows"]) == (12 - len(bad), len(bad))
-    assert any(f"{counted(len(bad), 'bad row')} skipped" in line for line in said)
+    skipped = f"{len(bad)} bad row{'s' * (len(bad) > 1)} skipped"
+    assert any(skipped in line for line in said)
     whole, written = (pd.read_csv(tmp_path / f"{n}.csv", dtype=str) for n in ("whole", "out"))
     np.testing.assert_allclose(
         written["pkd_predicted"].astype(float),
@@ -302,14 +306,14 @@ def test_a_table_with_only_bad_rows_is_refused(case, tmp_path):
 def test_an_existing_output_is_kept_unless_forced(case, tmp_path):
     out = tmp_path / "out.csv"
     out.write_text("mine")
-    with pytest.raises(PredictionError, match="--force"):
+    with pytest.raises(OutputError, match="use force to overwrite"):
         run_predict(case, case.frame, out)
     assert out.read_text() == "mine"
     run_predict(case, case.frame, out, force=True)
     assert "pkd_predicted" in out.read_text()
     with pytest.raises(PredictionError, match="already has a column 'pkd_predicted'"):
         run_predict(case, out, tmp_path / "again.csv")
-    with pytest.raises(PredictionError, match="is also the input table"):
+    with pytest.raises(OutputError, match="is also the input table"):
         run_predict(case, out, out, force=True)
 
 
@@ -380,13 +384,13 @@ def foreign(case, tmp_path):
 def test_a_foreign_run_does_not_choose_where_vectors_are_written(foreign, new, tmp_path):
     calls = []
     mine = tmp_path / "mine" / "store"
-    predictor = load_predictor(foreign, embed=partial(fake_embed, calls=calls))
+    predictor = encoding_by(partial(fake_embed, calls=calls), foreign)
     with pytest.raises(MissingVectors, match="neither near the run nor in the current folder"):
-        predict(new, predictor, tmp_path / "out.csv")
+        abag.predict(new, predictor, tmp_path / "out.csv")
     assert not calls
     predictor.predict([*new["heavy"]], antigen=new["antigen"][0])  # with a temporary store
     assert not [*mine.iterdir()]
-    predict(new, predictor, tmp_path / "out.csv", store=mine)
+    abag.predict(new, predictor, tmp_path / "out.csv", store=mine)
     assert len(calls) == 2
 
 
@@ -399,8 +403,7 @@ def test_the_store_near_a_run_or_in_the_current_folder_is_used(foreign, place, m
     (foreign / "config.json").write_text(json.dumps(config))
     if place == "mine/store":
         monkeypatch.chdir(project / "mine")
-    predictor = load_predictor(foreign, embed=fake_embed)
-    assert predictor.resolve_store(None) == project / place
+    assert abag.load_predictor(foreign).store == project / place
 
 
 def test_only_new_sequences_are_encoded_into_the_store_and_reported(case, tmp_path, new):
@@ -444,8 +447,16 @@ def test_a_bundle_alone_scores_new_sequences_and_reports_encoding(composed, tmp_
     )
     kept = abag.load_predictor(bundle).predict(heavy, None, antigen, store=tmp_path / "store")
     assert scores.equals(kept)
-    held = open_store(tmp_path / "store").vectors("antibody", [(h, "") for h in heavy])
+    held = abag.open_store(tmp_path / "store").vectors("antibody", [(h, "") for h in heavy])
     assert len(held) == 2
+
+
+def test_a_folder_with_partial_files_only_is_not_a_store_yet(composed, tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    left_by_the_dead(store, "abag-store").touch()
+    scores = abag.load_predictor(composed.run).predict("EVQLVESGG", None, "MKTAYIAKQR", store=store)
+    assert len(scores) == 1
 
 
 def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(composed, tmp_path):
@@ -462,10 +473,10 @@ def test_another_encoder_than_the_runs_is_refused_with_both_fingerprints(compose
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.csv"]
 
 
-@pytest.mark.parametrize("block", [3, 1 << 20])
+@pytest.mark.parametrize("block", [3, None])
 def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, monkeypatch, block):
-    monkeypatch.setattr(pair_sources, "PAIRS", block)
-    monkeypatch.setattr(pair_sources, "ANTIBODIES", 10 if block == 3 else 16_384)
+    if block == 3:
+        set_sizes(monkeypatch, predicted_pairs=3, predicted_antibodies=10)
     antibodies = case.frame[["heavy"]].drop_duplicates().assign(name=range(24), score=1.0)
     antigens = case.frame[["antigen"]].drop_duplicates().assign(name=list("abcd"))
     antibodies.to_csv(tmp_path / "antibodies.csv", index=False)
@@ -478,7 +489,9 @@ def test_a_cross_scores_every_antibody_against_every_antigen(case, tmp_path, mon
     assert any("left out" in line and "score" in line for line in said)
     assert crossed["name_antibody"].tolist() == [i for i in range(24) for _ in range(4)]
     assert crossed["name_antigen"].tolist() == list("abcd") * 24
-    want = load_predictor(case.run).predict(list(crossed["heavy"]), None, list(crossed["antigen"]))
+    want = abag.load_predictor(case.run).predict(
+        list(crossed["heavy"]), None, list(crossed["antigen"])
+    )
     np.testing.assert_allclose(crossed["pkd_predicted"], want["pkd_predicted"], atol=5.1e-5)
     assert summary["rows"] == 96
 
@@ -502,7 +515,7 @@ def test_a_table_crossed_with_itself_keeps_the_columns_of_each_kind(case, tmp_pa
 
 
 def test_a_cross_and_a_single_antigen_are_refused(case, tmp_path):
-    with pytest.raises(PredictionError, match="--antigen and --cross"):
+    with pytest.raises(PredictionError, match="antigen and cross"):
         run_predict(case, case.frame, tmp_path / "o.csv", cross=case.frame, antigen="MKT")
 
 
@@ -543,10 +556,7 @@ def test_every_row_keeps_its_sequence_after_any_number_of_chunks(rows):
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 5))
 def test_blocks_hold_each_row_once_by_antibody(antibodies, pairs, most):
     sequences = Sequences.of("antibody", [(f"EVQL{'A' * n}", "") for n in antibodies])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair_sources, "PAIRS", pairs)
-        patch.setattr(pair_sources, "ANTIBODIES", most)
-        blocks = by_antibody(sequences)
+    blocks = by_antibody(sequences, pairs=pairs, most=most)
     assert sorted(np.concatenate(blocks).tolist()) == list(range(len(antibodies)))
     for rows in blocks:
         assert 0 < len(rows) <= pairs

@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import drawn
@@ -11,20 +12,13 @@ import pandas as pd
 import pytest
 import torch
 from drawn import add_vectors, draw_pairs
+from heads import PairVectors, Standardizer, sign, store_vectors
 from invoke import one_line, run
 from safetensors.torch import load_file, save_file
 
 import abag
-from abag.core.errors import DamagedFile, SequenceError, StoreError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
-from abag.head.data.vectors import Standardizer
+from abag import DamagedFile, SequenceError, StoreError, load_predictor
 from abag.head.models.network import Mlp, factorise
-from abag.head.models.pair_vectors import PairVectors
-from abag.head.prediction.bundle import WEIGHTS, load_predictor, record_digest
-from abag.head.prediction.encoding import existing_store
-from abag.head.prediction.predictor import SCORE_COLUMNS
-from abag.head.regimes.regimes import NewSequences
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
@@ -39,7 +33,8 @@ def trained(tmp_path_factory):
 
 
 def predict(case, frame, **options):
-    predictor = load_predictor(case.run)
+    """Predict pairs whose sequences are stored; others cannot be encoded."""
+    predictor = replace(load_predictor(case.run), embed=None)
     return predictor.predict(heavy=list(frame["heavy"]), antigen=list(frame["antigen"]), **options)
 
 
@@ -95,9 +90,7 @@ def test_a_run_that_was_copied_with_its_store_uses_the_copy(trained, tmp_path):
 
 
 def test_vectors_of_another_width_under_one_fingerprint_are_refused(trained, tmp_path):
-    store = open_store(tmp_path / "store", create=True)
-    for kind, unique in read_pairs(trained.frame).sequences.items():
-        drawn.write_vectors(store, kind, unique.keys, np.ones((len(unique.keys), 4), np.float32))
+    store_vectors(tmp_path / "store", trained.frame, lambda _kind, number: np.ones((number, 4)))
     expected = r"the mean vectors of drawn \(abababab\) have 4 numbers; the run was trained with 6"
     with pytest.raises(StoreError, match=expected):
         predict(trained, trained.frame, store=tmp_path / "store")
@@ -206,16 +199,6 @@ def test_the_files_of_a_run_and_its_predictor_have_the_same_permissions(trained)
     assert len({path.stat().st_mode for path in files}) == 1
 
 
-def signed(bundle, change=lambda _record: None):
-    """Sign what a stranger wrote."""
-    record = json.loads((bundle / "predictor.json").read_text())
-    change(record)
-    weights = (bundle / "weights.safetensors").read_bytes()
-    record["digest"] = record_digest(record, weights)
-    (bundle / "predictor.json").write_text(json.dumps(record))
-    return bundle
-
-
 def settings(record):
     return part(record)["settings"][0]
 
@@ -248,7 +231,7 @@ def part(record):
 ])  # fmt: skip
 def test_a_forged_record_is_refused_for_its_types_or_shapes(trained, tmp_path, change, words):
     with pytest.raises(DamagedFile, match=words):
-        load_predictor(signed(copied(trained, tmp_path / "forged"), change))
+        load_predictor(sign(copied(trained, tmp_path / "forged"), change))
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
@@ -256,22 +239,21 @@ def test_a_forged_tensor_with_values_that_are_not_finite_is_refused(trained, tmp
     tensors = load_file(trained.run / "predictor/weights.safetensors")
     for number, name in enumerate(n for n, x in tensors.items() if x.is_floating_point()):
         bundle = copied(trained, tmp_path / str(number))
-        save_file(tensors | {name: tensors[name] * float(value)}, bundle / WEIGHTS)
+        save_file(tensors | {name: tensors[name] * float(value)}, bundle / "weights.safetensors")
         with pytest.raises(DamagedFile, match=f"{name} contains infinity or NaN"):
-            load_predictor(signed(bundle))
+            load_predictor(sign(bundle))
 
 
 def test_weights_that_overflow_give_no_predictions(trained, tmp_path):
     tensors = load_file(trained.run / "predictor/weights.safetensors")
     bundle = copied(trained, tmp_path / "bundle")
     forged = {n: torch.full_like(x, 3e38) for n, x in tensors.items() if ".model." in n}
-    save_file(tensors | forged, bundle / WEIGHTS)
-    x_ND = np.ones((1, 6), np.float32)
-    first = np.zeros(1, np.int64)
-    sequences = NewSequences(*np.zeros((3, 1), np.int64))
-    vectors = PairVectors(x_ND, x_ND, first, first)
+    save_file(tensors | forged, bundle / "weights.safetensors")
+    row = trained.frame.iloc[0]
     with pytest.raises(DamagedFile, match="the predictor gives infinity or NaN"):
-        load_predictor(signed(bundle)).score(vectors, sequences, sequences)
+        load_predictor(sign(bundle)).predict(
+            row["heavy"], antigen=row["antigen"], store=trained.store
+        )
 
 
 @pytest.mark.parametrize("change", [lambda x: x[0], lambda x: torch.cat([x, x], 1)])
@@ -279,9 +261,9 @@ def test_forged_keys_of_other_shapes_are_refused(trained, tmp_path, change):
     tensors = load_file(trained.run / "predictor/weights.safetensors")
     bundle = copied(trained, tmp_path / "bundle")
     name = "seen.antibody.keys"
-    save_file(tensors | {name: change(tensors[name]).contiguous()}, bundle / WEIGHTS)
+    save_file(tensors | {name: change(tensors[name]).contiguous()}, bundle / "weights.safetensors")
     with pytest.raises(DamagedFile, match=r"seen\.antibody\.\w+ has"):
-        load_predictor(signed(bundle))
+        load_predictor(sign(bundle))
 
 
 @pytest.mark.parametrize("shapes", [((0,), (0,)), ((6,), (5,)), ((1, 6), (1, 6)), ((), ())])
@@ -321,12 +303,9 @@ def test_a_factorised_network_gives_the_output_of_the_whole_network(widths):
 def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     abag.fit(trained.frame, trained.store, trained.at / "members", **QUICK | {"members": 4})
     predictor = load_predictor(trained.at / "members")
-    rng = np.random.default_rng(0)
-    x_ND, y_ME = (rng.normal(size=(n, 6)).astype(np.float32) for n in (9, 5))
-    i = rng.integers(9, size=40)
-    j = rng.integers(5, size=40)
-    vectors = PairVectors(x_ND, y_ME, i, j)
-    zeros = np.zeros(40, np.int8)
+    data = abag.dataset(trained.store, trained.frame)
+    kinds = ("antibody", "antigen")
+    vectors = PairVectors(*map(data.vectors, kinds), *map(data.index, kinds))
     parts = {part.name: part for part in predictor.parts}
     member_pkd = [model.predict(vectors) for model in parts["mlp"].models]
     assert len(member_pkd) == 4
@@ -334,12 +313,10 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     weights = dict(zip(parts, regime.weights, strict=True))
     want = weights["mlp"] * np.mean(member_pkd, axis=0)
     want += weights.get("train_mean", 0.0) * parts["train_mean"].predict(vectors)
-    scores = predictor.score(vectors, *[NewSequences(zeros, zeros, zeros)] * 2)
-    pkd = scores["pkd_predicted"]
-    sigma = scores["sigma"]
-    np.testing.assert_allclose(pkd, want, rtol=1e-12)
+    scores = predictor.predict(data.frame["heavy"], None, data.frame["antigen"])
+    np.testing.assert_allclose(scores["pkd_predicted"], want, rtol=1e-12)
     deviation = regime.spread**2 * np.var(member_pkd, axis=0) + regime.noise**2
-    np.testing.assert_allclose(sigma, np.sqrt(deviation))
+    np.testing.assert_allclose(scores["sigma"], np.sqrt(deviation))
 
 
 def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
@@ -347,7 +324,10 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     heavy = trained.frame["heavy"][0]
     antigens = trained.frame["antigen"].unique()
     scores = predictor.predict(heavy, None, antigens)
-    assert (len(scores), list(scores)) == (3, list(SCORE_COLUMNS))
+    assert (len(scores), list(scores)) == (
+        3,
+        ["pkd_predicted", "sigma", "regime", "far", "why_far"],
+    )
     assert len(predictor.predict(heavy, antigen=antigens[0])) == 1
     assert predictor.predict([], None, []).empty
     with pytest.raises(SequenceError, match="2 heavy, 3 antigen"):
@@ -356,11 +336,6 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
         predictor.predict(trained.frame)
     with pytest.raises(SequenceError, match="antigen"):
         predictor.predict(heavy)
-
-
-def test_a_folder_with_partial_files_only_is_not_a_store_yet(tmp_path):
-    (tmp_path / "store.0123456789abcdef.host.1.partial").touch()
-    assert existing_store(tmp_path) is None
 
 
 def test_one_pair_is_printed_in_words_and_as_json(trained):

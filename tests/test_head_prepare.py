@@ -10,18 +10,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_cores
+from drawn import RESIDUES
+from faults import raising
+from heads import demo_table
 from invoke import PLAIN_ENCODERS, run
 
-from abag.core.cache import cache_dir
-from abag.embed import embed as embed_module
-from abag.embed import encode as encode_module
-from abag.embed.sequences import numbering
-from abag.embed.sequences.chains import RESIDUES
-from abag.head import prepare
-from abag.head.data.demo import demo_table
-from abag.head.models.config import FitConfig
-from abag.head.prepare import MOST_ROWS, prepare_fit, preparing
-from abag.head.regimes import clusters
+from abag import FitConfig
+from abag.embed import encode
+from abag.head.prepare import FEWEST_CORES, MOST_ROWS, prepare_fit, preparing
 
 
 @pytest.fixture
@@ -33,50 +30,41 @@ def table(tmp_path, monkeypatch):
 
 @pytest.fixture
 def on_any_device(monkeypatch):
-    monkeypatch.setattr(prepare, "count_cores", lambda: prepare.FEWEST_CORES)
-    monkeypatch.setattr(embed_module, "_encodes_alone_on_gpu", lambda *_: True)
-    encode = encode_module.encode_share
+    """Prepare as beside a GPU, which is busy until all is prepared."""
+    real = encode.encode_share
 
     def encode_slowly(job, *arguments):
         while serving():
             time.sleep(0.05)
-        return encode(job, *arguments)
+        return real(job, *arguments)
 
-    monkeypatch.setattr(encode_module, "encode_share", encode_slowly)
+    set_cores(monkeypatch, FEWEST_CORES)
+    monkeypatch.setattr("abag.embed.embed._encodes_alone_on_gpu", lambda *_: True)
+    monkeypatch.setattr(encode, "encode_share", encode_slowly)
 
 
 def cached():
-    return sorted(path for path in cache_dir().rglob("*") if path.is_file())
+    """Return the files of the cache, each with its number, which is another if it is rewritten."""
+    files = Path(os.environ["XDG_CACHE_HOME"]).rglob("*")
+    return {path: path.stat().st_ino for path in files if path.is_file()}
 
 
-def fit_table(table, *options):
-    run(
-        "fit",
-        table,
-        "--store",
-        table.parent / "store",
-        "--run",
-        table.parent / "run",
-        "--head",
-        "ridge",
-        *options,
-    )
-
-
-def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(
-    table, on_any_device, monkeypatch
-):
-    options = ["--column", "antigen=antigen", "--limit", "150"]
+def embed(table, *options):
     run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS, *options)
-    assert cached()
-    for name in ("antibody_clusters", "antigen_clusters", "clone_clusters"):
-        monkeypatch.setattr(clusters, name, refuse_to_compute)
-    monkeypatch.setattr(numbering, "number_chains", refuse_to_compute)
-    fit_table(table, *options)
 
 
-def refuse_to_compute(*_):
-    raise AssertionError
+def fit(table, *options):
+    where = ["--store", table.parent / "store", "--run", table.parent / "run"]
+    run("fit", table, *where, "--head", "ridge", *options)
+
+
+def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(table, on_any_device):
+    options = ["--column", "antigen=antigen", "--limit", "150"]
+    embed(table, *options)
+    prepared = cached()
+    assert {"clusters", "numbering"} <= {path.parent.name for path in prepared}
+    fit(table, *options)
+    assert cached() == prepared
 
 
 @pytest.mark.ci
@@ -86,46 +74,42 @@ def test_a_damaged_prepared_cache_is_computed_again(table, on_any_device):
     before = [path.read_bytes() for path in prepared]
     for path in prepared:
         path.write_bytes(path.read_bytes()[:90])
-    run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS, "--no-prepare-fit")
-    fit_table(table)
+    embed(table, "--no-prepare-fit")
+    fit(table)
     assert [path.read_bytes() for path in prepared] == before
 
 
 def test_nothing_is_prepared_with_few_cores_or_for_a_huge_table(table, monkeypatch):
-    monkeypatch.setattr(prepare, "_in_a_process", refuse_to_compute)
-    for cores, rows in ((prepare.FEWEST_CORES - 1, 100), (16, MOST_ROWS + 1)):
-        monkeypatch.setattr(prepare, "count_cores", lambda cores=cores: cores)
+    for cores, rows in ((FEWEST_CORES - 1, 100), (16, MOST_ROWS + 1), (16, 100)):
+        set_cores(monkeypatch, cores)
         with preparing(table, {}, rows):
-            pass
-    monkeypatch.setattr(prepare, "count_cores", lambda: 16)
-    with pytest.raises(AssertionError):
-        preparing(table, {}, 100)
+            assert bool(serving()) == (cores == 16 and rows == 100)
 
 
 @pytest.mark.parametrize("options", [["--no-prepare-fit"], ["--kind", "antigen"]])
 def test_nothing_is_prepared_if_not_asked_for(table, on_any_device, options):
-    run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS, *options)
-    assert cached() == []
+    embed(table, *options)
+    assert not cached()
 
 
 def test_nothing_is_prepared_without_a_gpu_or_of_a_table_that_cannot_be_fitted(
     table, monkeypatch, request
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "preparing", refuse_to_compute)
-        run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS)
+        patch.setattr("abag.head.prepare.preparing", raising(AssertionError))
+        embed(table)
     request.getfixturevalue("on_any_device")
     demo_table().head(20).drop(columns="pKd").to_csv(table, index=False)
-    run("embed", table, "--store", table.parent / "store", *PLAIN_ENCODERS)
-    assert cached() == []
+    embed(table)
+    assert not cached()
 
 
 PARENT = """
-import sys, time
-from abag.head import prepare
-prepare.count_cores = lambda: 16
+import os, sys, time
+os.sched_getaffinity = lambda _: set(range(16))
+from abag.head.prepare import preparing
 from pathlib import Path
-with prepare.preparing(Path(sys.argv[1]), {}, 10):
+with preparing(Path(sys.argv[1]), {}, 10):
     print("entered", flush=True)
     time.sleep(float(sys.argv[2]))
 """

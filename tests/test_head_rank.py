@@ -1,20 +1,18 @@
 """`rank` from table to file: what is chosen, left out, kept, expected and refused."""
 
 import json
-import re
-from dataclasses import replace
+import shutil
 
 import invoke
 import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
+from heads import demo_table, sign
 
 import abag
-from abag.core.errors import ColumnError, OptionError, PredictionError
-from abag.head.data.demo import demo_table
-from abag.head.design import rank as rank_module
-from abag.head.regimes.clusters import antibody_clusters
+from abag import ColumnError, OptionError, OutputError, PredictionError
+from abag.sklearn import AntibodySplit
 
 ADDED = ["rank", "score", "expected_best"]
 PAIR = ["heavy", "light", "antigen"]
@@ -174,10 +172,7 @@ def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path, said
 
 def test_clusters_are_capped_among_the_best(scored, tmp_path):
     free, capped = (ranked(scored, tmp_path, batch=20, per_cluster=most) for most in (None, 1))
-    clusters = [
-        antibody_clusters([*zip(batch["heavy"], batch["light"], strict=True)], 0.98)
-        for batch in (free, capped)
-    ]
+    clusters = [AntibodySplit(antibody_identity=0.98).groups(batch) for batch in (free, capped)]
     assert [np.bincount(numbers).max() > 1 for numbers in clusters] == [True, False]
     assert capped["score"].is_monotonic_decreasing
     with pytest.raises(PredictionError, match=r"per_cluster=1 allow \d+ pairs; expected 200"):
@@ -308,22 +303,30 @@ def test_a_few_equal_predictions_are_ordered_by_sigma_as_ever(scored, tmp_path):
     assert "expected_best" in batch
 
 
-@pytest.mark.parametrize("order", ["better", "not better", "worse"])
+@pytest.mark.parametrize(("ranking", "by_chance"), [
+    ("ranking is better than chance; errors are not smaller than those of the mean", False),
+    ("ranking is not better than chance; errors are smaller than those of the mean", True),
+    ("ranking within antigens is worse than chance; errors are smaller", True),
+    ("ranking cannot be judged; errors are not smaller than those of the mean", False),
+])  # fmt: skip
 def test_rank_says_if_the_run_ranks_such_pairs_no_better_than_chance(
-    run, scored, tmp_path, said, monkeypatch, order
+    run, scored, tmp_path, said, ranking, by_chance
 ):
-    predictor = abag.load_predictor(run / "run")
-    (regime,) = predictor.regimes.values()
-    verdict = re.sub(r"is (better|not better|worse) than", f"is {order} than", regime.verdict)
-    assert f"is {order} than chance" in verdict
-    judged = replace(predictor, regimes={regime.name: replace(regime, verdict=verdict)})
-    monkeypatch.setattr(rank_module, "load_predictor", lambda _: judged)
-    table = scored.assign(regime=regime.name, heavy=scored["heavy"] + "A")  # not of the run
-    summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=run / "run", say=said.append)
+    def judge(record):
+        (regime,) = record["regimes"]
+        words, _, verdict = regime["verdict"].partition(": ")
+        assert verdict.startswith("ranking ")
+        regime["verdict"] = f"{words}: {ranking}"
+
+    judged = shutil.copytree(run / "run", tmp_path / "run")
+    sign(judged / "predictor", judge)
+    (regime,) = abag.load_predictor(judged).regimes
+    table = scored.assign(regime=regime, heavy=scored["heavy"] + "A")  # not of the run
+    summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=judged, say=said.append)
     line = "9 of 9 pairs are of a kind that the run has not ranked better than chance"
-    assert any(line in text for text in said) == (order != "better")
-    assert summary["can_rank"] == (order == "better")
-    assert (summary["expected_best"] is None) == (order != "better")
+    assert any(line in text for text in said) == by_chance
+    assert summary["can_rank"] != by_chance
+    assert (summary["expected_best"] is None) == by_chance
 
 
 BAD_TABLES = {
@@ -378,27 +381,25 @@ def test_options_that_contradict_each_other_are_refused(scored, tmp_path, option
 def test_an_existing_file_and_the_input_itself_are_not_overwritten(run, scored, tmp_path):
     out = tmp_path / "order.csv"
     out.write_text("kept")
-    with pytest.raises(PredictionError, match="already exists; use force"):
+    with pytest.raises(OutputError, match="already exists; use force"):
         abag.rank(scored, out, batch=5)
-    with pytest.raises(PredictionError, match="also the input table"):
+    with pytest.raises(OutputError, match="also the input table"):
         abag.rank(run / "scored.csv", run / "scored.csv", batch=5, force=True)
-    with pytest.raises(PredictionError, match="also the input table"):
+    with pytest.raises(OutputError, match="also the input table"):
         abag.rank(scored, out, measured=out, batch=5, force=True)
     assert out.read_text() == "kept"
 
 
-def test_a_table_that_changes_between_its_two_readings_is_refused(scored, tmp_path, monkeypatch):
+def test_a_table_that_changes_between_its_two_readings_is_refused(scored, tmp_path):
     table = tmp_path / "scored.csv"
-    choose = rank_module._choose
     scored.to_csv(table, index=False)
 
-    def rewrite(*arguments):
-        scored.assign(heavy=scored["heavy"].to_numpy()[::-1]).to_csv(table, index=False)
-        return choose(*arguments)
+    def rewrite(text):
+        if "candidates: 240" in text:  # said after the first reading
+            scored.assign(heavy=scored["heavy"].to_numpy()[::-1]).to_csv(table, index=False)
 
-    monkeypatch.setattr(rank_module, "_choose", rewrite)
     with pytest.raises(PredictionError, match="changed while it was read"):
-        ranked(table, tmp_path, batch=5)
+        ranked(table, tmp_path, batch=5, say=rewrite)
     assert [*tmp_path.iterdir()] == [table]
 
 

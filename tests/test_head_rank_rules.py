@@ -1,15 +1,14 @@
 """Rules, caps and expectations of `rank`, against integrals, and plain loops."""
 
-from typing import get_args
-
 import numpy as np
 import pytest
+from heads import choices_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
+from abag import RankOptions
 from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
-from abag.head.design.design_options import RuleName
 
 PKD = st.floats(4, 12)
 SIGMA = st.floats(0.05, 3)
@@ -54,7 +53,7 @@ def test_without_error_a_gain_is_certain_or_impossible(mean, gain, probability):
 
 
 def test_the_options_offer_every_rule():
-    assert set(get_args(RuleName)) == {*RULES}
+    assert choices_of(RankOptions, "rule") == {*RULES}
 
 
 def test_equal_scores_are_ordered_by_mean_and_then_as_they_come():
@@ -123,10 +122,12 @@ def test_the_number_above_a_threshold_is_the_sum_of_probabilities_whatever_the_c
     assert loose.above_interval[1] - loose.above_interval[0] >= np.ptp(tight.above_interval)
 
 
-def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time(monkeypatch):
-    monkeypatch.setattr("abag.head.design.batches.BLOCK_VALUES", 1_000)
+def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time():
     mean = np.linspace(9, 6, 400)
-    first, second = (expect(mean, np.full(400, 0.5), correlation=0.3, above=8) for _ in range(2))
+    first, second = (
+        expect(mean, np.full(400, 0.5), correlation=0.3, above=8, block_values=1_000)
+        for _ in range(2)
+    )
     assert (np.diff(first.best_of_first) >= 0).all()
     assert first.best_of_first.tolist() == second.best_of_first.tolist()
     assert first.above == pytest.approx(stats.norm.sf((8 - mean) / 0.5).sum(), rel=0.02)

@@ -8,7 +8,6 @@ import pytest
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.messages import reporting
 from abag.head.prediction import bundle
 
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
@@ -38,17 +37,10 @@ def case(tmp_path_factory):
         "antigen": ANTIGEN,
         "bad_rows": "skip",
     }
-    with reporting(silent=True):
-        abag.embed_table(folder / "pairs.csv", folder / "store", **options, **COMPOSITION)
-        abag.fit(
-            folder / "pairs.csv",
-            folder / "store",
-            folder / "run",
-            head="ridge",
-            report=False,
-            label="pkd",
-            **options,
-        )
+    abag.embed_table(folder / "pairs.csv", folder / "store", **options, **COMPOSITION)
+    read = {"label": "pkd"} | options
+    quick = {"head": "ridge", "report": False}
+    abag.fit(folder / "pairs.csv", folder / "store", folder / "run", **quick, **read)
     return folder
 
 
@@ -151,7 +143,7 @@ def test_a_forged_reading_is_refused(case, tmp_path, key, value):
     record["digest"] = bundle.record_digest(record, weights)
     (folder / "weights.safetensors").write_bytes(weights)
     (folder / "predictor.json").write_text(json.dumps(record))
-    with pytest.raises(bundle.DamagedFile):
+    with pytest.raises(abag.DamagedFile):
         abag.load_predictor(folder)
 
 

@@ -13,8 +13,7 @@ import pytest
 from drawn import QUICK, add_vectors, draw_pairs
 
 import abag
-from abag.head.runs.report import report
-from abag.head.runs.run_folder import NoFinishedRun
+from abag import RunError, report
 
 HOSTILE = "</script><script>document.title='taken'</script>"
 
@@ -90,7 +89,7 @@ def test_a_damaged_run_is_refused_in_one_line_and_its_report_stays(run, damage):
     else:
         summary.write_text(json.dumps(json.loads(summary.read_text()) | {"regimes": 3}))
     before = files(run)
-    with pytest.raises(NoFinishedRun, match="Copy the whole run folder again") as error:
+    with pytest.raises(RunError, match="Copy the whole run folder again") as error:
         report(run)
     assert "\n" not in str(error.value)
     assert files(run) == before

@@ -12,15 +12,13 @@ from types import SimpleNamespace
 import drawn
 import pytest
 from drawn import add_vectors, draw_pairs
-from faults import raising
+from faults import left_by_the_dead, locked, raising
 from invoke import one_line
 from invoke import run as invoke
 
 import abag
-from abag.core.errors import DamagedFile, RunError
-from abag.core.files import host_name, only_writer
-from abag.head.runs.compare import describe_runs, read_progress, runs
-from abag.head.runs.run_folder import NoFinishedRun
+from abag import DamagedFile, RunError, runs
+from abag.head.runs.compare import describe_runs, read_progress
 
 QUICK = drawn.QUICK | {"epochs": 3}
 
@@ -107,7 +105,7 @@ def test_every_command_names_what_is_wrong_with_a_run(case, tmp_path, command, f
     path = run / f"{file}.json"
     changed = json.loads(path.read_text()) | change
     path.write_text(json.dumps({n: value for n, value in changed.items() if value is not ...}))
-    with pytest.raises((DamagedFile, NoFinishedRun)) as caught:
+    with pytest.raises((DamagedFile, RunError)) as caught:
         COMMANDS[command](case, run)
     (state,) = runs(run)["runs"]
     assert state["state"] == "unreadable"
@@ -139,7 +137,7 @@ def test_a_log_that_is_nested_too_deeply_is_one_line(case, tmp_path):
 
 def test_what_dead_processes_left_in_a_finished_run_is_removed(case, tmp_path):
     run = shutil.copytree(case.runs / "a", tmp_path / "run")
-    left = run / "predictor" / f"weights.0123.{host_name()}.999999999.partial"
+    left = left_by_the_dead(run / "predictor", "weights")
     left.touch()
     COMMANDS["fit"](case, run)
     assert not left.exists()
@@ -205,7 +203,7 @@ CONFIG = {"epochs": 10, "select": "spearman"}
 
 def test_progress_is_that_of_the_last_whole_line_of_the_log(half):
     now = time.time() + 60
-    with only_writer(half):
+    with locked(half):
         progress = read_progress(half, CONFIG, now)
     assert (progress["state"], progress["epoch"], progress["epochs"]) == ("training", 5, 10)
     assert progress["written_s_ago"] == pytest.approx(60, abs=5)
@@ -226,7 +224,7 @@ def test_without_locks_a_run_that_wrote_nothing_for_minutes_counts_as_stopped(ha
 
 def test_a_run_with_only_a_configuration_is_starting(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with only_writer(tmp_path):
+    with locked(tmp_path):
         progress = read_progress(tmp_path, CONFIG)
     assert progress["state"] == "starting"
     assert progress["epoch"] == 0

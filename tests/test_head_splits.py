@@ -1,21 +1,20 @@
 """Splits keep groups whole, are deterministic, and count leaks."""
 
 from contextlib import suppress
+from functools import cache
 
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_sizes
 from drawn import draw_chain, draw_chains, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import groups_of, read_labels, splits_of
 from trastuzumab import HEAVY
 
-from abag.core.errors import SplitError
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.label_options import LabelOptions, SplitOptions
-from abag.head.data.labels import label_pairs
-from abag.head.regimes import clusters
-from abag.head.regimes.folds import make_splits
+from abag import SplitError
+from abag.head.regimes.clusters import with_clusters
 from abag.head.regimes.splits import (
     TEST,
     TRAIN,
@@ -44,10 +43,6 @@ def measured(families=12, antigens=8, rows=160, seed=0, **columns):
     return frame.assign(**columns)
 
 
-def pairs_of(frame):
-    return label_pairs(read_pairs(frame), LabelOptions())
-
-
 def shared(labels, split):
     """Groups with rows in training and in test."""
     return set(labels[split.part == TRAIN]) & set(labels[split.part == TEST])
@@ -55,8 +50,8 @@ def shared(labels, split):
 
 def test_a_random_split_keeps_replicates_together_and_holds_out_a_tenth_each():
     frame = measured(rows=1000, families=40)
-    pairs = label_pairs(read_pairs(pd.concat([frame, frame])), LabelOptions(replicates="keep"))
-    (split,) = make_splits(pairs, SplitOptions(split="random", seed=3))
+    pairs = read_labels(pd.concat([frame, frame]), replicates="keep")
+    (split,) = splits_of(pairs, split="random", seed=3)
     pair = pairs.antibody * len(pairs) + pairs.antigen
     assert not shared(pair, split)
     assert np.bincount(split.part) / len(pairs) == pytest.approx([0.81, 0.09, 0.1], abs=0.01)
@@ -81,8 +76,8 @@ def test_folds_are_balanced_by_rows_and_repeats_differ():
 
 @pytest.mark.parametrize("kind", ["random", "antigen", "antibody", "both"])
 def test_no_group_or_cluster_is_in_both_training_and_test(kind):
-    pairs = pairs_of(measured())
-    splits = make_splits(pairs, SplitOptions(split=kind, folds=4, repeats=2))
+    pairs = read_labels(measured())
+    splits = splits_of(pairs, split=kind, folds=4, repeats=2)
     assert [split.fold for split in splits] == list(range(8))
     tested = sum((split.part == TEST).astype(int) for split in splits)
     assert (tested <= 2).all() if kind == "both" else (tested == 2).all()  # once per repeat
@@ -106,12 +101,12 @@ def test_clones_below_the_identity_are_held_out_together():
     frame = measured(families=10, rows=60)
     clones = [mutated(rng, HEAVY[:loop], 20) + HEAVY[loop:] for _ in range(20)]
     frame.loc[:19, "heavy"] = clones
-    pairs = pairs_of(frame)
+    pairs = read_labels(frame)
     is_clone = np.isin([heavy for heavy, _ in pairs.table.antibodies.chains], clones)
-    for split in make_splits(pairs, SplitOptions(split="antibody", folds=3)):
+    for split in splits_of(pairs, split="antibody", folds=3):
         assert len(set(split.part[is_clone[pairs.antibody]])) == 1
         assert split.description["leaks"]["antibody"]["clone"] == 0
-    (split,) = make_splits(pairs, SplitOptions(split="random"))
+    (split,) = splits_of(pairs, split="random")
     assert split.description["leaks"]["antibody"]["clone"] > 0
 
 
@@ -123,8 +118,8 @@ def test_a_split_by_both_leaves_mixed_pairs_out():
         [(h, a, rng.normal(8)) for h in heavies for a in targets],
         columns=["heavy", "antigen", "pkd"],
     )
-    pairs = pairs_of(frame)
-    (split,) = make_splits(pairs, SplitOptions(split="both", seed=2))
+    pairs = read_labels(frame)
+    (split,) = splits_of(pairs, split="both", seed=2)
     assert not shared(pairs.antibody, split)
     assert not shared(pairs.antigen, split)
     assert split.description["rows"]["unused"] == (split.part == UNUSED).sum() > 0
@@ -133,8 +128,8 @@ def test_a_split_by_both_leaves_mixed_pairs_out():
 def test_a_pair_measured_twice_has_one_row_in_the_split_file():
     frame = measured().drop_duplicates(["heavy", "antigen"])
     again = pd.concat([frame, frame.head(3)])
-    pairs = label_pairs(read_pairs(again), LabelOptions(replicates="keep"))
-    splits = make_splits(pairs, SplitOptions(split="antigen", folds=3))
+    pairs = read_labels(again, replicates="keep")
+    splits = splits_of(pairs, split="antigen", folds=3)
     saved = split_frame(pairs, splits)
     assert len(saved) == 3 * len(frame) == len(saved.drop_duplicates())
     assert len(pairs) == len(again)
@@ -142,34 +137,34 @@ def test_a_pair_measured_twice_has_one_row_in_the_split_file():
 
 def test_a_split_file_is_applied_by_sequence_keys(tmp_path):
     frame = measured()
-    pairs = pairs_of(frame)
-    made = make_splits(pairs, SplitOptions(split="antigen", folds=3))
+    pairs = read_labels(frame)
+    made = splits_of(pairs, split="antigen", folds=3)
     for name, write in (("s.parquet", "to_parquet"), ("s.csv", "to_csv")):
         getattr(split_frame(pairs, made), write)(tmp_path / name, index=False)
-        other = pairs_of(frame.iloc[::-1])
-        read = make_splits(other, SplitOptions(split=f"file={tmp_path / name}"))
+        other = read_labels(frame.iloc[::-1])
+        read = splits_of(other, split=f"file={tmp_path / name}")
         assert [s.part.tolist() for s in read] == [s.part.tolist() for s in made]
 
 
 @pytest.mark.parametrize(("keep", "count"), [(slice(10, None), 10), (slice(None), 0)])
 def test_a_split_file_with_missing_or_additional_pairs_is_refused(tmp_path, keep, count):
-    pairs = pairs_of(measured())
-    frame = split_frame(pairs, make_splits(pairs, SplitOptions(split="random")))[keep]
+    pairs = read_labels(measured())
+    frame = split_frame(pairs, splits_of(pairs, split="random"))[keep]
     if not count:
         frame = pd.concat([frame, frame.iloc[:3].assign(antibody_key="0" * 32)])
     frame.to_parquet(tmp_path / "s.parquet")
     with pytest.raises(SplitError, match=f"lacks {count} pairs of the table and has"):
-        make_splits(pairs, SplitOptions(split=f"file={tmp_path / 's.parquet'}"))
+        splits_of(pairs, split=f"file={tmp_path / 's.parquet'}")
 
 
 def test_a_column_can_name_parts_or_groups():
     frame = measured()
     frame["part"] = ["train", "valid", "Test", "train"] * 40
     frame["site"] = [f"site{i % 5}" for i in range(160)]
-    pairs = pairs_of(frame)
-    (named,) = make_splits(pairs, SplitOptions(split="column=part"))
+    pairs = read_labels(frame)
+    (named,) = splits_of(pairs, split="column=part")
     assert set(frame["part"].iloc[pairs.row[named.part == TEST]]) == {"Test"}
-    (held_out,) = make_splits(pairs, SplitOptions(split="column=site"))
+    (held_out,) = splits_of(pairs, split="column=site")
     assert not shared(frame["site"].to_numpy()[pairs.row], held_out)
 
 
@@ -189,13 +184,13 @@ def test_the_usual_names_of_parts_are_those_parts(words, spelled, where, said, t
     frame = measured().drop_duplicates(["heavy", "antigen"], ignore_index=True)
     expected = np.resize([TRAIN, VALIDATION, TEST, TRAIN], len(frame))
     frame["part"] = np.resize([*words, words[0]], len(frame))
-    pairs = pairs_of(frame)
+    pairs = read_labels(frame)
     how = "column=part"
     if where == "file":
-        keys = split_frame(pairs, make_splits(pairs, SplitOptions(split="random")))
+        keys = split_frame(pairs, splits_of(pairs, split="random"))
         keys.assign(split=frame["part"].to_numpy()[pairs.row]).to_csv(tmp_path / "s.csv")
         how = f"file={tmp_path / 's.csv'}"
-    (split,) = make_splits(pairs, SplitOptions(split=how))
+    (split,) = splits_of(pairs, split=how)
     assert split.part.tolist() == expected[pairs.row].tolist()
     (line,) = [line for line in said if line.startswith("split: ")]
     assert spelled in line
@@ -209,18 +204,18 @@ def test_a_cell_that_names_no_part_in_a_column_of_parts_is_refused(stray):
     frame.loc[7, "part"] = stray
     expected = f"table: row 8, column part: {stray!r} is not the name of a part"
     with pytest.raises(SplitError, match=expected):
-        make_splits(pairs_of(frame), SplitOptions(split="column=part"))
+        splits_of(read_labels(frame), split="column=part")
 
 
 def test_a_cell_that_names_no_part_in_a_split_file_is_refused(tmp_path):
-    pairs = pairs_of(measured())
-    frame = split_frame(pairs, make_splits(pairs, SplitOptions(split="random"))[:1])
+    pairs = read_labels(measured())
+    frame = split_frame(pairs, splits_of(pairs, split="random")[:1])
     frame.loc[3, "split"] = "A"
     frame.to_parquet(tmp_path / "s.parquet")
     with pytest.raises(
         SplitError, match=r"row 4 of the split file: split 'A' is unknown; expected"
     ):
-        make_splits(pairs, SplitOptions(split=f"file={tmp_path / 's.parquet'}"))
+        splits_of(pairs, split=f"file={tmp_path / 's.parquet'}")
 
 
 def test_a_name_that_may_be_either_of_two_parts_is_refused():
@@ -228,14 +223,14 @@ def test_a_name_that_may_be_either_of_two_parts_is_refused():
     with pytest.raises(
         SplitError, match=r"names the parts 'train', 'dev', 'test', 'eval'; expected"
     ):
-        make_splits(pairs_of(frame), SplitOptions(split="column=part"))
+        splits_of(read_labels(frame), split="column=part")
 
 
 def test_empty_cells_in_a_column_of_parts_are_unused_and_counted(said):
     frame = measured().drop_duplicates(["heavy", "antigen"], ignore_index=True)
     frame["part"] = np.resize(np.array(["train", "dev", "test", None], object), len(frame))
-    pairs = pairs_of(frame)
-    (split,) = make_splits(pairs, SplitOptions(split="column=part"))
+    pairs = read_labels(frame)
+    (split,) = splits_of(pairs, split="column=part")
     assert (split.part == UNUSED).tolist() == frame["part"].isna().iloc[pairs.row].tolist()
     assert f"{frame['part'].isna().sum()} unused (empty cells) pairs" in said[-1]
 
@@ -243,8 +238,8 @@ def test_empty_cells_in_a_column_of_parts_are_unused_and_counted(said):
 def test_values_without_the_name_of_a_part_are_groups_and_that_is_said(said):
     frame = measured()
     frame["site"] = [f"site{i % 5}" for i in range(160)]
-    pairs = pairs_of(frame)
-    (split,) = make_splits(pairs, SplitOptions(split="column=site"))
+    pairs = read_labels(frame)
+    (split,) = splits_of(pairs, split="column=site")
     (tested,) = set(frame["site"].iloc[pairs.row[split.part == TEST]])
     expected = (
         "split: column 'site': no train or test in it; its 5 values are groups; the test part is "
@@ -263,8 +258,8 @@ def test_a_planted_leak_is_counted():
         heavy = frame.loc[train, "heavy"]
         frame.loc[test, "heavy"] = ("A" if heavy[0] != "A" else "C") + heavy[1:]
         frame.loc[test, "antigen"] = frame.loc[train, "antigen"]
-    pairs = pairs_of(frame.assign(part=part))
-    (split,) = make_splits(pairs, SplitOptions(split="column=part"))
+    pairs = read_labels(frame.assign(part=part))
+    (split,) = splits_of(pairs, split="column=part")
     assert split.description["leaks"]["pair"] == {"exact": 0, "near": 10}
     assert split.description["leaks"]["antibody"]["0.9"] == 10
 
@@ -276,7 +271,7 @@ def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
     frame = pd.DataFrame({"heavy": draw_chain(rng, 60), "antigen": targets + epitopes})
     frame["pkd"] = rng.normal(8, 1, len(frame))
     frame["part"] = ["train"] * 10 + ["test"] * 10 + ["test"] * 4 + ["validation"]
-    (split,) = make_splits(pairs_of(frame), SplitOptions(split="column=part"))
+    (split,) = splits_of(read_labels(frame), split="column=part")
     assert split.description["leaks"]["antigen"] == {
         "exact": 0,
         "0.9": 0,
@@ -284,39 +279,44 @@ def test_test_rows_whose_peptide_is_part_of_a_training_antigen_are_counted():
         "contained": 4,
     }
     frame["part"] = frame["part"].replace({"train": "test", "test": "train"})
-    (swapped,) = make_splits(pairs_of(frame), SplitOptions(split="column=part"))
+    (swapped,) = splits_of(read_labels(frame), split="column=part")
     assert swapped.description["leaks"]["antigen"]["contained"] == 4
 
 
 def test_a_split_file_that_is_no_table_is_refused_in_one_line():
     with pytest.raises(SplitError, match=r"cannot be read: .*; expected Parquet or CSV") as caught:
-        make_splits(pairs_of(measured()), SplitOptions(split=f"file={__file__}"))
+        splits_of(read_labels(measured()), split=f"file={__file__}")
     assert "\n" not in str(caught.value)
 
 
 def test_an_empty_part_is_refused():
-    one_antigen = pairs_of(measured(antigens=1))
+    one_antigen = read_labels(measured(antigens=1))
     with pytest.raises(SplitError, match="--split antigen: the pairs form 1 group;"):
-        make_splits(one_antigen, SplitOptions(split="antigen"))
+        splits_of(one_antigen, split="antigen")
     with pytest.raises(SplitError, match="--split both: the pairs form 1 group;"):
-        make_splits(pairs_of(measured(families=1)), SplitOptions(split="both"))
-    two = pairs_of(measured().assign(part=["train", "test"] * 80))
+        splits_of(read_labels(measured(families=1)), split="both")
+    two = read_labels(measured().assign(part=["train", "test"] * 80))
     with pytest.raises(SplitError, match=r"the validation part of 126 pairs in .* is empty"):
-        make_splits(two, SplitOptions(split="column=part"))
+        splits_of(two, split="column=part")
+
+
+@cache
+def pairs_of_families(families, antigens):
+    """Return pairs of few antibody families with few antigens."""
+    return read_labels(measured(rows=60, families=families, antigens=antigens))
 
 
 @settings(deadline=None)
 @given(
     kind=st.sampled_from(["random", "antigen", "antibody", "both"]),
-    families=st.integers(2, 9),
-    antigens=st.integers(2, 9),
+    sizes=st.sampled_from([(2, 9), (9, 2), (3, 4), (5, 5), (4, 7), (8, 3), (9, 9)]),
     k=st.sampled_from([0, 2, 5]),
     seed=st.integers(0, 9),
 )
-def test_a_drawn_fold_trains_on_more_pairs_than_it_validates_on(kind, families, antigens, k, seed):
-    pairs = pairs_of(measured(rows=60, families=families, antigens=antigens))
+def test_a_drawn_fold_trains_on_more_pairs_than_it_validates_on(kind, sizes, k, seed):
+    pairs = pairs_of_families(*sizes)
     with suppress(SplitError):  # too few groups, or a part without pairs
-        for split in make_splits(pairs, SplitOptions(split=kind, folds=k, seed=seed)):
+        for split in splits_of(pairs, split=kind, folds=k, seed=seed):
             rows = split.rows_per_part()
             assert rows["train"] > rows["validation"] > 0
             assert rows["test"] > 0
@@ -327,8 +327,8 @@ def test_replicates_that_a_column_divides_are_reported(replicates, said):
     frame = measured(rows=60).assign(part=["train", "test", "validation"] * 20)
     frame = pd.concat([frame, frame.head(9).assign(pkd=7.0, part="test")], ignore_index=True)
     divided = int((frame.groupby(["heavy", "antigen"])["part"].nunique() > 1).sum())
-    pairs = label_pairs(read_pairs(frame), LabelOptions(replicates=replicates))
-    (split,) = make_splits(pairs, SplitOptions(split="column=part"))
+    pairs = read_labels(frame, replicates=replicates)
+    (split,) = splits_of(pairs, split="column=part")
     expected = [f"column 'part': {divided} pairs have replicates with different values; each pair"]
     columns = [line.partition(" is where")[0] for line in said if "different values" in line]
     assert columns == expected * (replicates == "median")
@@ -352,27 +352,26 @@ def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, g
 
 
 def test_sequences_that_would_take_minutes_are_clustered_only_for_their_split(monkeypatch, said):
-    pairs = pairs_of(measured())
-    random = SplitOptions(split="random")
-    clustered = clusters.with_clusters(clusters.PairGroups(pairs, random))
+    pairs = read_labels(measured())
+    clustered = with_clusters(groups_of(pairs, split="random"))
     assert len(np.unique(clustered.antibody_cluster)) == 12
-    monkeypatch.setattr(clusters, "MANY_SEQUENCES", {"antibody": 1, "antigen": 1})
-    alone = clusters.with_clusters(clusters.PairGroups(pairs, random))
+    set_sizes(monkeypatch, clustered_sequences={"antibody": 1, "antigen": 1})
+    alone = with_clusters(groups_of(pairs, split="random"))
     assert alone.antibody_cluster is None
     assert alone.antigen_cluster is pairs.antigen
     assert said == [
         "8 antigens are not clustered: intervals treat each as independent of the others"
     ]
-    cold = clusters.with_clusters(clusters.PairGroups(pairs, SplitOptions(split="both")))
+    cold = with_clusters(groups_of(pairs, split="both"))
     assert (cold.antibody_cluster == clustered.antibody_cluster).all()
 
 
 def test_the_split_does_not_depend_on_the_order_of_rows():
     frame = measured()
-    options = SplitOptions(split="antigen", folds=3, seed=5)
+    options = {"split": "antigen", "folds": 3, "seed": 5}
     frames = [
-        split_frame(pairs, make_splits(pairs, options))
-        for pairs in (pairs_of(frame), pairs_of(frame.sample(frac=1, random_state=1)))
+        split_frame(pairs, splits_of(pairs, **options))
+        for pairs in (read_labels(frame), read_labels(frame.sample(frac=1, random_state=1)))
     ]
     keys = ["fold", "antibody_key", "antigen_key"]
     first, second = (f.sort_values(keys, ignore_index=True) for f in frames)

@@ -8,29 +8,29 @@ import drawn
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_cores, set_sizes
 from drawn import labelled, linear_table
+from heads import (
+    MODELS,
+    TEST,
+    TRAIN,
+    PairVectors,
+    Split,
+    TrainingRows,
+    inner_folds,
+    used_options,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from marks import in_ci
 
 import abag
-from abag.core.errors import OptionError, RunError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
-from abag.head.models import registry
-from abag.head.models.baselines import inner_folds
-from abag.head.models.config import is_used
-from abag.head.models.pair_vectors import PairVectors
-from abag.head.models.ridge import fit_linear
-from abag.head.models.training_rows import TrainingRows
-from abag.head.prediction import fitted
-from abag.head.prediction.bundle import load_predictor
-from abag.head.prediction.fitted import FittedParts, stack_weights, weigh_run
+from abag import OptionError, RunError
+from abag.head.prediction.fitted import PRIOR_GROUPS, FittedParts, stack_weights, weigh_run
 from abag.head.regimes.regime_folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import effective_groups
-from abag.head.regimes.splits import TEST, TRAIN, Split
-from abag.head.training import kept_parts
+from abag.head.training.kept_parts import KeptParts, PartPredictions
 
 QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
 
@@ -42,8 +42,14 @@ def case(tmp_path_factory):
 
 
 def fit(case, run, **options):
-    quick = {n: value for n, value in QUICK.items() if is_used(n, options.get("head", "stack"))}
+    quick = used_options(QUICK, options.get("head", "stack"))
     return abag.fit(case.frame, case.store, run, **quick | options)
+
+
+@pytest.fixture(scope="module")
+def default(case):
+    """Return the summary of a run of the default head."""
+    return fit(case, case.at / "default")
 
 
 def weights_of(run):
@@ -76,19 +82,13 @@ def test_a_head_is_fitted_and_refitted_to_the_same_bits(case, tmp_path, head):
 
 def test_a_predictor_holds_the_parts_that_are_fitted_to_all_pairs(case, tmp_path):
     fit(case, tmp_path / "run", head="ridge")
-    predictor = load_predictor(tmp_path / "run")
-    store = open_store(case.store)
-    table = read_pairs(case.frame)
-    sides = [table.sequences[kind] for kind in ("antibody", "antigen")]
-    tables = [
-        store.folder(side.kind, getattr(predictor, side.kind).fingerprint).read(side.keys, "mean")
-        for side in sides
-    ]
-    vectors = PairVectors(*tables, *(side.of_row for side in sides))
-    rows = np.arange(len(case.frame))
-    groups = sides[0].of_row
-    labels = SimpleNamespace(pkd=case.frame["pKd"].to_numpy(), share=None)
-    alone = fit_linear(TrainingRows(labels, vectors, rows, inner_folds(groups)))
+    predictor = abag.load_predictor(tmp_path / "run")
+    data = abag.dataset(case.store, case.frame)
+    index = [data.index(kind) for kind in ("antibody", "antigen")]
+    vectors = PairVectors(data.vectors("antibody"), data.vectors("antigen"), *index)
+    labels = SimpleNamespace(pkd=data.y, share=None)
+    rows = TrainingRows(labels, vectors, np.arange(len(data)), inner_folds(index[0]))
+    alone = MODELS["ridge"].fit(rows)
     (ridge,) = (part for part in predictor.parts if part.name == "ridge")
     np.testing.assert_allclose(ridge.predict(vectors), alone.predict(vectors), atol=0.02)
 
@@ -123,7 +123,7 @@ def test_weights_are_not_negative_add_up_to_one_and_no_others_cost_less(seed, pa
     assert weights.min() >= 0
     assert weights.sum() == pytest.approx(1)
     square_K = np.square(error_RK).mean(axis=0)
-    pull = fitted.PRIOR_GROUPS / effective_groups(group)
+    pull = PRIOR_GROUPS / effective_groups(group)
 
     def cost(of_K, reference):
         away = np.square(of_K - np.eye(parts)[reference]).sum()
@@ -184,7 +184,7 @@ def weigh(pairs, measured, folds):
 
 
 def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
-    monkeypatch.setattr(fitted, "PRIOR_GROUPS", 0.0)
+    set_sizes(monkeypatch, prior_groups=0.0)
     rng = np.random.default_rng(0)
     n = 60
     pkd = rng.normal(8, 1, n)
@@ -266,23 +266,25 @@ def recorded_head(run):
 
 
 def parts_of(run):
-    return {part.name for part in load_predictor(run).parts}
+    return {part.name for part in abag.load_predictor(run).parts}
 
 
-def test_a_head_is_weighed_against_the_mean_and_by_default_all_that_apply_are(case, tmp_path):
+def test_a_head_is_weighed_against_the_mean_and_by_default_all_that_apply_are(
+    case, default, tmp_path
+):
     fit(case, tmp_path / "ridge", head="ridge")
     assert parts_of(tmp_path / "ridge") <= {"ridge", "train_mean"}
-    (regime,) = fit(case, tmp_path / "run")["regimes"]
-    assert recorded_head(tmp_path / "run") == "stack"
+    (regime,) = default["regimes"]
+    assert recorded_head(case.at / "default") == "stack"
     of_variants = {"one_hot_kernel", "residue_kernel", "one_hot_ridge"}
-    assert regime["weights"].keys() | parts_of(tmp_path / "run") <= {*registry.MODELS} - of_variants
+    assert regime["weights"].keys() | parts_of(case.at / "default") <= {*MODELS} - of_variants
 
 
 def test_each_regime_of_the_default_has_weights_of_its_own(case, tmp_path):
     summary = fit(case, tmp_path / "run", head="ridge", split="auto", folds=3)
     assert [regime["regime"] for regime in summary["regimes"]] == ["known", "new_antibody"]
     assert [regime["regime"] for regime in summary["not_measured"]] == ["new_antigen", "both_new"]
-    regimes = load_predictor(tmp_path / "run").regimes
+    regimes = abag.load_predictor(tmp_path / "run").regimes
     assert regimes.keys() == {"known", "new_antibody"}
     for regime in summary["regimes"]:
         assert regimes[regime["regime"]].noise == regime["noise"]
@@ -297,7 +299,7 @@ def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
     case, tmp_path, monkeypatch, largest, missing
 ):
     for name, most in largest.items():
-        monkeypatch.setitem(registry.MODELS, name, replace(registry.MODELS[name], most_pairs=most))
+        monkeypatch.setitem(MODELS, name, replace(MODELS[name], most_pairs=most))
     said = []
     fit(case, tmp_path / "run", say=said.append)
     assert not parts_of(tmp_path / "run") & missing
@@ -350,13 +352,12 @@ def test_options_that_the_head_does_not_use_are_refused(tmp_path, head, options)
 
 @pytest.mark.parametrize("stopped_at", [1, 4, 9])
 def test_parts_of_folds_that_were_fitted_are_not_fitted_again(
-    case, tmp_path, monkeypatch, stopped_at
+    case, default, tmp_path, monkeypatch, stopped_at
 ):
-    whole = fit(case, tmp_path / "whole")
-    monkeypatch.setattr(kept_parts, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr("abag.head.fit.count_threads", lambda *_: 1)
+    set_sizes(monkeypatch, kept_part_seconds=0.0)
+    set_cores(monkeypatch, 1)  # one part after the other
     fits = []
-    models = dict(registry.MODELS)
+    models = dict(MODELS)
 
     def counted(name, stop):
         def fit_one(training):
@@ -370,24 +371,24 @@ def test_parts_of_folds_that_were_fitted_are_not_fitted_again(
     for stop in (stopped_at, None):
         for name, entry in models.items():
             if entry.fit is not None:
-                monkeypatch.setitem(registry.MODELS, name, replace(entry, fit=counted(name, stop)))
+                monkeypatch.setitem(MODELS, name, replace(entry, fit=counted(name, stop)))
         if stop is not None:
             with pytest.raises(KeyboardInterrupt):
                 fit(case, tmp_path / "run")
     resumed = fit(case, tmp_path / "run")
     assert len(fits) == len(set(fits))  # each part of each fold once
-    assert weights_of(tmp_path / "run") == weights_of(tmp_path / "whole")
-    assert resumed["regimes"] == whole["regimes"]
+    assert weights_of(tmp_path / "run") == weights_of(case.at / "default")
+    assert resumed["regimes"] == default["regimes"]
     assert not (tmp_path / "run/checkpoints").exists()
 
 
 def test_a_damaged_part_is_fitted_again(tmp_path):
-    kept = kept_parts.KeptParts(tmp_path, "digest")
-    part = kept_parts.PartPredictions(np.arange(3.0), None)
+    kept = KeptParts(tmp_path, "digest")
+    part = PartPredictions(np.arange(3.0), None)
     kept.write("ridge", part, 10)
     np.testing.assert_array_equal(kept.read("ridge").predicted, part.predicted)
     assert kept.read("kernel") is None
-    assert kept_parts.KeptParts(tmp_path, "other").read("ridge") is None
+    assert KeptParts(tmp_path, "other").read("ridge") is None
     path = tmp_path / "ridge/latest"
     path.write_bytes(path.read_bytes()[:-1])
     assert kept.read("ridge") is None
@@ -395,9 +396,7 @@ def test_a_damaged_part_is_fitted_again(tmp_path):
 
 def test_parts_fitted_with_other_noise_of_labels_are_not_used(case, tmp_path, monkeypatch):
     digests = []
-    monkeypatch.setattr(
-        kept_parts.KeptParts, "read", lambda kept, _name: digests.append(kept.digest)
-    )
+    monkeypatch.setattr(KeptParts, "read", lambda kept, _name: digests.append(kept.digest))
     fit(case, tmp_path / "once")
     once = {*digests}
     digests.clear()

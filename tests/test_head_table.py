@@ -1,18 +1,17 @@
 import itertools
 from decimal import Decimal
+from functools import cache
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from chunks import set_sizes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import read_labels
 
-from abag.core.errors import LabelError
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data import vectors
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import label_pairs
+from abag import LabelError
 from abag.head.data.vectors import Standardizer
 
 ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}
@@ -24,7 +23,7 @@ def labelled(rows, **options):
     frame["heavy"] = frame.pop("who").map(ANTIBODIES)
     if options.get("label", "pkd") != "pkd":  # the name would contradict it
         frame = frame.rename(columns={"pKd": "affinity"})
-    return label_pairs(read_pairs(frame), LabelOptions(**options))
+    return read_labels(frame, **options)
 
 
 def by_antibody(pairs):
@@ -63,7 +62,7 @@ def test_replicates_are_merged_as_asked(how, pkd, measurements):
 def typed(rows, **options):
     frame = pd.DataFrame(rows, columns=["who", "antigen", "pKd", "affinity_type"])
     frame["heavy"] = frame.pop("who").map(ANTIBODIES)
-    return label_pairs(read_pairs(frame), LabelOptions(**options))
+    return read_labels(frame, **options)
 
 
 MIXED = [
@@ -103,13 +102,19 @@ def test_a_floor_is_kept_dropped_or_censored(floor, size, sides):
     assert pairs.counts["floor_rows"] == 1
 
 
+@cache
+def in_order(order):
+    """Return six pairs of a table whose rows are in some order."""
+    names = itertools.product("abc", ("MKT", "GGS"))
+    rows = [(antibody, antigen, 5.0 + i) for i, (antibody, antigen) in enumerate(names)]
+    return labelled([rows[i] for i in order])
+
+
 @settings(deadline=None)
 @given(st.permutations(range(6)))
 def test_the_order_of_rows_does_not_matter(order):
-    names = itertools.product("abc", ("MKT", "GGS"))
-    rows = [(antibody, antigen, 5.0 + i) for i, (antibody, antigen) in enumerate(names)]
-    pairs = labelled(rows)
-    other = labelled([rows[i] for i in order])
+    pairs = in_order((0, 1, 2, 3, 4, 5))
+    other = in_order(tuple(order))
     assert np.array_equal(pairs.keys("antibody"), other.keys("antibody"))
     assert np.array_equal(pairs.pkd, other.pkd)
 
@@ -119,7 +124,7 @@ def test_the_distinct_training_rows_are_measured_like_by_numpy_in_blocks(monkeyp
     x_ND = rng.normal(300, [1, 2, 4, 100], (500, 4)).astype(np.float32)
     rows = rng.integers(400, size=900)
     used_ND = x_ND[np.unique(rows)].astype(np.float64)
-    monkeypatch.setattr(vectors, "BLOCK", 64)
+    set_sizes(monkeypatch, standardised_numbers=64)
     standardizer = Standardizer.of(x_ND, rows)
     assert standardizer.mean == pytest.approx(used_ND.mean(0), rel=1e-7)
     assert standardizer.scale == pytest.approx(1 / used_ND.std(0), rel=1e-7)
@@ -137,7 +142,7 @@ def test_a_constant_column_becomes_zero_even_with_float16_rounding():
 @pytest.mark.parametrize("block", [1, 50, 1 << 19])
 @pytest.mark.parametrize("rows", [0, 33])
 def test_projections_equal_products_with_standardised_vectors(block, rows, monkeypatch):
-    monkeypatch.setattr(vectors, "BLOCK", block)
+    set_sizes(monkeypatch, standardised_numbers=block)
     rng = np.random.default_rng(0)
     scales = Standardizer.of(rng.normal(size=(9, 7)))
     x_ND = rng.normal(2, size=(rows, 7))
@@ -250,17 +255,17 @@ def six_pairs(pkd):
 def test_a_label_of_another_type_or_size_is_not_a_number(name):
     frame = six_pairs(NOT_LABELS[name])
     with pytest.raises(LabelError, match=r"rows? 1, .*column 'pKd': .* is not a valid label"):
-        label_pairs(read_pairs(frame))
+        read_labels(frame)
     with pytest.raises(LabelError, match="no usable label"):
-        label_pairs(read_pairs(frame), LabelOptions(bad_rows="skip"))
+        read_labels(frame, bad_rows="skip")
 
 
 @pytest.mark.parametrize("cell", [1e300, 1_577_836_800, "1e300"])
 def test_numbers_beyond_any_affinity_are_refused(cell):
     with pytest.raises(LabelError, match=r"6 of 6 labels, such as .* are not affinities"):
-        label_pairs(read_pairs(six_pairs([cell] * 6)))
+        read_labels(six_pairs([cell] * 6))
 
 
 @pytest.mark.parametrize("name", LABELS)
 def test_numbers_are_labels_whatever_holds_them(name):
-    np.testing.assert_allclose(label_pairs(read_pairs(six_pairs(LABELS[name]))).pkd, 7.1, rtol=1e-6)
+    np.testing.assert_allclose(read_labels(six_pairs(LABELS[name])).pkd, 7.1, rtol=1e-6)

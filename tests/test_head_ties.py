@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.head.evaluation.regime_scores import is_by_chance
 from abag.head.evaluation.ties import SamePredictions, equal_groups
 
 
@@ -68,13 +67,3 @@ def test_regimes_with_one_prediction_are_found_over_parts_of_a_table():
     few.add(scores(known=[8.0] * 9, new_antibody=[7.0, 9.0]))
     assert (few.regimes, few.describe("row")) == ({}, [])
     assert SamePredictions().can_rank
-
-
-@pytest.mark.parametrize(("text", "by_chance"), [
-    ("known: ranking is not better than chance; errors are smaller", True),
-    ("known: ranking within antigens is worse than chance; errors", True),
-    ("known: ranking is better than chance; errors are not smaller than those", False),
-    ("known: ranking cannot be judged; errors are not smaller", False),
-])  # fmt: skip
-def test_a_verdict_tells_whether_ranking_is_by_chance(text, by_chance):
-    assert is_by_chance(text) == by_chance

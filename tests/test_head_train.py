@@ -13,17 +13,30 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from chunks import (
+    keep_tables_on_host,
+    set_sizes,
+    train_without_bootstrap,
+)
 from drawn import fill_store, lines_of, planted_table
-from faults import raising, stop_after
+from faults import (
+    at_loss,
+    before_lock,
+    fill_disk_for_tensors,
+    left_by_the_dead,
+    locked,
+    stop_after,
+)
+from heads import used_options
 from hypothesis import given
 from hypothesis import strategies as st
 from marks import in_ci
-from safetensors import SafetensorError
 
 import abag
-from abag.core.errors import (
+from abag import (
     DamagedFile,
     DeviceError,
+    FitConfig,
     LabelError,
     MissingVectors,
     OptionError,
@@ -31,14 +44,7 @@ from abag.core.errors import (
     RunError,
     TrainingError,
 )
-from abag.core.files import host_name, only_writer
-from abag.head import fit as fit_module
-from abag.head.data.labels import NothingToLearn
-from abag.head.models.config import FitConfig, is_used
-from abag.head.training import batches, heads, stack
 from abag.head.training.batches import cosine_rates, make_epoch_batches
-from abag.head.training.checkpoint import load
-from abag.head.training.stack import TrainingStep
 
 QUICK = drawn.QUICK | {"split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3}
 
@@ -77,8 +83,7 @@ def content(folder):
 
 def quick_fit(case, name="run", **options):
     said = []
-    quick = {n: value for n, value in QUICK.items() if is_used(n, options.get("head", "mlp"))}
-    options = quick | {"say": said.append} | options
+    options = used_options(QUICK, options.get("head", "mlp")) | {"say": said.append} | options
     summary = abag.fit(case.frame, case.store, case.at / name, **options)
     return summary, said
 
@@ -155,6 +160,16 @@ def test_the_run_folder_contains_the_documented_files(case):
     assert not list(run.rglob("*.partial"))
 
 
+@pytest.mark.parametrize("epochs", [3, 4])
+def test_sigma_of_members_without_weight_is_the_one_that_was_measured(case, epochs):
+    summary, _ = quick_fit(case, members=3, epochs=epochs, lr=1e-3)  # hardly trained
+    (weights,) = (regime["weights"] for regime in summary["regimes"])
+    assert "mlp" not in weights
+    out = case.at / "scores.csv"
+    abag.predict(case.frame, case.at / "run", out=out, store=case.store)
+    assert pd.read_csv(out)["sigma"].nunique() > 1
+
+
 def test_scores_are_computed_from_the_written_predictions(case):
     (regime,) = quick_fit(case, split="random", folds=3)[0]["regimes"]
     predictions = pd.read_parquet(case.at / "run/predictions.parquet")
@@ -169,7 +184,7 @@ def test_scores_are_computed_from_the_written_predictions(case):
 
 
 def test_the_log_has_one_line_per_epoch_with_loss_and_validation(case, monkeypatch):
-    monkeypatch.setattr(heads, "VALIDATION_PAIRS", 5)
+    set_sizes(monkeypatch, validation_pairs=5)
     quick_fit(case)
     lines = lines_of(case.at / "run")
     assert [(line["epoch"], line["step"]) for line in lines] == [(1, 6), (2, 12), (3, 18)]
@@ -214,15 +229,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, monkeypatch, steps):
 
 
 def test_a_signal_takes_effect_after_the_step_is_saved(case, monkeypatch):
-    real = TrainingStep.run
+    def interrupt(loss):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(2)  # the main thread, which may do something else, receives it
+        return loss
 
-    def step(self, seed):
-        real(self, seed)
-        if int(self.cursor) == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(2)  # the main thread, which may do something else, receives it
-
-    monkeypatch.setattr(TrainingStep, "run", step)
+    at_loss(monkeypatch, 4, interrupt)
     with pytest.raises(KeyboardInterrupt):
         quick_fit(case)
     monkeypatch.undo()
@@ -240,8 +252,8 @@ def test_a_finished_run_is_trained_anew_for_more_epochs(finished):
 @pytest.mark.parametrize("together", [True, False])
 def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatch, together):
     options = {"split": "random", "folds": 3, "epochs": 2, "save_every": 3}
-    # without room all folds train one by one
-    monkeypatch.setattr(stack, "MAX_CPU_BYTES", together * stack.MAX_CPU_BYTES)
+    if not together:  # without room all folds train one by one
+        set_sizes(monkeypatch, trained_cpu_bytes=0)
     whole, _ = quick_fit(case, "whole", **options)
     with monkeypatch.context() as patch:
         stop_after(patch, whole["steps"] // (6 if together else 2))
@@ -309,7 +321,7 @@ def test_a_finished_run_or_a_wrong_table_is_reported_before_torch_is_imported(fi
 
 def test_a_folder_takes_one_run_at_a_time(case):
     (case.at / "run").mkdir()
-    with only_writer(case.at / "run"), pytest.raises(OutputError, match="another process"):
+    with locked(case.at / "run"), pytest.raises(OutputError, match="another process"):
         quick_fit(case)
     assert not list((case.at / "run").iterdir())
     assert quick_fit(case)[0]["steps"] > 0
@@ -317,14 +329,7 @@ def test_a_folder_takes_one_run_at_a_time(case):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_run_that_another_process_finishes_meanwhile_is_not_touched(case, monkeypatch, same):
-    split = fit_module.split_inputs
-
-    def slow_split(*inputs):
-        monkeypatch.setattr(fit_module, "split_inputs", split)
-        quick_fit(case, epochs=3 if same else 2)
-        return split(*inputs)
-
-    monkeypatch.setattr(fit_module, "split_inputs", slow_split)
+    before_lock(monkeypatch, lambda: quick_fit(case, epochs=3 if same else 2))
     with pytest.raises(OutputError if same else RunError):
         quick_fit(case, seed=0 if same else 1)
     config = json.loads((case.at / "run/config.json").read_text())
@@ -345,8 +350,7 @@ def test_a_damaged_file_of_a_run_is_named(finished, name, damage):
 
 def test_a_run_killed_while_writing_its_first_file_starts_again(case):
     (case.at / "run").mkdir()
-    killed = f"config.0123.{host_name()}.999999999.partial"
-    (case.at / "run" / killed).write_text('{"lr": ')
+    left_by_the_dead(case.at / "run", "config").write_text('{"lr": ')
     quick_fit(case)
     assert not list((case.at / "run").rglob("*.partial"))
 
@@ -409,7 +413,7 @@ def test_the_seed_changes_the_result_and_the_global_random_state_is_restored(cas
 
 
 @pytest.mark.parametrize(("change", "error", "said"), [
-    (lambda frame: frame.assign(pKd=7.0), NothingToLearn, "labels are 7"),
+    (lambda frame: frame.assign(pKd=7.0), LabelError, "labels are 7"),
     (lambda frame: frame.drop(columns="pKd"), abag.AbagError, "pkd"),
     (lambda frame: frame.assign(pKd=frame["pKd"].where(frame.index != 4)), LabelError, "row 5"),
 ])  # fmt: skip
@@ -436,15 +440,11 @@ def test_a_validation_set_too_small_for_a_correlation_falls_back_to_the_newest_w
 
 
 def test_a_loss_of_nan_stops_with_its_step_and_keeps_the_checkpoint(case, monkeypatch):
-    real = TrainingStep._batch_loss
-
-    def failing(self, *batch):
-        return real(self, *batch) * (float("nan") if int(self.cursor) == 4 else 1.0)
-
-    monkeypatch.setattr(TrainingStep, "_batch_loss", failing)
+    at_loss(monkeypatch, 5, lambda loss: loss * float("nan"))
     with pytest.raises(TrainingError, match=r"nan at step 5; .* step 4 is kept"):
         quick_fit(case, save_every=2)
-    assert load(case.at / "run/checkpoints/latest").state["step"] == 4
+    monkeypatch.undo()
+    assert quick_fit(case, save_every=2)[0]["resumed_from_step"] == 4
 
 
 def test_weights_that_are_not_finite_are_never_saved(case):
@@ -468,7 +468,7 @@ def test_an_unknown_option_and_device_are_refused(case):
 def test_a_training_part_without_an_exact_label_is_refused_before_the_run_exists(case, head):
     case.frame["part"] = (["train"] * 5 + ["validation", "test"] * 2)[:7] * 17 + ["train"]
     case.frame["relation"] = np.where(case.frame["part"] == "train", ">=", "")
-    with pytest.raises(NothingToLearn, match="training part are censored"):
+    with pytest.raises(LabelError, match="training part are censored"):
         quick_fit(case, split="column=part", head=head)
     assert not (case.at / "run").exists()
 
@@ -549,28 +549,17 @@ def test_the_second_gpu_gives_the_bits_of_the_first(case):
 def test_tables_on_the_host_give_the_same_bits_as_on_the_gpu(case, monkeypatch, members):
     options = {"device": "cuda", "deterministic": True, "members": members}
     quick_fit(case, "device", **options)
-    monkeypatch.setattr(stack, "fit_on_device", lambda *_: False)
+    keep_tables_on_host(monkeypatch)
     quick_fit(case, "host", **options)
     assert same_results(case.at / "device", case.at / "host")
 
 
 def test_a_disk_that_is_full_when_the_predictor_is_written_is_one_line(case, monkeypatch):
-    full = raising(SafetensorError("No space left on device"))
-    monkeypatch.setattr("abag.head.prediction.bundle.save_file", full)
+    fill_disk_for_tensors(monkeypatch, "numpy")
     with pytest.raises(OutputError, match=r"weights\.safetensors: cannot be written \(No space"):
         quick_fit(case)
     monkeypatch.undo()
     assert quick_fit(case)[0]["steps"]
-
-
-@pytest.mark.parametrize("epochs", [3, 4])
-def test_sigma_of_members_without_weight_is_the_one_that_was_measured(case, epochs):
-    summary, _ = quick_fit(case, members=3, epochs=epochs, lr=1e-3)  # hardly trained
-    (weights,) = (regime["weights"] for regime in summary["regimes"])
-    assert "mlp" not in weights
-    out = case.at / "scores.csv"
-    abag.predict(case.frame, case.at / "run", out=out, store=case.store)
-    assert pd.read_csv(out)["sigma"].nunique() > 1
 
 
 def test_a_last_batch_of_one_pair_can_be_trained_on(case):
@@ -596,7 +585,7 @@ def test_several_heads_in_half_precision_stay_near_full_precision_on_a_gpu(case,
 
 @pytest.mark.gpu
 def test_members_take_the_steps_of_single_heads_on_a_gpu(case, monkeypatch):
-    monkeypatch.setattr(batches, "draw_bootstrap_sample", lambda rows, *_: rows)
+    train_without_bootstrap(monkeypatch)
     options = {"head": "mlp", "device": "cuda", "dropout": 0.0, "precision": "fp32", "epochs": 4}
     options |= {"split_seed": 0}
     quick_fit(case, "all", members=3, **options)

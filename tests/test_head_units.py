@@ -1,20 +1,17 @@
 """What headers of real tables say about affinity, and the conversion of every unit."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reading import read_labels
 
-from abag.core.errors import ColumnError, LabelError
-from abag.embed.sequences.columns import UNIT_ROLES
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.affinities import BOUND_OF_A_NON_BINDER
-from abag.head.data.cells import read_bounds
+import abag
+from abag import ColumnError, LabelError, OptionError
 from abag.head.data.headers import read_header
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import label_pairs
 from abag.head.data.units import HIGHER_IS_STRONGER, TO_PKD, to_pkd
 
 RT_LN10 = 1.987204259e-3 * 298.15 * np.log(10)  # kcal/mol
@@ -35,17 +32,20 @@ def in_units(pkd):
     }  # fmt: skip
 
 
-def labelled(name, values, options=None, **named):
-    frame = pd.DataFrame({"heavy": [f"EVQ{'A' * i}" for i in range(len(values))], "antigen": "MKT"})
-    frame[name] = values
-    table = read_pairs(frame, TableOptions(**named))
-    pairs = label_pairs(table, options)
+def table(name, values):
+    heavy = [f"EVQ{'A' * i}" for i in range(len(values))]
+    return pd.DataFrame({"heavy": heavy, "antigen": "MKT", name: values})
+
+
+def labelled(name, values, **options):
+    pairs = read_labels(table(name, values), **options)
     return pd.Series(pairs.pkd, pairs.row).sort_index().to_numpy(), pairs
 
 
 STATED = {
     "KD (nM)": "kd_nm", "KD (µM)": "kd_um", "KD (μM)": "kd_um", "KD (uM)": "kd_um",
     "Kd avg (M)": "kd_m", "Fab KD (nM)": "kd_nm", "KD (nM) mean": "kd_nm", "SPR KD (nM)": "kd_nm",
+    "kd_nM": "kd_nm", "IC50 [ug/mL]": "ug_ml",
     "BLI_KD_nM": "kd_nm", "Affinity_nM": "kd_nm", "KD_pM": "kd_pm", "KD mM": "kd_mm",
     "Binding Affinity (KD nM)": "kd_nm", "IC50 avg (nM)": "kd_nm", "IgG Kd avg (nM)": "kd_nm",
     "fit KD (nM)": "kd_nm", "Kd [nM]": "kd_nm", "KD(M)": "kd_m", "KDnM": "kd_nm",
@@ -81,6 +81,13 @@ def test_a_header_that_states_its_unit_is_read_in_it_unasked_and_when_named(name
         assert f"{name!r} read as {unit}" in pairs.reading.line
 
 
+@pytest.mark.parametrize("unit", [unit for unit in TO_PKD if unit != "pkd"])
+def test_a_unit_given_as_a_role_is_refused_with_the_options_that_were_meant(unit):
+    expected = f'not a role. Give columns={{"pkd": "score"}} label="{unit}"'
+    with pytest.raises(ColumnError, match=re.escape(expected)):
+        abag.plan(table("score", PKD), columns={unit: "score"})
+
+
 NO_AFFINITY = (
     "ΔpKd", "ΔKD (nM)", "delta pKd", "Δ dG (kcal/mol)",
     "KD ratio", "KD fold change", "KD mut/KD wt", "fold change", "KD (% of WT)", "KD error",
@@ -93,9 +100,9 @@ NO_AFFINITY = (
 def test_differences_ratios_errors_and_rates_are_never_labels(name):
     with pytest.raises(ColumnError, match="no column for pkd"):
         labelled(name, PKD)
-    for options in (None, LabelOptions(label="kd_nm")):
+    for options in ({}, {"label": "kd_nm"}):
         with pytest.raises(LabelError, match="not like an affinity"):
-            labelled(name, PKD, options, columns={"pkd": name})
+            labelled(name, PKD, **options, columns={"pkd": name})
 
 
 UNKNOWN = (
@@ -113,9 +120,7 @@ def test_an_affinity_whose_unit_is_not_understood_is_asked_for(name):
     with pytest.raises(ColumnError, match=r"names no unit .* --label UNIT") as caught:
         labelled(name, PKD, columns={"pkd": name})
     assert "\n" not in str(caught.value)
-    pkd, _ = labelled(
-        name, in_units(PKD)["kd_nm"], LabelOptions(label="kd_nm"), columns={"pkd": name}
-    )
+    pkd, _ = labelled(name, in_units(PKD)["kd_nm"], label="kd_nm", columns={"pkd": name})
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)
 
 
@@ -131,7 +136,7 @@ def test_words_for_any_measurement_state_no_unit(name):
     assert "no unit is stated" in pairs.reading.line
     with pytest.raises(LabelError, match="are not affinities if read as pkd"):
         labelled(name, in_units(PKD)["kd_nm"] * 1e3, columns={"pkd": name})
-    pkd, _ = labelled(name, in_units(PKD)["kd_um"], LabelOptions(label="kd_um"))
+    pkd, _ = labelled(name, in_units(PKD)["kd_um"], label="kd_um")
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)
 
 
@@ -166,7 +171,7 @@ def test_a_bound_is_weaker_or_stronger_by_the_direction_of_its_unit(unit):
     values = [f"{value:.12g}" for value in in_units(PKD)[unit]]
     sign = {True: "<", False: ">"}[unit in HIGHER_IS_STRONGER]
     values[0] = f"{sign}{values[0]}"  # at most this strong
-    pkd, pairs = labelled("label", values, LabelOptions(label=unit))
+    pkd, pairs = labelled("label", values, label=unit)
     censored = pd.Series(pairs.censored, pairs.row).sort_index()
     np.testing.assert_allclose(pkd, PKD, atol=1e-6)
     assert censored.tolist() == [-1] + [0] * (len(PKD) - 1)
@@ -174,10 +179,12 @@ def test_a_bound_is_weaker_or_stronger_by_the_direction_of_its_unit(unit):
 
 @pytest.mark.parametrize("unit", TO_PKD)
 def test_the_bound_that_is_advised_for_a_non_binder_is_weak(unit):
-    bound = BOUND_OF_A_NON_BINDER[unit]
-    value, _ = read_bounds(pd.Series([bound]))
-    assert to_pkd(value, unit)[0] == pytest.approx(5.0, abs=0.02)
-    assert (bound[0] == "<") == (unit in HIGHER_IS_STRONGER)
+    cells = [*map(str, in_units(PKD)[unit][1:])]
+    refused = abag.plan(table("label", ["NB", *cells]), label=unit)["refused"]
+    bound = re.search(rf"such as (\S+) \({unit}\)", refused)[1]
+    pkd, pairs = labelled("label", [bound, *cells], label=unit)
+    assert pkd[0] == pytest.approx(5.0, abs=0.02)
+    assert pd.Series(pairs.censored, pairs.row)[0] == -1
 
 
 @pytest.mark.parametrize(
@@ -186,17 +193,13 @@ def test_the_bound_that_is_advised_for_a_non_binder_is_weak(unit):
 @pytest.mark.parametrize(("unit", "per_ug"), [("ug_ml", 1.0), ("ng_ml", 1e3)])
 def test_concentrations_in_mass_are_converted_with_the_molar_mass(given_mass, kda, unit, per_ug):
     ug_per_ml = 10.0**-PKD * kda * 1e3 * 1e3  # mol/L * g/mol = g/L = 1e3 ug/mL
-    options = LabelOptions(label=unit, molar_mass=given_mass)
-    pkd, _ = labelled("score", ug_per_ml * per_ug, options)
+    options = {"label": unit, "molar_mass": given_mass}
+    pkd, _ = labelled("score", ug_per_ml * per_ug, **options)
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)
 
 
 def test_a_molar_mass_is_refused_if_invalid_or_not_used():
-    with pytest.raises(Exception, match="--molar-mass: 'mouse' is not valid"):
-        LabelOptions(molar_mass="mouse")
+    with pytest.raises(OptionError, match="--molar-mass: 'mouse' is not valid"):
+        abag.PlanOptions(molar_mass="mouse")
     with pytest.raises(LabelError, match="needs no molar mass"):
-        labelled("KD (nM)", in_units(PKD)["kd_nm"], LabelOptions(molar_mass="vhh"))
-
-
-def test_units_are_refused_as_roles_and_are_all_convertible():
-    assert {*UNIT_ROLES, "pkd"} == {*TO_PKD}
+        labelled("KD (nM)", in_units(PKD)["kd_nm"], molar_mass="vhh")

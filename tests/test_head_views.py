@@ -10,17 +10,14 @@ from drawn import draw_chains, labelled
 from marks import in_ci
 
 import abag
-from abag.core.errors import OptionError
+from abag import FitConfig, OptionError, load_predictor
 from abag.head.data.vectors import Standardizer
 from abag.head.models import pair_kernels as kernels
 from abag.head.models.baselines import inner_folds
-from abag.head.models.config import FitConfig
 from abag.head.models.gaussian_process import fit_gaussian_process
 from abag.head.models.pair_kernels import Side, view_weights
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.training_rows import TrainingRows
-from abag.head.plan import plan
-from abag.head.prediction.bundle import load_predictor
 
 QUICK = {"report": False, "split": "random", "device": "cpu"}
 SMALL = {"widths": (8,), "epochs": 2}
@@ -145,8 +142,8 @@ def test_views_that_contradict_each_other_are_refused(options, words):
 def test_a_plan_counts_the_encoders_of_all_views(case):
     _, frame = case
     usual = {"antibody_encoder": "antiberty", "antigen_encoder": "esm2-8m"}
-    single = plan(frame, **usual)["machines"]["T4"]
-    more = plan(frame, **usual, antibody_vectors=("mean", "igt5:mean"))["machines"]["T4"]
+    single = abag.plan(frame, **usual)["machines"]["T4"]
+    more = abag.plan(frame, **usual, antibody_vectors=("mean", "igt5:mean"))["machines"]["T4"]
     assert more["embed_s"] > single["embed_s"]
 
 

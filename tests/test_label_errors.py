@@ -6,13 +6,11 @@ import drawn
 import numpy as np
 import pandas as pd
 import pytest
+from reading import read_labels
 from sklearn.linear_model import Ridge
 
 import abag
-from abag.core.errors import ColumnError, LabelError
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.label_options import LabelOptions, PairColumnOptions
-from abag.head.data.labels import label_pairs
+from abag import ColumnError, LabelError
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
 from abag.head.models.training_rows import TrainingRows
 from abag.head.regimes.splits import TEST, TRAIN, Split
@@ -30,8 +28,7 @@ def table_of(**columns):
 
 
 def read(frame, better=None, label=None, **named):
-    options = LabelOptions(better=better, label=label)
-    return label_pairs(read_pairs(frame), options, named=PairColumnOptions(**named))
+    return read_labels(frame, better=better, label=label, **named)
 
 
 def share_by_label(pairs):

@@ -7,15 +7,10 @@ import pandas as pd
 import pytest
 from drawn import add_vectors, draw_pairs
 from invoke import run
+from reading import read_labels
 
 import abag
-from abag.core.errors import AbagError, ColumnError, LabelError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import label_pairs
-from abag.head.plan import plan
-from abag.head.runs.evaluate import evaluate
+from abag import AbagError, ColumnError, LabelError
 
 QUICK = {"split": "random", "report": False, "head": "ridge", "device": "cpu"}
 DG = -1.987204259e-3 * 298.15 * np.log(10)
@@ -60,7 +55,7 @@ def test_evaluate_reads_a_table_by_its_own_header_whatever_the_run_was_trained_o
     case, trained, table
 ):
     at, frame, _ = case
-    scores = evaluate(at / f"run-{trained}", table=at / f"{table}.csv")["table"]
+    scores = abag.evaluate(at / f"run-{trained}", table=at / f"{table}.csv")["table"]
     predicted = (
         abag.load_predictor(at / f"run-{trained}")
         .predict(heavy=frame["heavy"], antigen=frame["antigen"])["pkd_predicted"]
@@ -72,8 +67,10 @@ def test_evaluate_reads_a_table_by_its_own_header_whatever_the_run_was_trained_o
 
 def test_the_table_that_fit_read_is_evaluated_without_further_options(case):
     at, _, _ = case
-    scores = evaluate(at / "run-k", table=at / "k.csv")["table"]
-    assert scores["metrics"] == evaluate(at / "run-k", table=at / "pkd.csv")["table"]["metrics"]
+    scores = abag.evaluate(at / "run-k", table=at / "k.csv")["table"]
+    assert (
+        scores["metrics"] == abag.evaluate(at / "run-k", table=at / "pkd.csv")["table"]["metrics"]
+    )
 
 
 @pytest.mark.parametrize(("name", "options"), [
@@ -108,7 +105,7 @@ def test_rank_reads_the_measured_table_in_its_own_unit(case, tmp_path, name, opt
 
 def test_fit_says_what_it_read_as_plan_does_and_the_model_card_too(case):
     at, _, said = case
-    line = plan(at / "nm.csv")["sense"]
+    line = abag.plan(at / "nm.csv")["sense"]
     assert line.startswith("labels: 'KD (nM)' read as kd_nm, lower is stronger (")
     assert line in said["nm"]
     card = (at / "run-nm" / "predictor" / "README.md").read_text()
@@ -120,7 +117,7 @@ def test_a_label_option_that_contradicts_the_header_is_refused_by_every_command(
     at, _, _ = case
     for call in (
         lambda: abag.fit(at / "nm.csv", at / "store", tmp_path / "r", label="kd_um", **QUICK),
-        lambda: evaluate(at / "run-nm", table=at / "nm.csv", label="kd_um"),
+        lambda: abag.evaluate(at / "run-nm", table=at / "nm.csv", label="kd_um"),
         lambda: abag.dataset(at / "store", at / "nm.csv", label="kd_um"),
         lambda: abag.sweep(at / "nm.csv", at / "store", tmp_path / "r", label="kd_um", trials=1),
         lambda: abag.adapt_encoders(
@@ -130,7 +127,17 @@ def test_a_label_option_that_contradicts_the_header_is_refused_by_every_command(
         with pytest.raises(LabelError, match=r"'KD \(nM\)' is named like kd_nm"):
             call()
     assert not (tmp_path / "r").exists()
-    assert plan(at / "nm.csv", label="kd_um")["refused"]
+    assert abag.plan(at / "nm.csv", label="kd_um")["refused"]
+
+
+def test_no_other_quantity_is_proposed_to_a_run_of_affinities(case):
+    at, frame, _ = case
+    for name in ("enrichment", "y"):
+        table = frame.rename(columns={"pKd": name})
+        with pytest.raises(ColumnError, match="no column for pkd") as refused:
+            abag.evaluate(at / "run-nm", table=table)
+        assert "value" not in str(refused.value)
+        assert "quantity" not in str(refused.value)
 
 
 # ---- predictions of another tool -----------------------------------------------------------------
@@ -150,7 +157,7 @@ def theirs(frame, name, values):
 ])  # fmt: skip
 def test_predictions_are_compared_as_pkd_whatever_their_unit(case, name, write, options):
     at, frame, _ = case
-    summary = evaluate(
+    summary = abag.evaluate(
         at / "run-pkd", predictions=theirs(frame, name, write(frame["pKd"])), **options
     )
     (regime,) = summary["predictions"]["regimes"]
@@ -163,8 +170,8 @@ def test_predictions_outside_the_range_of_pkd_get_no_verdict_but_the_option(case
     at, frame, _ = case
     predictions = theirs(frame, "prediction", write(frame["pKd"]))
     said = []
-    with pytest.raises(AbagError, match=r"predictions, such as .* or the unit with --label"):
-        evaluate(at / "run-pkd", predictions=predictions, say=said.append)
+    with pytest.raises(AbagError, match=r"predictions, such as .* or the unit with label"):
+        abag.evaluate(at / "run-pkd", predictions=predictions, say=said.append)
     assert not any("the run is" in line for line in said)
 
 
@@ -201,21 +208,21 @@ def order(**columns):
 def test_columns_of_rank_and_predict_are_never_the_label_and_the_measurements_are_proposed():
     measured = np.linspace(6, 8, 12)
     with pytest.raises(ColumnError, match="but 'measured' may be one: use") as caught:
-        label_pairs(read_pairs(order(measured=measured)))
+        read_labels(order(measured=measured))
     assert "'score' is a column of abag rank" in str(caught.value)
     for name in ("score", "rank", "expected_best", "pkd_predicted", "p_strong", "sigma"):
         frame = order(measured=measured)
         with pytest.raises(AbagError, match=f"{name!r} is a column of abag") as caught:
-            label_pairs(read_pairs(frame, TableOptions(columns={"pkd": name})))
+            read_labels(frame, columns={"pkd": name})
         assert "'measured' may be one" in str(caught.value)
-    assert plan(order())["refused"] == ""  # an order without results is no error
-    pairs = label_pairs(read_pairs(order(**{"Kd avg (nM)": 10 ** (9 - measured)})))
+    assert abag.plan(order())["refused"] == ""  # an order without results is no error
+    pairs = read_labels(order(**{"Kd avg (nM)": 10 ** (9 - measured)}))
     np.testing.assert_allclose(np.sort(pairs.pkd), measured, atol=1e-9)
 
 
 def test_a_score_of_another_tool_is_no_column_of_rank():
     frame = draw_pairs(6, 2).rename(columns={"pKd": "score"})
-    pairs = label_pairs(read_pairs(frame), LabelOptions(label="pkd"))
+    pairs = read_labels(frame, label="pkd")
     assert pairs.reading.column == "score"
 
 
@@ -232,30 +239,30 @@ def with_words(words, name="KD (nM)", kd=(1.0, 10.0, 100.0, 500.0, 900.0)):
 
 def test_a_non_binder_in_words_is_refused_with_the_bound_to_write():
     with pytest.raises(LabelError, match=r"such as >10000 \(kd_nm\).*--no-binding 10000"):
-        label_pairs(read_pairs(with_words(["NB"])))
+        read_labels(with_words(["NB"]))
     with pytest.raises(LabelError, match=r"such as <5 \(pkd\)"):
-        label_pairs(read_pairs(with_words(["no binding"], "pKd", (5, 6, 7, 8, 9))))
+        read_labels(with_words(["no binding"], "pKd", (5, 6, 7, 8, 9)))
 
 
 def test_no_binding_reads_words_as_a_bound_counted_and_told():
-    pairs = label_pairs(read_pairs(with_words(WORDS)), LabelOptions(no_binding=10_000))
+    pairs = read_labels(with_words(WORDS), no_binding=10_000)
     bounds = pairs.censored == -1
     assert pairs.pkd[bounds].tolist() == [5.0] * len(WORDS)  # 9 - log10(10000)
     assert bounds.sum() == pairs.counts["no_binding_rows"] == len(WORDS)
     assert "5 cells such as 'NB', 'no binding', 'n.b.' read as >10000" in pairs.reading.line
     of_pkd = with_words(["NB"], "pKd", (5, 6, 7, 8, 9))
-    pairs = label_pairs(read_pairs(of_pkd), LabelOptions(no_binding=4.5))
+    pairs = read_labels(of_pkd, no_binding=4.5)
     assert pairs.pkd[pairs.censored == -1].tolist() == [4.5]
 
 
 def test_empty_cells_are_bounds_only_if_asked():
     frame = with_words(["NB", None, ""])
     with pytest.raises(LabelError, match="2 rows are bad"):
-        label_pairs(read_pairs(frame), LabelOptions(no_binding=10_000))
-    options = LabelOptions(no_binding=10_000, no_binding_empty=True)
-    assert label_pairs(read_pairs(frame), options).counts["no_binding_rows"] == 3
+        read_labels(frame, no_binding=10_000)
+    options = {"no_binding": 10_000, "no_binding_empty": True}
+    assert read_labels(frame, **options).counts["no_binding_rows"] == 3
     with pytest.raises(AbagError, match="--no-binding-empty: no bound is given"):
-        LabelOptions(no_binding_empty=True)
+        abag.PlanOptions(no_binding_empty=True)
 
 
 @pytest.mark.parametrize(("value", "says"), [
@@ -263,11 +270,11 @@ def test_empty_cells_are_bounds_only_if_asked():
 ])  # fmt: skip
 def test_a_bound_of_non_binders_that_cannot_be_meant_is_refused(value, says):
     with pytest.raises(LabelError, match=f"--no-binding.*{says}"):
-        label_pairs(read_pairs(with_words(["NB"])), LabelOptions(no_binding=value))
+        read_labels(with_words(["NB"]), no_binding=value)
 
 
 def test_plan_names_the_label_among_the_roles_also_if_its_cells_are_bad():
-    planned = plan(with_words(["NB"]))
+    planned = abag.plan(with_words(["NB"]))
     assert planned["columns"] == "columns: heavy 'heavy', antigen 'antigen', pkd 'KD (nM)'"
     assert "such as >10000" in planned["refused"]
 
@@ -282,7 +289,7 @@ def test_evaluate_reads_non_binders_as_the_run_did_also_in_another_unit(case, tm
     pkd = frame.assign(pKd=frame["pKd"].astype(str))
     pkd.loc[[3, 5], "pKd"] = "n.b."
     both = [
-        evaluate(tmp_path / "run", table=table, store=at / "store")["table"]["metrics"]
+        abag.evaluate(tmp_path / "run", table=table, store=at / "store")["table"]["metrics"]
         for table in (nm, pkd)
     ]
     assert both[0]["rmse"] == pytest.approx(both[1]["rmse"], rel=1e-6)

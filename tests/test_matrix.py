@@ -3,13 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from reading import read_labels, read_sequences
 
-from abag.core.errors import OptionError, TableError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import FileOptions, TableOptions
-from abag.embed.sequences.tables import read_table
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import label_pairs
+import abag
+from abag import OptionError, TableError
 from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 ANTIGENS = ["TQVCTGTDMKLRLPASPETHLDMLRHLYQGC", "MRVKEKYQHLWRWGWRWGTMLLGMLMICSAT"]
@@ -32,7 +29,7 @@ def test_each_filled_cell_is_a_pair_and_an_empty_one_is_none(tmp_path, name):
         CELLS.to_json(path, orient="records", lines=True)
     else:
         write[name.partition(".")[2]](path, index=False)
-    read = read_pairs(path, TableOptions(matrix=True))
+    read = read_sequences(path, matrix=True)
     pairs = [
         ("|".join(read.antibodies.chains[a]), read.antigens.chains[g][0])
         for a, g in zip(read.antibodies.of_row, read.antigens.of_row, strict=True)
@@ -43,12 +40,15 @@ def test_each_filled_cell_is_a_pair_and_an_empty_one_is_none(tmp_path, name):
     header = 1 if name in ("m.csv", "m.xlsx") else 0
     assert read.row_numbers.tolist() == [header + n for n in (1, 2, 2, 3)]
     assert read.frame["note"].tolist() == ["a", "b", "b", "c"]
-    labels = label_pairs(read, LabelOptions(label="kd_nm"))
+    labels = read_labels(path, matrix=True, label="kd_nm")
     sides = dict(zip(labels.pkd.round(6).tolist(), labels.censored.tolist(), strict=True))
     assert sides == {
         round(9 - np.log10(kd), 6): side for kd, side in ((12.5, 0), (1000, -1), (3, 0), (40, 0))
     }
-    assert "4 labels, 2 empty cells left out as not measured" in read.notes[0]
+    assert (
+        "4 labels, 2 empty cells left out as not measured"
+        in abag.plan(path, matrix=True)["notes"][0]
+    )
 
 
 def test_names_on_both_sides_of_a_matrix(tmp_path):
@@ -58,8 +58,8 @@ def test_names_on_both_sides_of_a_matrix(tmp_path):
     )
     cells = pd.DataFrame({"Unnamed: 0": ["tras", "D1.3"], "HER2": [8.1, None], "gp120": [5.5, 6.0]})
     cells.to_csv(tmp_path / "m.csv", index=False)
-    options = TableOptions(matrix=True, sequences=(str(tmp_path / "all.fasta"),))
-    read = read_pairs(tmp_path / "m.csv", options)
+    options = {"matrix": True, "sequences": (str(tmp_path / "all.fasta"),)}
+    read = read_sequences(tmp_path / "m.csv", **options)
     assert [read.antibodies.chains[i] for i in read.antibodies.of_row] == [
         (HEAVY, LIGHT),
         (HEAVY, LIGHT),
@@ -69,15 +69,15 @@ def test_names_on_both_sides_of_a_matrix(tmp_path):
     assert read.frame["label"].tolist() == [8.1, 5.5, 6.0]
     # a column of numbers that names no antigen is not dropped
     cells.assign(weight=[1.0, 2.0]).to_csv(tmp_path / "w.csv", index=False)
-    with pytest.raises(Exception, match="'weight' has no sequence in all"):
-        read_pairs(tmp_path / "w.csv", options)
+    with pytest.raises(abag.AbagError, match="'weight' has no sequence in all"):
+        abag.plan(tmp_path / "w.csv", **options)
 
 
 def test_a_table_of_pairs_is_no_matrix(tmp_path):
     table = pd.DataFrame({"heavy": [HEAVY], "antigen": [ANTIGENS[0]], "pKd": [8.0]})
-    with pytest.raises(TableError, match="--matrix makes of the other columns"):
-        read_table(table, files=FileOptions(matrix=True))
+    with pytest.raises(TableError, match="'antigen', which matrix makes of the other columns"):
+        abag.plan(table, matrix=True)
     with pytest.raises(TableError, match="has no columns of labels"):
-        read_table(table[["heavy"]], files=FileOptions(matrix=True))
+        abag.plan(table[["heavy"]], matrix=True)
     with pytest.raises(OptionError, match="--matrix and --antigen"):
-        TableOptions(matrix=True, antigen=ANTIGENS[0])
+        abag.PlanOptions(matrix=True, antigen=ANTIGENS[0])

@@ -2,11 +2,11 @@
 
 import pandas as pd
 import pytest
+from reading import read_sequences
 
-from abag.core.errors import ColumnError, OptionError, SequenceError
+import abag
+from abag import ColumnError, OptionError, SequenceError
 from abag.embed.sequences.mutations import BadMutation, MutationRules, mutate, read_mutations
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
 from tests.trastuzumab import HEAVY, LIGHT
 
 RBD = "NITNLCPFGEVFNATRFASVYAWNRKRISNCVADYSVLYNSASFSTFKCYG"  # from residue 331 of the spike
@@ -28,7 +28,7 @@ def exchanged(chain, *changes):
 
 
 def variants(table, **options):
-    read = read_pairs(table, TableOptions(**options))
+    read = read_sequences(table, **options)
     return [read.antibodies.chains[i] for i in read.antibodies.of_row]
 
 
@@ -193,8 +193,8 @@ def test_variants_of_the_antigen_are_of_the_antigen_of_the_row_or_of_all():
     table = pd.DataFrame({"heavy": [HEAVY] * 2, "mutant": cells})
     expected = [(exchanged(RBD, (5, "K")),), (RBD,)]
     for read in (
-        read_pairs(table, TableOptions(antigen=RBD, **options)),
-        read_pairs(table.assign(antigen=RBD), TableOptions(**options)),
+        read_sequences(table, antigen=RBD, **options),
+        read_sequences(table.assign(antigen=RBD), **options),
     ):
         assert [read.antigens.chains[i] for i in read.antigens.of_row] == expected
 
@@ -203,7 +203,7 @@ def test_one_column_with_the_mutations_of_both_sides():
     both = {"mutations": "Mutation", "antigen_mutations": "Mutation"}
     cells = [f"H:{named(HEAVY, 33, 'A')},A:{named(RBD, 5, 'K')}", f"A:{named(RBD, 6, 'K')}"]
     table = pd.DataFrame({"Mutation": cells})
-    read = read_pairs(table, TableOptions(parent=f"{HEAVY}|{LIGHT}", antigen=RBD, columns=both))
+    read = read_sequences(table, parent=f"{HEAVY}|{LIGHT}", antigen=RBD, columns=both)
     heavies = [read.antibodies.chains[i][0] for i in read.antibodies.of_row]
     assert heavies == [exchanged(HEAVY, (33, "A")), HEAVY]
     targets = [read.antigens.chains[i] for i in read.antigens.of_row]
@@ -267,7 +267,7 @@ def test_a_mutation_without_a_chain_of_two_is_refused():
 
 def test_mutations_without_a_wild_type_as_in_evolvepro_are_read_and_said_to_be_unchecked():
     table = pd.DataFrame({"Variant": ["33K", "50W_99S", "WT", "H:3K"], "activity": [1, 2, 3, 4]})
-    read = read_pairs(table, TableOptions(parent=f"{HEAVY}|", antigen=RBD))
+    read = read_sequences(table, parent=f"{HEAVY}|", antigen=RBD)
     expected = [
         exchanged(HEAVY, (33, "K")),
         exchanged(HEAVY, (50, "W"), (99, "S")),
@@ -280,7 +280,7 @@ def test_mutations_without_a_wild_type_as_in_evolvepro_are_read_and_said_to_be_u
     # the well of a plate is not a mutation
     wells = table.rename(columns={"Variant": "well"})
     with pytest.raises(ColumnError, match="no column holds mutations"):
-        read_pairs(wells, TableOptions(parent=f"{HEAVY}|", antigen=RBD))
+        abag.plan(wells, parent=f"{HEAVY}|", antigen=RBD)
 
 
 def test_letters_need_a_numbering_that_has_them():
@@ -289,9 +289,9 @@ def test_letters_need_a_numbering_that_has_them():
 
 def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(OptionError, match="each defines the antibody"):
-        TableOptions(parent=HEAVY, columns={"heavy": "VH"})
+        abag.PlanOptions(parent=HEAVY, columns={"heavy": "VH"})
     with pytest.raises(OptionError, match="--first-residue 331 with --numbering kabat"):
-        TableOptions(first_residue=331, numbering="kabat")
+        abag.PlanOptions(first_residue=331, numbering="kabat")
 
 
 def test_no_mutation_is_ever_lost():
@@ -305,16 +305,21 @@ def test_no_mutation_is_ever_lost():
 def test_a_column_of_mutations_that_is_not_applied_is_said():
     cells = [named(HEAVY, place, "W") for place in (2, 3, 4, 5)]
     table = pd.DataFrame({"heavy": [HEAVY] * 4, "antigen": [RBD] * 4, "mutation": cells})
-    (note,) = read_pairs(table).notes
+    (note,) = abag.plan(table)["notes"]
     assert "holds mutations that are not applied" in note
     assert "--column mutations=mutation or --column antigen_mutations=mutation" in note
     # the sequences of the variants are in the table
     table["heavy"] = [exchanged(HEAVY, (place, "W")) for place in (2, 3, 4, 5)]
-    assert read_pairs(table).notes == []
+    assert abag.plan(table)["notes"] == []
 
 
 def test_a_parent_that_is_no_antibody_is_refused_first():
     table = pd.DataFrame({"mutant": ["WT"], "n": [1]})
     for parent in (HEAVY + "1", "ATGCATGC" * 10):
         with pytest.raises(SequenceError, match=r"^--parent: "):
-            read_pairs(table, TableOptions(parent=parent, antigen=RBD))
+            read_sequences(table, parent=parent, antigen=RBD)
+
+
+def test_a_substitution_at_an_insertion_is_no_frame_shift():
+    (mutation,) = read_mutations("H:Y100fS")
+    assert (mutation.wild, mutation.position, mutation.residues) == ("Y", "100F", "S")

@@ -8,16 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION, draw_chain, mutated
+from reading import read_sequences
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 
 import abag
-from abag.core.errors import ColumnError, OptionError, PredictionError, SequenceError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.embed.store.store import open_store
-from abag.head.estimators.regressor import AffinityRegressor
-from abag.head.estimators.scikit import AntibodySplit, PairVectorizer
+from abag import ColumnError, OptionError, PredictionError, SequenceError, open_store
+from abag.sklearn import AffinityRegressor, AntibodySplit, PairVectorizer
 
 ONLY_ANTIBODIES = {"antibody_encoder": "composition", "no_antigen": True}
 
@@ -80,36 +77,36 @@ def test_a_table_without_antigen_is_told_the_option(command, folder, tmp_path):
 def test_a_column_that_may_hold_the_antigen_is_named(column, values, frame):
     frame[column] = np.resize(values, len(frame))
     with pytest.raises(ColumnError, match=f"--no-antigen. {column!r} may hold it."):
-        read_pairs(frame)
+        read_sequences(frame)
 
 
 def test_a_column_of_names_of_antigens_is_told_the_option_too(frame):
     frame["target"] = "HER2"
     with pytest.raises(ColumnError, match=r"holds names, such as 'HER2'.*alone: --no-antigen"):
-        read_pairs(frame)
+        read_sequences(frame)
 
 
-def test_an_antigen_column_is_used_without_the_option_and_ignored_with_it(frame, said):
+def test_an_antigen_column_is_used_without_the_option_and_ignored_with_it(frame):
     frame["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
-    assert read_pairs(frame).antigens.chains == [("MKTIIALSYIFCLVFADYKDDDDK",)]
-    read_pairs(frame, TableOptions(no_antigen=True)).report_notes()
-    assert said[0] == "table: column 'antigen' is ignored: antibodies alone (--no-antigen)"
+    assert read_sequences(frame).antigens.chains == [("MKTIIALSYIFCLVFADYKDDDDK",)]
+    note = abag.plan(frame, no_antigen=True)["notes"][0]
+    assert note == "column 'antigen' is ignored: antibodies alone (--no-antigen)"
 
 
-def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame, said):
+def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame):
     frame["strain"] = np.resize(["WA1", "BA.1"], len(frame))
     frame["target_name"] = "one"
-    read_pairs(frame, TableOptions(no_antigen=True)).report_notes()
-    assert said[0] == (
-        "table: column 'strain' may hold antigens, and is not used: antibodies alone (--no-antigen)"
+    notes = abag.plan(frame, no_antigen=True)["notes"]
+    assert notes[0] == (
+        "column 'strain' may hold antigens, and is not used: antibodies alone (--no-antigen)"
     )
-    assert not any("target_name" in line for line in said)
+    assert not any("target_name" in note for note in notes)
 
 
 @pytest.mark.parametrize("options", [{"antigen": "MKT"}, {"columns": {"antigen": "a"}}])
 def test_the_option_contradicts_an_antigen(options):
     with pytest.raises(OptionError, match="each says what the antigen is"):
-        TableOptions(no_antigen=True, **options)
+        abag.PlanOptions(no_antigen=True, **options)
 
 
 @pytest.mark.parametrize(
@@ -253,6 +250,15 @@ def test_rank_reads_no_antigen_where_the_run_has_none(folder, frame, tmp_path, s
     assert not any("known antigens" in line for line in said)
     with pytest.raises(PredictionError, match="of antibodies alone; expected none"):
         abag.rank(tmp_path / "p.csv", tmp_path / "q.csv", antigen="MKT", **choice)
+
+
+def test_the_reason_why_an_antibody_is_far_names_no_antigen(folder, frame, tmp_path, said):
+    run = folder / "random"
+    abag.fit(frame, folder / "store", run, split="random", head="ridge", no_antigen=True)
+    abag.predict(pd.DataFrame({"heavy": ["DIQMTQ" * 20]}), run, tmp_path / "p.csv")
+    reasons = pd.read_csv(tmp_path / "p.csv")["why_far"].tolist()
+    assert reasons == ["the run could not measure new antibodies"]
+    assert not any("known antigens" in line for line in said)
 
 
 def test_a_shared_predictor_is_of_antibodies_alone_too(folder, frame, tmp_path):

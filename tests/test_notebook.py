@@ -20,10 +20,9 @@ import nbformat
 import pandas as pd
 import psutil
 import pytest
+from heads import demo_table, read_sequences
 
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
+import abag
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "notebooks" / "abag_colab.ipynb"
@@ -197,10 +196,10 @@ def test_a_kernel_killed_in_stage_one_and_in_stage_two_loses_nothing(notebook, t
     store = tmp_path / "drive" / "store"
     run = tmp_path / "drive" / "runs" / "first"
     variables = {"ABAG_TABLE": str(tmp_path / "pairs.csv"), "ABAG_FIT": ""}
-    keys = read_pairs(table).antibodies.keys
+    keys = read_sequences(table).antibodies.keys
 
     def missing():
-        return int(open_store(store).folder("antibody").missing(keys).sum())
+        return int(abag.open_store(store).folder("antibody").missing(keys).sum())
 
     table.to_csv(tmp_path / "pairs.csv", index=False)
     kill_when(notebook(**variables), lambda: list(store.glob("antibody-*/*.h5")))

@@ -9,17 +9,12 @@ import pandas as pd
 import pytest
 from chunks import set_chunk_rows
 from drawn import COMPOSITION
-from invoke import run
+from invoke import one_line, run
+from reading import demo_table, read_labels, read_sequences
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import AbagError, LabelError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import label_pairs
-from abag.head.plan import plan
+from abag import AbagError, LabelError
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 
@@ -34,13 +29,16 @@ PKD = np.linspace(6, 9.5, 12)
 
 
 def arguments(message):
-    """Return the options that a message says to add, as keyword arguments of `plan`."""
+    """Return the options that a message says to add, by role and option."""
     options = re.findall(r"--(column|label) ('[^']+'|[^\s',.]+)", message)
-    columns = [shlex.split(text)[0].split("=", 1) for name, text in options if name == "column"]
-    labels = [text for name, text in options if name == "label"]
-    columns = {role: name for role, name in columns if name != "NAME"}
-    units = [{"UNIT": "pkd"}.get(unit, unit) for unit in labels]  # the user knows what it is
-    return {"columns": columns} | ({"label": units[-1]} if units else {})
+    found = {}
+    for option, text in options:
+        (value,) = shlex.split(text)
+        if option == "label":
+            found["label"] = ["--label", "pkd" if value == "UNIT" else value]  # the user knows it
+        elif not value.endswith("=NAME"):
+            found[value.partition("=")[0]] = ["--column", value]
+    return found
 
 
 def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(tmp_path):
@@ -68,7 +66,7 @@ def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(
 def test_more_than_twenty_bad_rows_are_counted():
     table = pd.DataFrame({"heavy": ["E*"] * 25 + HEAVIES, "antigen": AG})
     with pytest.raises(AbagError) as caught:
-        read_pairs(table)
+        abag.plan(table)
     _, same, more = str(caught.value).split("\n  ")
     assert same.startswith("rows 1, 2, 3, 4, ")
     assert ", 19, 20, column 'heavy': character '*'" in same
@@ -94,7 +92,7 @@ def test_plan_and_fit_list_the_rows_that_they_skip(tmp_path):
     table.to_csv(tmp_path / "t.csv", index=False)
     skip = {"bad_rows": "skip"}
     abag.embed_table(tmp_path / "t.csv", tmp_path / "store", **COMPOSITION, **skip)
-    plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv", **skip)
+    abag.plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv", **skip)
     abag.fit(
         tmp_path / "t.csv",
         tmp_path / "store",
@@ -109,8 +107,8 @@ def test_plan_and_fit_list_the_rows_that_they_skip(tmp_path):
     assert skipped["row"].tolist() == [4, 7]
     assert skipped["reason"].tolist() == ["unknown residue", "invalid label"]
     assert (tmp_path / "fit.csv").read_text() == (tmp_path / "plan.csv").read_text()
-    with pytest.raises(AbagError, match="--skipped: no row is skipped"):
-        plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv")
+    with pytest.raises(AbagError, match="skipped: no row is skipped"):
+        abag.plan(tmp_path / "t.csv", skipped=tmp_path / "plan.csv")
 
 
 BAD_TABLES = {
@@ -157,35 +155,9 @@ def test_plan_and_fit_say_the_same_of_the_labels(tmp_path):
     fitted = abag.fit(
         tmp_path / "t.csv", tmp_path / "store", run, split="random", head="ridge", report=False
     )
-    share = [line for line in plan(tmp_path / "t.csv")["problems"] if "alone explains" in line]
+    share = [line for line in abag.plan(tmp_path / "t.csv")["problems"] if "alone explains" in line]
     assert share
     assert set(share) <= set(fitted["warnings"])
-
-
-@pytest.mark.parametrize(
-    ("name", "unit"),
-    [("Kd [nM]", "kd_nm"), ("KD (nM)", "kd_nm"), ("kd_nM", "kd_nm"), ("KD(M)", "kd_m"),
-     ("IC50 [ug/mL]", "ug_ml"), ("delta_g", "dg_kcal"), ("log10 Kd (M)", "log10_kd_m")],
-)  # fmt: skip
-def test_a_column_that_names_its_unit_is_the_label(name, unit):
-    from abag.head.data.units import TO_PKD
-
-    values = {
-        "kd_nm": 10 ** (9 - PKD),
-        "kd_m": 10**-PKD,
-        "ug_ml": 1.5e8 * 10**-PKD,
-        "dg_kcal": -1.3642 * PKD,
-        "log10_kd_m": -PKD,
-    }[unit]
-    np.testing.assert_allclose(TO_PKD[unit](values), PKD, atol=1e-3)
-    table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, name: values})
-    for options in (TableOptions(), TableOptions(columns={"pkd": name})):
-        pairs = label_pairs(read_pairs(table, options))
-        np.testing.assert_allclose(np.sort(pairs.pkd), PKD, atol=1e-3)
-        assert pairs.unit == unit
-    planned = plan(table)
-    assert f"labels: {name!r} read as {unit}, lower is stronger" in planned["sense"]
-    assert planned["refused"] == ""
 
 
 def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
@@ -193,13 +165,13 @@ def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
     with pytest.raises(
         LabelError, match=r"(?s)2 rows are bad.*row 1, .* expected a pKd from 6.5 to 14"
     ):
-        label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14"))
-    pairs = label_pairs(read_pairs(table), LabelOptions(label_range="6.5:14", bad_rows="skip"))
+        read_labels(table, label_range="6.5:14")
+    pairs = read_labels(table, label_range="6.5:14", bad_rows="skip")
     assert pairs.pkd.min() > 6.5
     assert pairs.counts["skipped_labels"] == 2
     for text in ("7", "9:5", "a:b", "nan:7", "5:5"):
         with pytest.raises(AbagError, match=r"--label-range: .* expected MIN:MAX in pKd"):
-            LabelOptions(label_range=text)
+            abag.PlanOptions(label_range=text)
 
 
 @pytest.mark.parametrize("column", ["Antigen", "Target"])
@@ -210,12 +182,16 @@ def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
         (["IL6", "P00533"], "skip"),
     ],
 )  # fmt: skip
-def test_names_of_antigens_are_answered_with_the_option_for_a_sequence(column, names, bad_rows):
+def test_names_of_antigens_are_answered_with_the_option_for_a_sequence(
+    tmp_path, column, names, bad_rows
+):
     table = pd.DataFrame({"heavy": HEAVIES, column: (names * 12)[:12]})
-    said = f"column '{column}' holds names, such as '{names[0]}', not sequences.*--antigen SEQ"
-    with pytest.raises(AbagError, match=said):
-        read_pairs(table, TableOptions(bad_rows=bad_rows))
-    assert len(read_pairs(table, TableOptions(antigen=AG)).frame) == 12
+    table.to_csv(tmp_path / "t.csv", index=False)
+    store = ["--store", tmp_path / "store"]
+    refused = one_line("embed", tmp_path / "t.csv", *store, "--bad-rows", bad_rows)
+    assert f"column '{column}' holds names, such as '{names[0]}', not sequences" in refused
+    assert "--antigen SEQ" in refused
+    assert abag.plan(table, antigen=AG)["rows"] == 12
 
 
 N = 12
@@ -289,27 +265,24 @@ def test_the_headers_of_public_tables_are_read_or_answered_with_what_reads_them(
     cells, options = PUBLISHED[name]
     table = pd.DataFrame(cells, index=range(N))
     table.to_csv(tmp_path / "t.tsv", sep="\t", index=False)
-    options = dict(options)
+    told = {}
     for _ in range(4):  # each message names the next option
-        try:
-            planned = plan(tmp_path / "t.tsv", **options)
-            message = planned["refused"]
-        except AbagError as error:
-            message = str(error)
+        given = [word for option in told.values() for word in option]
+        given += ["--antigen", options["antigen"]] if options else []
+        done = run("plan", tmp_path / "t.tsv", "--json", *given, code=None)
+        planned = json.loads(done.stdout or "{}")
+        message = planned.get("refused", done.stderr)
         if not message:
             break
         proposed = arguments(message)
-        assert proposed["columns"], message
-        options["columns"] = options.get("columns", {}) | proposed.pop("columns")
-        options |= proposed
+        assert proposed.keys() - {"label"}, message
+        told |= proposed
     assert planned["labels"]["pairs"] == N, message
     assert planned["labels"]["range"] == pytest.approx([6, 9.5], abs=0.01)
     assert planned["antibodies"]["unique"] == N
     expected = {(h, x) for h, x in zip(HEAVIES, LIGHTS, strict=True)}
-    pairs = read_pairs(
-        tmp_path / "t.tsv",
-        TableOptions(**{k: v for k, v in options.items() if k in ("columns", "antigen")}),
-    )
+    columns = {role: told[role][1].partition("=")[2] for role in told.keys() - {"label"}}
+    pairs = read_sequences(tmp_path / "t.tsv", columns=columns, **options)
     if "light" in pairs.columns and table[pairs.columns["light"]].nunique() > 1:
         assert set(pairs.antibodies.chains) == expected
 
@@ -341,11 +314,11 @@ PPB_ROW = {
 def test_tables_of_structures_are_refused_because_they_hold_no_sequences(tmp_path, row):
     pd.DataFrame([row] * 3).to_csv(tmp_path / "t.tsv", sep="\t", index=False)
     with pytest.raises(AbagError, match=r"no column for heavy, light or antibody.*No column holds"):
-        plan(tmp_path / "t.tsv")
+        abag.plan(tmp_path / "t.tsv")
 
 
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
     table = pd.DataFrame({"HC": HEAVIES, "LC": LIGHTS, "light": "kappa", "antigen": AG})
-    assert read_pairs(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
+    assert read_sequences(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
     with pytest.raises(AbagError, match="fit light equally well"):
-        read_pairs(table.assign(light=LIGHTS))
+        abag.plan(table.assign(light=LIGHTS))

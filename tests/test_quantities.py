@@ -7,23 +7,16 @@ import invoke
 import numpy as np
 import pandas as pd
 import pytest
+from reading import read_labels, read_sequences
 from sklearn.metrics import mean_squared_error
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import ColumnError, LabelError, OptionError, PredictionError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.label_column import UnclearLabel
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.label_unit import Remembered
-from abag.head.data.labels import label_pairs
+from abag import ColumnError, LabelError, OptionError, PredictionError
 from abag.head.data.quantity import PKD, Quantity, read_value_header
-from abag.head.estimators.regressor import AffinityRegressor
 from abag.head.evaluation.metrics import MeasuredRows
 from abag.head.evaluation.strong import score_strong
-from abag.head.evaluation.verdicts import label_problems
-from abag.head.runs.run_folder import read_run
+from abag.sklearn import AffinityRegressor
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 SITES = range(98, 108)
@@ -51,8 +44,7 @@ def table(name, values):
 
 
 def labelled(name, values, columns=None, **options):
-    read = read_pairs(table(name, values), TableOptions(columns=columns or {}))
-    return label_pairs(read, LabelOptions(**options))
+    return read_labels(table(name, values), columns=columns or {}, **options)
 
 
 VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
@@ -128,9 +120,7 @@ def test_an_enrichment_from_2_to_14_is_not_called_pkd():
 @pytest.mark.parametrize("column", ["HIC", "BVP ELISA", "fitness", "value"])
 def test_a_label_that_says_nothing_is_not_called_pkd_unless_the_user_does(column):
     values = [2.0, 5, 8, 11, 13, 14]
-    with pytest.raises(
-        UnclearLabel, match=r"does not say what it measures.*--label value --better"
-    ):
+    with pytest.raises(ColumnError, match=r"does not say what it measures.*--label value --better"):
         labelled(column, values, {"label": column})
     assert labelled(column, values, {"label": column}, label="pkd").quantity == PKD
     assert labelled(column, values, {"pkd": column}).quantity == PKD
@@ -139,7 +129,7 @@ def test_a_label_that_says_nothing_is_not_called_pkd_unless_the_user_does(column
 
 def test_a_label_that_is_named_wins_over_a_column_of_affinities():
     frame = table("KD (nM)", [1.0, 2, 3, 4, 5, 6]).assign(Tm=VALUES, censored="=")
-    pairs = label_pairs(read_pairs(frame, TableOptions(columns={"label": "Tm"})))
+    pairs = read_labels(frame, columns={"label": "Tm"})
     assert pairs.reading.column == pairs.table.columns["pkd"] == "Tm"
     assert "label" not in pairs.table.columns
 
@@ -158,34 +148,34 @@ def test_pkd_stays_what_it_is():
 
 def test_an_affinity_beside_another_quantity_is_taken():
     frame = table("KD (nM)", [1.0, 2, 3, 4, 5, 6]).assign(Tm=VALUES)
-    assert label_pairs(read_pairs(frame)).reading.column == "KD (nM)"
+    assert read_labels(frame).reading.column == "KD (nM)"
 
 
 def test_one_of_several_numbers_is_not_guessed():
     frame = table("Tm", VALUES).assign(expression=VALUES)
     said = "'Tm', 'expression' may be another quantity.* Use --column label=Tm"
     with pytest.raises(ColumnError, match=said):
-        label_pairs(read_pairs(frame))
+        read_labels(frame)
     with pytest.raises(ColumnError, match="--column label=Tm"):
-        label_pairs(read_pairs(frame), LabelOptions(label="value"))
+        read_labels(frame, label="value")
 
 
 def test_a_quantity_beside_a_copy_called_fitness_is_proposed_first():
     said = "but 'Tm' is named like a quantity that is no affinity: use --column label=Tm. 'fitness'"
-    with pytest.raises(UnclearLabel, match=said):
-        label_pairs(read_pairs(table("Tm", VALUES).assign(fitness=VALUES)))
+    with pytest.raises(ColumnError, match=said):
+        read_labels(table("Tm", VALUES).assign(fitness=VALUES))
 
 
 def test_a_constant_beside_the_label_is_no_second_label():
     frame = table("Tm", VALUES).assign(pH=7.4)
-    assert label_pairs(read_pairs(frame)).reading.column == "Tm"
-    read = read_pairs(table("fitness", VALUES).assign(pH=7.4))
-    assert label_pairs(read, LabelOptions(better="higher")).reading.column == "fitness"
+    assert read_labels(frame).reading.column == "Tm"
+    frame = table("fitness", VALUES).assign(pH=7.4)
+    assert read_labels(frame, better="higher").reading.column == "fitness"
 
 
 def test_a_column_that_pandas_writes_for_its_index_is_not_a_label(tmp_path):
     table("Tm", VALUES).to_csv(tmp_path / "t.csv")
-    assert label_pairs(read_pairs(tmp_path / "t.csv")).reading.column == "Tm"
+    assert read_labels(tmp_path / "t.csv").reading.column == "Tm"
 
 
 @pytest.mark.parametrize(
@@ -205,11 +195,11 @@ def test_contradictions_are_refused_with_the_line_that_reads_the_column(column, 
 
 def test_options_of_other_quantities_are_refused_for_affinities():
     with pytest.raises(OptionError, match="--label says pkd; expected --label value"):
-        LabelOptions(label="pkd", better="higher")
+        abag.PlanOptions(label="pkd", better="higher")
     with pytest.raises(OptionError, match="--unit"):
-        LabelOptions(unit="a\nb")
+        abag.PlanOptions(unit="a\nb")
     with pytest.raises(OptionError, match="each names the label"):
-        TableOptions(columns={"label": "a", "pkd": "b"})
+        abag.PlanOptions(columns={"label": "a", "pkd": "b"})
 
 
 # ---- the cells -----------------------------------------------------------------------------------
@@ -221,7 +211,7 @@ def test_replicates_have_their_median_and_the_parent_keeps_its_zero(tmp_path):
     frame["ddG"] = frame["effect"] + np.tile([-0.1, 0.0, 0.4], 12).round(3)
     frame.loc[frame["heavy"] == HEAVY, "ddG"] = 0.0
     frame.drop(columns="effect").to_csv(tmp_path / "t.csv", index=False)
-    pairs = label_pairs(read_pairs(tmp_path / "t.csv", TableOptions(no_antigen=True)))
+    pairs = read_labels(tmp_path / "t.csv", no_antigen=True)
     expected = pd.read_csv(tmp_path / "t.csv").groupby("heavy")["ddG"].median()
     chains = pairs.table.antibodies.chains
     values = {chains[i][0]: y for i, y in zip(pairs.antibody, pairs.pkd, strict=True)}
@@ -243,7 +233,7 @@ def test_bounds_lie_on_the_side_that_is_written():
 
 def test_relations_in_a_column_are_of_the_quantity():
     frame = table("ddG", [1.0, 2, 3, 4, 5, 6]).assign(censored=["", ">", "=", "<", "", ">6"])
-    pairs = label_pairs(read_pairs(frame))
+    pairs = read_labels(frame)
     assert dict(zip(pairs.pkd.tolist(), pairs.censored.tolist(), strict=True)) == {
         1: 0,
         2: 1,
@@ -309,18 +299,16 @@ def test_the_floor_is_at_the_bad_end(better, worst):
     values = np.linspace(2, 8, 40)
     values[:6] = worst
     frame = drawn.assign(y=values).drop(columns="effect")
-    read = read_pairs(frame, TableOptions(no_antigen=True))
-    options = {"label": "value", "better": better}
-    pairs = label_pairs(read, LabelOptions(**options, floor="censor"))
+    options = {"no_antigen": True, "label": "value", "better": better}
+    pairs = read_labels(frame, **options, floor="censor")
     assert set(pairs.censored[pairs.pkd == worst]) == {-1 if better == "higher" else 1}
-    problems = label_problems(label_pairs(read, LabelOptions(**options)))
-    assert any("a floor" in problem for problem in problems)
+    assert any("a floor" in problem for problem in abag.plan(frame, **options)["problems"])
 
 
 def test_replicates_that_differ_by_more_than_a_standard_deviation_are_said():
     frame = pd.concat([table("Tm", VALUES), table("Tm", [-9.0, *VALUES[1:]])], ignore_index=True)
     spread = pd.Series(frame["Tm"]).std()
-    (said,) = [line for line in label_problems(label_pairs(read_pairs(frame))) if "apart" in line]
+    (said,) = [line for line in abag.plan(frame)["problems"] if "apart" in line]
     assert said == (
         f"1 pair has labels or bounds more than {spread:.3g} Tm, a standard deviation, apart. See "
         "--replicates."
@@ -329,8 +317,8 @@ def test_replicates_that_differ_by_more_than_a_standard_deviation_are_said():
 
 def test_labels_over_many_orders_of_magnitude_are_a_problem():
     drawn = variants(40).drop(columns="effect")
-    read = read_pairs(drawn.assign(MFI=10 ** np.linspace(0, 6, 40)), TableOptions(no_antigen=True))
-    assert any("logarithms" in problem for problem in label_problems(label_pairs(read)))
+    planned = abag.plan(drawn.assign(MFI=10 ** np.linspace(0, 6, 40)), no_antigen=True)
+    assert any("logarithms" in problem for problem in planned["problems"])
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -461,7 +449,6 @@ def test_the_rmse_of_a_run_is_that_of_its_predictions(runs):
         rows = tested[tested["regime"] == regime["regime"]]
         rmse = mean_squared_error(rows["measured"], rows["predicted"]) ** 0.5
         assert regime["rmse"] == pytest.approx(rmse)
-    assert {"pkd", "pkd_predicted"} < {*read_run(runs / "tm").tested}
 
 
 def test_the_mirror_of_a_quantity_is_learned_as_its_mirror(runs, tmp_path):
@@ -559,22 +546,13 @@ def test_evaluate_reads_the_quantity_of_the_run_and_no_other(runs):
         abag.evaluate(runs / "ddg", table=kd, columns={"label": "KD (nM)"})
 
 
-def test_no_other_quantity_is_proposed_to_a_run_of_affinities():
-    remembered = Remembered(column="KD (nM)", unit="kd_nm")
-    for name in ("enrichment", "y"):
-        with pytest.raises(ColumnError, match="no column for pkd") as refused:
-            label_pairs(read_pairs(table(name, VALUES)), remembered=remembered)
-        assert "value" not in str(refused.value)
-        assert "quantity" not in str(refused.value)
-
-
 def test_predictions_of_another_tool_are_compared_as_they_are(runs):
     tested = pd.read_parquet(runs / "tm/predictions.parquet")
     frame = pd.read_csv(runs / "tm.csv")
     theirs = frame.assign(predicted=frame["Tm (°C)"])[["heavy", "light", "predicted"]]
     keys = {*tested["antibody_key"]}
     assert keys
-    used = read_pairs(theirs, TableOptions(no_antigen=True))
+    used = read_sequences(theirs, no_antigen=True)
     hexed = [bytes(key).hex() for key in used.antibodies.keys]
     kept = theirs[[hexed[i] in keys for i in used.antibodies.of_row]]
     comparison = abag.evaluate(runs / "tm", predictions=kept)["predictions"]

@@ -5,16 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_sizes
 from drawn import draw_chain, draw_chains, mutated
 from rapidfuzz.distance import Levenshtein
+from reading import groups_of, read_labels
 from trastuzumab import HEAVY, LIGHT
 
-from abag.core.errors import SplitError
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.label_options import SplitOptions
-from abag.head.data.labels import label_pairs
+import abag
+from abag import SplitError
 from abag.head.evaluation import regime_scores
-from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import all_pairs, measure_regimes
 from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regime_folds import RegimesOfTable
@@ -32,10 +31,6 @@ from abag.head.regimes.sides import Side, effective_groups, sides_of
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION
 
 
-def groups_of(frame, **options):
-    return PairGroups(label_pairs(read_pairs(frame)), SplitOptions(**options))
-
-
 @pytest.fixture(scope="module")
 def crossed():
     """Measurements of 12 families of 2 antibodies with 12 of 2 antigens."""
@@ -50,7 +45,7 @@ def crossed():
             "pKd": rng.normal(8, 1, 300),
         }
     )
-    return RegimesOfTable(groups_of(frame))
+    return RegimesOfTable(groups_of(read_labels(frame)))
 
 
 def test_test_pairs_are_in_their_regime_given_the_training_pairs(crossed):
@@ -79,7 +74,7 @@ def test_a_pair_is_tested_once_per_regime_and_a_fold_trains_on_more_than_it_vali
 
 
 def test_the_same_seed_gives_the_same_folds_and_another_one_others(crossed):
-    seeded = (replace(crossed.groups, options=SplitOptions(seed=seed)) for seed in (0, 1))
+    seeded = (replace(crossed.groups, options=abag.DatasetOptions(seed=seed)) for seed in (0, 1))
     again, other = (RegimesOfTable(groups).measured()[1] for groups in seeded)
     first = crossed.measured()[1]
     assert all((a.part == b.part).all() for a, b in zip(first.splits, again.splits, strict=True))
@@ -111,7 +106,7 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
         [(heavies[i % antibodies], targets[i % antigens], rng.normal(8, 1)) for i in range(rows)],
         columns=["heavy", "antigen", "pKd"],
     )
-    measurements = RegimesOfTable(groups_of(frame)).measured()
+    measurements = RegimesOfTable(groups_of(read_labels(frame))).measured()
     names = [measurement.regime.name for measurement in measurements if measurement.splits]
     assert names == measured
     lines = [measurement.why_not for measurement in measurements if measurement.why_not]
@@ -123,13 +118,13 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
 
 @pytest.mark.parametrize("split", ["auto", "random"])
 def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypatch, split):
-    monkeypatch.setattr("abag.head.regimes.regime_folds.LARGE_TABLE", 400)
+    set_sizes(monkeypatch, large_table=400)
     rng = np.random.default_rng(3)
     heavy = draw_chains(rng, 400, 100)
     target = draw_chain(rng, 90)
     frame = pd.DataFrame({"heavy": heavy, "antigen": target, "pKd": rng.normal(8, 1, 400)})
     for asked, expected in {0: 1, 4: 4}.items():
-        measurements = measure_regimes(groups_of(frame, split=split, folds=asked))
+        measurements = measure_regimes(groups_of(read_labels(frame), split=split, folds=asked))
         assert max(len(measurement.splits) for measurement in measurements) == expected
 
 
@@ -139,7 +134,7 @@ def test_variants_of_one_antibody_are_measured_by_new_mutations():
     frame = pd.DataFrame(
         {"heavy": heavy, "antigen": "MKTAYIAKQR" * 8, "pKd": rng.normal(8, 1, 120)}
     )
-    table = RegimesOfTable(groups_of(frame))
+    table = RegimesOfTable(groups_of(read_labels(frame)))
     assert [side.is_library for side in table.sides] == [True, False]
     measured = {measurement.regime.name: measurement for measurement in table.measured()}
     chains = table.groups.pairs.table.antibodies.chains
@@ -302,7 +297,7 @@ def test_without_sequences_all_but_repeats_is_new():
 
 
 def measured_by_name(frame):
-    measurements = RegimesOfTable(groups_of(frame)).measured()
+    measurements = RegimesOfTable(groups_of(read_labels(frame))).measured()
     return {measurement.regime.name: measurement for measurement in measurements}
 
 
@@ -344,7 +339,7 @@ def test_a_library_of_antigens_is_measured_by_new_variants_and_by_known_pairs():
     heavies = draw_chains(rng, 4, 100)
     frame = pd.DataFrame({"heavy": rng.choice(heavies, 200), "antigen": rows})
     frame["pKd"] = rng.normal(8, 1, 200)
-    groups = groups_of(frame)
+    groups = groups_of(read_labels(frame))
     assert [side.is_library for side in sides_of(groups)] == [False, True]
     measured = {measurement.regime.name: measurement for measurement in measure_regimes(groups)}
     assert len(measured["known"].splits) == 5
@@ -370,7 +365,7 @@ def test_a_table_of_twenty_pairs_is_measured_pair_by_pair_and_a_smaller_one_is_r
     antigens = [mutated(rng, antigen, 2) for _ in range(7)]
     rows = [(heavies[i % 3], antigens[i // 3], rng.normal(8, 1)) for i in range(pairs)]
     frame = pd.DataFrame(rows, columns=["heavy", "antigen", "pKd"])
-    groups = groups_of(pd.concat([frame, frame.iloc[:3]]))
+    groups = groups_of(read_labels(pd.concat([frame, frame.iloc[:3]])))
     if pairs == 19:
         with pytest.raises(SplitError, match=r"19 distinct pairs, too few .* at least 20 pairs"):
             measure_regimes(groups)

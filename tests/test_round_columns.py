@@ -1,6 +1,8 @@
 """Rounds of a campaign whose tables have features, categories, errors or weights."""
 
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import drawn
@@ -10,8 +12,6 @@ import pytest
 from invoke import one_line, run
 
 import abag
-from abag.head.data.quantity import PKD
-from abag.head.runs.rounds import read_measured_rows
 
 QUICK = {"head": "ridge", "split": "random", "report": False, "device": "cpu"}
 SCORES = {"features": ("ddg",), "categories": ("lab",), "error": "sd"}
@@ -48,6 +48,13 @@ def fit(campaign, name, table, **options):
     return predictor.predict(*columns, features=features)
 
 
+def fit_first(campaign, named):
+    """Return the run of the first round with these columns; a second call does not fit it again."""
+    name = f"first-{'-'.join(named)}"
+    fit(campaign, name, campaign.first, **named)
+    return str(campaign.at / name)
+
+
 @pytest.mark.parametrize(
     "named",
     [SCORES, {"weight": "w"}, {"features": ("ddg",)}, {"categories": ("lab",), "weight": "w"}],
@@ -55,11 +62,10 @@ def fit(campaign, name, table, **options):
 )
 def test_two_rounds_with_columns_equal_one_fit_of_the_joined_table(campaign, named):
     name = "-".join(named)
-    fit(campaign, f"{name}-1", campaign.first, **named)
-    joined = fit(campaign, f"{name}-2", campaign.second, add=str(campaign.at / f"{name}-1"))
+    joined = fit(campaign, f"{name}-2", campaign.second, add=fit_first(campaign, named))
     both = pd.concat([campaign.first, campaign.second])
     whole = fit(campaign, f"{name}-whole", both, **named)
-    bare = fit(campaign, f"{name}-bare", both)
+    bare = fit(campaign, "bare-whole", both)
     for column in ("pkd_predicted", "sigma"):
         np.testing.assert_allclose(joined[column], whole[column], rtol=1e-9)
     assert not np.allclose(joined["pkd_predicted"], bare["pkd_predicted"], rtol=1e-3)
@@ -67,9 +73,8 @@ def test_two_rounds_with_columns_equal_one_fit_of_the_joined_table(campaign, nam
 
 def test_a_third_round_reads_the_columns_of_all(campaign):
     third = campaign.second.iloc[:10]
-    fit(campaign, "three-1", campaign.first, **SCORES)
     second = campaign.second.iloc[10:]
-    fit(campaign, "three-2", second, add=str(campaign.at / "three-1"))
+    fit(campaign, "three-2", second, add=fit_first(campaign, SCORES))
     last = fit(campaign, "three-3", third, add=str(campaign.at / "three-2"))
     both = pd.concat([campaign.first, second, third])
     whole = fit(campaign, "three-whole", both, **SCORES)
@@ -77,8 +82,7 @@ def test_a_third_round_reads_the_columns_of_all(campaign):
 
 
 def test_a_run_keeps_features_categories_and_errors_of_each_measurement(campaign):
-    fit(campaign, "kept", campaign.first, **SCORES)
-    rows = read_measured_rows(campaign.at / "kept", PKD)
+    rows = pd.read_parquet(Path(fit_first(campaign, SCORES)) / "measured.parquet")
     table = campaign.first.reset_index(drop=True).iloc[rows["row"].to_numpy() - 1]
     np.testing.assert_array_equal(rows["feature:ddg"], table["ddg"])
     assert rows["category:lab"].tolist() == table["lab"].tolist()
@@ -88,20 +92,19 @@ def test_a_run_keeps_features_categories_and_errors_of_each_measurement(campaign
 
 @pytest.fixture(scope="module")
 def scored(campaign):
-    fit(campaign, "scored", campaign.first, **SCORES)
-    return str(campaign.at / "scored")
+    return fit_first(campaign, SCORES)
 
 
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        ({"ddg": None}, {}, "no column 'ddg', which the run .*scored has as feature"),
-        ({"lab": None}, {}, "no column 'lab', which the run .*scored has as category"),
-        ({"sd": None}, {}, "no column 'sd', which the run .*scored has as error"),
+        ({"ddg": None}, {}, "no column 'ddg', which the run .*first.* has as feature"),
+        ({"lab": None}, {}, "no column 'lab', which the run .*first.* has as category"),
+        ({"sd": None}, {}, "no column 'sd', which the run .*first.* has as error"),
         ({"ddg": np.inf}, {}, "column ddg: inf .* is not a valid feature"),
         ({"sd": 0.0}, {}, "column sd: 0.0 .* is not a valid error"),
-        ({}, {"features": ("ddg", "w")}, "features ddg,w: the run .*scored has ddg; expected"),
-        ({}, {"weight": "w"}, "weight w: the run .*scored has none; expected"),
+        ({}, {"features": ("ddg", "w")}, "features ddg,w: the run .*first.* has ddg; expected"),
+        ({}, {"weight": "w"}, "weight w: the run .*first.* has none; expected"),
     ],
 )
 def test_rounds_whose_columns_do_not_fit_are_refused(campaign, scored, change, options, words):
@@ -156,7 +159,7 @@ def test_likelihoods_of_the_store_join_the_next_round(tmp_path):
     options = QUICK | {"features": ("ddg", "antibody_loglik"), "antibody_vectors": ("mean",)}
     at = {name: tmp_path / name for name in ("first", "second", "whole")}
     abag.fit(frame[:35], tmp_path / "store", at["first"], **options)
-    assert "feature:antibody_loglik" not in read_measured_rows(at["first"], PKD)
+    assert "feature:antibody_loglik" not in pd.read_parquet(at["first"] / "measured.parquet")
     abag.fit(frame[35:], tmp_path / "store", at["second"], add=str(at["first"]), report=False)
     abag.fit(frame, tmp_path / "store", at["whole"], **options)
     columns = [frame["heavy"].tolist(), None, frame["antigen"].tolist()]
@@ -168,8 +171,8 @@ def test_likelihoods_of_the_store_join_the_next_round(tmp_path):
 
 
 def test_measured_pairs_that_lack_a_column_of_the_run_are_refused(campaign, tmp_path):
-    fit(campaign, "old", campaign.first, **SCORES)
-    path = campaign.at / "old" / "measured.parquet"
+    shutil.copytree(fit_first(campaign, SCORES), tmp_path / "old")
+    path = tmp_path / "old" / "measured.parquet"
     pd.read_parquet(path).drop(columns="feature:ddg").to_parquet(path, index=False)
     with pytest.raises(abag.AbagError, match=r"has no feature 'ddg'; .*Fit it again"):
-        abag.fit(campaign.second, campaign.store, tmp_path / "r", add=str(campaign.at / "old"))
+        abag.fit(campaign.second, campaign.store, tmp_path / "r", add=str(tmp_path / "old"))

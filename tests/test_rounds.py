@@ -6,16 +6,15 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import COMPOSITION
 from invoke import run as run_command
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.core.errors import DamagedFile
-from abag.core.messages import reporting
+from abag import DamagedFile
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
-COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 
 
 def variants(number):
@@ -31,27 +30,36 @@ def variants(number):
     return frame.drop_duplicates("VH").reset_index(drop=True)
 
 
+def fit_first(table, store, run, **options):
+    """Fit the first round of a campaign."""
+    options = {"antigen": ANTIGEN, "head": "one_hot_ridge", "report": False} | options
+    return abag.fit(table, store, run, **options)
+
+
+def add_round(case, run, table, **options):
+    """Fit a round that joins a run of a case, ``r1`` unless `add` names another."""
+    options = {"add": str(case / "r1"), "report": False} | options
+    return abag.fit(table, None, run, **options)
+
+
+def begin_campaign(folder, frame, label, embed_options, **options):
+    """Fit the first round, and let rank choose an order of the others, not measured yet."""
+    frame.head(40).to_csv(folder / "pairs.csv", index=False)
+    frame.iloc[40:].drop(columns=label).to_csv(folder / "others.csv", index=False)
+    abag.embed_table(frame, folder / "store", **embed_options)
+    fit_first(folder / "pairs.csv", folder / "store", folder / "r1", **options)
+    abag.predict(folder / "others.csv", folder / "r1", folder / "scored.csv")
+    chosen = {"run": folder / "r1", "batch": 8, "keep_far": True}
+    abag.rank(folder / "scored.csv", folder / "order.csv", **chosen)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    """Fit the first round; `order.csv` is what rank chose of the others, not measured yet."""
+    """A campaign whose first round is fitted, and whose order is not measured yet."""
     folder = tmp_path_factory.mktemp("campaign")
-    frame = variants(90)
-    frame.head(40).to_csv(folder / "pairs.csv", index=False)
-    frame.iloc[40:].drop(columns="Kd (nM)").to_csv(folder / "others.csv", index=False)
-    with reporting(silent=True):
-        abag.embed_table(frame, folder / "store", antigen=ANTIGEN, **COMPOSITION)
-        abag.fit(
-            folder / "pairs.csv",
-            folder / "store",
-            folder / "r1",
-            antigen=ANTIGEN,
-            head="one_hot_ridge",
-            report=False,
-        )
-        abag.predict(folder / "others.csv", folder / "r1", folder / "scored.csv")
-        options = {"run": folder / "r1", "batch": 8, "keep_far": True}
-        abag.rank(folder / "scored.csv", folder / "order.csv", **options)
-    return folder
+    options = {"antigen": ANTIGEN, **COMPOSITION}
+    return begin_campaign(folder, variants(90), "Kd (nM)", options)
 
 
 def measured(case, name="our result", factor=1.0):
@@ -64,8 +72,7 @@ def measured(case, name="our result", factor=1.0):
 @pytest.fixture(scope="module")
 def second(case):
     measured(case).to_csv(case / "back.csv", index=False)
-    with reporting(silent=True):
-        return abag.fit(case / "back.csv", None, case / "r2", add=str(case / "r1"))
+    return abag.fit(case / "back.csv", None, case / "r2", add=str(case / "r1"))
 
 
 def test_an_order_that_comes_back_starts_the_next_run_with_all_pairs(case, second):
@@ -84,14 +91,7 @@ def test_the_next_run_equals_a_fit_of_both_tables_in_one(case, second, tmp_path)
     back = measured(case, "Kd (nM)")[["clone", "VH", "VL", "Kd (nM)"]]
     both = pd.concat([pd.read_csv(case / "pairs.csv"), back])
     both.to_csv(tmp_path / "both.csv", index=False)
-    whole = abag.fit(
-        tmp_path / "both.csv",
-        case / "store",
-        tmp_path / "run",
-        antigen=ANTIGEN,
-        head="one_hot_ridge",
-        report=False,
-    )
+    whole = fit_first(tmp_path / "both.csv", case / "store", tmp_path / "run")
     for regime, other in zip(second["regimes"], whole["regimes"], strict=True):
         assert regime["rmse"] == pytest.approx(other["rmse"], rel=1e-6)
 
@@ -110,7 +110,7 @@ def test_each_round_says_what_it_brought_and_what_was_promised(case, second):
 
 def test_a_header_with_another_unit_is_read_in_that_unit(case, tmp_path):
     measured(case, "KD (M)", factor=1e-9).to_csv(tmp_path / "back.csv", index=False)
-    abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), report=False)
+    add_round(case, tmp_path / "r2", tmp_path / "back.csv")
     pairs = pd.read_parquet(tmp_path / "r2" / "pairs.parquet")
     assert pairs.loc[pairs["round"] == 1, "pkd"].between(6, 9).all()
 
@@ -142,29 +142,16 @@ def test_rounds_that_contradict_each_other_are_listed_and_nothing_is_written(
         text = "row 4: 'clone-3' is another antibody in round 0"
     back.to_csv(tmp_path / "back.csv", index=False)
     with pytest.raises(abag.AbagError, match=text):
-        abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
+        add_round(case, tmp_path / "r2", tmp_path / "back.csv")
     assert not (tmp_path / "r2").exists()
 
 
 def test_a_name_of_many_variants_is_of_their_parent_and_contradicts_nothing(case, tmp_path):
     pairs = pd.read_csv(case / "pairs.csv").assign(clone="trastuzumab")
     pairs.to_csv(tmp_path / "pairs.csv", index=False)
-    abag.fit(
-        tmp_path / "pairs.csv",
-        case / "store",
-        tmp_path / "r1",
-        antigen=ANTIGEN,
-        head="one_hot_ridge",
-        report=False,
-    )
-    measured(case).assign(clone="trastuzumab").to_csv(tmp_path / "back.csv", index=False)
-    summary = abag.fit(
-        tmp_path / "back.csv",
-        case / "store",
-        tmp_path / "r2",
-        add=str(tmp_path / "r1"),
-        report=False,
-    )
+    fit_first(tmp_path / "pairs.csv", case / "store", tmp_path / "r1")
+    back = measured(case).assign(clone="trastuzumab")
+    summary = add_round(tmp_path, tmp_path / "r2", back)
     assert summary["data"]["pairs"] == 48
 
 
@@ -173,11 +160,9 @@ def test_rows_without_results_are_skipped_if_asked_and_listed(case, tmp_path):
     back.loc[1, "our result"] = np.nan
     back.to_csv(tmp_path / "back.csv", index=False)
     with pytest.raises(abag.AbagError, match="row 3"):
-        abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
-    options = {"bad_rows": "skip", "skipped": tmp_path / "skipped.csv", "report": False}
-    summary = abag.fit(
-        tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), **options
-    )
+        add_round(case, tmp_path / "r2", tmp_path / "back.csv")
+    options = {"bad_rows": "skip", "skipped": tmp_path / "skipped.csv"}
+    summary = add_round(case, tmp_path / "r2", tmp_path / "back.csv", **options)
     assert [entry["pairs"] for entry in summary["rounds"]] == [40, 7]
     assert len(pd.read_csv(tmp_path / "skipped.csv")) == 1
 
@@ -197,8 +182,7 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     order = measured(case)
     some = order.iloc[[1, 4, 6]]
     some.to_csv(tmp_path / "some.csv", index=False)
-    options = {"add": str(case / "r1"), "report": False}
-    entry = abag.fit(tmp_path / "some.csv", None, tmp_path / "r2", **options)["rounds"][1]
+    entry = add_round(case, tmp_path / "r2", tmp_path / "some.csv")["rounds"][1]
     rng = np.random.default_rng(1)
     common = rng.standard_normal((100_000, 1))
     individual = rng.standard_normal((100_000, 3))
@@ -207,7 +191,7 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     assert entry["expected_best"] == pytest.approx((mean + sigma * error).max(1).mean(), abs=0.02)
     forged = order.assign(expected_best=np.inf)
     forged.to_csv(tmp_path / "forged.csv", index=False)
-    entry = abag.fit(tmp_path / "forged.csv", None, tmp_path / "r3", **options)["rounds"][1]
+    entry = add_round(case, tmp_path / "r3", tmp_path / "forged.csv")["rounds"][1]
     assert entry["expected_best"] is None
 
 
@@ -218,7 +202,7 @@ def test_numbers_that_could_be_pkd_as_well_are_said_if_no_header_decides(
     order = measured(case, name)
     order[name] = np.linspace(7.5, 9.1, len(order))
     order.to_csv(tmp_path / "back.csv", index=False)
-    abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"), report=False)
+    add_round(case, tmp_path / "r2", tmp_path / "back.csv")
     line = "column 'our result' states no unit, and all its numbers could be pKd as well"
     assert any(line in text for text in said) == (name == "our result")
 
@@ -257,13 +241,13 @@ def test_numbers_of_rows_may_begin_anew_in_each_table(case, tmp_path):
     back = measured(case)
     back["id"] = range(len(back))
     back.to_csv(tmp_path / "back.csv", index=False)
-    summary = abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
+    summary = add_round(case, tmp_path / "r2", tmp_path / "back.csv")
     assert summary["data"]["pairs"] == 48
 
 
 def test_an_order_without_results_is_refused_in_one_line(case, tmp_path):
     with pytest.raises(abag.AbagError, match=r"order\.csv: no column for pkd"):
-        abag.fit(case / "order.csv", None, tmp_path / "r2", add=str(case / "r1"))
+        add_round(case, tmp_path / "r2", case / "order.csv")
     assert not (tmp_path / "r2").exists()
 
 
@@ -299,22 +283,8 @@ def retention(tmp_path_factory):
     folder = tmp_path_factory.mktemp("retention")
     frame = variants(90).rename(columns={"Kd (nM)": "HIC RT (min)"})
     frame["HIC RT (min)"] = np.log10(frame["HIC RT (min)"]) + 10
-    frame.head(40).to_csv(folder / "pairs.csv", index=False)
-    frame.iloc[40:].drop(columns="HIC RT (min)").to_csv(folder / "others.csv", index=False)
-    with reporting(silent=True):
-        abag.embed_table(frame, folder / "store", no_antigen=True, antibody_encoder="composition")
-        abag.fit(
-            folder / "pairs.csv",
-            folder / "store",
-            folder / "r1",
-            no_antigen=True,
-            head="one_hot_ridge",
-            report=False,
-        )
-        abag.predict(folder / "others.csv", folder / "r1", folder / "scored.csv")
-        abag.rank(
-            folder / "scored.csv", folder / "order.csv", run=folder / "r1", batch=8, keep_far=True
-        )
+    options = {"no_antigen": True, "antibody_encoder": "composition"}
+    begin_campaign(folder, frame, "HIC RT (min)", options, antigen=None, no_antigen=True)
     order = pd.read_csv(folder / "order.csv")
     order["our result"] = frame.set_index("clone")["HIC RT (min)"].loc[order["clone"]].to_numpy()
     order.to_csv(folder / "back.csv", index=False)
@@ -360,26 +330,19 @@ def test_contradictions_of_such_a_run_are_told_in_its_unit(retention, tmp_path):
     pairs.loc[0, "HIC RT (min)"] += 9
     pairs.to_csv(tmp_path / "back.csv", index=False)
     with pytest.raises(abag.AbagError, match=r"row 2: HIC RT \(min\) .* in round 0 .* at most"):
-        abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(retention / "r1"))
+        add_round(retention, tmp_path / "r2", tmp_path / "back.csv")
     assert not (tmp_path / "r2").exists()
 
 
 def test_results_that_lack_a_column_of_the_run_are_refused(case, tmp_path):
     table = pd.read_csv(case / "pairs.csv")
     table["stability"] = np.random.default_rng(0).normal(size=len(table))
-    abag.fit(
-        table,
-        case / "store",
-        tmp_path / "r1",
-        antigen=ANTIGEN,
-        head="ridge",
-        features=["stability"],
-        report=False,
-    )
+    options = {"head": "ridge", "features": ["stability"]}
+    fit_first(table, case / "store", tmp_path / "r1", **options)
     with pytest.raises(
         abag.AbagError, match=r"no column 'stability', which the run .* has as feature"
     ):
-        abag.fit(measured(case), None, tmp_path / "r2", add=str(tmp_path / "r1"))
+        add_round(tmp_path, tmp_path / "r2", measured(case))
     assert not (tmp_path / "r2").exists()
 
 
@@ -389,15 +352,8 @@ def test_results_that_say_no_binding_are_bounds_where_their_concentration_is_giv
     back.loc[3, "KD (nM)"] = "n.d."
     back.to_csv(tmp_path / "back.csv", index=False)
     with pytest.raises(abag.AbagError, match=r"row 5, column .KD \(nM\).: .n\.d\.. is not a valid"):
-        abag.fit(tmp_path / "back.csv", None, tmp_path / "r2", add=str(case / "r1"))
-    abag.fit(
-        tmp_path / "back.csv",
-        None,
-        tmp_path / "r2",
-        add=str(case / "r1"),
-        no_binding=10_000,
-        report=False,
-    )
+        add_round(case, tmp_path / "r2", tmp_path / "back.csv")
+    add_round(case, tmp_path / "r2", tmp_path / "back.csv", no_binding=10_000)
     kept = pd.read_parquet(tmp_path / "r2" / "measured.parquet")
     (bound,) = kept[kept["censored"] != ""].to_dict("records")
     assert (bound["pkd"], bound["censored"], bound["row"]) == (pytest.approx(5), ">", 5)

@@ -14,18 +14,16 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from chunks import set_sizes
 from drawn import COMPOSITION, predicting_the_mean
 from faults import raising
 from invoke import run
 from trastuzumab import CH1, HEAVY, LIGHT
 
 import abag
-from abag.core.errors import AbagError, MissingVectors, OptionError, PredictionError
+from abag import AbagError, MissingVectors, OptionError, OutputError, PredictionError
 from abag.embed.sequences.domains import locate_positions
-from abag.head.design import heat_map, mutant_scores
 from abag.head.design.scan import describe_scan
-from abag.head.design.scan import scan as scan_mutants
-from abag.head.models.gaussian_process import GaussianProcess
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
@@ -67,7 +65,8 @@ def run_scan(case, out, run="ensemble", **options):
     if "parents" not in options:
         options = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN} | options
     said = []
-    summary = abag.scan(case.runs[run], out, say=said.append, **options)
+    predictor = case.runs[run] if isinstance(run, str) else run
+    summary = abag.scan(predictor, out, say=said.append, **options)
     frame = pd.read_csv(out, dtype={"position": str}, keep_default_na=False)
     frame["pkd_measured"] = pd.to_numeric(frame["pkd_measured"])
     return summary, frame, said
@@ -130,7 +129,7 @@ def test_a_scan_equals_a_plain_enumeration_and_predict(case, tmp_path, run):
 
 def test_every_format_and_batch_size_gives_the_same_rows(case, tmp_path, monkeypatch):
     _, whole, _ = run_scan(case, tmp_path / "a.csv", region="cdrh3", pairs_of=3)
-    monkeypatch.setattr(mutant_scores, "BATCH", 7)
+    set_sizes(monkeypatch, scanned_mutants=7)
     asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "region": "cdrh3", "pairs_of": 3}
     abag.scan(case.runs["ensemble"], tmp_path / "b.parquet", **asked)
     batched = pd.read_parquet(tmp_path / "b.parquet")
@@ -211,20 +210,19 @@ def test_the_residues_of_an_antigen_are_scanned_by_their_number(case, tmp_path):
     assert table["antigen"].tolist() == ["MKW" + ANTIGEN[3:]]
 
 
-def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path, monkeypatch):
-    # the folds of this small table may leave the posterior no part in sigma: look at it alone
-    monkeypatch.setattr(mutant_scores, "has_difference_sigma", lambda _predictor: True)
-    monkeypatch.setattr(mutant_scores, "spreads", lambda _predictor, used: np.ones(len(used)))
-    _, table, _ = run_scan(case, tmp_path / "a.csv", "gp", region="cdrh3")
+def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path):
     predictor = abag.load_predictor(case.runs["gp"])
+    # the folds of this small table may leave the posterior no part in sigma: look at it alone
+    regimes = {name: replace(used, spread=1.0) for name, used in predictor.regimes.items()}
+    predictor = replace(predictor, regimes=regimes)
+    _, table, _ = run_scan(case, tmp_path / "a.csv", predictor, region="cdrh3")
     store = abag.open_store(case.at / "store")
     antibody = store.vectors(
         "antibody", [(h, LIGHT) for h in [HEAVY, *table["heavy"]]], pooling="mean"
     )
     antigen = store.vectors("antigen", [ANTIGEN], pooling="mean")
     variances = []
-    models = [model for part in predictor.parts for model in part.models]
-    processes = [model for model in models if isinstance(model, GaussianProcess)]
+    processes = [model for part in predictor.parts if part.name == "gp" for model in part.models]
     assert processes
     for process in processes:
         prior, between = plain_kernels(process, antibody, antigen)
@@ -333,14 +331,14 @@ def test_new_sequences_are_encoded_once(case, tmp_path):
 def test_chains_are_cut_to_the_region_of_the_run(case, tmp_path):
     predictor = replace(abag.load_predictor(case.runs["ensemble"]), antibody_region="fv")
     asked = {"heavy": HEAVY + CH1, "light": LIGHT, "antigen": ANTIGEN, "region": "cdrh3"}
-    scan_mutants(predictor, tmp_path / "a.csv", **asked)
+    abag.scan(predictor, tmp_path / "a.csv", **asked)
     assert set(pd.read_csv(tmp_path / "a.csv")["heavy"].str.len()) == {len(HEAVY)}
 
 
 def test_a_shared_predictor_needs_a_store(case, tmp_path):
     shutil.copytree(case.runs["ensemble"] / "predictor", tmp_path / "shared")
     asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "positions": "H107"}
-    with pytest.raises(MissingVectors, match="Give store DIR"):
+    with pytest.raises(MissingVectors, match="Give store=DIR"):
         abag.scan(tmp_path / "shared", tmp_path / "a.csv", **asked)
     assert not (tmp_path / "a.csv").exists()
     abag.scan(tmp_path / "shared", tmp_path / "v1.2.csv.gz", store=tmp_path / "s", **asked)
@@ -394,14 +392,14 @@ def test_bad_input_is_one_line_and_nothing_is_written_or_encoded(
 def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
     options = {"region": "cdrh3", "mutate_to": "A"}
     (tmp_path / "a.html").write_text("mine")
-    with pytest.raises(PredictionError, match=r"a\.html: already exists"):
+    with pytest.raises(OutputError, match=r"a\.html: already exists"):
         run_scan(case, tmp_path / "a.csv", **options)
     assert (tmp_path / "a.html").read_text() == "mine"
     assert not (tmp_path / "a.csv").exists()
     run_scan(case, tmp_path / "a.csv", force=True, **options)
     assert "<!doctype html>" in (tmp_path / "a.html").read_text()
     parents_table(tmp_path)
-    with pytest.raises(PredictionError, match="also the input table"):
+    with pytest.raises(OutputError, match="also the input table"):
         abag.scan(
             case.runs["ensemble"],
             tmp_path / "parents.csv",
@@ -476,7 +474,7 @@ def test_the_page_has_the_numbers_of_the_table_and_loads_nothing(case, tmp_path)
 
 
 def test_a_large_scan_shows_its_first_parents_and_says_so(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(heat_map, "MAX_CELLS", 300)
+    set_sizes(monkeypatch, map_cells=300)
     parents_table(tmp_path)
     run_scan(case, tmp_path / "a.csv", parents=tmp_path / "parents.csv", region="cdrh3")
     html = (tmp_path / "a.html").read_text()

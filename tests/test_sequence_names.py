@@ -4,12 +4,10 @@ import gzip
 
 import pandas as pd
 import pytest
+from reading import demo_table, read_chunks, read_sequences
 
 import abag
-from abag.core.errors import ColumnError, TableError
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.demo import demo_table
+from abag import ColumnError, TableError
 from tests.trastuzumab import HEAVY, LIGHT
 
 ANTIGENS = {
@@ -46,7 +44,7 @@ def test_names_on_both_sides_are_read_as_their_sequences(tmp_path, name):
     table = pd.DataFrame(
         {"mAb": ["tras", "mut", "Tras"], "strain": ["HER2 ECD", "HIV-1 gp120", "HIV-1 gp120"]}
     )
-    read = read_pairs(table, TableOptions(sequences=(antibodies, str(tmp_path / "ag.xlsx"))))
+    read = read_sequences(table, sequences=(antibodies, str(tmp_path / "ag.xlsx")))
     assert chains_of(read, "antibody") == [(HEAVY, LIGHT), (OTHER_HEAVY, ""), (HEAVY, LIGHT)]
     expected = [ANTIGENS["HER2 ECD"], ANTIGENS["HIV-1 gp120"], ANTIGENS["HIV-1 gp120"]]
     assert chains_of(read, "antigen") == [(text,) for text in expected]
@@ -60,7 +58,7 @@ def test_a_table_of_name_heavy_light_names_antibodies_in_any_column(tmp_path, co
         tmp_path / "ab.csv", index=False
     )
     table = pd.DataFrame({column: [2, 1], "antigen": [*ANTIGENS.values()], "n": [7, 8]})
-    read = read_pairs(table, TableOptions(sequences=(str(tmp_path / "ab.csv"),)))
+    read = read_sequences(table, sequences=(str(tmp_path / "ab.csv"),))
     assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, LIGHT)]
 
 
@@ -68,7 +66,7 @@ def test_a_table_with_a_row_per_chain_names_antibodies(tmp_path):
     rows = [("a", "H", HEAVY), ("a", "L", LIGHT), ("b", "heavy", OTHER_HEAVY)]
     pd.DataFrame(rows, columns=["name", "chain", "sequence"]).to_csv(tmp_path / "c.csv")
     table = pd.DataFrame({"clone": ["b", "a"], "antigen": [*ANTIGENS.values()]})
-    read = read_pairs(table, TableOptions(sequences=(str(tmp_path / "c.csv"),)))
+    read = read_sequences(table, sequences=(str(tmp_path / "c.csv"),))
     assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, LIGHT)]
 
 
@@ -77,34 +75,33 @@ def test_records_of_a_database_are_found_by_accession_and_entry_name(tmp_path):
     table = pd.DataFrame(
         {"heavy": [HEAVY] * 3, "antigen": ["P04626", "ERBB2_HUMAN", "sp|P04626|ERBB2_HUMAN"]}
     )
-    read = read_pairs(table, TableOptions(sequences=(path,)))
+    read = read_sequences(table, sequences=(path,))
     assert chains_of(read, "antigen") == [(ANTIGENS["HER2 ECD"],)] * 3
 
 
 def test_names_without_a_sequence_are_bad_rows_and_peptides_are_no_names(tmp_path):
     path = antibody_fasta(tmp_path / "a.fasta")
     table = pd.DataFrame({"clone": ["tras", "tra", "ACE"], "antigen": [ANTIGENS["HER2 ECD"]] * 3})
-    options = TableOptions(sequences=(path,))
+    options = {"sequences": (path,)}
     with pytest.raises(abag.AbagError, match="2 rows are bad") as caught:
-        read_pairs(table, options)
+        abag.plan(table, **options)
     # ACE consists of residues, and is no sequence in a column of names
     assert "row 2, column 'clone': 'tra' has no sequence in a.fasta (did you mean 'tras'?)" in str(
         caught.value
     )
     assert "row 3, column 'clone': 'ACE' has no sequence" in str(caught.value)
-    read = read_pairs(table, TableOptions(sequences=(path,), bad_rows="skip"))
-    assert read.notes[-1].startswith("2 bad rows skipped (name without a sequence: 2 rows")
+    planned = abag.plan(table, sequences=(path,), bad_rows="skip")
+    assert planned["notes"][-1].startswith("2 bad rows skipped (name without a sequence: 2 rows")
 
 
-def test_chunks_are_read_by_what_the_first_decided(tmp_path, monkeypatch):
-    monkeypatch.setattr("abag.embed.sequences.tables.CHUNK_ROWS", 2)
+def test_chunks_are_read_by_what_the_first_decided(tmp_path):
     path = antibody_fasta(tmp_path / "a.fasta")
     names = ["tras", "tras", "unknown", "unknown", "tras"]
     table = pd.DataFrame({"clone": names, "antigen": [ANTIGENS["HER2 ECD"]] * 5})
     table.to_csv(tmp_path / "t.csv", index=False)
-    options = TableOptions(sequences=(path,), bad_rows="skip")
-    chunks = [*read_pair_chunks(tmp_path / "t.csv", options)]
-    assert sum(len(chunk.frame) for chunk in chunks) == 3
+    options = {"sequences": (path,), "bad_rows": "skip"}
+    chunks = [*read_chunks(tmp_path / "t.csv", rows=2, **options)]
+    assert [len(chunk.frame) for chunk in chunks] == [2, 0, 1]
     assert [p for chunk in chunks for p in chunk.positions.tolist()] == [0, 1, 4]
 
 
@@ -119,7 +116,7 @@ def test_a_name_with_two_sequences_is_refused_with_both_places(tmp_path, suffix)
         places = "'VEGF' at a.fasta record 1 and a.fasta record 3"
     table = pd.DataFrame({"heavy": [HEAVY], "antigen": ["VEGF"]})
     with pytest.raises(TableError, match="a name has different sequences") as caught:
-        read_pairs(table, TableOptions(sequences=(str(tmp_path / f"a{suffix}"),)))
+        abag.plan(table, sequences=(str(tmp_path / f"a{suffix}"),))
     assert places in str(caught.value)
 
 
@@ -127,7 +124,7 @@ def test_the_same_sequence_twice_is_no_conflict(tmp_path):
     text = ANTIGENS["HER2 ECD"]
     path = write_fasta(tmp_path / "a.fasta", [("VEGF", text), ("VEGF", text.lower())])
     table = pd.DataFrame({"heavy": [HEAVY], "antigen": ["VEGF"]})
-    assert chains_of(read_pairs(table, TableOptions(sequences=(path,))), "antigen") == [(text,)]
+    assert chains_of(read_sequences(table, sequences=(path,)), "antigen") == [(text,)]
 
 
 def test_a_first_word_of_two_records_stands_for_none_of_them(tmp_path):
@@ -135,33 +132,33 @@ def test_a_first_word_of_two_records_stands_for_none_of_them(tmp_path):
     path = write_fasta(tmp_path / "a.fasta", records)
     table = pd.DataFrame({"heavy": [HEAVY] * 2, "antigen": ["VEGF", "VEGF mouse"]})
     with pytest.raises(abag.AbagError, match="'VEGF' may be 'VEGF human'"):
-        read_pairs(table, TableOptions(sequences=(path,)))
+        abag.plan(table, sequences=(path,))
 
 
 def test_sequences_that_no_column_names_are_refused(tmp_path):
     path = antibody_fasta(tmp_path / "a.fasta")
     table = pd.DataFrame({"clone": ["x"], "antigen": [ANTIGENS["HER2 ECD"]]})
     with pytest.raises(ColumnError, match="no column holds names of --sequences"):
-        read_pairs(table, TableOptions(sequences=(path,)))
+        read_sequences(table, sequences=(path,))
     # a table of measured pairs may have the sequences that another one names
     table = table.assign(heavy=HEAVY)
-    notes = read_pairs(table, TableOptions(sequences=(path,))).notes
+    notes = abag.plan(table, sequences=(path,))["notes"]
     assert "--sequences a.fasta is not used: the columns hold sequences" in notes
 
 
 def test_a_table_of_names_alone_proposes_the_option(tmp_path):
     table = pd.DataFrame({"antibody": ["mAb-1", "mAb-2"], "antigen": ["HER2 ECD"] * 2})
     with pytest.raises(ColumnError, match="--sequences FILE"):
-        read_pairs(table)
+        read_sequences(table)
 
 
 def test_one_antigen_may_come_from_a_file(tmp_path):
     path = write_fasta(tmp_path / "her2.fasta", [("HER2 ECD", ANTIGENS["HER2 ECD"])])
-    read = read_pairs(pd.DataFrame({"heavy": [HEAVY]}), TableOptions(antigen=path))
+    read = read_sequences(pd.DataFrame({"heavy": [HEAVY]}), antigen=path)
     assert chains_of(read, "antigen") == [(ANTIGENS["HER2 ECD"],)]
     two = write_fasta(tmp_path / "two.fasta", [*ANTIGENS.items()])
     with pytest.raises(TableError, match="holds 2 sequences"):
-        read_pairs(pd.DataFrame({"heavy": [HEAVY]}), TableOptions(antigen=two))
+        abag.plan(pd.DataFrame({"heavy": [HEAVY]}), antigen=two)
 
 
 def test_a_run_of_names_is_continued_when_the_files_have_moved(tmp_path):

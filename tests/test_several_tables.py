@@ -5,14 +5,10 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from reading import demo_table, read_chunks, read_labels, read_sequences
 
 import abag
-from abag.core.errors import LabelError, TableError
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import label_pairs
+from abag import LabelError, TableError
 from tests.invoke import PLAIN_ENCODERS, one_line, run
 
 PAIRS = demo_table().head(90)
@@ -33,8 +29,8 @@ def files(tmp_path):
 
 
 def test_rows_and_sequences_are_those_of_one_table_with_all_rows(files):
-    read = read_pairs(files)
-    whole = read_pairs(BOTH)
+    read = read_sequences(files)
+    whole = read_sequences(BOTH)
     for kind in ("antibody", "antigen"):
         assert texts(read, kind) == texts(whole, kind)
         assert set(read.sequences[kind].chains) == set(whole.sequences[kind].chains)
@@ -44,15 +40,15 @@ def test_rows_and_sequences_are_those_of_one_table_with_all_rows(files):
     assert read.frame["round"].isna().tolist() == [True] * 50 + [False] * 45
     assert read.row_numbers.tolist() == [*range(2, 52), *range(2, 47)]
     assert read.positions.tolist() == [*range(95)]
-    notes = " ".join(read.notes)
+    notes = " ".join(abag.plan(files)["notes"])
     assert "b.txt: columns are read as those of the others: 'VH' as 'heavy'" in notes
 
 
-def test_chunks_of_several_tables_are_their_rows(files, monkeypatch):
-    monkeypatch.setattr("abag.embed.sequences.tables.CHUNK_ROWS", 20)
-    chunks = [*read_pair_chunks(files, TableOptions(), as_written=True)]
+def test_chunks_of_several_tables_are_their_rows(files):
+    chunks = [*read_chunks(files, rows=20, as_written=True)]
+    assert [len(chunk.frame) for chunk in chunks] == [20, 20, 10, 20, 20, 5]
     assert [text for chunk in chunks for text in texts(chunk, "antibody")] == texts(
-        read_pairs(BOTH), "antibody"
+        read_sequences(BOTH), "antibody"
     )
     assert [at for chunk in chunks for at in chunk.positions.tolist()] == [*range(95)]
     assert {tuple(chunk.frame.columns) for chunk in chunks} == {
@@ -61,17 +57,17 @@ def test_chunks_of_several_tables_are_their_rows(files, monkeypatch):
 
 
 def test_the_first_rows_of_several_tables(files):
-    read = read_pairs(files, TableOptions(limit=60))
+    read = read_sequences(files, limit=60)
     assert read.frame["id"].tolist() == BOTH["id"].head(60).tolist()
 
 
 def test_replicates_across_tables_are_joined_as_those_within_one(tmp_path, files):
     shifted = SECOND.assign(pKd=SECOND["pKd"] + 0.5)
     shifted.to_csv(tmp_path / "b.csv", index=False)
-    read = label_pairs(read_pairs([files[0], tmp_path / "b.csv"]))
+    read = read_labels([files[0], tmp_path / "b.csv"])
     usual = {"VH": "heavy", "VL": "light", "ag_seq": "antigen"}
     whole = pd.concat([FIRST, shifted.rename(columns=usual)])
-    expected = label_pairs(read_pairs(whole.reset_index(drop=True)))
+    expected = read_labels(whole.reset_index(drop=True))
     assert read.counts == expected.counts
     assert read.counts["replicate_rows"] == 5
     np.testing.assert_array_equal(read.pkd, expected.pkd)
@@ -80,8 +76,8 @@ def test_replicates_across_tables_are_joined_as_those_within_one(tmp_path, files
 
 def test_labels_of_one_unit_with_other_names_are_one_column(tmp_path, files):
     SECOND.rename(columns={"pKd": "pKd (SPR)"}).to_csv(tmp_path / "c.csv", index=False)
-    read = label_pairs(read_pairs([files[0], tmp_path / "c.csv"]))
-    expected = label_pairs(read_pairs(BOTH))
+    read = read_labels([files[0], tmp_path / "c.csv"])
+    expected = read_labels(BOTH)
     np.testing.assert_array_equal(read.pkd, expected.pkd)
     assert "c.csv: label 'pKd (SPR)' is read as 'pKd'" in read.table.notes
 
@@ -93,7 +89,7 @@ def test_labels_of_different_quantities_are_refused(tmp_path):
     with pytest.raises(
         LabelError, match=r"different quantities: 'Tm \(C\)' of tm.csv as Tm \(C\); "
     ):
-        label_pairs(read_pairs(tables))
+        read_labels(tables)
 
 
 def test_kd_and_ic50_of_two_tables_are_not_one_label(tmp_path):
@@ -103,14 +99,14 @@ def test_kd_and_ic50_of_two_tables_are_not_one_label(tmp_path):
     with pytest.raises(
         LabelError, match=r"'Kd \(nM\)' of kd.csv as pKd; 'IC50 \(nM\)' of .* as pIC50"
     ):
-        label_pairs(read_pairs([tmp_path / "kd.csv", tmp_path / "ic50.csv"]))
+        read_labels([tmp_path / "kd.csv", tmp_path / "ic50.csv"])
 
 
 def test_labels_in_different_units_are_refused(tmp_path, files):
     nanomolar = SECOND.assign(**{"KD (nM)": 10 ** (9 - SECOND["pKd"])}).drop(columns="pKd")
     nanomolar.to_csv(tmp_path / "nm.csv", index=False)
     with pytest.raises(LabelError, match="the labels are in different units") as caught:
-        label_pairs(read_pairs([files[0], tmp_path / "nm.csv"]))
+        read_labels([files[0], tmp_path / "nm.csv"])
     assert "'pKd' of a.csv as pkd; 'KD (nM)' of nm.csv as kd_nm" in str(caught.value)
 
 
@@ -120,7 +116,7 @@ def test_a_table_whose_values_are_of_another_unit_is_refused_by_its_name(tmp_pat
         FIRST.drop(columns="pKd").assign(Kd=kd).to_csv(tmp_path / name, index=False)
     tables = [tmp_path / "nm.csv", tmp_path / "m.csv"]
     with pytest.raises(LabelError, match=r"^m\.csv: column Kd"):
-        label_pairs(read_pairs(tables), LabelOptions(label="kd_nm"))
+        read_labels(tables, label="kd_nm")
 
 
 def test_bad_rows_are_listed_with_their_table(tmp_path, files):
@@ -139,9 +135,9 @@ def test_bad_rows_are_listed_with_their_table(tmp_path, files):
 def test_columns_that_would_be_mixed_up_are_refused(tmp_path, files):
     SECOND.assign(heavy="x").to_csv(tmp_path / "e.csv", index=False)
     with pytest.raises(abag.AbagError, match=r"^e\.csv"):
-        read_pairs([files[0], tmp_path / "e.csv"])
+        abag.plan([files[0], tmp_path / "e.csv"])
     with pytest.raises(TableError, match="is given twice"):
-        read_pairs([files[0], files[0]])
+        abag.plan([files[0], files[0]])
 
 
 def test_commands_read_several_tables(tmp_path, files):

@@ -5,12 +5,10 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from reading import demo_table, read_sequences, read_table, read_table_chunks
 
-from abag.core.errors import ColumnError, TableError
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import FileOptions
-from abag.embed.sequences.tables import read_table, read_table_chunks
-from abag.head.data.demo import demo_table
+import abag
+from abag import ColumnError, TableError
 from tests.invoke import one_line, run
 
 TABLE = demo_table().head(40).assign(n=range(40), note=["", "NA", "a,b", "é"] * 10)
@@ -57,7 +55,7 @@ def test_lines_may_lack_names_and_numbers_stay_as_they_are_written(tmp_path):
 def test_what_is_no_json_lines_file_is_refused_in_one_line(tmp_path, text, words):
     (tmp_path / "a.jsonl").write_text(text)
     with pytest.raises(TableError) as caught:
-        read_table(tmp_path / "a.jsonl")
+        abag.plan(tmp_path / "a.jsonl")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -71,7 +69,7 @@ def test_lists_in_columns_that_are_passed_on_stay_json(tmp_path):
 def test_fasta_in_a_text_file_is_named(tmp_path):
     (tmp_path / "a.txt").write_text(">ab1\nEVQL\n")
     with pytest.raises(TableError, match="it is FASTA"):
-        read_table(tmp_path / "a.txt")
+        abag.plan(tmp_path / "a.txt")
 
 
 def test_a_sheet_is_chosen_by_its_name(tmp_path):
@@ -83,7 +81,7 @@ def test_a_sheet_is_chosen_by_its_name(tmp_path):
         merged.to_excel(book, sheet_name="legend", index=False)
         book.sheets["legend"].merge_cells("A1:B1")
     for name, rows in (("Table S2", TABLE.tail(5)), ("fig. 1", TABLE.head(3))):
-        read = read_table(path, files=FileOptions(sheet=name))
+        read = read_sequences(path, sheet=name)
         assert read.frame["id"].tolist() == rows["id"].tolist()
     assert "rows" in json.loads(run("plan", path, "--sheet", "Table S2", "--json").stdout)
     text = one_line("plan", path, "--sheet", "S2")
@@ -103,12 +101,12 @@ def test_several_sheets_with_values_name_the_option_with_a_name(tmp_path):
 def test_a_long_list_of_columns_follows_the_advice():
     table = pd.DataFrame(np.zeros((2, 80)), columns=[f"col{n}" for n in range(80)])
     with pytest.raises(ColumnError) as caught:
-        read_pairs(table)
+        read_sequences(table)
     text = str(caught.value)
     assert text.index("--column heavy=NAME") < text.index("Found 'col0'")
     assert text.endswith("'col11' and 68 more.")
     with pytest.raises(ColumnError, match="Did you mean 'col7'") as caught:
-        read_table(table, columns={"heavy": "Col7"})
+        abag.plan(table, columns={"heavy": "Col7"})
     assert len(str(caught.value)) < 400
 
 

@@ -18,11 +18,9 @@ import oracle_files
 import pytest
 from marks import in_ci
 from oracle_commands import Commands
+from reading import read_chunks, read_labels, read_sequences
 
-from abag.core.errors import AbagError
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.labels import LabelOptions, label_pairs
+from abag import AbagError
 
 COMMANDS_EVERY = 40
 """Of so many files, one is given to the commands."""
@@ -37,17 +35,19 @@ def found_in(table, kinds):
     return list(zip(*columns, strict=True))
 
 
-def check_sequences(path, options, truth, antigens):
+def check_sequences(path, bad_rows, truth, antigens):
     """Compare every reader of sequences with the oracle; return which of them accepted the file."""
     outcomes = []
     for kinds, read in {
         ("antibody", "antigen"): [
-            lambda: [read_pairs(path, options)],
-            lambda: read_pair_chunks(path, options),
-            lambda: read_pair_chunks(path, options, as_written=True),
+            lambda: [read_sequences(path, bad_rows=bad_rows)],
+            lambda: read_chunks(path, bad_rows=bad_rows),
+            lambda: read_chunks(path, bad_rows=bad_rows, as_written=True),
         ],
-        ("antibody",): [lambda: [read_pairs(path, options, kinds=("antibody",), as_written=True)]],
-        ("antigen",): [lambda: [read_pairs(path, options, kinds=("antigen",))]],
+        ("antibody",): [
+            lambda: [read_sequences(path, bad_rows=bad_rows, kinds=("antibody",), as_written=True)]
+        ],
+        ("antigen",): [lambda: [read_sequences(path, bad_rows=bad_rows, kinds=("antigen",))]],
     }.items():
         want = None
         rows = antigens if kinds == ("antigen",) else truth
@@ -55,7 +55,7 @@ def check_sequences(path, options, truth, antigens):
             columns = [("antibody", "antigen").index(kind) for kind in kinds]
             of_row = [tuple(row[column] for column in columns) for row in rows]
             good = [chains for chains in of_row if None not in chains]
-            is_read = good and (options.bad_rows == "skip" or len(good) == len(of_row))
+            is_read = good and (bad_rows == "skip" or len(good) == len(of_row))
             want = good if is_read else None
         for reader in read:
             refused = ""
@@ -71,11 +71,11 @@ def check_sequences(path, options, truth, antigens):
     return outcomes
 
 
-def labelled_rows(truth, options):
+def labelled_rows(truth, bad_rows):
     """Return the rows that can train a head; None if fit has to refuse the table."""
     usable = [row for row in truth or () if None not in row[:2]]
     want = [row for row in usable if row[2] is not None]
-    return want if want and (options.bad_rows == "skip" or len(want) == len(truth)) else None
+    return want if want and (bad_rows == "skip" or len(want) == len(truth)) else None
 
 
 def has_usual_labels(truth):
@@ -83,12 +83,10 @@ def has_usual_labels(truth):
     return all(row[2] is None or 4 < row[2] < 12 for row in truth or ())
 
 
-def check_labels(path, options, want):
+def check_labels(path, bad_rows, want):
     """Compare the labels of plan, fit, sweep, evaluate and adapt."""
     try:
-        labels = label_pairs(
-            read_pairs(path, options), LabelOptions(bad_rows=options.bad_rows, replicates="keep")
-        )
+        labels = read_labels(path, bad_rows=bad_rows, replicates="keep")
     except AbagError:
         pairs = None
     else:
@@ -110,17 +108,17 @@ def check_file(seed, number):
     path = oracle_files.write(rng, folder, kind, n)
     rows = oracle_files.cells_of(path)
     truth = None if rows is None else [*map(oracle_files.expected, rows)]
-    options = TableOptions(bad_rows=rng.choice(["skip", "error"]))
+    bad_rows = rng.choice(["skip", "error"])
     alone = oracle_files.cells_of(path, alone=True)
     antigens = None if alone is None else [*map(oracle_files.expected, alone)]
-    outcomes = check_sequences(path, options, truth, antigens)
+    outcomes = check_sequences(path, bad_rows, truth, antigens)
     counts = Counter({"readings": len(outcomes)})
     if has_usual_labels(truth):
-        want = labelled_rows(truth, options)
-        check_labels(path, options, want)
+        want = labelled_rows(truth, bad_rows)
+        check_labels(path, bad_rows, want)
         counts["readings of labels"] += 1
         if by_commands:
-            counts.update(Commands.of_process().check(path, rows, truth, want, options.bad_rows))
+            counts.update(Commands.of_process().check(path, rows, truth, want, bad_rows))
     counts[f"{kind}, {'read' if outcomes[0] else 'refused'}"] += 1
     shutil.rmtree(folder)  # kept, with the file, after a disagreement
     return counts

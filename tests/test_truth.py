@@ -12,16 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import trastuzumab
+from chunks import set_sizes
 from drawn import QUICK, draw_chains, linear_table
+from heads import MODELS, sign, used_options
 from marks import in_ci
 
 import abag
-from abag.core.errors import DamagedFile
-from abag.head.models import gaussian_process, parts, registry
-from abag.head.models.config import is_used
-from abag.head.prediction import fitted, self_check
-from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
-from abag.head.regimes import regime_folds
+from abag import DamagedFile, RunError
+from abag.head.models import gaussian_process
+from abag.head.prediction.fitted import fit_closed_forms
 
 FAST = {name: value for name, value in QUICK.items() if name != "split"}
 Z_90 = 1.6448536269514722
@@ -65,8 +64,7 @@ def divide(frame, antibodies, seed):
 
 
 def fit(case, table, run, **options):
-    head = options.get("head", "stack")
-    used = {name: value for name, value in FAST.items() if is_used(name, head)}
+    used = used_options(FAST, options.get("head", "stack"))
     return abag.fit(table, case.store, run, **used | options)
 
 
@@ -80,13 +78,12 @@ def score(case, table, run, out):
 
 
 def sums_of_weights(run):
-    record = json.loads((run / "predictor" / RECORD).read_text())
+    record = json.loads((run / "predictor" / "predictor.json").read_text())
     return [sum(regime["weights"]) for regime in record["regimes"]]
 
 
 def limit(monkeypatch, name, most_pairs):
-    entry = replace(registry.MODELS[name], most_pairs=most_pairs)
-    monkeypatch.setitem(registry.MODELS, name, entry)
+    monkeypatch.setitem(MODELS, name, replace(MODELS[name], most_pairs=most_pairs))
 
 
 @pytest.mark.parametrize("above", [0, 1, 60])
@@ -114,7 +111,7 @@ def test_the_residue_kernel_of_a_library_is_in_all_fits_or_in_none(
     table, new = divide(library.frame, 200, seed=0)
     limit(monkeypatch, "residue_kernel", len(table) - above)
     summary = fit(library, table, tmp_path / "run")
-    saved = {part.name for part in load_predictor(tmp_path / "run").parts}
+    saved = {part.name for part in abag.load_predictor(tmp_path / "run").parts}
     assert ("residue_kernel" in saved) == (not above)  # saved for its variance
     assert sums_of_weights(tmp_path / "run") == pytest.approx([1] * len(summary["regimes"]))
     rmse, coverage, _ = score(library, new, tmp_path / "run", tmp_path / "out.csv")
@@ -130,8 +127,7 @@ def test_the_error_of_new_antibodies_is_the_promised_one_with_one_fold_and_with_
     linear, tmp_path, monkeypatch, head, large
 ):
     if large:  # one fold is enough
-        monkeypatch.setattr(regime_folds, "LARGE_TABLE", 100)
-        monkeypatch.setattr(regime_folds, "ENOUGH_GROUPS", 5.0)
+        set_sizes(monkeypatch, large_table=100, enough_groups=5.0)
     table, new = divide(linear.frame, 80, seed=1)
     options = {"epochs": 30, "lr": 1e-2} if head == "mlp" else {}
     summary = fit(linear, table, tmp_path / "run", head=head, **options)
@@ -167,7 +163,7 @@ def test_a_fit_larger_than_its_folds_uses_inducing_points_in_all_or_in_none(
 ):
     solved = []
     original = gaussian_process._solve_inducing
-    monkeypatch.setattr(gaussian_process, "EXACT_PAIRS", 250)  # between the folds and all
+    set_sizes(monkeypatch, exact_pairs=250)  # between the folds and all
     monkeypatch.setattr(
         gaussian_process,
         "_solve_inducing",
@@ -191,66 +187,59 @@ def test_the_batch_of_the_networks_is_that_of_all_pairs_in_every_fold(linear, tm
 def test_weights_of_a_part_that_was_not_fitted_to_all_pairs_are_not_saved(
     linear, tmp_path, monkeypatch
 ):
-    original = fitted.fit_closed_forms
-
     def without_ridge(training, of_run, *, compared=True, kept=None):
-        fitted = original(training, of_run, compared=compared, kept=kept)
+        fitted = fit_closed_forms(training, of_run, compared=compared, kept=kept)
         if not compared:  # the fit to all pairs
             del fitted.models["ridge"]
         return fitted
 
     monkeypatch.setattr("abag.head.fit.fit_closed_forms", without_ridge)
-    with pytest.raises(parts.RunError, match=r"regime known: .* add up to .* ridge .* expected"):
+    with pytest.raises(RunError, match=r"regime known: .* add up to .* ridge .* expected"):
         fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
-    assert not (tmp_path / "run/predictor" / RECORD).exists()
+    assert not (tmp_path / "run/predictor" / "predictor.json").exists()
 
 
 @pytest.mark.parametrize("total", [0.275, 0.851, 1.01, 1.7])
 def test_a_predictor_whose_weights_do_not_add_up_to_one_is_not_loaded(linear, tmp_path, total):
     fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
-    path = tmp_path / "run/predictor" / RECORD
-    record = json.loads(path.read_text())
-    (regime,) = record["regimes"]
-    regime["weights"] = [weight * total for weight in regime["weights"]]
-    path.write_text(json.dumps(record | {"digest": digest_of(record, path.parent)}))
+
+    def scale(record):
+        (regime,) = record["regimes"]
+        regime["weights"] = [weight * total for weight in regime["weights"]]
+
+    sign(tmp_path / "run/predictor", scale)
     with pytest.raises(DamagedFile, match=rf"weights .* add up to {total:g}; expected 1"):
-        load_predictor(tmp_path / "run")
-
-
-def digest_of(record, folder):
-    return record_digest(record, (folder / WEIGHTS).read_bytes())
+        abag.load_predictor(tmp_path / "run")
 
 
 def test_a_fit_fails_whose_saved_parts_predict_something_else(linear, tmp_path, monkeypatch):
-    original = self_check.load_predictor
+    ridge = MODELS["ridge"]
 
-    def changed(folder):
-        predictor = original(folder)
-        ridge = next(part for part in predictor.parts if part.name == "ridge")
-        ridge.models[0].antibody_D[:] += 0.3
-        return predictor
+    def changed(arrays, settings):
+        model = ridge.load(arrays, settings)
+        return replace(model, antibody_D=model.antibody_D + 0.3)
 
-    monkeypatch.setattr(self_check, "load_predictor", changed)
-    with pytest.raises(self_check.PredictorDiffers, match=r"pkd_predicted of row .* were fitted"):
+    monkeypatch.setitem(MODELS, "ridge", replace(ridge, load=changed))
+    with pytest.raises(RunError, match=r"pkd_predicted of row .* were fitted"):
         fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
     assert not (tmp_path / "run/summary.json").exists()
     with pytest.raises(DamagedFile, match="has not finished"):
-        load_predictor(tmp_path / "run")
+        abag.load_predictor(tmp_path / "run")
 
 
 def test_a_fit_fails_whose_predictor_knows_its_training_labels_worse_than_its_folds_did(
     linear, tmp_path, monkeypatch
 ):
-    original = fitted.fit_closed_forms
+    ridge = MODELS["ridge"]
 
-    def worse(training, of_run, *, compared=True, kept=None):
-        if not compared:  # all pairs: fitted to other labels
+    def worse(training):
+        if len(training.rows) == 300:  # all pairs: fitted to other labels
             labels = np.random.default_rng(0).permutation(training.pairs.pkd)
             training = replace(training, pairs=replace(training.pairs, pkd=labels), shared={})
-        return original(training, of_run, compared=compared, kept=kept)
+        return ridge.fit(training)
 
-    monkeypatch.setattr("abag.head.fit.fit_closed_forms", worse)
-    with pytest.raises(self_check.PredictorDiffers, match=r"more than the .* held out"):
+    monkeypatch.setitem(MODELS, "ridge", replace(ridge, fit=worse))
+    with pytest.raises(RunError, match=r"more than the .* held out"):
         fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
 
 
@@ -281,7 +270,7 @@ def test_a_mutant_at_positions_that_no_variant_changed_is_not_known(library, tmp
     summary = fit(library, table, tmp_path / "run", split="random", head="ridge", folds=3)
     assert [regime["regime"] for regime in summary["regimes"]] == ["known"]
     mutants = [mutate(trastuzumab.HEAVY, at, "W") for at in range(loop + 1, loop + 8)]
-    predictor = load_predictor(tmp_path / "run")
+    predictor = abag.load_predictor(tmp_path / "run")
     antigen = table["antigen"][0]
     store = library.store
     again = predictor.predict([*table["heavy"]], trastuzumab.LIGHT, antigen, store=store)

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
+from heads import demo_table
 from scipy import stats
 from sklearn import metrics as sk
 
 import abag
-from abag.head.data.demo import demo_table
 
 KEYS = ["antibody_key", "antigen_key"]
 RUNS = {

@@ -3,13 +3,11 @@
 import pandas as pd
 import pytest
 from invoke import PLAIN_ENCODERS, run
+from reading import read_sequences
 from trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 import abag
-from abag.core.errors import ColumnError, OptionError, SequenceError, TableError
-from abag.embed.sequences.mutations import read_mutations
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
+from abag import ColumnError, OptionError, SequenceError, TableError
 
 PARENT = f"{HEAVY}|{LIGHT}"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEK"
@@ -21,7 +19,7 @@ def replaced(chain, position, residue):
 
 
 def chains_of(table, **options):
-    pairs = read_pairs(table, TableOptions(**{"antigen": ANTIGEN, "parent": PARENT} | options))
+    pairs = read_sequences(table, **{"antigen": ANTIGEN, "parent": PARENT} | options)
     return [pairs.antibodies.chains[of] for of in pairs.antibodies.of_row], pairs
 
 
@@ -38,11 +36,6 @@ def test_positions_with_letters_are_no_column_of_mutations():
     table = pd.DataFrame({"position": ["52A", "100B"], "pKd": [8.0, 9.0]})
     with pytest.raises(ColumnError, match="no column holds mutations"):
         chains_of(table)
-
-
-def test_a_substitution_at_an_insertion_is_no_frame_shift():
-    (mutation,) = read_mutations("H:Y100fS")
-    assert (mutation.wild, mutation.position, mutation.residues) == ("Y", "100F", "S")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +62,7 @@ def test_the_first_residue_is_that_of_the_antigen_where_both_sides_have_mutation
 
 def test_the_first_residue_of_an_antibody_needs_sequential_numbers():
     with pytest.raises(OptionError, match="--first-residue 331"):
-        TableOptions(parent=PARENT, numbering="kabat", first_residue=331)
+        abag.PlanOptions(parent=PARENT, numbering="kabat", first_residue=331)
 
 
 def test_a_parent_that_is_a_name_is_refused():
@@ -95,13 +88,13 @@ def test_a_light_chain_with_an_unclear_name_is_not_left_out(tmp_path):
     path.write_text("".join(f">{name}\n{chain}\n" for name, chain in records))
     table = pd.DataFrame({"antibody": ["mab1", "D1.3"], "pKd": [8.0, 9.0]})
     with pytest.raises(SequenceError, match="'mab1' may be 'MAB1', 'MAb1'"):
-        read_pairs(table, TableOptions(antigen=ANTIGEN, sequences=(str(path),)))
+        abag.plan(table, antigen=ANTIGEN, sequences=(str(path),))
 
 
 def test_a_table_of_mutations_alone_is_refused_with_the_option_that_reads_it():
     table = pd.DataFrame({"variant": ["H:R50G", "H:Y52A"], "pKd": [8.0, 7.0]})
     with pytest.raises(ColumnError, match=r"Column 'variant' holds mutations: .*--parent"):
-        read_pairs(table, TableOptions(antigen=ANTIGEN))
+        read_sequences(table, antigen=ANTIGEN)
 
 
 def test_the_antibodies_of_a_matrix_may_be_mutations(tmp_path):

@@ -124,6 +124,7 @@ class LanguageModelHead:
                 decoder_VD = weights(head.decoder, size, width, dtype=full)
             self._bias = weights(head.bias, size, dtype=full) if head.bias else None
         if tied:
+            # not EncoderWeights, which would miss the other tensors of the encoder
             with EncoderTensors(checkpoint) as tensors:
                 embedding_VD = tensors.read[f"{declared.embedding}.weight"]()
                 decoder_VD = embedding_VD.to(plan.device, full)

@@ -157,37 +157,40 @@ def _read_records(values: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
         locus = locus.mask(locus == "", called.fillna(""))
     # names of sequences may occur twice, or be that of a cell, so they do not tell cells
     alone = pd.Series([f"\0{number}" for number in range(len(text))], text.index, dtype=str)
-    names = text["cell_id"].mask(text["cell_id"] == "", text["sequence_id"])
+    has_no_cell = text["cell_id"] == ""
+    names = text["cell_id"].mask(has_no_cell, text["sequence_id"])
     cell = text["cell_id"]
-    title = names.map(lambda name: f"cell {name!r}")
+    cell_title = names.map(lambda name: f"cell {name!r}")
     for name in sources:
         source = values[name].astype(object).fillna("").astype(str)
         cell = cell + "\0" + source
-        title = title + (f" of {name} " + source).mask(source == "", "")
+        cell_title = cell_title + (f" of {name} " + source).mask(source == "", "")
+    sequence_title = "sequence " + text["sequence_id"].map(repr)
+    is_aligned = aligned != ""
     records = pd.DataFrame(
         {
             "id": names,
-            "cell": cell.mask(text["cell_id"] == "", alone),
-            "title": title.mask(text["cell_id"] == "", "sequence " + text["sequence_id"].map(repr)),
+            "cell": cell.mask(has_no_cell, alone),
+            "title": cell_title.mask(has_no_cell, sequence_title),
             "sequence": text["sequence_id"],
             "cell_id": text["cell_id"],
             "role": locus.map(_LOCI).fillna(""),
-            "residues": aligned.mask(aligned == "", whole),
-            "is_whole": (aligned == "") & (whole != ""),
+            "residues": aligned.where(is_aligned, whole),
+            "is_whole": ~is_aligned & (whole != ""),
             "filled": values.notna().any(axis=1),  # empty rows stay: the caller reports them
         }
     )
     productive = text["productive"].str.lower().str.strip()
     records["productive"] = ~productive.isin(_NOT_PRODUCTIVE)
     unknown = ~productive.isin(_PRODUCTIVE | _NOT_PRODUCTIVE)
-    title = "sequence " + text["sequence_id"].map(repr)
     locus_columns = ", ".join(("locus", *_CALLS))
-    no_locus = title + f" names no locus; expected IGH, IGK or IGL in {locus_columns}"
-    other_locus = (
-        title + " is of locus " + locus.map(repr) + ", not of an antibody; expected IGH, IGK, IGL"
-    )
-    no_residues = title + f" has no amino acids; expected them in {' or '.join(_RESIDUES)}"
-    strange_flag = title + " has productive " + text["productive"].map(repr) + "; expected T or F"
+    no_locus = sequence_title + f" names no locus; expected IGH, IGK or IGL in {locus_columns}"
+    named_locus = sequence_title + " is of locus " + locus.map(repr)
+    other_locus = named_locus + ", not of an antibody; expected IGH, IGK, IGL"
+    residue_columns = " or ".join(_RESIDUES)
+    no_residues = sequence_title + f" has no amino acids; expected them in {residue_columns}"
+    named_flag = sequence_title + " has productive " + text["productive"].map(repr)
+    strange_flag = named_flag + "; expected T or F"
     has_no_role = records["role"].eq("")
     records["problem"] = np.select(
         [has_no_role & locus.eq(""), has_no_role, records["residues"].eq(""), unknown],

@@ -149,6 +149,7 @@ def _any_of(options: Sequence[str]) -> str:
 
 
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
+    """Spell the options that give roles other columns."""
     return " ".join(column_option(role, name) for role, name in roles)
 
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
-from typing import cast
 
 import pandas as pd
 
@@ -22,7 +22,13 @@ from abag.embed.sequences.contents import roles_by_content, with_roles
 from abag.embed.sequences.references import find_references, with_references
 from abag.embed.sequences.table_files import EXCEL, bare_suffix
 from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import OneTable, Table, TableLike, read_table_chunks
+from abag.embed.sequences.tables import (
+    CHUNK_ROWS,
+    OneTable,
+    Table,
+    TableLike,
+    read_table_chunks,
+)
 
 FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""
@@ -87,8 +93,8 @@ class JoinedTables:
 
 def several(table: TableLike) -> list[OneTable] | None:
     """Return the tables of a list of two or more, else None."""
-    if isinstance(table, list | tuple):
-        return [*table] if len(table) > 1 else None
+    if isinstance(table, list | tuple) and len(table) > 1:
+        return [one_table(part) for part in table]
     return None
 
 
@@ -99,7 +105,13 @@ def one_table(table: TableLike) -> OneTable:
             return one_table(table[0])
         msg = f"{len(table)} tables: expected one. Give them one by one."
         raise TableError(msg)
-    return cast("OneTable", table)  # a str is a Sequence, too
+    if not isinstance(table, str | PathLike | pd.DataFrame):
+        msg = (
+            f"table: {type(table).__name__}; expected a path, a pandas DataFrame, or a list of "
+            "these. Wrap columns or records in pandas.DataFrame."
+        )
+        raise TableError(msg)
+    return table
 
 
 def join_tables(
@@ -217,12 +229,17 @@ def read_chunks(
 ) -> Iterator[Table]:
     """Read the rows of a table, or of several, in chunks and without checking them.
 
-    Rows are numbered through all tables by the index of the frames.
+    Rows are numbered through all tables by the index of the frames. A chunk is of at most `rows`
+    rows, by default of `CHUNK_ROWS`.
     """
     tables = several(table)
-    read = partial(read_table_chunks, chains=options.chains, kinds=kinds, as_written=as_written)
-    if rows is not None:
-        read = partial(read, rows=rows)
+    read = partial(
+        read_table_chunks,
+        rows=CHUNK_ROWS if rows is None else rows,
+        chains=options.chains,
+        kinds=kinds,
+        as_written=as_written,
+    )
     if tables is None:
         whole = one_table(table)
         yield from read(whole, columns=options.columns, limit=options.limit, files=options)

@@ -69,14 +69,21 @@ class Numbered:
             yield layout, rows, codes.reshape(len(rows), len(layout))
 
 
-def number_chains(chains: Sequence[str], name: ChainName) -> Numbers:
-    """Number distinct chains of one type.
+def number_chains(
+    chains: Sequence[str],
+    name: ChainName,
+    *,
+    worth_processes: int = WORTH_PROCESSES,
+    part: int = PART,
+) -> Numbers:
+    """Number distinct chains of one type, `part` at a time.
 
-    Many are numbered by other interpreters, because immunum holds the lock of this one. Unlike a
-    pool of multiprocessing these need no guard in the script of the user.
+    From `worth_processes` chains on they are numbered by other interpreters, because immunum holds
+    the lock of this one. Unlike a pool of multiprocessing these need no guard in the script of the
+    user.
     """
-    parts = [chains[at : at + PART] for at in range(0, len(chains), PART)]
-    many = len(chains) >= WORTH_PROCESSES and count_cores() > 1
+    parts = [chains[at : at + part] for at in range(0, len(chains), part)]
+    many = len(chains) >= worth_processes and count_cores() > 1
     number = partial(_ask if many else _number, name)
     layouts: dict[Layout, int] = {}
     layout: list[int] = []
@@ -118,9 +125,16 @@ def _ask(name: ChainName, chains: Sequence[str]) -> Numbers:
 
 
 def number_antibodies(
-    antibodies: Sequence[Chains], cache: Path | None
+    antibodies: Sequence[Chains],
+    cache: Path | None,
+    *,
+    worth_processes: int = WORTH_PROCESSES,
+    part: int = PART,
 ) -> Mapping[ChainName, Numbered]:
-    """Number the chains of antibodies; the folder `cache` keeps what was numbered."""
+    """Number the chains of antibodies; the folder `cache` keeps what was numbered.
+
+    `worth_processes` and `part` are those of `number_chains`.
+    """
     result: dict[ChainName, Numbered] = {}
     for at, name in enumerate(CHAINS):
         chains = sorted({antibody[at] for antibody in antibodies} - {""})
@@ -128,7 +142,8 @@ def number_antibodies(
         entry = program.encode() + b"\0" + "\n".join(chains).encode("ascii")
         content = load_cached(cache, entry)
         if content is None:
-            content = json.dumps(number_chains(chains, name)).encode()
+            numbers = number_chains(chains, name, worth_processes=worth_processes, part=part)
+            content = json.dumps(numbers).encode()
             store_cached(cache, entry, content)
         layouts, layout, start = json.loads(content)
         result[name] = Numbered(

@@ -45,7 +45,13 @@ from abag.embed.sequences.references import (
 )
 from abag.embed.sequences.table_files import bare_suffix
 from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import Table, TableLike, read_table, read_table_chunks
+from abag.embed.sequences.tables import (
+    CHUNK_ROWS,
+    Table,
+    TableLike,
+    read_table,
+    read_table_chunks,
+)
 
 _DEFAULTS = TableOptions()
 
@@ -208,18 +214,24 @@ def read_pair_chunks(
     kinds: Sequence[Kind] = KINDS,
     as_written: bool = False,
     only_sequences: bool = False,
+    rows: int | None = None,
 ) -> Iterator[SequenceTable]:
-    """Read a table as `read_pairs`, in chunks of rows; a chunk without good rows is empty."""
+    """Read a table as `read_pairs`, in chunks of rows; a chunk without good rows is empty.
+
+    A chunk is of at most `rows` rows, by default of `CHUNK_ROWS`.
+    """
+    rows = CHUNK_ROWS if rows is None else rows
     tables = several(table)
     if tables is not None:
         joined = join_tables(tables, options, kinds)
-        read = partial(read_pair_chunks, kinds=kinds, as_written=as_written)
+        read = partial(read_pair_chunks, kinds=kinds, as_written=as_written, rows=rows)
         parts = _read_parts(joined, options, read)
         return (replace(part, ignored=[*joined.describe(), *part.ignored]) for part in parts)
     chunks = read_table_chunks(
         one_table(table),
         columns=options.columns,
         limit=options.limit,
+        rows=rows,
         as_written=as_written,
         only_sequences=only_sequences and not options.refers,
         chains=options.chains,
@@ -389,6 +401,7 @@ def _check_rows(
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **_count_changes(sequences)}
+    # in text, an unmatched quotation mark makes one cell of several rows
     may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv", ".txt")
     counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
     remarks = table.reader.remarks if "antibody" in parsed else ()

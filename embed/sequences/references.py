@@ -175,6 +175,7 @@ def _mutation_rules(
     options: TableOptions, mutations: Mapping[Kind, str]
 ) -> dict[Kind, MutationRules]:
     """Decide how the mutations of each kind, in these columns, are read."""
+    # one column for both kinds: then the chain of a mutation says of which it is
     is_shared = len({*mutations.values()}) < len(mutations)
     rules: dict[Kind, MutationRules] = {}
     for kind in mutations:
@@ -189,6 +190,7 @@ def _describe_mutations(
     rules: Mapping[Kind, MutationRules],
     constants: Mapping[str, str | None],
 ) -> Iterator[str]:
+    """Say in lines which columns hold mutations, and what of them cannot be checked."""
     for kind, kind_rules in rules.items():
         yield (
             f"column {mutations[kind]!r} holds mutations of {_owner(kind, constants)}, "
@@ -262,9 +264,7 @@ def _constant(
     named = names.find(kind, value) if names is not None else None
     if named is not None:
         return named
-    is_residues = set(value.upper()) <= {*RESIDUES, *"UZOB|: \t\n"}
-    # the name of a file may have such letters only; that of a long sequence is no valid path
-    if is_residues and not bare_suffix(Path(value[:200])):
+    if set(value.upper()) <= {*RESIDUES, *"UZOB|: \t\n"}:  # the name of a table has a full stop
         return value
     path = Path(value)
     if bare_suffix(path) not in FORMATS:

@@ -24,7 +24,7 @@ from abag.embed.sequences.columns import (
     quote_names,
     with_found,
 )
-from abag.embed.sequences.delimited import Chunk, ReadOptions, in_chunks
+from abag.embed.sequences.delimited import Chunk, ReadOptions, in_chunks, refuse_repeated
 from abag.embed.sequences.matrix import read_matrix
 from abag.embed.sequences.table_files import read_file_chunks
 from abag.embed.sequences.table_options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
@@ -165,6 +165,7 @@ def read_table_chunks(
     chosen = dict(columns or {})
     if isinstance(table, pd.DataFrame):
         source = "table"
+        _refuse_unclear_columns(table)
         chunks = in_chunks(table, None if files.matrix else rows)
     else:
         source = Path(table).name or str(table)
@@ -235,3 +236,19 @@ def _as_numbers(cells: pd.Series) -> pd.Series:
         return pd.to_numeric(cells)
     except ValueError:
         return cells
+
+
+def _refuse_unclear_columns(frame: pd.DataFrame) -> None:
+    """Raise `TableError` if a column of a DataFrame has no name of its own."""
+    levels = frame.columns.nlevels
+    if levels > 1:
+        msg = (
+            f"table: the columns have names of {levels} levels; expected one name each. Join them, "
+            "for example with table.columns = table.columns.map(' '.join)."
+        )
+        raise TableError(msg)
+    try:
+        refuse_repeated([*map(str, frame.columns)])
+    except ValueError as error:
+        msg = f"table: {error}. Rename one, or remove it."
+        raise TableError(msg) from None

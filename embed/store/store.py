@@ -324,8 +324,9 @@ def folder_with(
     if missing:
         msg = (
             f"{store.path}: {missing} of {len(sequences.keys)} {kind} sequences of {table.source} "
-            f"have no vector from {folder.name}. Run: abag embed {table.source} --store "
-            f"{store.path} --kind {kind} {folder.embed_options}"
+            f"have no vector from {folder.name}. Run abag embed on it with --store "
+            f"{store.path} --kind {kind} {folder.embed_options}, and with the options that read "
+            "its columns."
         )
         raise MissingVectors(msg)
     return folder

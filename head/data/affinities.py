@@ -16,7 +16,7 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats
 from abag.core.errors import LabelError
 from abag.core.messages import counted
-from abag.head.data.cells import read_bounds, says_no_binding
+from abag.head.data.cells import read_bounds, refuse_two_values, says_no_binding
 from abag.head.data.label_column import find_label, find_same
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_unit import (
@@ -29,8 +29,7 @@ from abag.head.data.label_unit import (
     refuse_affinity_options,
 )
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import HIGHER_IS_STRONGER, OF_MASS, stronger, to_pkd
-from abag.head.data.usual_values import USUAL_PKD, outside, refuse_two_values
+from abag.head.data.units import HIGHER_IS_STRONGER, OF_MASS, USUAL_PKD, outside, stronger, to_pkd
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

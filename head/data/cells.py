@@ -15,6 +15,7 @@ import pandas as pd
 from pandas.api.types import is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
+from abag.core.errors import LabelError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,3 +96,17 @@ def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
             values[i] = value[match.end() :]
             sides[i] = SIDES[match[1]]
     return read_numbers(pd.Series(values, dtype=object)), sides
+
+
+def refuse_two_values(raw: Floats, where: str, what: str) -> None:
+    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
+    numbers = raw[np.isfinite(raw)]
+    distinct = np.unique(numbers)
+    if len(distinct) == 2 and len(numbers) > 2:
+        low, high = distinct
+        msg = (
+            f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
+            f"{what}; abag predicts numbers, and expected more than two different ones. Choose a "
+            "column of measurements with --column label=NAME."
+        )
+        raise LabelError(msg)

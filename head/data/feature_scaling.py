@@ -60,7 +60,8 @@ class FeatureScaling:
         away_RF = np.where(known_RF, numbers_RF - mean_F, 0.0)
         spread_F = np.sqrt(np.square(away_RF).sum(axis=0) / count_F)
         varies = spread_F > CONSTANT * np.abs(mean_F)
-        scale_F = np.where(varies, 1.0 / np.where(varies, spread_F, 1.0), 0.0)
+        divisor_F = np.where(varies, spread_F, 1.0)
+        scale_F = np.where(varies, 1.0 / divisor_F, 0.0)
         return cls(mean_F, scale_F)
 
     def apply(self, features: PairFeatures) -> Matrix:

@@ -332,7 +332,7 @@ def read_cells(
 
 
 def refuse_absent(name: str, names: Sequence[str], source: str, where: str) -> None:
-    """Raise `ColumnError` unless there is exactly one column of this name."""
+    """Raise `ColumnError` if no column has this name, and propose similar ones."""
     if name in names:
         return
     close = get_close_matches(name, names, n=2, cutoff=0.7)
@@ -363,7 +363,7 @@ def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[in
 
 
 def _are_missing(cells: pd.Series) -> Bools:
-    missing = cells.isna().to_numpy(np.bool_, copy=True)
+    missing = cells.isna().to_numpy(np.bool_, copy=True)  # pandas' is read-only
     for at, cell in enumerate(cells.tolist()):
         if isinstance(cell, str) and cell.strip().lower() in _EMPTY:
             missing[at] = True

@@ -35,6 +35,7 @@ def with_one_label(
     """
     if table.file_of_row is None:
         return table
+    # a table whose rows were all skipped has no label to compare
     used = [number for number in range(len(table.files)) if (table.file_of_row == number).any()]
     parts = [_part(table, number) for number in used]
     labels = [read_affinities(part, options, remembered=remembered) for part in parts]

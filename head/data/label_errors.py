@@ -118,7 +118,7 @@ def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Fl
 def _of_pkd(error: Floats, labels: Affinities) -> Floats:
     """Turn the errors of labels into those of pKd, by its slope, or leave other quantities."""
     if labels.unit in POSITIVE:  # d log10(x) = dx / (x ln 10)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
             return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
     return error * PER_UNIT.get(labels.unit, 1.0)
 

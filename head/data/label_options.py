@@ -294,7 +294,9 @@ class SplitOptions(Options, group="Split"):
             )
             raise OptionError(msg)
         if bool(self.split_value) not in map(bool, SPLIT_VALUES.get(self.split_name, ())):
-            spelled = [f"{n}={v}" if v else n for n, values in SPLIT_VALUES.items() for v in values]
+            spelled = []
+            for name, values in SPLIT_VALUES.items():
+                spelled += [f"{name}={value}" if value else name for value in values]
             msg = f"--split: {self.split!r} is unknown; expected one of {', '.join(spelled)}."
             raise OptionError(msg)
 

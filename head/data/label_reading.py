@@ -18,8 +18,7 @@ from abag.head.data.joined_labels import with_one_label
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.label_unit import name_affinity
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import to_pkd
-from abag.head.data.usual_values import outside
+from abag.head.data.units import outside, to_pkd
 
 if TYPE_CHECKING:
     from abag.embed.sequences.pairs import SequenceTable

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from abag.core.errors import LabelError
-from abag.head.data.cells import read_bounds, says_class
+from abag.head.data.cells import read_bounds, refuse_two_values, says_class
 from abag.head.data.headers import read_header
 from abag.head.data.label_column import UnclearLabel, is_named_affinity, propose_numbers
 from abag.head.data.label_options import Better, Label, LabelOptions
 from abag.head.data.quantity import PKD, Quantity, read_value_header
 from abag.head.data.units import TO_PKD
-from abag.head.data.usual_values import refuse_two_values
 from abag.head.data.written_columns import SCAN_MEASURED, written_by
 
 if TYPE_CHECKING:

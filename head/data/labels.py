@@ -175,6 +175,7 @@ def label_pairs(
     noise = replicate_noise(rows)
     conflicts = int((disagreement(rows) > reading.conflict).sum())
     pairs = merge_replicates(table, rows, options.replicates, quantity)
+    # the order of the rows does not matter
     pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
     columns = _columns_of(pairs)
     counts = {
@@ -277,7 +278,7 @@ def _usable_rows(
     )[usable]
     if cells is not None:
         for name, codes_R in words_as_codes(cells).items():
-            rows[name] = codes_R[usable]
+            rows = rows.assign(**{name: codes_R[usable]})
     if trust is not None:
         rows = rows.assign(share=trust.share_R[usable])
     return rows
@@ -288,6 +289,7 @@ def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
     types = {"pkd": np.float64, "censored": np.int8}
     columns = {}
     for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
+        # a copy: arrays that pandas shares are read-only
         columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
     return columns
 
@@ -412,6 +414,7 @@ def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[
     strength = quantity.sign * rows["pkd"]
     at_floor = exact & (strength == strength[exact].min())
     count = int(at_floor.sum())
+    # if all are there, they are refused as equal labels
     if count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
         return rows, 0
     if floor == "drop":

@@ -92,7 +92,7 @@ def with_logliks(
             frame = frame.assign(**{column: loglik_N[sequences.of_row]})
             heads[column] = folder.head
         names += likelihoods
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(names))  # loglik may be named beside a likelihood of its own
     return replace(table, frame=frame), replace(named, features=tuple(names) or None), heads
 
 

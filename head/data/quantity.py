@@ -123,7 +123,7 @@ class Quantity:
         The latter is for other quantities than affinities, which have any scale.
         """
         if self.affinity:
-            return f"{value:z.{digits}f}"
+            return f"{value:z.{digits}f}"  # z: no -0.00
         return f"{value:,.0f}" if abs(value) >= LARGE else f"{value:.{digits + 2}g}"
 
     def digits(self, spread: float) -> int:

@@ -1,4 +1,4 @@
-"""Units of affinity, and their conversion to pKd."""
+"""Units of affinity, their conversion to pKd, and the range in which affinities lie."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from abag.core.arrays import Floats
+from abag.core.arrays import Bools, Floats
 from abag.head.data.label_options import ANTIBODY_KDA, Label
 
 KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
@@ -63,6 +63,8 @@ HIGHER_IS_STRONGER: frozenset[Label] = frozenset(
         "ka_per_nm",
     }
 )
+USUAL_PKD = (2.0, 14.0)
+"""Affinities outside this range do not occur; the label has another unit or meaning."""
 OF_MASS: frozenset[Label] = frozenset({"ug_ml", "ng_ml"})
 """Units that need a molar mass."""
 
@@ -71,6 +73,7 @@ def to_pkd(values: Floats, unit: Label, molar_mass_kda: float = ANTIBODY_KDA) ->
     """Convert values to pKd; what has no logarithm becomes NaN, other quantities stay."""
     if unit == "value":
         return np.where(np.isfinite(values), values, np.nan)
+    # zero and negative numbers have no logarithm, and become NaN below
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         pkd = TO_PKD[unit](values)
         if unit in OF_MASS:
@@ -81,3 +84,8 @@ def to_pkd(values: Floats, unit: Label, molar_mass_kda: float = ANTIBODY_KDA) ->
 def stronger(unit: Label) -> str:
     """Say which values of a unit bind more strongly."""
     return "higher" if unit in HIGHER_IS_STRONGER else "lower"
+
+
+def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
+    """Return which values lie below the first bound or above the second, (R,)."""
+    return (values < bounds[0]) | (values > bounds[1])

@@ -132,14 +132,22 @@ class Expectation:
 
 
 def expect(
-    mean: Floats, sigma: Floats, *, correlation: float = CORRELATION, above: float = np.nan
+    mean: Floats,
+    sigma: Floats,
+    *,
+    correlation: float = CORRELATION,
+    above: float = np.nan,
+    block_values: int = BLOCK_VALUES,
 ) -> Expectation:
-    """Simulate the measurement of a batch, best first; equal arguments give equal results."""
+    """Simulate the measurement of a batch, best first; equal arguments give equal results.
+
+    `block_values` simulated measurements are in memory at a time.
+    """
     rng = np.random.default_rng(0)
     sums = np.zeros(len(mean))
     best = np.empty(DRAWS)
     counts = np.empty(DRAWS)
-    step = max(1, BLOCK_VALUES // len(mean))
+    step = max(1, block_values // len(mean))
     for at in range(0, DRAWS, step):
         block = slice(at, min(at + step, DRAWS))
         draws = block.stop - at

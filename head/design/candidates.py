@@ -28,8 +28,7 @@ from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_unit import Remembered, choose_prediction
 from abag.head.data.labels import label_pairs
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import to_pkd
-from abag.head.data.usual_values import USUAL_PKD, outside
+from abag.head.data.units import USUAL_PKD, outside, to_pkd
 from abag.head.data.written_columns import RANK_COLUMNS
 from abag.head.models.pair_vectors import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD

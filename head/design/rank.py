@@ -62,7 +62,7 @@ from abag.head.prediction.predictor import Predictor
 from abag.head.prediction.reading import NOTHING
 from abag.head.prediction.tables import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
-from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.regimes import REGIMES, words_of
 
 IDENTITY = 0.98
 """Of antibodies of one cluster, for ``--per-cluster``."""
@@ -187,7 +187,7 @@ def rank(
         # from here on, higher is better
         candidates = towards_better(candidates, quantity)
         chosen = aimed(chosen, quantity)
-        _say_regimes(candidates, predictor)
+        _say_regimes(candidates, predictor, no_antigen=reading_options.no_antigen)
         _refuse_missing_columns(candidates, chosen)
         reading = NOTHING if predictor is None else predictor.reading
         measured = read_all_measured(candidates, chosen, reading)
@@ -307,7 +307,7 @@ def _rule_in_words(options: RankOptions, quantity: Quantity) -> str:
 # ---- what can be chosen --------------------------------------------------------------------------
 
 
-def _say_regimes(candidates: Candidates, predictor: Predictor | None) -> None:
+def _say_regimes(candidates: Candidates, predictor: Predictor | None, *, no_antigen: bool) -> None:
     """Say what the run has shown for the regimes of the candidates, if they have any."""
     if "regime" not in candidates.frame:
         return
@@ -316,7 +316,10 @@ def _say_regimes(candidates: Candidates, predictor: Predictor | None) -> None:
     if predictor is not None:
         predictor.say_verdicts(known_counts, "candidate")
     elif known_counts:
-        words = [f"{rows:,} ({REGIMES[name].words})" for name, rows in known_counts.items()]
+        words = [
+            f"{rows:,} ({words_of(name, no_antigen=no_antigen)})"
+            for name, rows in known_counts.items()
+        ]
         messages.say(
             f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these."
         )

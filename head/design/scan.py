@@ -245,7 +245,7 @@ def _score_all(
     if doubles:
         double_scores = score_mutants(predictor, store, parents, doubles, measured, encoding)
         scores = _with_doubles(single_scores, double_scores, parents)
-    same = SamePredictions(quantity)
+    same = SamePredictions(quantity, no_antigen=predictor.no_antigen)
     same.add(scores.frame)
     sigma = scores.frame.get("difference_sigma")
     gain = quantity.sign * scores.frame["difference"]

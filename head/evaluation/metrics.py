@@ -313,6 +313,7 @@ def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | N
     if not strong.any():
         return None
     order = np.argsort(-predicted, kind="stable")
+    # ties go together: no cut-off divides equal predictions
     last = np.append(np.diff(predicted[order]) != 0, True)
     hits = np.cumsum(strong[order])[last]
     picked = np.flatnonzero(last) + 1
@@ -375,6 +376,7 @@ def _strong(
 
 def metric_key(name: str, strong_pkd: float = STRONG_PKD) -> str:
     """Return the key of a metric in scores: its name, with the threshold if it has one."""
+    # g: at_9, not at_9.0
     return f"{name}_at_{strong_pkd:.10g}" if METRICS[name].has_threshold else name
 
 
@@ -456,6 +458,7 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
     exact_rows = np.bincount(antigen, pairs.censored[rows] == 0)
     few = exact_rows[antigen] < MIN_ROWS_PER_ANTIGEN
     cluster = antigen_clusters(pairs)[rows]
+    # clusters are numbered above the antigens
     return np.where(few, len(antigen) + cluster, antigen)
 
 

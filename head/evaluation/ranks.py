@@ -86,17 +86,20 @@ class RanksByGroup:
 class KnownOrder:
     """Hold the pairs of N rows whose labels have a known order, to score several predictions.
 
-    Row i is known to be below row j if ``below[i] <= above[j]``.
+    Row i is known to be below row j if ``below[i] <= above[j]``. Of more than `most_listed` pairs,
+    a quarter as many are drawn.
     """
 
-    def __init__(self, below: Floats | Ints, above: Floats | Ints) -> None:
+    def __init__(
+        self, below: Floats | Ints, above: Floats | Ints, *, most_listed: int = LISTED_PAIRS
+    ) -> None:
         order = np.argsort(below, kind="stable")
         end = np.searchsorted(below[order], above, "right")  # row k is above the rows order[:end]
         last = np.cumsum(end)
         self.pairs = int(end.sum())
-        listed = np.arange(self.pairs) if self.pairs <= LISTED_PAIRS else None
+        listed = np.arange(self.pairs) if self.pairs <= most_listed else None
         if listed is None:  # a million rows have too many; the share is right to three digits
-            listed = np.random.default_rng(0).integers(self.pairs, size=LISTED_PAIRS // 4)
+            listed = np.random.default_rng(0).integers(self.pairs, size=most_listed // 4)
         high = np.searchsorted(last, listed, "right")
         self._high = high
         self._low = order[end[high] - (last[high] - listed)]

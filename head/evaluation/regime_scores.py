@@ -405,6 +405,7 @@ def _rank_claim(tested: TestedPairs, predicted: Floats, cell: Ints) -> Claim | N
         if claim.low is None or claim.high is None:
             return claim
         claims.append(claim._replace(low=max(-1.0, claim.low), high=min(1.0, claim.high)))
+    # the more cautious one, if there are two groupings
     return min(claims, key=lambda claim: claim.low or 0.0, default=None)
 
 

@@ -96,6 +96,7 @@ def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
     below = (rows["censored"] < 0) & (rows["pkd"] <= threshold)
     above = (rows["censored"] > 0) & (rows["pkd"] >= threshold)
     decided = rows[(rows["censored"] == 0) | below | above]
+    # a bound of <9 is weak, also for a threshold of 9
     return decided.assign(strong=(decided["pkd"] >= threshold) & (decided["censored"] >= 0))
 
 

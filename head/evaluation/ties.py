@@ -16,7 +16,7 @@ import pandas as pd
 from abag.core.arrays import Floats, Ints
 from abag.core.messages import counted
 from abag.head.data.quantity import PKD, Quantity
-from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.regimes import words_of
 
 NEGLIGIBLE = 0.01
 """Share of sigma below which a range of predictions tells nothing."""
@@ -91,8 +91,9 @@ class _Range(NamedTuple):
 class SamePredictions:
     """Find the regimes whose rows all have the same prediction; scores come in parts."""
 
-    def __init__(self, quantity: Quantity = PKD) -> None:
+    def __init__(self, quantity: Quantity = PKD, *, no_antigen: bool = False) -> None:
         self._quantity = quantity
+        self._no_antigen = no_antigen
         self._ranges: dict[str, _Range] = {}
 
     def add(self, scores: pd.DataFrame) -> None:
@@ -134,7 +135,7 @@ class SamePredictions:
             return [f"all {rows} have the same prediction, {value}: {UNRANKED}"]
         lines = []
         for name, n_rows in self.regimes.items():
-            rows = f"{counted(n_rows, noun)} ({REGIMES[name].words})"
+            rows = f"{counted(n_rows, noun)} ({words_of(name, no_antigen=self._no_antigen)})"
             value = self._shown(self._ranges[name].low)
             lines.append(f"{rows} have the same prediction, {value}: {UNRANKED}")
         return lines

@@ -10,7 +10,7 @@ import pandas as pd
 
 from abag.core.arrays import Floats, Ints
 from abag.head.data.labels import FLOOR_SHARE
-from abag.head.data.usual_values import USUAL_PKD, outside
+from abag.head.data.units import USUAL_PKD, outside
 from abag.head.regimes.leaks import total_leaks
 from abag.head.regimes.splits import TEST
 
@@ -65,7 +65,7 @@ def _split_warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) ->
                 f"{near} of {tests} test rows have {near_in_words}: their scores say little about "
                 f"new {new}."
             )
-    return list(dict.fromkeys(lines))
+    return list(dict.fromkeys(lines))  # regimes share the notes on adapters
 
 
 def summarize_labels(pairs: LabelledPairs) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class PairTable:
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Yield rows of the table and their scores, chunk by chunk, in the order of the table."""
         antibody, antigen = (sequences.of_row for sequences in self._sequences)
-        order = by_antibody(self._sequences[0])
+        order = by_antibody(self._sequences[0], pairs=PAIRS, most=ANTIBODIES)
         parts = []
         with row_bar("scoring", self.rows) as shown:
             for rows in order:
@@ -132,17 +132,17 @@ def _count(
     return Counter(regimes.name.tolist()), Counter(filter(None, regimes.why_far.tolist()))
 
 
-def by_antibody(antibodies: Sequences) -> list[NDArray[np.int64]]:
-    """Divide rows into blocks of at most `PAIRS` with at most `ANTIBODIES`, each in one block."""
+def by_antibody(antibodies: Sequences, *, pairs: int, most: int) -> list[NDArray[np.int64]]:
+    """Divide rows into blocks of at most `pairs` rows, with at most `most` antibodies each."""
     # in the order of keys, in which shards hold them: a block reads few places of a shard
     place = np.empty(len(antibodies.keys), np.int64)
     place[sort_keys(antibodies.keys)[0]] = np.arange(len(place))
     place_of_row = place[antibodies.of_row]
     rows = np.argsort(place_of_row, kind="stable")
-    ends = np.searchsorted(place_of_row[rows], np.arange(ANTIBODIES, len(place), ANTIBODIES))
+    ends = np.searchsorted(place_of_row[rows], np.arange(most, len(place), most))
     blocks = []
     for part in np.split(rows, ends):
-        blocks += [part[start : start + PAIRS] for start in range(0, len(part), PAIRS)]
+        blocks += [part[start : start + pairs] for start in range(0, len(part), pairs)]
     return blocks
 
 

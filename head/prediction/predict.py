@@ -141,7 +141,7 @@ def predict(
         regimes, why_far = source.count_regimes(scorer)
         verdicts = predictor.say_verdicts(regimes, "row")
         _say_far(why_far)
-        same = SamePredictions(quantity)
+        same = SamePredictions(quantity, no_antigen=predictor.no_antigen)
         with writing_table(out) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)

@@ -46,12 +46,11 @@ from abag.head.prediction.sequences import AnySequences, SequenceCounts, Sequenc
 from abag.head.prediction.specs import KnownNoise, Part, UsedRegime, VectorSpec
 from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import (
-    REGIMES,
     FoundRegimes,
     NewSequences,
     Reach,
     find_regimes,
-    without_antigens,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -240,7 +239,8 @@ class Predictor:
         All that is scored is scored here, given what is new about both sequences of each pair;
         `factor`, (P,), is that of `noise_factor`, and `why_far`, (P,), that of their features.
         """
-        regimes = find_regimes(antibody, antigen, self.reach).beside(why_far)
+        found = find_regimes(antibody, antigen, self.reach, no_antigen=self.no_antigen)
+        regimes = found.beside(why_far)
         unseen = antibody.unseen + antigen.unseen
         with np.errstate(all="ignore"):  # checked here
             parts = {part.name: part.predict(vectors) for part in self.parts}
@@ -295,8 +295,7 @@ class Predictor:
 
     def words(self, regime: str) -> str:
         """Say what is new about the pairs of a regime."""
-        words = REGIMES[regime].words
-        return without_antigens(words) if self.no_antigen else words
+        return words_of(regime, no_antigen=self.no_antigen)
 
     def __repr__(self) -> str:
         models = ", ".join(part.name for part in self.parts)
@@ -489,7 +488,11 @@ class Scorer:
 
     def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
         """Return the regimes of P pairs, given by indices, (P,) each."""
-        return find_regimes(*self._of_pairs(*index), self._predictor.reach)
+        return self._find_regimes(*self._of_pairs(*index))
+
+    def _find_regimes(self, antibody: NewSequences, antigen: NewSequences) -> FoundRegimes:
+        run = self._predictor
+        return find_regimes(antibody, antigen, run.reach, no_antigen=run.no_antigen)
 
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
         """Count pairs by regime, and by why they are far, from their `count_classes`."""
@@ -497,7 +500,7 @@ class Scorer:
         for (classes, _), class_of_pair in zip(self._classes, np.nonzero(pairs_AG), strict=True):
             level, unseen, mutations = classes[:, class_of_pair]
             new.append(NewSequences(level.astype(np.int8), unseen, mutations))
-        regimes = find_regimes(new[0], new[1], self._predictor.reach)
+        regimes = self._find_regimes(new[0], new[1])
         by_regime = Counter[str]()
         far = Counter[str]()
         counts = pairs_AG[pairs_AG > 0].tolist()

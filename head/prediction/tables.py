@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-from abag.core.errors import PredictionError
+from abag.core.errors import OutputError, PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
 from abag.embed.sequences.chains import KINDS
@@ -127,7 +127,7 @@ def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
         return []
     if isinstance(table, list | tuple):
         return [stamp for part in table for stamp in file_stamps(part)]
-    path = Path(cast("Path | str", table))
+    path = Path(cast("Path | str", one_table(table)))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     # a digest would read the table once more
     stats = ((file, file.stat()) for file in files if file.exists())
@@ -193,7 +193,7 @@ def check_table_out(
         flat += [None] if source is None else several(source) or [one_table(source)]
     for path in (out, *more):
         if why := why_not_writable(path, flat, force=force):
-            raise PredictionError(why)
+            raise OutputError(why)
 
 
 def say_random_weights(predictor: Predictor) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import Bools, Ints, distinct
+from abag.core.arrays import Ints, distinct
 from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.core.options import user_path
@@ -35,7 +35,7 @@ from abag.head.regimes.regime_folds import (
     with_counts,
 )
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES
-from abag.head.regimes.sides import LEAST_GROUPS, Side, effective_groups, sides_of
+from abag.head.regimes.sides import LEAST_GROUPS, Sides, effective_groups, sides_of
 from abag.head.regimes.splits import (
     PART_NAMES,
     TEST,
@@ -43,6 +43,8 @@ from abag.head.regimes.splits import (
     UNUSED,
     Split,
     describe_named,
+    is_tested,
+    numbered,
     part_names,
     read_splits,
 )
@@ -54,9 +56,7 @@ if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
 
 
-def measure_regimes(
-    groups: PairGroups, sides: tuple[Side, Side] | None = None
-) -> list[MeasuredRegime]:
+def measure_regimes(groups: PairGroups, sides: Sides | None = None) -> list[MeasuredRegime]:
     """Return the folds of every regime, or those of the split that was asked for.
 
     `sides` are those of the pairs, if they are known already.
@@ -96,12 +96,11 @@ def measure_regimes(
     return [MeasuredRegime(REGIMES[name], tuple(splits), tuple(independent))]
 
 
-def with_unseen(split: Split, sides: tuple[Side, Side]) -> Split:
+def with_unseen(split: Split, sides: Sides) -> Split:
     """Count the unseen residues of the pairs of a split, if there are libraries."""
-    if split.unseen is not None or not any(side.is_library for side in sides):
+    if split.unseen is not None or not sides.has_library:
         return split
-    train = split.rows(TRAIN)
-    antibody, antigen = (side.compare(train) for side in sides)
+    antibody, antigen = sides.compare(split.rows(TRAIN))
     return with_counts(split, antibody, antigen)
 
 
@@ -118,7 +117,7 @@ def make_splits(
     splits = list[Split]()
     for measured in measure_regimes(groups):
         splits += measured.splits
-    return [replace(split, fold=fold) for fold, split in enumerate(splits)]
+    return numbered(splits)
 
 
 def strictest_split(groups: PairGroups) -> str:
@@ -126,8 +125,7 @@ def strictest_split(groups: PairGroups) -> str:
     for method in ("antigen", "antibody"):
         if effective_groups(groups.of_method(method)) >= LEAST_GROUPS:
             return method
-    is_library = any(side.is_library for side in sides_of(groups))
-    return "mutations" if is_library else "random"
+    return "mutations" if sides_of(groups).has_library else "random"
 
 
 def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -137,18 +135,13 @@ def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
         _refuse_empty_parts(split)
     if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
         splits = splits[:1]
-    if groups.pairs.censored[_is_tested(splits)].all():
+    if groups.pairs.censored[is_tested(splits)].all():
         msg = (
             f"--split {options.split}: the labels of all test pairs are bounds; expected exact "
             "ones, from which errors are measured. Use another --split."
         )
         raise SplitError(msg)
     return _describe(splits, groups, options.split)
-
-
-def _is_tested(splits: Sequence[Split]) -> Bools:
-    """Return whether each pair is in a test part, (P,)."""
-    return np.asarray(np.any([split.part == TEST for split in splits], axis=0))
 
 
 def _counted_groups(groups: PairGroups, split: Split) -> list[Ints]:
@@ -164,7 +157,7 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Sp
         "seed": groups.options.effective_split_seed,
         "of": len(splits),
         "clusters": groups.cluster_sizes(),
-        "test_pairs": int(_is_tested(splits).sum()),
+        "test_pairs": int(is_tested(splits).sum()),
     }
     described = []
     for split in splits:
@@ -209,7 +202,7 @@ def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Hold out mutations of a library; raise `SplitError` if no side is one."""
     table = RegimesOfTable(groups)
-    if not any(side.is_library for side in table.sides):
+    if not table.sides.has_library:
         msg = (
             "--split mutations: neither the antibodies nor the antigens are variants of one; "
             "expected one cluster with more than half of the pairs. Use another --split."

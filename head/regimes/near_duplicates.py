@@ -166,7 +166,7 @@ class Components:
         """Return which of the first strings have a near-duplicate among the others, (first,)."""
         starts = range(0, first, ROWS)
         with (
-            limit_blas(1),
+            limit_blas(1),  # each block has a thread already
             ThreadPoolExecutor(count_cores()) as threads,
             bar(desc="recognition", total=len(starts), unit=" tiles", delay=2) as drawn,
         ):

@@ -8,19 +8,39 @@ P pairs of a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abag.core.arrays import Ints, distinct
+from abag.embed.sequences.chains import KINDS
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.held_out import HeldOut, held_out_parts, with_validation
 from abag.head.regimes.near_duplicates import number_by_appearance
 from abag.head.regimes.regimes import KNOWN, OF_LEVELS, REGIMES, VARIANT, NewSequences, Regime
-from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, Side, effective_groups, sides_of
-from abag.head.regimes.splits import TEST, TRAIN, UNUSED, Split, is_trainable
+from abag.head.regimes.sides import (
+    LEAST_GROUPS,
+    LEAST_ROWS,
+    Side,
+    Sides,
+    effective_groups,
+    sides_of,
+)
+from abag.head.regimes.splits import (
+    TEST,
+    TRAIN,
+    UNUSED,
+    Split,
+    is_tested,
+    is_trainable,
+    numbered,
+)
+
+if TYPE_CHECKING:
+    from abag.embed.sequences.chains import Kind
 
 FOLDS = 5
 """Folds if their number is not given."""
@@ -72,7 +92,7 @@ def with_counts(split: Split, antibody: NewSequences, antigen: NewSequences) -> 
 class RegimesOfTable:
     """Find which regimes a table allows to measure, and their folds."""
 
-    def __init__(self, groups: PairGroups, sides: tuple[Side, Side] | None = None) -> None:
+    def __init__(self, groups: PairGroups, sides: Sides | None = None) -> None:
         options = groups.options
         self.groups = groups
         self.seed = options.effective_split_seed
@@ -83,7 +103,7 @@ class RegimesOfTable:
     @property
     def of_mutations(self) -> str:
         """Name the regime of new mutations: of antibodies if they are a library, or of antigens."""
-        return "new_mutations" if self.sides[0].is_library else "antigen_variant"
+        return "new_mutations" if self.sides.antibody.is_library else "antigen_variant"
 
     def measured(self) -> list[MeasuredRegime]:
         """Return every regime with its folds, or with the reason that it cannot be measured.
@@ -92,7 +112,8 @@ class RegimesOfTable:
         regimes of what it holds out, so that a table takes as many fits whatever its regimes.
         """
         by_name = {}
-        for held in ((), (0,), (1,), (0, 1)):
+        sets: tuple[tuple[Kind, ...], ...] = ((), ("antibody",), ("antigen",), KINDS)
+        for held in sets:
             for measured in self._of_set(held):
                 by_name[measured.regime.name] = measured
         if not any(measured.splits for measured in by_name.values()):
@@ -101,13 +122,12 @@ class RegimesOfTable:
 
     def measure(self, regime: Regime) -> MeasuredRegime:
         """Return one regime with its folds, or with the reason that there are none."""
-        held = tuple(side for side, level in enumerate(regime.levels) if level)
-        by_name = {measured.regime.name: measured for measured in self._of_set(held)}
+        by_name = {measured.regime.name: measured for measured in self._of_set(regime.new)}
         return by_name[regime.name]
 
-    def _of_set(self, held: tuple[int, ...]) -> list[MeasuredRegime]:
+    def _of_set(self, held: tuple[Kind, ...]) -> list[MeasuredRegime]:
         """Measure the regimes of the folds that hold out sequences of some sides."""
-        sides = [self.sides[side] for side in held]
+        sides = [self.sides.of_kind(kind) for kind in held]
         cells = self._cells(held)
         reason = self._why_no_folds(sides)
         if reason:
@@ -117,20 +137,8 @@ class RegimesOfTable:
         groups = {cell.name: self._counted(cell) for cell in cells}
         whole = _unit(sides[-1]) if sides else groups["known"][0]  # in validation parts
         for number, held_out in enumerate(self._tests(sides)):
-            part = held_out.parts(tested=UNUSED)
-            train = np.flatnonzero(part == TRAIN)
-            if not len(train):
-                continue
-            part = with_validation(part, whole, [self.seed, number])
-            antibody, antigen = (side.compare(train) for side in self.sides)
-            for cell in cells:
-                is_of_cell = (antibody.level == cell.antibody) & (antigen.level == cell.antigen)
-                inside = held_out.test & is_of_cell
-                tested = np.where(inside, np.int8(TEST), part)
-                if 0 < inside.sum() < len(train) and is_trainable(tested):
-                    group = groups[cell.name][-1]
-                    split = Split(name=cell.name, part=tested, group=group, fold=number)
-                    splits_of[cell.name].append(with_counts(split, antibody, antigen))
+            for split in self._splits_of_fold(number, held_out, groups, whole):
+                splits_of[split.name].append(split)
             latest = [splits[-1] for splits in splits_of.values() if splits]
             if self.groups.options.folds or not latest:
                 continue
@@ -145,10 +153,29 @@ class RegimesOfTable:
                 results.append(measured)
         return results
 
-    def _cells(self, held: tuple[int, ...]) -> list[Regime]:
+    def _splits_of_fold(
+        self, number: int, held_out: HeldOut, groups: Mapping[str, list[Ints]], whole: Ints
+    ) -> Iterator[Split]:
+        """Yield the split of each regime that a fold can test, given the groups of each."""
+        part = held_out.parts(tested=UNUSED)
+        train = np.flatnonzero(part == TRAIN)
+        if not len(train):
+            return
+        part = with_validation(part, whole, [self.seed, number])
+        antibody, antigen = self.sides.compare(train)
+        for name, groups_of_regime in groups.items():
+            has_antibody_level = antibody.level == REGIMES[name].antibody
+            has_antigen_level = antigen.level == REGIMES[name].antigen
+            inside = held_out.test & has_antibody_level & has_antigen_level
+            tested = np.where(inside, np.int8(TEST), part)
+            if 0 < inside.sum() < len(train) and is_trainable(tested):
+                split = Split(name=name, part=tested, group=groups_of_regime[-1], fold=number)
+                yield with_counts(split, antibody, antigen)
+
+    def _cells(self, held: tuple[Kind, ...]) -> list[Regime]:
         """Return the regimes that folds can test which hold out sequences of some sides."""
-        antibody_levels = self.sides[0].testable if 0 in held else (KNOWN,)
-        antigen_levels = self.sides[1].testable if 1 in held else (KNOWN,)
+        antibody_levels = self.sides.antibody.testable if "antibody" in held else (KNOWN,)
+        antigen_levels = self.sides.antigen.testable if "antigen" in held else (KNOWN,)
         return [OF_LEVELS[levels] for levels in product(antibody_levels, antigen_levels)]
 
     def _why_no_folds(self, sides: Sequence[Side]) -> str:
@@ -184,14 +211,13 @@ class RegimesOfTable:
         if informative < LEAST_GROUPS:
             reason = _too_few(len(tested), "held-out pair", informative)
             return MeasuredRegime(regime, why_not=reason)
-        numbered = [replace(split, fold=fold) for fold, split in enumerate(splits)]
-        return MeasuredRegime(regime, tuple(numbered), tuple(groups))
+        return MeasuredRegime(regime, tuple(numbered(splits)), tuple(groups))
 
     def _counted(self, regime: Regime) -> list[Ints]:
         """Return what counts as one measurement in a regime, (P,) each."""
         if not regime.new:
-            antibody = self.sides[0].units
-            antigen = self.sides[1].units
+            antibody = self.sides.antibody.units
+            antigen = self.sides.antigen.units
             return [number_by_appearance(antibody * (antigen.max() + 1) + antigen)]
         groups = []
         for side, level in zip(self.sides, regime.levels, strict=True):
@@ -209,8 +235,7 @@ class RegimesOfTable:
             part = with_validation(held_out.parts(), pairs, [self.seed, number])
             if is_trainable(part):
                 splits.append(Split(name="known", part=part, group=pairs, fold=len(splits)))
-        is_tested = np.any([split.part == TEST for split in splits], axis=0)
-        if not np.any(is_tested & (self.groups.pairs.censored == 0)):
+        if not np.any(is_tested(splits) & (self.groups.pairs.censored == 0)):
             return known
         return MeasuredRegime(known.regime, tuple(splits), (pairs,), note=SINGLE_PAIRS)
 

@@ -98,6 +98,12 @@ MORE_UNSEEN = "it has {} unseen residues, more than the {} of nearly all tested 
 MORE_MUTATIONS = "it has {} mutations, more than the {} of any tested pair"
 
 
+def words_of(regime: str, *, no_antigen: bool) -> str:
+    """Say what is new about the pairs of a regime, or about antibodies alone."""
+    words = REGIMES[regime].words
+    return without_antigens(words) if no_antigen else words
+
+
 def without_antigens(text: str) -> str:
     """Leave antigens out of what is said about a regime, for runs of antibodies alone."""
     for words in OF_ANTIGENS:
@@ -150,12 +156,17 @@ class FoundRegimes(NamedTuple):
 
 
 def find_regimes(
-    antibody: NewSequences, antigen: NewSequences, reach: Mapping[str, Reach]
+    antibody: NewSequences,
+    antigen: NewSequences,
+    reach: Mapping[str, Reach],
+    *,
+    no_antigen: bool = False,
 ) -> FoundRegimes:
     """Find the regime of P pairs, given what is new about both sequences and the measured regimes.
 
     A pair is far outside every measured regime, and where it has more unseen residues than nearly
-    all tested pairs of the regime that is used, or more mutations than any of them.
+    all tested pairs of the regime that is used, or more mutations than any of them. The words for
+    this name no antigens with `no_antigen`.
     """
     shape = antibody.level.shape
     name = np.full(shape, "", object)
@@ -173,7 +184,7 @@ def find_regimes(
         used[rows] = measured
         is_covered[rows] = covers
         if not covers:
-            why[rows] = UNMEASURED.format(regime.words)
+            why[rows] = UNMEASURED.format(words_of(regime.name, no_antigen=no_antigen))
         tested = reach[measured]
         limits = (
             (unseen, tested.unseen, MORE_UNSEEN),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -209,9 +209,29 @@ class Side:
         return [np.isin(self.sequence, used[test_N]) for test_N in masks]
 
 
-def sides_of(groups: PairGroups) -> tuple[Side, Side]:
+class Sides(NamedTuple):
+    """Hold both sides of the pairs of a table."""
+
+    antibody: Side
+    antigen: Side
+
+    @property
+    def has_library(self) -> bool:
+        """Return whether a side is a library."""
+        return self.antibody.is_library or self.antigen.is_library
+
+    def of_kind(self, kind: Kind) -> Side:
+        """Return one side."""
+        return self.antibody if kind == "antibody" else self.antigen
+
+    def compare(self, train: Ints) -> tuple[NewSequences, NewSequences]:
+        """Compare both sequences of each pair with those of the training pairs."""
+        return self.antibody.compare(train), self.antigen.compare(train)
+
+
+def sides_of(groups: PairGroups) -> Sides:
     """Return the antibodies and the antigens of a table's pairs."""
-    return Side.of(groups, "antibody"), Side.of(groups, "antigen")
+    return Sides(Side.of(groups, "antibody"), Side.of(groups, "antigen"))
 
 
 def _fill(x_NT: Bools, queue: Sequence[int], share: float) -> tuple[Bools, list[int]]:

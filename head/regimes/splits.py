@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Ints, hex_keys
+from abag.core.arrays import Bools, Ints, hex_keys
 from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS
@@ -116,6 +116,16 @@ def describe_named(cells: pd.Series[Any], parts: pd.Series[Any]) -> str:
         spelled = f" ({names})" if names else ""
         counts.append(f"{len(part_cells):,} {part}{spelled}")
     return f"{', '.join(counts)} pairs"
+
+
+def is_tested(splits: Sequence[Split]) -> Bools:
+    """Return whether each pair is in the test part of a split, (P,)."""
+    return np.asarray(np.any([split.part == TEST for split in splits], axis=0))
+
+
+def numbered(splits: Sequence[Split]) -> list[Split]:
+    """Number splits as folds, in their order."""
+    return [replace(split, fold=fold) for fold, split in enumerate(splits)]
 
 
 def is_trainable(part: Parts) -> bool:

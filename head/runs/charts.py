@@ -184,7 +184,7 @@ def _training(log: Sequence[Series], folds: set[int]) -> Series | None:
     lines = [line for line in log if line.get("fold", 0) in folds]
     if not lines:
         return None
-    frame = pd.DataFrame(lines)[["step", "loss"]]
+    frame = pd.DataFrame(lines, columns=["step", "loss"])
     frame["fold"] = [line.get("fold", 0) for line in lines]  # one fold is not numbered
     last = int(frame["step"].max())
     bins = min(CURVE_POINTS, last)

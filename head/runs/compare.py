@@ -74,11 +74,12 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
         states.append(state)
         if saved is not None:
             finished[str(path)] = saved
-    # stable: those without a score by name; scores of one quantity are comparable
-    first: dict[str, float] = {}
+    # only scores of one quantity are comparable: the quantity of the best score comes first
+    place: dict[str, int] = {}
     for state in sorted(states, key=_score):
-        first.setdefault(str(state.get("quantity")), len(first))
-    states.sort(key=lambda state: (first[str(state.get("quantity"))], _score(state)))
+        place.setdefault(str(state.get("quantity")), len(place))
+    # stable: runs without a score stay in the order of their names
+    states.sort(key=lambda state: (place[str(state.get("quantity"))], _score(state)))
     return {
         "runs": states,
         "differences": _differences(configs),

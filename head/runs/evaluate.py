@@ -14,38 +14,32 @@ import numpy as np
 import pandas as pd
 
 from abag.core import messages
-from abag.core.arrays import Floats, Ints, hex_keys
+from abag.core.arrays import Floats, Ints
 from abag.core.cache import cache_dir
-from abag.core.errors import OptionError, PredictionError
+from abag.core.errors import OptionError
 from abag.core.messages import counted
 from abag.core.options import schema
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.store.store import open_store
-from abag.head.data.affinities import read_predictions
-from abag.head.data.cells import read_numbers
 from abag.head.data.features import features_of
 from abag.head.data.label_options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.data.labels import label_pairs, report_counts
 from abag.head.evaluation.metrics import antigen_clusters, rows_to_score, strong_threshold
-from abag.head.evaluation.regime_scores import (
-    RegimeScore,
-    TestedPairs,
-    compare_models,
-    score_regime,
-)
+from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
 from abag.head.evaluation.strong import score_strong
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.prediction.fitted import COVERED
 from abag.head.prediction.loading import load_predictor
-from abag.head.prediction.predictor import SAME_PREDICTION_PKD, Scorer
+from abag.head.prediction.predictor import Scorer
 from abag.head.prediction.reading import ReadAs, as_in_the_run
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.regimes import REGIMES, without_antigens
 from abag.head.regimes.sides import LEAST_ROWS
-from abag.head.regimes.splits import KEYS
-from abag.head.runs.run_folder import SavedRun, naming_damage, read_run, remembered_label
+from abag.head.regimes.splits import KEYS, pair_keys
+from abag.head.runs.given_predictions import compare_with_predictions
+from abag.head.runs.run_folder import SavedRun, read_run, remembered_label
 from abag.head.runs.run_options import EvaluateOptions
 
 if TYPE_CHECKING:
@@ -133,7 +127,7 @@ def evaluate(
             others = read_pairs(chosen.predictions, reading_of_predictions)
             others.report_notes()
             units = LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass)
-            summary["predictions"] = _compare_with_predictions(saved, others, units)
+            summary["predictions"] = compare_with_predictions(saved, others, units)
         return summary
 
 
@@ -355,7 +349,7 @@ def _tested_pairs(
 
 
 def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
-    keys = key_frame(pairs.keys("antibody"), pairs.keys("antigen"))
+    keys = pair_keys(pairs)
     pairs_of_run = pd.MultiIndex.from_frame(saved.frame[KEYS])
     counts = {"pair": int(pd.MultiIndex.from_frame(keys).isin(pairs_of_run).sum())}
     for kind in KINDS:
@@ -371,95 +365,3 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
             "scores that include training pairs are optimistic: remove these from the table"
         )
     return counts
-
-
-def key_frame(antibody_keys: np.ndarray, antigen_keys: np.ndarray) -> pd.DataFrame:
-    """Return the keys of pairs, arrays of shape (P, 16), as two columns of hex digits."""
-    return pd.DataFrame(
-        {"antibody_key": hex_keys(antibody_keys), "antigen_key": hex_keys(antigen_keys)}
-    )
-
-
-def _compare_with_predictions(
-    saved: SavedRun, table: SequenceTable, units: LabelOptions
-) -> dict[str, Any]:
-    reference = _align_predictions(saved, table, units)
-    scores = list[RegimeScore]()
-    verdicts = list[str]()
-    with naming_damage(saved.run):  # the means that the run's own scores are compared with
-        mean_of_pair = pd.read_parquet(saved.run / "baselines.parquet")[MEAN].to_numpy(np.float64)
-    for regime, rows, tested in saved.regimes():
-        ours = rows["pkd_predicted"].to_numpy(np.float64)
-        pairs = rows.index.to_numpy()
-        words = regime["words"]
-        theirs = reference[pairs]
-        mean = mean_of_pair[pairs]
-        scores.append(score_regime(regime["regime"], words, tested, theirs, mean, {}, None))
-        verdict = compare_models(
-            words, "the run", table.source, tested, ours, theirs, saved.quantity
-        )
-        verdicts.append(verdict)
-        messages.say(verdicts[-1])
-    return {"source": table.source, "regimes": scores, "verdicts": verdicts}
-
-
-def _align_predictions(saved: SavedRun, table: SequenceTable, units: LabelOptions) -> Floats:
-    predicted, on = _read_predictions(saved, table, units)
-    rows = saved.tested[[*KEYS, "fold"]]
-    measured_rows = pd.MultiIndex.from_frame(rows[on] if "fold" in on else saved.frame[on])
-    is_known = pd.MultiIndex.from_frame(predicted[on]).isin(measured_rows)
-    unknown = int((~is_known).sum())
-    aligned = rows.merge(predicted, how="left", on=on)["prediction"].to_numpy(np.float64)
-    missing = int(np.isnan(aligned).sum())
-    if missing or unknown:
-        by = " and fold" if "fold" in on else ""
-        msg = (
-            f"{table.source}: predictions are missing for {missing} of the run's test rows, and "
-            f"{unknown} pairs are not in the run (matched by antibody, antigen{by}); expected all "
-            "test rows and no other pairs. Predict the rows of the run's predictions.parquet."
-        )
-        raise PredictionError(msg)
-    return aligned
-
-
-def _read_predictions(
-    saved: SavedRun, table: SequenceTable, units: LabelOptions
-) -> tuple[pd.DataFrame, list[str]]:
-    affinities = read_predictions(table, units, saved.quantity)
-    column = affinities.column
-    value = affinities.pkd
-    affinities.refuse_other_units(np.isfinite(value), "predictions")
-    messages.say(affinities.describe(noun="predictions"))
-    invalid = np.flatnonzero(~np.isfinite(value) | (affinities.side != 0))
-    if len(invalid):
-        cell = table.describe_cell(invalid[0], column)
-        expected = "a finite number"
-        if saved.quantity.affinity:
-            unit = affinities.unit
-            expected = "a pKd" if unit == "pkd" else f"a number in {unit}"
-        msg = (
-            f"{cell} is not a valid prediction; expected {expected} "
-            f"({counted(len(invalid), 'such row')}). Predict these pairs or remove them."
-        )
-        raise PredictionError(msg)
-    antibody_keys = table.antibodies.keys[table.antibodies.of_row]
-    antigen_keys = table.antigens.keys[table.antigens.of_row]
-    table_keys = key_frame(antibody_keys, antigen_keys).assign(prediction=value)
-    on = list(KEYS)
-    folds = saved.tested["fold"].unique()
-    if len(folds) > 1 and "fold" in table.frame.columns:
-        fold = pd.Series(read_numbers(table.frame["fold"]), table.frame.index)
-        table_keys["fold"] = fold.where(fold.isin(folds), -1).astype(np.int64)
-        on.append("fold")
-    first = table_keys.groupby(on)["prediction"].transform("first")
-    same = SAME_PREDICTION_PKD if saved.quantity.affinity else SAME_PREDICTION_PKD * value.std()
-    differs = abs(table_keys["prediction"] - first) > same
-    repeated = int(differs.sum())
-    if repeated:
-        hint = ", or a column fold" if len(folds) > 1 else ""
-        msg = (
-            f"{table.source}: column {column} has more than one prediction for the same pair "
-            f"({counted(repeated, 'extra row')}); expected one per pair{hint}. Remove the others."
-        )
-        raise PredictionError(msg)
-    return table_keys.drop_duplicates(on, ignore_index=True), on

@@ -137,7 +137,7 @@ def start_run(
             )
             raise RunError(msg)
     sweep_partials(run)
-    (run / "summary.json").unlink(missing_ok=True)
+    (run / "summary.json").unlink(missing_ok=True)  # it says that a run is finished
     # both are followed: the absolute path, and this one if run and store have moved together
     from_run = os.path.relpath(Path(record["store"]).resolve(), run.resolve())
     content = {**record, "format": RUN_FORMAT, "store_from_run": from_run}

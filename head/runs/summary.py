@@ -91,7 +91,7 @@ def write_results(
     if report:
         write_report(read_tables(run, config, summary))
     write_card(run, config, summary)
-    write_json(run / "summary.json", summary)
+    write_json(run / "summary.json", summary)  # last: the run is finished
     return summary
 
 

@@ -321,7 +321,10 @@ def describe_trials(summary: SweepSummary) -> str:
             column[name] = f"{value:.2g}" if isinstance(value, float) else str(value)
         columns.append(column)
     names = dict.fromkeys(chain.from_iterable(columns))
-    lines = align([[name, *(column.get(name, "-") for column in columns)] for name in names])
+    rows = []
+    for name in names:
+        rows.append([name, *(column.get(name, "-") for column in columns)])
+    lines = align(rows)
     if "final" not in summary:
         lines.append("To refit the best trial and score the test part once, add --final.")
     return "\n".join([*lines, f"all trials: {summary['sweep']}/trials.csv ({counts})"])

@@ -379,13 +379,15 @@ class HeadTraining(ResumableTraining):
 
     def _drop_finished_folds(self, *, with_state: bool = True) -> None:
         """Train without the folds that are out of patience: on a CPU they take time for nothing."""
-        training = self._training_folds()
         folds = range(len(self.splits))
         # a GPU would have to capture its step again
-        if self.inputs.device.type != "cpu" or not training or len(folds) == 1:
+        if self.inputs.device.type != "cpu" or len(folds) == 1:
             return
+        steps = self._steps()
+        training = self._training_folds()
+        if not training:  # the stack ended with the folds that ended last, as its checkpoint has it
+            training = [fold for fold in folds if steps[fold] == max(steps)]
         if len(training) == 1:  # a head alone would have other random numbers
-            steps = self._steps()
             finished = [fold for fold in folds if fold not in training]
             training = sorted([*training, max(finished, key=lambda fold: (steps[fold], fold))])
         if len(training) < len(self.stack.folds):

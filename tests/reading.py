@@ -1,0 +1,59 @@
+"""Tables read and split as the commands do it: all that tests know of where this is done.
+
+Options are keyword arguments, as in the public functions.
+"""
+
+from dataclasses import replace
+
+import abag
+from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
+from abag.embed.sequences.table_files import FORMATS
+from abag.embed.sequences.tables import read_table, read_table_chunks
+from abag.head.data.demo import demo_table
+from abag.head.data.feature_checks import with_feature_columns
+from abag.head.data.labels import label_pairs
+from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.folds import make_splits
+
+__all__ = [
+    "FORMATS",
+    "demo_table",
+    "groups_of",
+    "read_chunks",
+    "read_labels",
+    "read_sequences",
+    "read_table",
+    "read_table_chunks",
+    "splits_of",
+]
+
+
+def read_sequences(table, *, kinds=KINDS, as_written=False, **options):
+    """Return the rows of a table with their distinct sequences, without reading labels."""
+    return read_pairs(table, abag.PlanOptions(**options), kinds=kinds, as_written=as_written)
+
+
+def read_chunks(table, *, rows=None, only_sequences=False, as_written=False, **options):
+    """Return the same in chunks of `rows` rows."""
+    flags = {"only_sequences": only_sequences, "as_written": as_written}
+    return read_pair_chunks(table, abag.PlanOptions(**options), rows=rows, **flags)
+
+
+def read_labels(table, **options):
+    """Return the labelled pairs of a table; `abag.dataset` has them too, but needs a store."""
+    chosen = abag.PlanOptions(**options)
+    read = read_pairs(table, replace(chosen, bad_rows="skip", skipped=None))
+    is_strict = chosen.bad_rows == "error"
+    pairs = label_pairs(read, chosen, refuse_sequences=is_strict, named=chosen)
+    return with_feature_columns(pairs, chosen, {})
+
+
+def groups_of(pairs, **options):
+    """Return the clusters of labelled pairs, as splits with these options need them."""
+    return PairGroups(pairs, abag.DatasetOptions(**options))
+
+
+def splits_of(pairs, **options):
+    """Split labelled pairs as `PairDataset.splits` does, without its cache."""
+    return make_splits(pairs, abag.DatasetOptions(**options))
