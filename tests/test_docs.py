@@ -288,6 +288,39 @@ def test_the_lines_of_the_readme_work_on_the_shipped_table():
     assert re.search(r"antigens: (\d+) unique, \1 reused, 0 encoded", run(embed[2:]))
 
 
+@pytest.mark.slow
+def test_the_numbers_of_the_readme_are_those_of_its_commands(tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    measured = pd.read_csv(ROOT / "data" / "demo_pairs.csv").fillna("")
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    abag.embed_table(measured, tmp_path / "store", **encoders)
+    summary = abag.fit(measured, tmp_path / "store", tmp_path / "run")
+    claimed = [
+        [float(number) for number in re.findall(r"\d\.\d\d", line)]
+        for line in readme.splitlines()
+        if re.match(r"\| (known|new), ", line)
+    ]
+    for regime, numbers in zip(summary["regimes"], claimed, strict=True):
+        shown = []
+        for name in ("spearman", "spearman_within_antigen"):
+            shown += [regime[name][end] for end in ("value", "low", "high")]
+        shown += [regime["rmse"], regime["rmse_of_mean"], regime["rmse_of_best"]]
+        np.testing.assert_allclose(shown, numbers, atol=0.02)  # other machines round otherwise
+    old_pair = measured.iloc[0]
+    new_pair = demo_table(seed=1).fillna("").iloc[0]
+    scores = abag.load_predictor(tmp_path / "run").predict(
+        [old_pair["heavy"], new_pair["heavy"], new_pair["heavy"]],
+        [old_pair["light"], new_pair["light"], new_pair["light"]],
+        [old_pair["antigen"], old_pair["antigen"], new_pair["antigen"]],
+        store=tmp_path / "store",
+    )
+    block = re.findall(r"(\d\.\d\d)   (\d\.\d\d)  (\w+) +(True|False)", readme)
+    assert scores["regime"].tolist() == [regime for _, _, regime, _ in block]
+    assert scores["far"].astype(str).tolist() == [far for *_, far in block]
+    numbers = np.array([row[:2] for row in block], float)
+    np.testing.assert_allclose(scores[["pkd_predicted", "sigma"]], numbers, atol=0.02)
+
+
 def test_the_readme_has_at_most_1200_words():
     assert len((ROOT / "README.md").read_text().split()) <= 1200
 

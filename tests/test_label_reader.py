@@ -65,12 +65,18 @@ def test_evaluate_reads_a_table_by_its_own_header_whatever_the_run_was_trained_o
     assert scores["metrics"]["rmse"] == pytest.approx(expected, rel=1e-4)
 
 
+def rounded(scores):
+    """Round the numbers of nested scores: sums of the same values differ in their last digit."""
+    return json.loads(json.dumps(scores), parse_float=lambda text: round(float(text), 9))
+
+
 def test_the_table_that_fit_read_is_evaluated_without_further_options(case):
     at, _, _ = case
-    scores = abag.evaluate(at / "run-k", table=at / "k.csv")["table"]
-    assert (
-        scores["metrics"] == abag.evaluate(at / "run-k", table=at / "pkd.csv")["table"]["metrics"]
+    in_own_unit, in_pkd = (
+        abag.evaluate(at / "run-k", table=at / name)["table"]["metrics"]
+        for name in ("k.csv", "pkd.csv")
     )
+    assert rounded(in_own_unit) == rounded(in_pkd)
 
 
 @pytest.mark.parametrize(("name", "options"), [
