@@ -31,7 +31,11 @@ SHOWN_LINES = 5
 """Most lines of a result in a notebook or interpreter."""
 SHOWN_WIDTH = 160
 """Most characters of such a line."""
-_FLAG_AND_VALUE = re.compile(rf"({FLAG.pattern})(?: ([\w=-]*\w))?")
+_FLAG_AND_VALUE = re.compile(rf"({FLAG.pattern})(?: ('[^']*'|[\w=-]*\w))?")
+_MORE_COLUMNS = re.compile(
+    r"(columns=\{[^}]*\}(?:(?:,| or) columns=\{[^}]*\})*(?:,| or)) (\w+)=([A-Z]+)\b"
+)
+"""A further column in a message, such as ``--column heavy=NAME, light=NAME or antibody=NAME``."""
 _PATH = re.compile(r"\b(Path|TableLike)\b")
 """In the annotation of an argument that may be a path."""
 _COMMAND = re.compile(r"\babag [a-z]+ ")
@@ -190,7 +194,7 @@ def in_python(text: str, keywords: Keywords) -> str:
 
     def keyword(match: re.Match[str]) -> str:
         option = keywords.get(match[1])
-        value = match[2] or ""
+        value = (match[2] or "").strip("'")
         name = _keyword(keywords, match[1])
         choices = option.choices if isinstance(option, OptionSchema) else ()
         key, _, item = value.partition("=")
@@ -198,7 +202,8 @@ def in_python(text: str, keywords: Keywords) -> str:
             return f'{name}={{"{key}": "{item}"}}'
         if value in choices:
             return f'{name}="{value}"'
-        if value.isdigit() and not name.startswith("-"):
+        is_placeholder = value.isupper() and value.isalpha()
+        if (value.isdigit() or is_placeholder) and not name.startswith("-"):
             return f"{name}={value}"
         return f"{name} {value}" if value else name
 
@@ -206,7 +211,11 @@ def in_python(text: str, keywords: Keywords) -> str:
     for i, sentence in enumerate(sentences):
         command = _COMMAND.search(sentence)
         start = command.start() if command else len(sentence)
-        sentences[i] = _FLAG_AND_VALUE.sub(keyword, sentence[:start]) + sentence[start:]
+        spelled = _FLAG_AND_VALUE.sub(keyword, sentence[:start])
+        while more := _MORE_COLUMNS.search(spelled):
+            column = f'{more[1]} columns={{"{more[2]}": "{more[3]}"}}'
+            spelled = spelled[: more.start()] + column + spelled[more.end() :]
+        sentences[i] = spelled + sentence[start:]
     return " ".join(sentences)
 
 

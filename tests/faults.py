@@ -10,6 +10,25 @@ import pytest
 from safetensors import SafetensorError
 
 from abag.core import files
+from abag.core.files import UnsafeFile, host_name
+
+__all__ = [
+    "UnsafeFile",
+    "adapter_step",
+    "at_loss",
+    "before_lock",
+    "before_operations",
+    "change_encoders",
+    "failing",
+    "fill_disk_for_tensors",
+    "forbid_encoders",
+    "host_name",
+    "left_by_the_dead",
+    "locked",
+    "raising",
+    "stop_after",
+    "training_step",
+]
 
 
 def raising(error):

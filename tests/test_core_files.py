@@ -136,7 +136,7 @@ def write_by_name(path, text):
 @pytest.mark.parametrize("write", [write_text, write_by_name])
 def test_a_link_at_the_partial_name_is_not_followed(tmp_path, monkeypatch, write):
     (tmp_path / "victim").write_text("mine")
-    monkeypatch.setattr("abag.core.files.secrets.token_hex", lambda _n: "guessed")
+    monkeypatch.setattr("secrets.token_hex", lambda _n: "guessed")
     partial_path(tmp_path / "a.txt").symlink_to(tmp_path / "victim")
     with pytest.raises(FileExistsError):
         write(tmp_path / "a.txt", "new")

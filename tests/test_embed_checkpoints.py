@@ -29,11 +29,11 @@ from encoding import (
     save_random_checkpoint,
     weights_digest,
 )
+from faults import UnsafeFile
 from marks import in_ci
 from safetensors.torch import load_file
 
 from abag import EncoderError
-from abag.core.files import UnsafeFile
 from abag.embed.weights import WeightNames
 
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"

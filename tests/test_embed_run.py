@@ -15,14 +15,13 @@ import torch
 from drawn import COMPOSITION, TINY, demo_table
 from embedding import assert_same_vectors, start_embed, wait_for_shards
 from encoding import change_weights, find_checkpoint
-from faults import change_encoders, forbid_encoders
+from faults import change_encoders, forbid_encoders, host_name
 from invoke import PLAIN_ENCODERS, TINY_ENCODERS, one_line
 from marks import in_ci
 from stores import open_shard
 
 import abag
 from abag import DeviceError, EncoderError, embed_table
-from abag.core.files import host_name
 from abag.embed.sequences.chains import antibody, keys_array
 
 

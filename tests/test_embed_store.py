@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
-from faults import before_operations, failing, raising
+from faults import UnsafeFile, before_operations, failing, host_name, raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invoke import run
@@ -36,7 +36,7 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import AbagError, EncoderError, MissingVectors, SequenceError, StoreError, open_store
-from abag.core.files import STALE_SECONDS, UnsafeFile, host_name
+from abag.core.files import STALE_SECONDS
 from abag.core.messages import reporting
 
 INFO = {"name": "igt5", "fingerprint": "3f2c9b1e" * 4}

@@ -47,7 +47,7 @@ def planted(tmp_path_factory):
 
 
 def fit(case, name, table=None, **options):
-    """Return the predictor of a run in the folder of this name."""
+    """Return the predictor of a run in the folder of this name, which is fitted once."""
     table = case.train if table is None else table
     abag.fit(table, case.store, case.at / name, **QUICK | options)
     return abag.load_predictor(case.at / name)
@@ -120,7 +120,7 @@ def test_a_network_reads_features(planted):
 
 @pytest.mark.parametrize("head", ["ridge", "kernel"])
 def test_a_feature_of_noise_changes_errors_by_less_than_two_percent(planted, head):
-    without = rmse(fit(planted, f"bare-{head}", head=head), planted.test)
+    without = rmse(fit(planted, f"without-{head}", head=head), planted.test)
     noise = rmse(fit(planted, f"noise-{head}", head=head, features=("noise",)), planted.test)
     assert noise == pytest.approx(without, rel=0.02)
 
@@ -171,7 +171,7 @@ def test_replicates_have_the_mean_of_their_numbers_and_categories_keep_pairs_apa
 
 
 def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
-    predictor = fit(planted, "slope", head="ridge", **COLUMNS)
+    predictor = fit(planted, "with-ridge", head="ridge", **COLUMNS)
     row = planted.test[planted.test["lab"] == "A"].iloc[[0]]
     table = pd.concat([row.assign(ddg=value) for value in (99.0, 101.0)])
     low, high = predict(predictor, table)["pkd_predicted"]
@@ -182,7 +182,7 @@ def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
 
 
 def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
-    predictor = fit(planted, "posterior", head="gp", **COLUMNS)
+    predictor = fit(planted, "with-gp", head="gp", **COLUMNS)
     (model,) = next(part for part in predictor.parts if part.name == "gp").models
     train = model.train
     kernel = model.kernel
@@ -231,7 +231,7 @@ def vectors_of(predictor, frame):
 
 @pytest.fixture(scope="module")
 def fitted(planted):
-    return fit(planted, "fitted", head="ridge", **COLUMNS)
+    return fit(planted, "with-ridge", head="ridge", **COLUMNS)
 
 
 def test_the_command_predicts_a_table_as_python_does(planted, fitted, tmp_path):
@@ -240,7 +240,7 @@ def test_the_command_predicts_a_table_as_python_does(planted, fitted, tmp_path):
         "predict",
         tmp_path / "new.csv",
         "--run",
-        planted.at / "fitted",
+        planted.at / "with-ridge",
         "--out",
         tmp_path / "out.csv",
     )
@@ -263,7 +263,9 @@ def test_rows_outside_the_trained_features_are_far_with_their_reason(planted, fi
     assert far["why_far"][3] == "its lab is 'D', which training lacks"
     assert far["sigma"][1] >= fitted.label_sd
     rows.to_csv(tmp_path / "new.csv", index=False)
-    summary = abag.predict(tmp_path / "new.csv", run=planted.at / "fitted", out=tmp_path / "o.csv")
+    summary = abag.predict(
+        tmp_path / "new.csv", run=planted.at / "with-ridge", out=tmp_path / "o.csv"
+    )
     assert summary["far_rows"] == 2
     assert sum(summary["why_far"].values()) == 2
 
@@ -293,7 +295,7 @@ def test_a_sweep_searches_with_features(planted):
 
 
 def test_evaluate_reads_the_features_of_a_table(planted, fitted):
-    summary = abag.evaluate(planted.at / "fitted", table=planted.test)
+    summary = abag.evaluate(planted.at / "with-ridge", table=planted.test)
     reported = summary["table"]["metrics"]["rmse"]
     assert reported == pytest.approx(rmse(fitted, planted.test), abs=1e-6)
 
@@ -304,7 +306,7 @@ def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
     from abag import DamagedFile
     from abag.head.prediction.bundle import WEIGHTS, record_digest
 
-    folder = planted.at / "fitted" / "predictor"
+    folder = planted.at / "with-ridge" / "predictor"
     assert load_file(folder / WEIGHTS)
     written = json.loads((folder / "predictor.json").read_text())
     for change in ({"numbers": []}, {"categories": []}, {"numbers": [{"name": "ddg"}]}, {}):
@@ -317,10 +319,10 @@ def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
 
 
 def test_the_model_card_and_what_is_shared_name_the_features(planted, fitted, tmp_path, capsys):
-    card = (planted.at / "fitted" / "predictor" / "README.md").read_text()
+    card = (planted.at / "with-ridge" / "predictor" / "README.md").read_text()
     assert "features=table)" in card
     assert "beside its sequences: `ddg`, `lab`" in card
-    abag.share(planted.at / "fitted", tmp_path / "shared")
+    abag.share(planted.at / "with-ridge", tmp_path / "shared")
     assert "values of categories of the columns 'ddg', 'lab'" in capsys.readouterr().err
     shared = abag.load_predictor(tmp_path / "shared")
     assert shared.features == fitted.features
@@ -476,7 +478,7 @@ def test_scores_without_the_features_of_the_run_are_refused(
 ):
     monkeypatch.chdir(tmp_path)
     planted.test[["heavy", "antigen"]].to_csv("new.csv", index=False)
-    assert "'ddg'" in one_line(*command, "--run", planted.at / "fitted")
+    assert "'ddg'" in one_line(*command, "--run", planted.at / "with-ridge")
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -484,7 +486,7 @@ def test_scan_refuses_a_run_with_features(planted, fitted, tmp_path):
     parent = planted.train.iloc[0]
     with pytest.raises(ColumnError, match="scan: the run reads the columns 'ddg', 'lab'"):
         abag.scan(
-            planted.at / "fitted",
+            planted.at / "with-ridge",
             tmp_path / "scan.csv",
             heavy=parent["heavy"],
             antigen=parent["antigen"],
@@ -499,6 +501,6 @@ def test_python_refuses_features_of_other_lengths_and_of_runs_without(planted, f
         fitted.predict(heavy, None, antigen, features=planted.test.head(1))
     with pytest.raises(ColumnError, match="the run reads the columns"):
         fitted.predict(heavy, None, antigen)
-    bare = fit(planted, "bare", head="ridge")
+    bare = fit(planted, "without-ridge", head="ridge")
     with pytest.raises(ColumnError, match="the run reads none"):
         bare.predict(heavy, None, antigen, features=planted.test)

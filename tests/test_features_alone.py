@@ -59,7 +59,7 @@ def test_a_label_of_a_feature_alone_is_predicted_as_by_scikit_learn(planted, hea
 def test_a_run_shows_what_features_say_without_vectors(planted):
     at, train, _ = planted
     options = QUICK | {"head": "ridge"}
-    summary = abag.fit(train, at / "store", at / "shown", features=("ddg",), **options)
+    summary = abag.fit(train, at / "store", at / "ridge", features=("ddg",), **options)
     metrics = summary["regimes"][0]["metrics"]
     assert metrics["features_ridge"]["rmse"] < 0.6 < metrics["train_mean"]["rmse"]
     bare = abag.fit(train, at / "store", at / "bare", **options)
@@ -68,9 +68,9 @@ def test_a_run_shows_what_features_say_without_vectors(planted):
 
 def test_the_baseline_of_features_is_a_ridge_of_scikit_learn(planted):
     at, train, _ = planted
-    abag.fit(train, at / "store", at / "folds", features=("ddg",), head="ridge", **QUICK)
-    predicted = pd.read_parquet(at / "folds" / "baselines.parquet")["features_ridge"].to_numpy()
-    truth = pd.read_parquet(at / "folds" / "predictions.parquet")["pkd"].to_numpy()
+    abag.fit(train, at / "store", at / "ridge", features=("ddg",), head="ridge", **QUICK)
+    predicted = pd.read_parquet(at / "ridge" / "baselines.parquet")["features_ridge"].to_numpy()
+    truth = pd.read_parquet(at / "ridge" / "predictions.parquet")["pkd"].to_numpy()
     x = train.set_index("pKd")["ddg"].loc[truth].to_numpy()[:, None]
     line = np.linalg.lstsq(np.c_[x, np.ones(len(x))], predicted, rcond=None)[0]
     slope = RidgeCV(np.logspace(-4, 3, 8)).fit(train[["ddg"]], train["pKd"]).coef_[0]

@@ -111,7 +111,7 @@ def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored
     batch = ranked(scored, tmp_path, batch=5, rule="improvement", measured=measured)
     with_best = ranked(scored.iloc[3:], tmp_path, batch=5, rule="improvement", best=best)
     assert batch["score"].tolist() == with_best["score"].tolist()
-    with pytest.raises(PredictionError, match="Give best PKD"):
+    with pytest.raises(PredictionError, match="Give best=PKD"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=foreign)
     other = measured.assign(KD=1.0).drop(columns="pKd")
     with pytest.raises(ColumnError, match=r"'KD' may be one: use .*KD.* UNIT"):

@@ -179,7 +179,7 @@ def test_a_range_of_labels_refuses_rows_outside_or_skips_them():
     ("names", "bad_rows"),
     [
         (["MIT_Target"], "error"), (["HER2", "VEGF", "SARS-CoV-2 RBD"], "error"),
-        (["IL6", "P00533"], "skip"),
+        (["IL6", "P00533"], "skip"), (["HER2", "VEGF", "SARS-CoV-2 RBD"], "skip"),
     ],
 )  # fmt: skip
 def test_names_of_antigens_are_answered_with_the_option_for_a_sequence(
@@ -191,6 +191,7 @@ def test_names_of_antigens_are_answered_with_the_option_for_a_sequence(
     refused = one_line("embed", tmp_path / "t.csv", *store, "--bad-rows", bad_rows)
     assert f"column '{column}' holds names, such as '{names[0]}', not sequences" in refused
     assert "--antigen SEQ" in refused
+    assert one_line("plan", tmp_path / "t.csv", "--bad-rows", bad_rows) == refused
     assert abag.plan(table, antigen=AG)["rows"] == 12
 
 

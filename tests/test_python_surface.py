@@ -75,6 +75,13 @@ KEYWORDS = {option.flag: option for option in schema(abag.FitConfig)} | {"--run"
         ("Give --batch-size 12.", "Give batch_size=12."),
         ("Give --column pkd=NAME.", 'Give columns={"pkd": "NAME"}.'),
         ("Or skip it with --bad-rows skip.", 'Or skip it with bad_rows="skip".'),
+        ("use --column 'pkd=Kd (M)'.", 'use columns={"pkd": "Kd (M)"}.'),
+        (
+            "Name it with --column heavy=NAME, light=NAME or antibody=NAME.",
+            'Name it with columns={"heavy": "NAME"}, columns={"light": "NAME"} or '
+            'columns={"antibody": "NAME"}.',
+        ),
+        ("Give --run DIR.", "Give run=DIR."),
         ("use another --run folder", "use another run folder"),
         ("It is empty. Run abag embed T --limit 3.", "It is empty. Run abag embed T --limit 3."),
         ("Give --lr 2, or run abag embed T --lr 2.", "Give lr=2, or run abag embed T --lr 2."),
@@ -148,5 +155,5 @@ def test_errors_and_messages_of_a_method_name_its_keywords(said):
     with pytest.raises(abag.AbagError) as caught:
         predict()
     assert said == ["See store."]
-    assert str(caught.value) == "store: None is not given. Give store DIR or --limit 3."
+    assert str(caught.value) == "store: None is not given. Give store=DIR or --limit 3."
     assert inspect.signature(abag.Predictor.predict).parameters["store"].default is None

@@ -338,7 +338,7 @@ def test_chains_are_cut_to_the_region_of_the_run(case, tmp_path):
 def test_a_shared_predictor_needs_a_store(case, tmp_path):
     shutil.copytree(case.runs["ensemble"] / "predictor", tmp_path / "shared")
     asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "positions": "H107"}
-    with pytest.raises(MissingVectors, match="Give store DIR"):
+    with pytest.raises(MissingVectors, match="Give store=DIR"):
         abag.scan(tmp_path / "shared", tmp_path / "a.csv", **asked)
     assert not (tmp_path / "a.csv").exists()
     abag.scan(tmp_path / "shared", tmp_path / "v1.2.csv.gz", store=tmp_path / "s", **asked)

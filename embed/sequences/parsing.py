@@ -181,8 +181,8 @@ def _refuse_antigen_names(
         return
     names = column.bad_texts
     distinct = len(column.chains) - 1  # less that of empty cells
-    most = distinct / 2 if options.bad_rows == "error" else distinct - 1
-    if names and column.longest < SHORT and len(names) > most:
+    # some names are valid residues, such as VEGF
+    if column.longest < SHORT and 2 * len(names) > distinct:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
             f"{names[0]!r}, not sequences. If all rows have the same antigen, give its sequence "

@@ -26,8 +26,10 @@ import abag
 from abag import AbagError
 from abag.head.models.config import is_used
 from abag.head.models.pair_vectors import PairVectors
-from abag.head.prediction.bundle import RECORD, WEIGHTS, load_predictor, record_digest
+from abag.head.prediction.bundle import record_digest
 
+RECORD = "predictor.json"
+WEIGHTS = "weights.safetensors"
 HEADS = ("mlp", "gp", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
 MOST_FORGERIES = 6000
 """Of one head; the fields of the others are drawn."""
@@ -129,7 +131,7 @@ def outcome(folder, table):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            predictor = load_predictor(folder)
+            predictor = abag.load_predictor(folder)
             heavy, light, antigen = (table[name][:9] for name in ("heavy", "light", "antigen"))
             chains = [
                 (h[n:] + "W" * (n % 3), x)

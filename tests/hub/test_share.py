@@ -11,13 +11,12 @@ import pandas as pd
 import pytest
 import yaml
 from drawn import COMPOSITION, demo_table
-from faults import failing
+from faults import UnsafeFile, failing, host_name
 from huggingface_hub import ModelCard
 from invoke import run
 
 import abag
 from abag import DamagedFile, HubError, OptionError, OutputError
-from abag.core.files import UnsafeFile, host_name
 from abag.core.hub import HubAddress, is_hub_address, parse_address
 from abag.head.share import MANIFEST
 

@@ -10,13 +10,13 @@ import h5py
 import numpy as np
 import pytest
 from fake_hub import Problem, allow
+from faults import UnsafeFile
 from huggingface_hub import HfApi
 from invoke import one_line, run
 from marks import in_ci
 from stores import shard_name, verify
 
 from abag import DamagedFile, HubError, OutputError, StoreError, open_store
-from abag.core.files import UnsafeFile
 from abag.embed.store.sync import pull, push
 
 NAME = "lab/vectors"
