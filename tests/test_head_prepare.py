@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from chunks import set_cores
 from drawn import RESIDUES
@@ -82,8 +83,10 @@ def test_a_damaged_prepared_cache_is_computed_again(table, on_any_device):
 def test_nothing_is_prepared_with_few_cores_or_for_a_huge_table(table, monkeypatch):
     for cores, rows in ((FEWEST_CORES - 1, 100), (16, MOST_ROWS + 1), (16, 100)):
         set_cores(monkeypatch, cores)
+        before = psutil.Process().children()
         with preparing(table, {}, rows):
-            assert bool(serving()) == (cores == 16 and rows == 100)
+            started = len(psutil.Process().children()) - len(before)
+            assert started == (cores == 16 and rows == 100)
 
 
 @pytest.mark.parametrize("options", [["--no-prepare-fit"], ["--kind", "antigen"]])
