@@ -200,7 +200,7 @@ def test_a_finished_adapter_is_reused_and_other_options_are_refused(given_split,
         with pytest.raises(RunError, match=r"was .* and is now .*another out folder"):
             adapt_encoders(table, tmp_path / "a", split_from=split, **(options | other))
     changed = table.assign(pKd=table["pKd"] + 1)
-    with pytest.raises(RunError, match="pairs_digest"):
+    with pytest.raises(RunError, match="labels or features of the table differ"):
         adapt_encoders(changed, tmp_path / "a", split_from=split, **options)
     damaged = shutil.copytree(tmp_path / "a", tmp_path / "damaged")
     for summary in (None, [], {**first, "steps": "7"}):

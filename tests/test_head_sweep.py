@@ -376,7 +376,7 @@ def test_a_sweep_with_other_options_or_another_table_is_refused(case, done):
     with pytest.raises(RunError, match=r"other options or data: epochs .* another --sweep"):
         quick_sweep(case, done.folder, epochs=3)
     changed = SimpleNamespace(table=case.frame.assign(pKd=case.frame["pKd"] + 1), store=case.store)
-    with pytest.raises(RunError, match="pairs_digest"):
+    with pytest.raises(RunError, match="labels or features of the table differ"):
         quick_sweep(changed, done.folder, epochs=8)
 
 

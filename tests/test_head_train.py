@@ -269,7 +269,7 @@ def test_resuming_with_another_configuration_or_table_is_refused(finished):
         with pytest.raises(RunError, match=rf"{next(iter(change))} was .* and is now"):
             quick_fit(finished, **change)
     finished.frame.loc[0, "pKd"] += 1
-    with pytest.raises(RunError, match="pairs_digest"):
+    with pytest.raises(RunError, match="labels or features of the table differ"):
         quick_fit(finished)
 
 
