@@ -114,7 +114,7 @@ def test_improvement_compares_with_the_best_measured_of_the_same_antigens(scored
     with pytest.raises(PredictionError, match="Give best=PKD"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=foreign)
     other = measured.assign(KD=1.0).drop(columns="pKd")
-    with pytest.raises(ColumnError, match=r"'KD' may be one: use .*KD.* UNIT"):
+    with pytest.raises(ColumnError, match=r"'KD' may be one: use .*KD.* label=UNIT"):
         ranked(scored, tmp_path, batch=5, rule="improvement", measured=other)
 
 
