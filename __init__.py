@@ -52,7 +52,7 @@ _FUNCTIONS = {
     ),
     "runs": ("head.runs.compare", "describe_runs"),
     "scan": ("head.design.scan", "describe_scan", "head.design.design_options:ScanOptions"),
-    "share": ("head.share", "describe_share", "head.share:ShareOptions"),
+    "share": ("head.share", "describe_share", "head.share_options:ShareOptions"),
     "sweep": (
         "head.search.sweep",
         "describe_trials",

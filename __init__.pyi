@@ -59,8 +59,8 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.runs.run_options import PlanOptions as PlanOptions
     from abag.head.search.sweep import SweepSummary
     from abag.head.search.sweep_options import SweepOptions as SweepOptions
-    from abag.head.share import ShareOptions as ShareOptions
     from abag.head.share import ShareSummary
+    from abag.head.share_options import ShareOptions as ShareOptions
     import abag.sklearn
 
 __version__: str
@@ -222,8 +222,8 @@ def dataset(
 def embed_table(
     table: TableLike,
     store: Path | str,
-    antibody_encoder: str = 'igt5',
-    antigen_encoder: str = 'esm2-650m',
+    antibody_encoder: Path | str = 'igt5',
+    antigen_encoder: Path | str = 'esm2-650m',
     *,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,

@@ -82,8 +82,8 @@ def describe_embedding(summary: EmbedSummary) -> str:
 def embed_table(
     table: TableLike,
     store: Path | str,
-    antibody_encoder: str = "igt5",
-    antigen_encoder: str = "esm2-650m",
+    antibody_encoder: Path | str = "igt5",
+    antigen_encoder: Path | str = "esm2-650m",
     **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
 ) -> EmbedSummary:
     """Encode every sequence of a table that the store does not hold yet.
@@ -95,7 +95,7 @@ def embed_table(
         one table.
     store : path
         Created if it does not exist.
-    antibody_encoder, antigen_encoder : str
+    antibody_encoder, antigen_encoder : str or path
         Alias, hub name or checkpoint folder.
     **options
         Fields of `EmbedOptions`.
@@ -113,7 +113,12 @@ def embed_table(
         For any invalid input. Nothing is written before the whole table and both encoders have
         been checked.
     """
-    names = (antibody_encoder, antigen_encoder)
+    given: dict[str, Any] = {
+        "antibody_encoder": antibody_encoder,
+        "antigen_encoder": antigen_encoder,
+    }
+    encoders = EncoderOptions(**given)
+    names = (encoders.antibody_encoder, encoders.antigen_encoder)
     return _embed(table, store, names, EmbedOptions.from_keywords(options, "embed"))
 
 

@@ -9,7 +9,6 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -28,7 +27,6 @@ from abag.core.hub import (
     parse_address,
 )
 from abag.core.messages import say
-from abag.core.options import Options, option
 from abag.embed.families.registry import hub_source, known_alias
 from abag.embed.sequences.chains import KINDS, PLURAL
 from abag.embed.store.store_files import public_adapter_files, public_origin
@@ -41,27 +39,11 @@ from abag.head.prediction.shared_folder import (
     predictor_folder,
 )
 from abag.head.prediction.specs import RECORD, WEIGHTS
+from abag.head.share_options import ShareOptions
 
 CARD = "README.md"
 LICENCE = "LICENSE"
 NAMES = frozenset((MANIFEST, CARD, LICENCE, *READ))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShareOptions(Options, group="Output"):
-    """All options of ``share``."""
-
-    private: bool = option(
-        False, help="Create the repository on the hub for you and your organization only."
-    )
-    with_sequences: bool = option(
-        False,
-        help="Keep the training sequences, so that near-duplicates of them are recognised; without "
-        "them everything but an exact repeat counts as new.",
-    )
-    license: str | None = option(
-        None, metavar="ID", help="Licence that the hub shows, such as mit or cc-by-4.0."
-    )
 
 
 class ShareSummary(TypedDict):

@@ -21,7 +21,7 @@ from marks import in_ci
 from stores import open_shard
 
 import abag
-from abag import DeviceError, EncoderError, embed_table
+from abag import DeviceError, EncoderError, OptionError, embed_table
 from abag.embed.sequences.chains import antibody, keys_array
 
 
@@ -36,6 +36,15 @@ def stored(store, table, kind="antibody", pooling="mean"):
         return opened.vectors("antigen", list(table["antigen"]), pooling=pooling)
     chains = [(h, light or "") for h, light in zip(table["heavy"], table["light"], strict=True)]
     return opened.vectors("antibody", chains, pooling=pooling)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "error"),
+    [(Path("no-such-folder"), EncoderError), (None, OptionError), (3, OptionError)],
+)
+def test_an_encoder_is_named_by_a_text_or_a_path(table, tmp_path, encoder, error):
+    with pytest.raises(error, match=r"no-such-folder|^antibody_encoder: .* expected a string"):
+        embed_table(table, tmp_path / "store", antibody_encoder=encoder)
 
 
 def test_a_second_run_encodes_nothing_and_leaves_every_file_as_it_was(table, tmp_path):

@@ -193,8 +193,7 @@ def test_every_flag_that_a_message_or_a_page_names_exists():
 
 
 def test_import_help_and_version_load_neither_torch_nor_pandas():
-    # share, whose options are declared beside it, loads pandas
-    names = [" ".join(path) for path, _ in commands() if path != ("share",)]
+    names = [" ".join(path) for path, _ in commands()]
     code = (
         "import sys, abag\nfrom click.testing import CliRunner\nfrom abag.cli import main\n"
         f"for command in ['', *{names}]:\n"

@@ -227,7 +227,7 @@ LAYERS = """
     head.rounds head.fit
     head.search head.prepare head.machines head.plan
     head.estimators
-    head.share
+    head.share_options head.share
     adapt
 """.split()
 """Sub-packages and modules in order; each may import only from earlier ones."""
