@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from chunks import set_chunk_rows
 from drawn import COMPOSITION
+from faults import raising
 from reading import demo_table, read_chunks, read_sequences, read_table, read_table_chunks
 
 import abag
@@ -290,6 +291,14 @@ def test_every_reader_reads_or_refuses_a_column_of_parquet_alike(tmp_path, name)
         else:
             (table,) = chunks
             assert [table.antibodies.chains[i][1] for i in table.antibodies.of_row] == expected
+
+
+def test_a_number_that_pandas_cannot_convert_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "t.csv").write_text("heavy,antigen,x\nEVQ,MKV,1\n")
+    error = OverflowError("int too large to convert to float")
+    monkeypatch.setattr(pd.io.parsers.TextFileReader, "get_chunk", raising(error))
+    with pytest.raises(TableError, match=r"t\.csv: cannot be read: int too large to convert"):
+        list(read_table_chunks(tmp_path / "t.csv"))
 
 
 UNSUPPORTED = {

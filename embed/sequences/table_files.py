@@ -40,6 +40,7 @@ _READING = (
     AttributeError,
     RuntimeError,
     SyntaxError,
+    OverflowError,  # pandas 3.0, of a whole number with hundreds of digits
 )
 
 
