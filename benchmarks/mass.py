@@ -68,6 +68,26 @@ def python_files(root: Path) -> dict[Path, str]:
     return {root / name: Path(name).parts[0] for name in names}
 
 
+def count_reaches(tests: list[Path]) -> tuple[int, int, int]:
+    """Count how tests reach inside: modules of abag imported, files that import any, patches."""
+    modules = set()
+    reaching = 0
+    patches = 0
+    for path in tests:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imported = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("abag."):
+                imported.add(node.module)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = node.func.value
+                is_patch = isinstance(owner, ast.Name) and owner.id in ("monkeypatch", "patch")
+                patches += is_patch and node.func.attr == "setattr"
+        modules |= imported
+        reaching += bool(imported)
+    return len(modules), reaching, patches
+
+
 def main() -> None:
     """Print the size of the project."""
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
@@ -88,6 +108,11 @@ def main() -> None:
     print("| | modules | lines | code lines |\n|---|--:|--:|--:|")
     for name, paths in rows.items():
         print(f"| {name} | {' | '.join(f'{n:,}' for n in sizes(paths))} |")
+    modules, reaching, patches = count_reaches(rows["tests"])
+    print(
+        f"\nTests import {modules} modules below the root, in {reaching} files of theirs, and replace "
+        f"{patches} attributes."
+    )
     texts = [path.read_text(encoding="utf-8") for path in product]
     share = sum(map(count_comments, texts)) / sum(text.count("\n") for text in texts)
     lengths = []

@@ -179,5 +179,5 @@ def test_a_run_of_names_is_continued_when_the_files_have_moved(tmp_path):
     changed = names.assign(heavy=names["heavy"].str.replace("W", "Y"))
     changed.to_csv(tmp_path / "moved.csv", index=False)
     abag.embed_table(table, store, "composition", "composition", **named)
-    with pytest.raises(abag.AbagError, match="pairs"):
+    with pytest.raises(abag.AbagError, match="sequences, labels or features of the table differ"):
         abag.fit(table, store, tmp_path / "run", report=False, **named, **options)
