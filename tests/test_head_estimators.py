@@ -317,8 +317,14 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 ONE_LABEL = "one pair has one label, from which nothing can be learned; the error says so"
+EQUAL_LABELS = (
+    "seven of ten labels are equal, and those of the training part of a fold all are; the same"
+)
 EXPECTED = {
-    AffinityRegressor: {"check_fit2d_1sample": ONE_LABEL},
+    AffinityRegressor: {
+        "check_fit2d_1sample": ONE_LABEL,
+        "check_fit2d_1feature": EQUAL_LABELS,
+    },
     PairVectorizer: {
         "check_transformer_preserve_dtypes": "vectors are float32, whatever the dtype of X"
     },

@@ -38,6 +38,8 @@ _CALLS = ("v_call", "c_call", "j_call")
 _RESIDUES = ("sequence_alignment_aa", "sequence_aa")
 _REPLACED = ("sequence_id", "locus", "cell_id", *_RESIDUES)
 """Columns that become ``id``, ``heavy`` and ``light``."""
+_BREAK = "\x1f"
+"""Ends the name of a cell. Not NUL: pandas before 3 compares texts up to their first one."""
 _COUNTS = ("umi_count", "duplicate_count", "consensus_count")
 """How much of a chain was seen, the most telling number first."""
 _SOURCES = re.compile(
@@ -156,14 +158,14 @@ def _read_records(values: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
         called = text[name].str.upper().str.extract("(?<![A-Z])((?:IG|TR)[A-Z])", expand=False)
         locus = locus.mask(locus == "", called.fillna(""))
     # names of sequences may occur twice, or be that of a cell, so they do not tell cells
-    alone = pd.Series([f"\0{number}" for number in range(len(text))], text.index, dtype=str)
+    alone = pd.Series([f"{_BREAK}{row}" for row in range(len(text))], text.index, dtype=str)
     has_no_cell = text["cell_id"] == ""
     names = text["cell_id"].mask(has_no_cell, text["sequence_id"])
     cell = text["cell_id"]
     cell_title = names.map(lambda name: f"cell {name!r}")
     for name in sources:
         source = values[name].astype(object).fillna("").astype(str)
-        cell = cell + "\0" + source
+        cell = cell + _BREAK + source
         cell_title = cell_title + (f" of {name} " + source).mask(source == "", "")
     sequence_title = "sequence " + text["sequence_id"].map(repr)
     is_aligned = aligned != ""
