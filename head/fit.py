@@ -22,7 +22,7 @@ import numpy as np
 
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.errors import OptionError, OutputError
-from abag.core.files import only_writer, sweep_partials
+from abag.core.files import only_writer, read_json, sweep_partials
 from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
 from abag.head.data.feature_checks import encoded_features
@@ -55,7 +55,7 @@ from abag.head.prediction.specs import RECORD
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.rounds import read_round
-from abag.head.runs.run_folder import finished_summary, start_run
+from abag.head.runs.run_folder import finished_summary, has_splits, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.kept_parts import KeptParts, read_kept, write_kept
 from abag.head.training.tasks import run_tasks
@@ -142,13 +142,15 @@ def _fit(
     else:
         inputs = read_round(table, store, config)
     config = replace(inputs.options or config, antibody_region=inputs.region)
-    record = describe_inputs(config, inputs)
+    named = renamed_split(run, inputs, config)
+    record = describe_inputs(named, inputs)
     if (finished := finished_summary(run, record)) is not None:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # if killed after its last file
         sweep_partials(run)
         say(f"{run}: nothing to do, this run has finished")
         return finished
     inputs, regimes = split_inputs(inputs, config)
+    config = named
     trainings = Trainings.of(run, inputs, config, regimes, verbose)
     from abag.head.training.torch_settings import torch_settings  # torch: not before all is checked
 
@@ -183,6 +185,23 @@ def _fit(
         steps = f"{summary['steps']} steps" if summary["epochs"] else "fitted"
         detail(f"{run}: {steps} in {time.monotonic() - begun:.1f} s")
         return summary
+
+
+def renamed_split(run: Path, inputs: RunInputs, config: FitConfig) -> FitConfig:
+    """Name a split file as the run was started with, if it gives the split that the run has.
+
+    The run, or the file, may have moved; or its path is spelled otherwise.
+    """
+    path = run / "config.json"
+    before = read_json(path).get("split") if path.is_file() else None
+    is_renamed = isinstance(before, str) and before.startswith("file=") and before != config.split
+    if not is_renamed or config.split_name != "file":
+        return config
+    with reporting(silent=True):
+        _, regimes = split_inputs(inputs, config)
+    if not has_splits(run, inputs.pairs, splits_of(regimes)):
+        return config
+    return replace(config, split=before)
 
 
 def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | str:

@@ -144,6 +144,34 @@ def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(cas
         quick_sweep(case, tmp_path / "s", trials=100)
 
 
+def test_a_sweep_that_has_moved_goes_on(case, tmp_path):
+    summary, _ = quick_sweep(case, tmp_path / "s", final=True, members=2)
+    (tmp_path / "s").rename(tmp_path / "moved")
+    again, said = quick_sweep(case, tmp_path / "moved", final=True, members=2)
+    assert again["final"]["regimes"] == summary["final"]["regimes"]
+    assert sum("nothing to do" in text for text in said) == 2
+
+
+def test_a_stopped_final_run_begins_again_if_another_trial_is_best_by_now(
+    case, tmp_path, monkeypatch
+):
+    quick_sweep(case, tmp_path / "s")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            quick_sweep(case, tmp_path / "s", final=True, members=2, save_every=1)
+    assert list((tmp_path / "s/final").rglob("latest"))
+    best = {"shape": next(iter(SHAPES)), "loss": "mse", "dropout": 0.125, "lr": 0.00125}
+    best |= {"weight_decay": 0.5, "antibody_pooling": "mean", "antigen_pooling": "mean"}
+    monkeypatch.setattr(sweep, "used_parameters", lambda _: best)
+    for _ in range(2):
+        summary, said = quick_sweep(case, tmp_path / "s", final=True, members=2, save_every=1)
+    config = json.loads((tmp_path / "s/final/config.json").read_text())
+    assert (config["lr"], config["dropout"]) == (0.00125, 0.125)
+    assert sum("nothing to do" in text for text in said) == 2
+    assert summary["final"]["regimes"][0]["n"] > 0
+
+
 def test_an_interrupted_sweep_resumes_and_fails_the_unfinished_batch(case, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         stop_after(patch, 13)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -288,6 +289,28 @@ def test_resuming_after_the_split_file_changed_is_refused(finished):
     frame.assign(split=swapped).to_parquet(case.at / "split.parquet")
     with pytest.raises(RunError, match="differs from the split"):
         quick_fit(case, "split", split=f"file={case.at / 'split.parquet'}", epochs=4)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_is_resumed_with_its_split_file_at_another_place(case, monkeypatch, ended):
+    quick_fit(case, "first")
+    frame = pd.read_parquet(case.at / "first/splits.parquet")
+    frame.to_parquet(case.at / "split.parquet")
+    frame.to_csv(case.at / "moved.csv", index=False)
+    split = f"file={case.at / 'split.parquet'}"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 10**6 if ended else 3)
+        with nullcontext() if ended else pytest.raises(KeyboardInterrupt):
+            quick_fit(case, "run", split=split, save_every=1)
+    (case.at / "split.parquet").unlink()
+    moved = f"file={case.at / 'moved.csv'}"
+    summary, said = quick_fit(case, "run", split=moved, save_every=1)
+    assert ended == any("nothing to do" in line for line in said)
+    assert ended or summary["resumed_from_step"]
+    swapped = frame["split"].replace({"test": "validation", "validation": "test"})
+    frame.assign(split=swapped).to_csv(case.at / "moved.csv", index=False)
+    with pytest.raises(RunError, match="split was"):
+        quick_fit(case, "run", split=moved, save_every=1)
 
 
 def test_a_folder_with_other_files_is_refused(case):

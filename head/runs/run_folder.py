@@ -117,25 +117,33 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     return read_summary(run)
 
 
+def has_splits(run: Path, pairs: LabelledPairs, splits: Sequence[Split]) -> bool:
+    """Tell whether a run was started with these splits."""
+    path = run / "splits.parquet"
+    return path.exists() and _is_saved(path, split_frame(pairs, splits))
+
+
+def _is_saved(path: Path, frame: pd.DataFrame) -> bool:
+    try:
+        return bool(pd.read_parquet(path).equals(frame))
+    except (ValueError, LookupError, TypeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        msg = f"{path}: damaged ({reason}). Restore it, or use another --run folder."
+        raise DamagedFile(msg) from error
+
+
 def start_run(
     run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
 ) -> None:
     """Write the configuration and the splits; the run is unfinished from here on."""
     frame = split_frame(pairs, splits)
     path = run / "splits.parquet"
-    if path.exists():
-        try:
-            is_same = pd.read_parquet(path).equals(frame)
-        except (ValueError, LookupError, TypeError, OSError) as error:
-            reason = " ".join(str(error).split())
-            msg = f"{path}: damaged ({reason}). Restore it, or use another --run folder."
-            raise DamagedFile(msg) from error
-        if not is_same:  # to resume with another split would leak
-            msg = (
-                f"{path}: differs from the split that the same options give now; expected the same "
-                "split. Undo what changed, such as a split file, or use another --run folder."
-            )
-            raise RunError(msg)
+    if path.exists() and not _is_saved(path, frame):  # to resume with another split would leak
+        msg = (
+            f"{path}: differs from the split that the same options give now; expected the same "
+            "split. Undo what changed, such as a split file, or use another --run folder."
+        )
+        raise RunError(msg)
     sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)  # it says that a run is finished
     # both are followed: the absolute path, and this one if run and store have moved together

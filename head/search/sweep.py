@@ -8,6 +8,7 @@ ensemble and scored once on the test part.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,6 +26,7 @@ from abag.core.errors import MissingPackage, OptionError, RunError, SplitError
 from abag.core.files import (
     is_partial,
     make_folder,
+    only_writer,
     read_json,
     replacing,
     sweep_partials,
@@ -40,7 +42,9 @@ from abag.head.models.config import MAY_CHANGE, FitConfig, check_same, is_used
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits, strictest_split
 from abag.head.regimes.splits import split_frame
+from abag.head.runs.run_folder import read_config
 from abag.head.search.search import (
+    BATCH_PARAMETERS,
     RANGES,
     SHAPES,
     SearchProblem,
@@ -184,6 +188,7 @@ def _sweep(
             split_frame(inputs.pairs, [split]).to_parquet(partial, index=False)
         given = {**options, "split": f"file={held_out}", "members": search_options.members}
         winner = _options_of_winner(folder, summary["best"]["params"], given)
+        _remove_outdated_final(folder, winner)
         summary["final"] = fit(table, store, folder / "final", progress=progress, **winner)
     return summary
 
@@ -200,6 +205,21 @@ def _options_of_winner(
         say(f"{folder}: the best trial is {head}, which is used alone, not in a stack")
     used = {name: value for name, value in given.items() if is_used(name, head)}
     return used | winner
+
+
+def _remove_outdated_final(folder: Path, winner: Mapping[str, Any]) -> None:
+    """Remove a final run that was stopped, if further trials have found a better one."""
+    final = folder / "final"
+    if not (final / "config.json").is_file() or (final / "summary.json").exists():
+        return
+    before = read_config(final)
+    now = FitConfig.from_keywords(dict(winner), "fit").to_json()
+    searched = {"head", "widths", *RANGES, *BATCH_PARAMETERS} & now.keys()
+    if all(before[name] == now[name] for name in searched):
+        return
+    with only_writer(final):  # another process may be fitting it
+        say(f"{final}: another trial is the best by now; the stopped refit begins again")
+        shutil.rmtree(final)
 
 
 def _no_trials(folder: Path) -> RunError:
