@@ -193,9 +193,8 @@ def renamed_split(run: Path, inputs: RunInputs, config: FitConfig) -> FitConfig:
     The run, or the file, may have moved; or its path is spelled otherwise.
     """
     path = run / "config.json"
-    before = read_json(path).get("split") if path.is_file() else None
-    is_renamed = isinstance(before, str) and before.startswith("file=") and before != config.split
-    if not is_renamed or config.split_name != "file":
+    before = str(read_json(path).get("split")) if path.is_file() else config.split
+    if before == config.split or not before.startswith("file=") or config.split_name != "file":
         return config
     with reporting(silent=True):
         _, regimes = split_inputs(inputs, config)
