@@ -35,7 +35,15 @@ from stores import (
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag import AbagError, EncoderError, MissingVectors, SequenceError, StoreError, open_store
+from abag import (
+    AbagError,
+    EncoderError,
+    MissingVectors,
+    OptionError,
+    SequenceError,
+    StoreError,
+    open_store,
+)
 from abag.core.files import STALE_SECONDS
 from abag.core.messages import reporting
 
@@ -755,3 +763,9 @@ def test_the_benchmark_of_the_store_runs():
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["keys"]["rows"] == 5000
+
+
+def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(tmp_path):
+    abag.embed_table(pd.DataFrame({"heavy": ["EVQ"], "antigen": ["MKT"]}), tmp_path, **COMPOSITION)
+    with pytest.raises(OptionError, match=r"^kind: 'heavy' is unknown; expected "):
+        abag.open_store(tmp_path).vectors("heavy", ["EVQ"])

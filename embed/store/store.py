@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.errors import DamagedFile, MissingVectors, StoreError
+from abag.core.errors import DamagedFile, MissingVectors, OptionError, StoreError
 from abag.core.files import UnsafeFile
 from abag.core.messages import say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, shorten
 from abag.embed.sequences.chains import (
+    KINDS,
     Chains,
     Kind,
     antibody,
@@ -115,7 +116,12 @@ class Store:
         ------
         StoreError
             If no encoder matches, or several do.
+        OptionError
+            If there is no such kind.
         """
+        if kind not in KINDS:
+            msg = f"kind: {kind!r} is unknown; expected {' or '.join(KINDS)}."
+            raise OptionError(msg)
         folders = self.folders(kind)
         matching = folders
         if encoder is not None:
