@@ -22,7 +22,7 @@ import numpy as np
 
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.errors import OptionError, OutputError
-from abag.core.files import only_writer, read_json, sweep_partials
+from abag.core.files import only_writer, sweep_partials
 from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
 from abag.head.data.feature_checks import encoded_features
@@ -55,7 +55,7 @@ from abag.head.prediction.specs import RECORD
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.rounds import read_round
-from abag.head.runs.run_folder import finished_summary, has_splits, start_run
+from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.kept_parts import KeptParts, read_kept, write_kept
 from abag.head.training.tasks import run_tasks
@@ -192,9 +192,10 @@ def renamed_split(run: Path, inputs: RunInputs, config: FitConfig) -> FitConfig:
 
     The run, or the file, may have moved; or its path is spelled otherwise.
     """
-    path = run / "config.json"
-    before = str(read_json(path).get("split")) if path.is_file() else config.split
-    if before == config.split or not before.startswith("file=") or config.split_name != "file":
+    if config.split_name != "file" or not (run / "config.json").is_file():
+        return config
+    before = str(read_config(run)["split"])
+    if before == config.split or not before.startswith("file="):
         return config
     with reporting(silent=True):
         _, regimes = split_inputs(inputs, config)

@@ -24,6 +24,7 @@ from abag.embed.store.store import open_store
 from abag.head.design.sites import Mutant, Parent, name_mutant
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
+from abag.head.prediction.mixture import variance_parts
 from abag.head.prediction.predictor import Scorer
 from abag.head.prediction.sequences import Sequences
 from abag.head.prediction.tables import row_bar
@@ -166,8 +167,8 @@ def _with_likelihoods(
 
 def has_difference_sigma(predictor: Predictor) -> bool:
     """Return whether sigmas of differences can be computed."""
-    several = any(len(part.models) > 1 for part in predictor.parts)
-    has_variance = several or any(MODELS[part.name].has_posterior for part in predictor.parts)
+    models = {part.name: part.models for part in predictor.parts}
+    has_variance = bool(variance_parts(models))
     return has_variance and any(regime.spread > 0 for regime in predictor.regimes.values())
 
 
