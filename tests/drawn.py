@@ -6,14 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+from reading import demo_table as demo_table  # for the tests that read it from here
+from reading import read_labels, read_sequences, splits_of
 
 from abag import open_store
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.demo import demo_table as demo_table  # for the tests that read it from here
-from abag.head.data.label_options import SplitOptions
-from abag.head.data.labels import LabelledPairs, label_pairs
+from abag.head.data.labels import LabelledPairs
 from abag.head.prediction.specs import Part
-from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import split_frame
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -36,15 +34,10 @@ def labelled(antibody, antigen, pkd, censored=None, measurements=None):
     )
 
 
-def pairs_of(table):
-    """Return the labelled pairs of a table."""
-    return label_pairs(read_pairs(table))
-
-
 def write_split(table, path, **options):
     """Write the split of a table that `fit` makes with these options as a file for other runs."""
-    pairs = pairs_of(table)
-    frame = split_frame(pairs, make_splits(pairs, SplitOptions(**options)))
+    pairs = read_labels(table)
+    frame = split_frame(pairs, splits_of(pairs, **options))
     write = frame.to_parquet if path.suffix == ".parquet" else frame.to_csv
     write(path, index=False)
 
@@ -117,7 +110,7 @@ def write_vectors(store, kind, keys, x_ND, *, fingerprint="ab" * 16, poolings=No
 def add_vectors(path, frame, *, fingerprint="ab" * 16, shift=0.0):
     """Add the sequences of a table that a store lacks; two calls give the same vectors."""
     store = open_store(path, create=True)
-    for kind, unique in read_pairs(frame).sequences.items():
+    for kind, unique in read_sequences(frame).sequences.items():
         info = {"name": "drawn", "fingerprint": fingerprint}
         keys = unique.keys[store.find_folder(kind, info).missing(unique.keys)]
         x_ND = keys[:, :6].astype(np.float32) / 64 + shift
@@ -149,7 +142,7 @@ def linear_table(at, n_antibodies, n_antigens, noise):
     frame = pd.DataFrame([(h, g) for h in heavy for g in antigen], columns=["heavy", "antigen"])
     store = open_store(at / "store", create=True)
     value = np.zeros(len(frame))
-    for kind, unique in read_pairs(frame).sequences.items():
+    for kind, unique in read_sequences(frame).sequences.items():
         x_ND = rng.normal(size=(len(unique.keys), 4)).astype(np.float32)
         value += x_ND[unique.of_row, 0]
         write_vectors(store, kind, unique.keys, x_ND)
@@ -160,7 +153,7 @@ def linear_table(at, n_antibodies, n_antigens, noise):
 def fill_store(path, frame, *, drop=0):
     """Store vectors with the number of each sequence in their first column; ``cls`` is noise."""
     store = open_store(path, create=True)
-    for kind, unique in read_pairs(frame).sequences.items():
+    for kind, unique in read_sequences(frame).sequences.items():
         planted = pd.Series(frame["pKd"].to_numpy()).groupby(unique.of_row).mean().to_numpy()
         x_2ND = np.random.default_rng(0).normal(size=(2, len(unique.keys), 6)).astype(np.float32)
         x_2ND[0, :, 0] = planted

@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from drawn import TINY, pairs_of, write_split
+from drawn import TINY, write_split
 from encoding import identify, plan_device
 from faults import adapter_step, stop_after
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invoke import run
+from reading import read_labels
 
 import abag
 from abag import (
@@ -50,7 +51,7 @@ def given_split(tmp_path):
     """A table, its pairs, and a file with a random split of them."""
     table = make_table()
     write_split(table, tmp_path / "split.parquet", split="random")
-    return table, pairs_of(table), tmp_path / "split.parquet"
+    return table, read_labels(table), tmp_path / "split.parquet"
 
 
 def test_training_reduces_the_loss_and_records_the_adapter(given_split, tmp_path):
@@ -94,7 +95,7 @@ def test_untrained_adapters_return_the_vectors_of_the_frozen_encoders(given_spli
 def test_a_censored_label_gives_a_one_sided_loss(given_split, tmp_path):
     table, _, split = given_split
     relation = np.where(np.arange(len(table)) % 3, ">", "")  # Kd above: pKd below the label
-    pairs = pairs_of(table.assign(censored=relation))
+    pairs = read_labels(table.assign(censored=relation))
     config = AdaptConfig(split_from=str(split), **TINY)
     identities = {kind: identify(config.encoder(kind), kind) for kind in ("antibody", "antigen")}
     training = AdapterTraining(
