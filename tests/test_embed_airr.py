@@ -169,3 +169,10 @@ def test_a_predictor_scores_the_cells_of_an_airr_file(tmp_path):
     assert out["pkd_predicted"].to_numpy() == pytest.approx(
         alone["pkd_predicted"], abs=1e-4
     )  # as it is written
+
+
+@pytest.mark.parametrize("samples", [("1.1", "1.10"), ("1", "01"), ("4E10", "40000000000")])
+def test_samples_that_look_like_one_number_join_no_chains(tmp_path, samples):
+    pairs = read(tmp_path, PAIR | {"sample_id": samples, "v_score": ["310.5", "298.50"]})
+    assert antibodies(pairs) == [(HEAVY, ""), ("", LIGHT)]
+    assert tuple(pairs.frame["sample_id"]) == samples

@@ -279,6 +279,18 @@ def test_categories_are_the_same_however_a_file_writes_them(tmp_path, planted):
     assert not predict(predictor, new)["why_far"].str.contains("lab").any()
 
 
+def test_categories_that_look_like_numbers_are_text(tmp_path, planted):
+    words = {"A": "1.1", "B": "1.10", "C": "01.1"}
+    tables = {}
+    for name, part in (("train", planted.train), ("test", planted.test)):
+        tables[name] = tmp_path / f"{name}.csv"
+        part.assign(lab=part["lab"].map(words)).to_csv(tables[name], index=False)
+    predictor = fit(planted, "versions", tables["train"], head="ridge", **COLUMNS)
+    assert predictor.features.categories[0].values == ("01.1", "1.1", "1.10")
+    summary = abag.predict(tables["test"], run=predictor, out=tmp_path / "o.csv")
+    assert not any("lab" in reason for reason in summary["why_far"])
+
+
 def test_categories_of_truth_values_are_those_of_text():
     frame = drawn.draw_pairs(4, 1)
     for cells in ([True, False, True, False], ["TRUE", " false", "true", "False"]):

@@ -168,6 +168,14 @@ def test_a_column_can_name_parts_or_groups():
     assert not shared(frame["site"].to_numpy()[pairs.row], held_out)
 
 
+def test_groups_of_a_column_that_look_like_numbers_are_text(tmp_path):
+    frame = measured()
+    frame["site"] = ["1.1", "1.10", "01.1", "1.100"] * 40
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    (split,) = splits_of(read_labels(tmp_path / "t.csv"), split="column=site")
+    assert len(set(split.group)) == 4
+
+
 @pytest.mark.parametrize(
     ("words", "spelled"),
     [

@@ -66,7 +66,7 @@ def test_names_on_both_sides_of_a_matrix(tmp_path):
         (D13_HEAVY, D13_LIGHT),
     ]
     assert [read.antigens.chains[i][0] for i in read.antigens.of_row] == [*ANTIGENS, ANTIGENS[1]]
-    assert read.frame["label"].tolist() == [8.1, 5.5, 6.0]
+    assert read.frame["label"].tolist() == ["8.1", "5.5", "6.0"]
     # a column of numbers that names no antigen is not dropped
     cells.assign(weight=[1.0, 2.0]).to_csv(tmp_path / "w.csv", index=False)
     with pytest.raises(abag.AbagError, match="'weight' has no sequence in all"):

@@ -2,6 +2,7 @@
 
 import gzip
 
+import openpyxl
 import pandas as pd
 import pytest
 from reading import demo_table, read_chunks, read_sequences
@@ -27,6 +28,13 @@ def antibody_fasta(path):
     return write_fasta(
         path, [("tras_H", HEAVY), ("tras_L", LIGHT), ("vhh1_VHH heavy", OTHER_HEAVY)]
     )
+
+
+def named_like_numbers(path, names):
+    """Write a heavy chain of its own for each name, and return them."""
+    heavy = [f"{HEAVY[:100]}{'AY' * number}{HEAVY[100:]}" for number in range(1, len(names) + 1)]
+    write_fasta(path, zip((f"{name}_H" for name in names), heavy, strict=True))
+    return heavy
 
 
 def chains_of(pairs, kind):
@@ -181,3 +189,62 @@ def test_a_run_of_names_is_continued_when_the_files_have_moved(tmp_path):
     abag.embed_table(table, store, "composition", "composition", **named)
     with pytest.raises(abag.AbagError, match="sequences, labels or features of the table differ"):
         abag.fit(table, store, tmp_path / "run", report=False, **named, **options)
+
+
+LIKE_NUMBERS = ["1.1", "1.10", "0012", "12", "4E10", "-1", "1e400", "12.0"]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.xlsx", "t.parquet", "frame"])
+def test_names_that_look_like_numbers_are_read_as_they_are_written(tmp_path, name):
+    heavy = named_like_numbers(tmp_path / "ab.fasta", LIKE_NUMBERS)
+    table = pd.DataFrame({"clone": LIKE_NUMBERS, "antigen": ANTIGENS["HER2 ECD"], "pKd": "7.10"})
+    writers = {
+        "csv": lambda path: table.to_csv(path, index=False),
+        "tsv": lambda path: table.to_csv(path, sep="\t", index=False),
+        "jsonl": lambda path: table.to_json(path, orient="records", lines=True),
+        "xlsx": lambda path: table.to_excel(path, index=False),
+        "parquet": table.to_parquet,
+    }
+    source = tmp_path / name
+    if source.suffix:
+        writers[source.suffix[1:]](source)
+    options = {"sequences": (str(tmp_path / "ab.fasta"),)}
+    for as_written in (False, True):
+        read = read_sequences(source if source.suffix else table, **options, as_written=as_written)
+        assert chains_of(read, "antibody") == [(chain, "") for chain in heavy]
+        assert read.frame["clone"].tolist() == LIKE_NUMBERS
+    first = next(
+        iter(read_chunks([source if source.suffix else table, table.assign(x=1)], **options))
+    )
+    assert chains_of(first, "antibody") == [(chain, "") for chain in heavy]
+
+
+@pytest.mark.parametrize("side", ["rows", "columns"])
+@pytest.mark.parametrize("name", ["m.csv", "m.xlsx"])
+def test_names_of_a_matrix_that_look_like_numbers_are_text(tmp_path, name, side):
+    names = ["1.1", "1.10", "0012", "12"]
+    heavy = named_like_numbers(tmp_path / "ab.fasta", names)
+    write_fasta(tmp_path / "ag.fasta", [("1.1", "MKTAYIAKQRQISFVK"), ("1.10", "MRVKEKYQHLWRWGWR")])
+    cells = pd.DataFrame({"clone": names, "1.1": [7.5, 8, 9, 6], "1.10": [6.5, 7, 8, 9]})
+    getattr(cells, "to_csv" if name == "m.csv" else "to_excel")(tmp_path / name, index=False)
+    files = (str(tmp_path / "ab.fasta"), str(tmp_path / "ag.fasta"))
+    read = read_sequences(tmp_path / name, sequences=files, matrix=True)
+    if side == "rows":
+        assert chains_of(read, "antibody")[::2] == [(chain, "") for chain in heavy]
+    else:
+        assert read.frame["antigen"].tolist() == ["1.1", "1.10"] * 4
+        assert len(read.antigens.chains) == 2
+
+
+def test_a_name_that_is_a_number_in_a_spreadsheet_has_no_point(tmp_path):
+    heavy = named_like_numbers(tmp_path / "ab.fasta", ["12", "1000"])
+    book = openpyxl.Workbook()
+    for row in (
+        ["clone", "antigen", "pKd"],
+        [12.0, "MKTAYIAKQRQISFVK", 8],
+        [1e3, "MKTAYIAKQRQISFVK", 7],
+    ):
+        book.active.append(row)
+    book.save(tmp_path / "t.xlsx")
+    read = read_sequences(tmp_path / "t.xlsx", sequences=(str(tmp_path / "ab.fasta"),))
+    assert chains_of(read, "antibody") == [(chain, "") for chain in heavy]

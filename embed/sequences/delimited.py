@@ -5,20 +5,25 @@ Excel and JSON Lines are written as such text first, so that the same cells are 
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from abag.embed.sequences.airr import AIRR_TEXTS, NO_NOTES, ReaderNotes, is_airr, join_cells
+from abag.embed.sequences.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES, find_columns
 from abag.embed.sequences.table_options import ChainPlaces
 
 TEXT_ROLES = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
 """Roles of columns that are read as text."""
+EXACT = 1e15
+"""Numbers of less size are shown with all of their digits."""
 _FOREIGN = {
     b"\x1f\x8b": "it is compressed by gzip; rename it to end in .gz",
     b"PK\x03\x04": "it is a zip archive; if it is an Excel file, rename it to end in .xlsx",
@@ -30,6 +35,10 @@ _FOREIGN = {
     b">": "it is FASTA, or its first name begins with '>'; rename it to end in .fasta",
 }
 """Messages about other files that are called text, by their first bytes."""
+_PANDAS_TEXT = pd.Series([""]).dtype
+"""Type of text columns; object before pandas 3."""
+_ARROW_TEXT = _PANDAS_TEXT if _PANDAS_TEXT == object else pd.ArrowDtype(pa.string())
+"""Type by which pandas reads text about as fast as numbers."""
 _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
@@ -91,6 +100,18 @@ def in_chunks(
         yield Chunk([*whole.columns], whole.iloc[start : start + rows], reader=reader)
 
 
+def cell_text(cell: object) -> str:
+    """Return a cell of any type as a text file has it: 12, not 12.0; empty if it is missing."""
+    if cell is None or cell is pd.NA or cell is pd.NaT:
+        return ""
+    if isinstance(cell, float | np.floating):
+        if math.isnan(cell):
+            return ""
+        is_whole = cell.is_integer() and abs(cell) < EXACT  # type: ignore[union-attr]
+        return str(int(cell)) if is_whole else str(cell)
+    return str(cell)
+
+
 def refuse_repeated(names: Sequence[str]) -> None:
     """Raise ValueError if two columns have one name; pandas would rename the second."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
@@ -118,14 +139,13 @@ def read_separated(
     # with low_memory, pandas chooses the type of a column anew within one chunk
     read: dict[str, Any] = {"sep": separator, "low_memory": False}
     if options.as_written:
-        read |= {"dtype": str, "keep_default_na": False}
-    else:
-        airr_texts = [name for name in AIRR_TEXTS if name in names]
-        texts = options.sequence_columns(names) + airr_texts
-        read["dtype"] = dict.fromkeys(texts, object)  # as str, half the time goes into Arrow
+        read["keep_default_na"] = False
+    # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
+    types = dict.fromkeys(options.sequence_columns(names), object)
+    read["dtype"] = defaultdict(lambda: _ARROW_TEXT, types)
     file.seek(0)
     if is_airr(names):  # the chains of a cell may be far apart
-        joined, reader = join_cells(pd.read_csv(file, **read), options.chains)
+        joined, reader = join_cells(_as_text(pd.read_csv(file, **read)), options.chains)
         yield from in_chunks(joined, options.rows, reader)
         return
     if options.rows is None:
@@ -138,8 +158,15 @@ def read_separated(
 
 
 def _text_chunk(frame: pd.DataFrame, options: ReadOptions, first_row: int) -> Chunk:
-    filled = frame.fillna("") if options.as_written else frame
+    texts = _as_text(frame)
+    filled = texts.fillna("") if options.as_written else texts
     return Chunk([*frame.columns], filled, first_row)
+
+
+def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
+    """Give columns of Arrow's text the type that pandas itself gives text."""
+    arrow = [name for name, kind in frame.dtypes.items() if isinstance(kind, pd.ArrowDtype)]
+    return frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
 
 
 def _header_names(file: IO[Any], separator: str) -> list[str]:

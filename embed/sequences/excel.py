@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from abag.embed.sequences.columns import quote_some
-from abag.embed.sequences.delimited import Chunk, ReadOptions, read_separated
+from abag.embed.sequences.delimited import Chunk, ReadOptions, cell_text, read_separated
 
 
 class MissingReader(Exception):
@@ -80,7 +80,7 @@ def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl
     """Return the text of the cells of a sheet, less empty columns and the empty rows around."""
     rows = []
     for values in sheet.values:
-        rows.append(["" if value is None else str(value) for value in values])
+        rows.append([cell_text(value) for value in values])
     cells = pd.DataFrame(rows, dtype=object).fillna("")  # rows may be of several lengths
     is_filled = cells != ""
     filled_rows = np.flatnonzero(is_filled.any(axis=1))

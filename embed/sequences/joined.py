@@ -19,6 +19,7 @@ from abag.core.errors import TableError
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 from abag.embed.sequences.contents import roles_by_content, with_roles
+from abag.embed.sequences.delimited import cell_text
 from abag.embed.sequences.references import find_references, with_references
 from abag.embed.sequences.table_files import EXCEL, bare_suffix
 from abag.embed.sequences.table_options import TableOptions
@@ -81,8 +82,7 @@ class JoinedTables:
         """Give rows of one table the columns of all."""
         aligned = frame.rename(columns=dict(part.renamed))
         if as_written and self.is_text:
-            texts = aligned.astype(object)
-            aligned = texts.where(texts.notna(), "").map(str)
+            aligned = aligned.astype(object).map(cell_text)
         absent = [name for name in self.names if name not in aligned and name != self.file_column]
         fill = "" if as_written and self.is_text else None
         for name in absent:

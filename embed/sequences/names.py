@@ -6,7 +6,6 @@ Promises that a name with two different sequences is refused, or is not found.
 from __future__ import annotations
 
 import gzip
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from abag.core.errors import SequenceError, TableError
 from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES, MissingColumn, simplified, with_found
 from abag.embed.sequences.contents import holds_sequences, roles_by_content
+from abag.embed.sequences.delimited import cell_text
 from abag.embed.sequences.table_files import bare_suffix, is_gzip
 from abag.embed.sequences.tables import Table, read_table
 
@@ -134,11 +134,7 @@ class NamedSequences:
 
 def cell_name(cell: object) -> str:
     """Return the name in a cell; numbers, which are names too, as they are usually written."""
-    if isinstance(cell, float):
-        if math.isnan(cell):
-            return ""
-        return str(int(cell)) if cell.is_integer() else str(cell)
-    return "" if cell is None else str(cell).strip()
+    return cell_text(cell).strip()
 
 
 def _folded(name: str) -> str:

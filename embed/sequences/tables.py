@@ -24,7 +24,13 @@ from abag.embed.sequences.columns import (
     quote_names,
     with_found,
 )
-from abag.embed.sequences.delimited import Chunk, ReadOptions, in_chunks, refuse_repeated
+from abag.embed.sequences.delimited import (
+    Chunk,
+    ReadOptions,
+    cell_text,
+    in_chunks,
+    refuse_repeated,
+)
 from abag.embed.sequences.matrix import read_matrix
 from abag.embed.sequences.table_files import read_file_chunks
 from abag.embed.sequences.table_options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
@@ -186,8 +192,6 @@ def read_table_chunks(
         chunks = read_file_chunks(Path(table), options)
     if files.matrix:
         pairs, matrix_roles, notes = _read_matrix(chunks, chosen, source)
-        if not as_written:
-            pairs = pairs.apply(_as_numbers)
         chunks = in_chunks(pairs, rows, notes)
         chosen = matrix_roles | chosen
     start = 0
@@ -221,21 +225,13 @@ def _read_matrix(
         msg = f"{source}: the table has no rows; expected at least one."
         raise TableError(msg)
     cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
-    texts = cells.map(lambda cell: "" if pd.isna(cell) else str(cell))
+    texts = cells.map(cell_text)
     texts.columns = [str(name) for name in texts]
     try:
         return read_matrix(texts, chosen, source, read[0].first_row)
     except ValueError as error:
         msg = f"{source}: {error}."
         raise TableError(msg) from None
-
-
-def _as_numbers(cells: pd.Series) -> pd.Series:
-    """Return a column as numbers if all its cells are, as pandas reads CSV files."""
-    try:
-        return pd.to_numeric(cells)
-    except ValueError:
-        return cells
 
 
 def _refuse_unclear_columns(frame: pd.DataFrame) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_any_real_numeric_dtype
+from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
 from abag.core.errors import LabelError
@@ -67,8 +67,24 @@ def says_no_binding(cell: object) -> bool:
     return re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
 
 
+def _read_plain_numbers(cells: pd.Series) -> Floats | None:
+    """Convert a column of a text file in which each cell is a number or missing; None for others.
+
+    It saves a loop over the cells.
+    """
+    if infer_dtype(cells, skipna=True) != "string":
+        return None
+    numbers = pd.to_numeric(cells, errors="coerce")
+    if not (numbers.isna() == cells.isna()).all():
+        return None
+    return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
+
+
 def read_numbers(cells: pd.Series) -> Floats:
     """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+    plain = _read_plain_numbers(cells)
+    if plain is not None:
+        return plain
 
     def is_number(cell: object) -> bool:
         kinds = (str, int, float, Decimal, np.integer, np.floating)
@@ -87,6 +103,9 @@ def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
 
     The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
     """
+    plain = _read_plain_numbers(cells)
+    if plain is not None:
+        return plain, np.zeros(len(cells), np.int8)
     if is_any_real_numeric_dtype(cells.dtype):
         return read_numbers(cells), np.zeros(len(cells), np.int8)
     values = cells.tolist()

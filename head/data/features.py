@@ -22,6 +22,7 @@ from abag.core.errors import ColumnError
 from abag.core.messages import counted, printable, say
 from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import quote_some, with_found
+from abag.embed.sequences.delimited import cell_text
 from abag.head.data.cells import read_numbers
 from abag.head.data.feature_scaling import PairFeatures
 from abag.head.data.label_options import MOST_FEATURES
@@ -282,6 +283,7 @@ def cells_of_run(
     numbers = [column.name for column in columns.numbers if not column.head]
     words = [column.name for column in columns.categories]
     cells = read_cells(frame, numbers, words, source, "the run was trained with", row_name)
+    _as_trained(cells.words_RG, columns.categories)
     return columns.with_stored(cells, len(frame))
 
 
@@ -371,16 +373,24 @@ def _are_missing(cells: pd.Series) -> Bools:
 
 
 def _word(cell: object) -> str:
-    """Return the value of a category: the same for 2, 2.0 and ``2``, as files write a number."""
+    """Return the value of a category, which is text: 1.1 and 1.10 are two."""
     if pd.isna(cell):  # type: ignore[call-overload]
         return MISSING
-    text = printable(str(cell).strip())
+    text = printable(cell_text(cell).strip())
     if text.lower() in _EMPTY:
         return MISSING
     if text.lower() in ("true", "false"):  # spreadsheets write capitals
         return text.title()
-    is_whole = text.endswith(".0") and text[:-2].lstrip("-").isdigit()
-    return text[:-2] if is_whole else text[:LONGEST_TEXT]
+    return text[:LONGEST_TEXT]
+
+
+def _as_trained(words_RG: NDArray[np.object_], columns: Sequence[CategoryColumn]) -> None:
+    """Replace whole numbers that training lacks as they are written, such as 2.0, by its 2."""
+    for column, words_R in zip(columns, words_RG.T, strict=True):
+        for word in set(words_R.tolist()) - set(column.values):
+            other = word.removesuffix(".0") if word.endswith(".0") else f"{word}.0"
+            if other in column.values and other.removesuffix(".0").lstrip("-").isdigit():
+                words_R[words_R == word] = other
 
 
 def words_as_codes(cells: FeatureCells) -> dict[str, Ints]:
