@@ -160,3 +160,13 @@ def test_without_columns_there_are_no_features_and_no_weights(data):
 def test_columns_that_fit_would_refuse_are_refused(store, table, options, words):
     with pytest.raises(abag.AbagError, match=words):
         abag.dataset(store, with_scores(table), **options)
+
+
+def test_the_frame_of_a_text_file_has_numbers_and_names_as_text(table, store, tmp_path):
+    clones = np.resize(["1.1", "1.10", "0012"], len(table))
+    new = table.assign(clone=clones, n=range(len(table)), round=np.resize(["1", "2"], len(table)))
+    new.to_csv(tmp_path / "t.csv", index=False)
+    frame = abag.dataset(store, tmp_path / "t.csv", categories=("round",)).frame
+    assert [frame[name].dtype.kind for name in ("pKd", "n")] == ["f", "i"]
+    assert set(frame["clone"]) == set(clones)
+    assert set(frame["round"]) == {"1", "2"}

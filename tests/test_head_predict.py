@@ -33,6 +33,8 @@ from abag import (
     SequenceError,
     TableError,
 )
+from abag.embed.sequences.chains import MISSING_TEXT
+from abag.embed.sequences.column_types import with_types
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import read_table, read_table_chunks
 from abag.head.prediction.pair_sources import by_antibody
@@ -175,6 +177,7 @@ def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path,
     assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 2 * 4 + 2 * (4 * 8 + 1) + 32
 
 
+CELL_TEXTS = st.from_regex(r"\A[-+ 0-9.eE]{0,6}\Z")
 CELLS = st.lists(
     st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8),
     min_size=1,
@@ -203,6 +206,61 @@ def test_ids_dates_and_missing_values_are_written_unchanged(case, tmp_path):
     before = (tmp_path / "in.csv").read_text().splitlines()
     after = (tmp_path / "out.csv").read_text().splitlines()
     assert all(b.startswith(a + ",") for a, b in zip(before, after, strict=True))
+
+
+def test_columns_of_a_text_table_are_numbers_in_parquet_where_no_cell_loses_anything(
+    case, tmp_path, monkeypatch
+):
+    set_chunk_rows(monkeypatch, 5)
+    columns = {
+        "count": [*range(12)],
+        "plate": [7] * 12,
+        "signal": ["0.5", "", "1e-05", "7", "-2.25", *["1.0"] * 7],
+        "money": ["8.50", "7.25"] * 6,
+        "bound": ["True", "False"] * 6,
+        "late": [*["1"] * 11, "n.d."],  # text in the last chunk
+        "version": ["1.1", "1.10"] * 6,
+        "well": ["4E10", "5E11"] * 6,
+        "padded": ["0012", "12"] * 6,
+        "accession": ["123456789012345678901", "1"] * 6,
+        "clone": [*range(12)],  # names are text
+    }
+    frame = case.frame.head(12).drop(columns="pKd").assign(**columns)
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    run_predict(case, tmp_path / "in.csv", tmp_path / "out.parquet")
+    written = pd.read_parquet(tmp_path / "out.parquet")
+    numbers = ["count", "plate", "signal", "money", "bound"]
+    assert [written[name].dtype.kind for name in numbers] == [*"iiffb"]
+    expected = pd.read_csv(tmp_path / "in.csv")[numbers]
+    pd.testing.assert_frame_equal(written[numbers], expected)
+    for name in {*frame} - {*numbers}:
+        assert written[name].tolist() == [str(cell) for cell in frame[name]]
+    cross = tmp_path / "crossed.parquet"
+    run_predict(case, tmp_path / "in.csv", cross, cross=tmp_path / "in.csv")
+    assert pd.read_parquet(cross)["plate"].dtype.kind == "i"
+
+
+NUMBERS = st.one_of(
+    st.integers(-(2**59), 2**59), st.floats(allow_nan=False), st.booleans(), st.none()
+)
+
+
+@given(st.data())
+def test_types_of_columns_lose_no_number_and_no_text(data):
+    cells = data.draw(st.lists(data.draw(st.sampled_from([NUMBERS, CELL_TEXTS])), min_size=1))
+    texts = ["" if cell is None else str(cell) for cell in cells]
+    frame = pd.DataFrame({"a": pd.Series(texts, dtype=object)})
+    typed = with_types(frame, {})["a"]
+    if typed.dtype == object:
+        assert typed.tolist() == texts
+        return
+    for text, cell in zip(texts, typed.tolist(), strict=True):
+        if text.strip() in MISSING_TEXT:
+            assert pd.isna(cell)
+        else:
+            assert type(cell)(float(text) if isinstance(cell, float) else text) == cell or (
+                isinstance(cell, bool) and str(cell).lower() == text.strip().lower()
+            )
 
 
 def test_parquet_keeps_its_types_and_a_folder_of_it_is_one_table(case, tmp_path):

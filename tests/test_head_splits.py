@@ -176,6 +176,15 @@ def test_groups_of_a_column_that_look_like_numbers_are_text(tmp_path):
     assert len(set(split.group)) == 4
 
 
+def test_groups_of_a_split_file_that_look_like_numbers_are_text(tmp_path):
+    pairs = read_labels(measured())
+    frame = split_frame(pairs, splits_of(pairs, split="random"))
+    groups = np.resize(["1.1", "1.10", "4E10", "012"], len(frame))
+    frame.assign(group=groups).to_csv(tmp_path / "s.csv", index=False)
+    (split,) = splits_of(pairs, split=f"file={tmp_path / 's.csv'}")
+    assert len(set(split.group)) == 4
+
+
 @pytest.mark.parametrize(
     ("words", "spelled"),
     [

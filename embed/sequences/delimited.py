@@ -37,7 +37,8 @@ _FOREIGN = {
 """Messages about other files that are called text, by their first bytes."""
 _PANDAS_TEXT = pd.Series([""]).dtype
 """Type of text columns; object before pandas 3."""
-_ARROW_TEXT = _PANDAS_TEXT if _PANDAS_TEXT == object else pd.ArrowDtype(pa.string())
+_HAS_TEXT = isinstance(_PANDAS_TEXT, pd.StringDtype)
+_ARROW_TEXT = pd.ArrowDtype(pa.string()) if _HAS_TEXT else _PANDAS_TEXT
 """Type by which pandas reads text about as fast as numbers."""
 _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "

@@ -155,6 +155,14 @@ def join_tables(
     )
 
 
+def holds_texts(table: TableLike, *, matrix: bool = False) -> bool:
+    """Tell whether a table, or one of several, is read as text, so that its columns have no types.
+
+    A `matrix` always is.
+    """
+    return matrix or not all(map(_has_types, several(table) or [one_table(table)]))
+
+
 def _has_types(table: OneTable) -> bool:
     """Tell whether the columns of a table have types, as those of text files do not."""
     if isinstance(table, pd.DataFrame):

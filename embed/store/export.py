@@ -13,6 +13,7 @@ import json
 import time
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -29,6 +30,8 @@ from abag.core.errors import OutputError
 from abag.core.files import replacing, why_not_writable
 from abag.core.messages import counted, first_line, reporting
 from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.sequences.column_types import with_types
+from abag.embed.sequences.joined import holds_texts
 from abag.embed.sequences.pairs import SequenceTable, read_pairs
 from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.export_options import ExportOptions
@@ -189,8 +192,11 @@ def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable
     kinds: tuple[Kind, ...] = KINDS if kind == "pair" else (kind,)
     if options.no_antigen:
         kinds = ("antibody",)
-    table = read_pairs(options.table, options, kinds=kinds, as_written=to.suffix == ".csv")
+    is_csv = to.suffix == ".csv"
+    table = read_pairs(options.table, options, kinds=kinds, as_written=is_csv)
     table.report_notes()
+    if not is_csv and holds_texts(options.table, matrix=options.matrix):
+        table = replace(table, frame=with_types(table.frame, table.columns))
     return table
 
 

@@ -18,7 +18,8 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
-from abag.embed.sequences.joined import read_chunks
+from abag.embed.sequences.column_types import with_types
+from abag.embed.sequences.joined import holds_texts, read_chunks
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import TableLike
@@ -314,13 +315,22 @@ def _places_of(text: str) -> list[str]:
     return [" ".join(place) for place in zip(*columns, strict=False)]
 
 
-def read_rows(table: TableLike, options: TableOptions, rows: Ints) -> pd.DataFrame:
-    """Read all columns of some rows of a table, in the order of `rows`, as they are written."""
+def read_rows(
+    table: TableLike, options: TableOptions, rows: Ints, *, typed: bool = False
+) -> pd.DataFrame:
+    """Read all columns of some rows of a table, in the order of `rows`, as they are written.
+
+    With `typed`, columns of a text table that are numbers are returned so.
+    """
     ordered = np.sort(rows)
     parts = []
+    roles: dict[str, str] = {}
     for chunk in read_chunks(table, options, as_written=True):
         parts.append(chunk.frame.loc[ordered[np.isin(ordered, chunk.frame.index)]])
-    return pd.concat(parts).reindex(rows).reset_index(drop=True)
+        roles |= chunk.columns
+    read = pd.concat(parts).reindex(rows).reset_index(drop=True)
+    is_text = typed and holds_texts(table, matrix=options.matrix)
+    return with_types(read, roles) if is_text else read
 
 
 @dataclass(frozen=True, slots=True)

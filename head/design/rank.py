@@ -21,6 +21,7 @@ from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted
+from abag.embed.sequences.table_files import bare_suffix
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
 from abag.head.data.quantity import OUTSIDE, PKD, Quantity
@@ -201,7 +202,8 @@ def rank(
         batch = _choose_batch(candidates, eligible, best, chosen, quantity, predictor)
         _say_kept(candidates, batch.index, chosen)
         rows = candidates.frame["row"].to_numpy()[batch.index]
-        frame = read_rows(predictions, reading_options, rows)
+        typed = bare_suffix(out) == ".parquet"
+        frame = read_rows(predictions, reading_options, rows, typed=typed)
         frame = _with_scores(frame, candidates, batch, chosen, quantity)
         summary = _summarize(candidates, batch, counts, chosen, quantity, out)
         score_columns = [*map(str, frame.columns)]

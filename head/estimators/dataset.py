@@ -18,6 +18,8 @@ from abag.core.arrays import hex_keys
 from abag.core.cache import cache_dir
 from abag.core.messages import counted, reporting
 from abag.core.python_surface import as_html, shorten
+from abag.embed.sequences.column_types import with_types
+from abag.embed.sequences.joined import holds_texts
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.export_options import VectorOptions
@@ -67,6 +69,8 @@ class PairDataset:
     pairs: LabelledPairs
     folders: Mapping[Kind, EncoderFolder]
     options: DatasetOptions
+    is_text: bool = False
+    """Whether the table was read as text, so that its columns had no types."""
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -116,8 +120,17 @@ class PairDataset:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The row of the table of each pair, the first one for replicates: P rows."""
-        return self.pairs.table.frame.iloc[self.pairs.row].reset_index(drop=True)
+        """The row of the table of each pair, the first one for replicates: P rows.
+
+        Columns of text files are numbers where no cell, such as 0012, loses anything; names and
+        categories are text.
+        """
+        table = self.pairs.table
+        rows = table.frame.iloc[self.pairs.row].reset_index(drop=True)
+        if not self.is_text:
+            return rows
+        text = [*(self.options.categories or ()), self.options.split_value]
+        return with_types(rows, table.columns, text)
 
     @cached_property
     def groups(self) -> dict[str, NDArray[np.int64]]:
@@ -244,4 +257,4 @@ def dataset(
         pairs = label_pairs(read, chosen, refuse_sequences=strict, named=named)
         report_counts(pairs)
         pairs = with_feature_columns(pairs, named, heads)
-    return PairDataset(pairs, folders, chosen)
+    return PairDataset(pairs, folders, chosen, holds_texts(table, matrix=chosen.matrix))

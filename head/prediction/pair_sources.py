@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from abag.core import messages
 from abag.core.arrays import sort_keys
 from abag.core.errors import PredictionError
-from abag.embed.sequences.joined import one_table, read_chunks
+from abag.embed.sequences.column_types import ColumnTypes, with_types
+from abag.embed.sequences.joined import holds_texts, one_table, read_chunks
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.references import MUTATIONS
 from abag.embed.sequences.tables import TableLike
@@ -69,8 +70,14 @@ class PairTable:
         options: PredictOptions,
         added: tuple[str, ...],
         columns: FeatureColumns | None,
+        *,
+        typed: bool = False,
     ) -> None:
+        """Take the options; `typed`: columns of a text table that are numbers are yielded so."""
         self._table = table
+        self._types: ColumnTypes | None = None
+        if typed and holds_texts(table, matrix=options.matrix):
+            self._types = _types_in_run(columns)
         self._columns = columns
         self._features: ReadFeatures | None = None
         self._options = options
@@ -83,7 +90,12 @@ class PairTable:
     def read(self) -> list[Sequences]:
         """Read and check all rows; return the antibodies and the antigens."""
         reader = PairReader(self._table, self._options, self._added, self._columns)
-        self._row = np.concatenate([chunk.positions for chunk in reader])
+        positions = []
+        for chunk in reader:
+            positions.append(chunk.positions)
+            if self._types is not None:
+                self._types.add(chunk.frame, chunk.columns)
+        self._row = np.concatenate(positions)
         # all that follows is known once the last chunk has been read
         self._sequences = reader.sequences
         self.skipped = reader.skipped
@@ -119,8 +131,17 @@ class PairTable:
                 frame = chunk.frame
                 # rows that were skipped are in the chunk, and not among those to score
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
-                yield frame.loc[self._row[start:end]], scores[start:end]
+                rows = frame.loc[self._row[start:end]]
+                yield rows if self._types is None else self._types.apply(rows), scores[start:end]
                 shown.update(end - start)
+
+
+def _types_in_run(columns: FeatureColumns | None) -> ColumnTypes:
+    """Return types of columns, of which those of the run's features and categories are known."""
+    if columns is None:
+        return ColumnTypes()
+    text = [category.name for category in columns.categories]
+    return ColumnTypes(text=text, numbers=[number.name for number in columns.numbers])
 
 
 def _count(
@@ -159,7 +180,10 @@ class CrossedTables:
         options: PredictOptions,
         added: tuple[str, ...],
         reading: ReadAs = NOTHING,
+        *,
+        typed: bool = False,
     ) -> None:
+        """Take two tables; `typed` is that of `PairTable`."""
         if options.antigen is not None:
             msg = "--antigen and --cross: each defines the antigens. Remove one of them."
             raise PredictionError(msg)
@@ -168,6 +192,7 @@ class CrossedTables:
         self._tables = (antibodies, antigens)
         self._options = options
         self._added = added
+        self._typed = typed
         self._reading = replace(reading, antigen="")  # the antigens are those of their table
         self._same = antibodies is antigens
         if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
@@ -196,6 +221,8 @@ class CrossedTables:
         options = as_in_the_run(table, options, replace(self._reading, columns=columns_of_kind))
         read = read_pairs(table, options, kinds=(kind,), as_written=True)
         read.report_notes()
+        if self._typed and holds_texts(table):
+            return replace(read, frame=with_types(read.frame, read.columns))
         return read
 
     def _select_columns(

@@ -21,6 +21,7 @@ from abag.core.errors import PredictionError
 from abag.core.messages import counted
 from abag.core.options import flag
 from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.table_files import bare_suffix
 from abag.embed.sequences.table_writer import writing_table
 from abag.embed.sequences.tables import TableLike
 from abag.embed.store.store import open_store
@@ -130,10 +131,12 @@ def predict(
         say_random_weights(predictor)
         added = quantity.columns(score_columns(chosen.strong))
         source: PairTable | CrossedTables
+        typed = bare_suffix(out) == ".parquet"
         if chosen.cross is None:
-            source = PairTable(table, chosen, added, predictor.features)
+            source = PairTable(table, chosen, added, predictor.features, typed=typed)
         else:
-            source = CrossedTables(table, chosen.cross, chosen, added, predictor.reading)
+            reading = predictor.reading
+            source = CrossedTables(table, chosen.cross, chosen, added, reading, typed=typed)
         before = file_stamps(table)
         antibodies, antigens = source.read()
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))

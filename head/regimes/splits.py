@@ -22,6 +22,7 @@ from abag.core.arrays import Bools, Ints, hex_keys
 from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.column_types import with_types
 from abag.embed.sequences.columns import quote_names
 
 if TYPE_CHECKING:
@@ -236,7 +237,10 @@ def _read_frame(path: Path) -> pd.DataFrame:
         raise SplitError(msg)
     try:
         with path.open("rb") as file:  # pandas would expand ~ in a path, and open addresses
-            frame = pd.read_csv(file) if path.suffix == ".csv" else pd.read_parquet(file)
+            if path.suffix == ".csv":  # keys and groups may look like numbers
+                frame = with_types(pd.read_csv(file, dtype=object), {}, text=[*KEYS, "split"])
+            else:
+                frame = pd.read_parquet(file)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise _bad_file(path, f"cannot be read: {reason}; expected Parquet or CSV") from error
