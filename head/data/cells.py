@@ -16,6 +16,7 @@ from pandas.api.types import is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
 from abag.core.errors import LabelError
+from abag.embed.sequences.chains import MISSING_TEXT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,6 +66,13 @@ def says_no_binding(cell: object) -> bool:
     if not isinstance(cell, str) or re.search(r"\d", cell):  # with a digit, it is a value
         return False
     return re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
+
+
+def read_texts(cells: pd.Series) -> pd.Series:
+    """Return cells as text without spaces at their ends, (R,); empty where one is missing."""
+    # before the conversion: that of pandas 3 leaves missing cells as they are
+    texts = cells.astype(object).where(cells.notna(), "").map(str).str.strip()
+    return texts.mask(texts.isin(MISSING_TEXT), "")
 
 
 def read_numbers(cells: pd.Series) -> Floats:

@@ -22,7 +22,7 @@ from abag.embed.sequences.changes import BadCell, SkippedRows
 from abag.embed.sequences.columns import quote_names
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.affinities import BOUND_OF_A_NON_BINDER, read_affinities
-from abag.head.data.cells import says_class, says_no_binding
+from abag.head.data.cells import read_texts, says_class, says_no_binding
 from abag.head.data.features import (
     FeatureCells,
     FeatureColumns,
@@ -119,6 +119,15 @@ class LabelledPairs:
     def quantity(self) -> Quantity:
         """Quantity that the labels are values of."""
         return self.reading.quantity
+
+    @property
+    def assay(self) -> Ints | None:
+        """Number of each pair's assay, (P,), -1 where none is stated; None without a column."""
+        column = self.table.columns.get("assay")
+        if column is None:
+            return None
+        names = read_texts(self.table.frame[column].iloc[self.row])
+        return pd.factorize(names.where(names != ""), sort=True)[0].astype(np.int64)
 
     def index(self, kind: Kind) -> Ints:
         """Return the index of each pair's antibody or antigen, shape (P,)."""
@@ -336,15 +345,18 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     if affinity_type is None and not table.has("affinity_type"):
         return np.ones(len(table.frame), np.bool_)
     column = table.column("affinity_type")
-    types = table.frame[column].astype("string").fillna("").str.strip()
+    types = read_texts(table.frame[column])
     # types of rows without a label need no choice
-    counts = types[table.frame[table.column("pkd")].notna()].value_counts()
+    of_labelled = types[table.frame[table.column("pkd")].notna()]
+    counts = of_labelled[of_labelled != ""].value_counts()
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)
     if affinity_type not in counts.index:
         types_of_rows = [f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items()]
         if len(counts) > LISTED_TYPES:
             types_of_rows.append("...")
+        if unstated := int((of_labelled == "").sum()):
+            types_of_rows.append(f"{unstated} not stated")
         listed = ", ".join(types_of_rows)
         problem = "several affinity types" if affinity_type is None else f"no {affinity_type!r}"
         msg = (

@@ -23,6 +23,7 @@ from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import quote_names
+from abag.head.data.cells import read_texts
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
@@ -244,7 +245,7 @@ def _read_frame(path: Path) -> pd.DataFrame:
     if absent:
         columns = ", ".join(map(str, frame.columns))
         raise _bad_file(path, f"no column {', '.join(absent)}; found {columns}")
-    cells = frame["split"].fillna("").astype(str).str.strip()
+    cells = read_texts(frame["split"])
     parts = part_names(cells, str(path))
     is_unknown = parts.isna().to_numpy()
     if is_unknown.any():
