@@ -9,6 +9,7 @@ import pytest
 from invoke import one_line, run
 
 import abag
+from abag.head.data.label_options import MOST_VALUE
 
 ROWS = 60
 MANY = 100_000
@@ -30,6 +31,7 @@ BAD = {
     "text": ("features", "high", "column x: 'high' .*Name a column of text with categories"),
     "one text": ("features", first("high"), "column x: 'high' .*1 such row.*Fix or empty it"),
     "infinite": ("features", first(np.inf), "column x: .*inf.* is not a valid feature; expected"),
+    "huge": ("features", first(-1e20), "column x: -1e[+]20 .*a finite number up to 1e[+]15 or an"),
     "one category": ("categories", "spr", "the category 'x' is 'spr' in every labelled row"),
     "no category": ("categories", np.nan, "the category 'x' is '.missing.' in every labelled row"),
     "names": ("categories", [f"n{n}" for n in range(ROWS)], "'x' has another value in every pair"),
@@ -110,3 +112,50 @@ def test_more_values_of_categories_than_models_read_are_refused_in_a_short_line(
         abag.fit(frame, tmp_path / "store", tmp_path / "run", categories=("lab",))
     assert len(str(refused.value)) < 400
     assert not (tmp_path / "run").exists()
+
+
+QUICK = {"head": "ridge", "split": "random", "report": False}
+
+
+def test_names_of_columns_with_any_characters_are_kept_as_they_are(case, tmp_path):
+    names = {"heavy": "heavy\u00a0chain", "antigen": "a\tb", "pKd": "my\u2009pKd \x1b[2J"}
+    frame = case.frame.assign(ddg=np.linspace(0, 1, ROWS), lab=np.resize(["A", "B"], ROWS))
+    names |= {"ddg": "d\u00a0dG\x1b", "lab": "lab\u202f\t1"}
+    table = frame.rename(columns=names)
+    columns = {"heavy": names["heavy"], "antigen": names["antigen"], "label": names["pKd"]}
+    options = {"features": (names["ddg"],), "categories": (names["lab"],), **QUICK}
+    abag.fit(table, case.store, tmp_path / "run", columns=columns, label="pkd", **options)
+    options |= {"features": ("ddg",), "categories": ("lab",)}
+    abag.fit(frame, case.store, tmp_path / "plain", **options)
+    abag.predict(table, tmp_path / "run", tmp_path / "out.parquet", store=case.store)
+    abag.predict(frame, tmp_path / "plain", tmp_path / "plain.parquet", store=case.store)
+    scores = pd.read_parquet(tmp_path / "out.parquet")
+    assert [*scores][: table.shape[1]] == [*table]
+    expected = pd.read_parquet(tmp_path / "plain.parquet")["pkd_predicted"]
+    np.testing.assert_array_equal(scores["pkd_predicted"], expected)
+
+
+@pytest.mark.parametrize("role", ["heavy", "features", "categories"])
+def test_what_a_predictor_cannot_hold_is_refused_before_training(case, tmp_path, role):
+    name = "x" * 1_001
+    old = "heavy" if role == "heavy" else "other"
+    table = case.frame.assign(other=np.resize(["1", "2"], ROWS)).rename(columns={old: name})
+    options = {"columns": {"heavy": name}} if role == "heavy" else {role: (name,)}
+    with pytest.raises(abag.AbagError, match="expected 1 to 1,000") as refused:
+        abag.fit(table, case.store, tmp_path / "run", **options, **QUICK)
+    assert len(str(refused.value)) < 400
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_first_residue_beyond_those_of_a_predictor_is_no_option():
+    for number in (5_000_001, -(10**6) - 1, 10**5_000):
+        with pytest.raises(abag.OptionError, match="is out of range; expected -1,000,000 to"):
+            abag.PlanOptions(first_residue=number)
+
+
+def test_the_largest_labels_that_are_read_give_a_predictor_that_is_read(case, tmp_path):
+    table = case.frame.rename(columns={"pKd": "mfi"})
+    table["mfi"] *= 0.9 * MOST_VALUE / table["mfi"].max()
+    options = {"head": "gp", "label": "value", "better": "higher", "columns": {"label": "mfi"}}
+    abag.fit(table, case.store, tmp_path / "run", **QUICK | options)
+    assert abag.load_predictor(tmp_path / "run").label_sd > 1e10

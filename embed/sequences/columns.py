@@ -66,6 +66,8 @@ UNIT_ROLES = (
 )  # fmt: skip
 """Units of labels (``--label``), which are easily taken for roles; a label has the role ``pkd``."""
 SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
+LONGEST_NAME = 1000
+"""Characters of the name of a column that a run reads."""
 LISTED_NAMES = 12
 """Columns that an error lists before it counts the others."""
 

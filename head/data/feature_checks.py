@@ -16,7 +16,6 @@ from abag.core.messages import counted, say
 from abag.embed.sequences.columns import quote_some
 from abag.head.data.feature_scaling import CONSTANT
 from abag.head.data.features import FeatureColumns
-from abag.head.data.label_options import MOST_FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,10 +69,7 @@ def with_feature_columns(
     try:
         columns = FeatureColumns.of(cells, options, heads)
     except ValueError as error:
-        msg = (
-            f"{table.source}: too many features ({error}); expected at most {MOST_FEATURES:,} "
-            "columns of numbers and values of categories. Leave some out."
-        )
+        msg = f"{table.source}: {error}. Leave some out, or rename it."
         raise ColumnError(msg) from error
     say(f"{table.source}: {_describe(columns)}")
     if missing := columns.describe_missing(cells):

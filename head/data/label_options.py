@@ -46,6 +46,8 @@ MOST_PKD = 1e6
 """Larger values, such as times in seconds, are no affinities and exceed what training can add."""
 MOST_VALUE = 1e12
 """The same of other quantities, such as fluorescence."""
+MOST_FEATURE = 1e15
+"""The same of features, of which models compute squares."""
 LONGEST_UNIT = 30
 MOST_FEATURES = 1_000
 """Of columns that models read beside the vectors."""
