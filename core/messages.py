@@ -104,7 +104,8 @@ def quoted(value: object) -> str:
         return f"a number of more than {LONGEST_QUOTE} digits"
     if len(text) <= LONGEST_QUOTE:
         return text
-    return f"{text[: LONGEST_QUOTE - 20]}...{text[-10:]} ({len(text) - 2:,} characters)"
+    length = len(value) if isinstance(value, str) else len(text)
+    return f"{text[: LONGEST_QUOTE - 20]}...{text[-10:]} ({length:,} characters)"
 
 
 def first_line(error: BaseException) -> str:

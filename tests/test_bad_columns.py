@@ -7,8 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from invoke import one_line, run
+from reading import read_labels, splits_of
+from trastuzumab import HEAVY
 
 import abag
+from abag.core.messages import reporting
 from abag.head.data.label_options import MOST_VALUE
 
 ROWS = 60
@@ -159,3 +162,36 @@ def test_the_largest_labels_that_are_read_give_a_predictor_that_is_read(case, tm
     options = {"head": "gp", "label": "value", "better": "higher", "columns": {"label": "mfi"}}
     abag.fit(table, case.store, tmp_path / "run", **QUICK | options)
     assert abag.load_predictor(tmp_path / "run").label_sd > 1e10
+
+
+LONG = {"words": "not 1 number " * 10_000, "letters": "J" * 100_000, "digits": "9" * 5_000}
+PLACES = {
+    "pKd": {}, "heavy": {}, "antigen": {}, "censored": {}, "affinity_type": {},
+    "x": {"features": ("x",)}, "w": {"weight": "w"}, "part": {"split": "column=part"},
+    "mutations": {"parent": HEAVY}, "name": {"sequences": ("names.csv",)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_long_cell_is_quoted_by_its_ends(case, tmp_path, monkeypatch, place, kind):
+    monkeypatch.chdir(tmp_path)
+    table = case.frame.head(20).assign(x=range(20), w=1.0, censored="=", affinity_type="Kd")
+    table = table.assign(part=np.resize(["train", "validation", "test"], 20))
+    if place == "mutations":
+        table = table.drop(columns="heavy").assign(mutations=f"{HEAVY[49]}50G")
+    if place == "name":
+        pd.DataFrame({"name": ["one"], "heavy": [HEAVY]}).to_csv("names.csv", index=False)
+        table = table.drop(columns="heavy").assign(name="one")
+    table = table.astype({place: object})
+    table.loc[3, place] = LONG[kind]
+
+    def read():
+        pairs = read_labels(table, **({} if place == "part" else PLACES[place]))
+        splits_of(pairs, **PLACES[place])
+
+    messages = []
+    with reporting(messages.append), pytest.raises(abag.AbagError) as refused:
+        read()
+    for message in (str(refused.value), *messages):
+        assert max(map(len, message.splitlines())) < 700

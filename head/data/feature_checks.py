@@ -12,7 +12,7 @@ import numpy as np
 
 from abag.core.arrays import Floats
 from abag.core.errors import ColumnError
-from abag.core.messages import counted, say
+from abag.core.messages import counted, quoted, say
 from abag.embed.sequences.columns import quote_some
 from abag.head.data.feature_scaling import CONSTANT
 from abag.head.data.features import FeatureColumns
@@ -104,7 +104,7 @@ def _check_numbers(source: str, name: str, values_P: Floats) -> None:
 def _check_words(source: str, name: str, words_P: NDArray[np.object_]) -> None:
     values = set(words_P.tolist())
     if len(values) == 1:
-        problem = f"is {words_P[0]!r} in every labelled row"
+        problem = f"is {quoted(words_P[0])} in every labelled row"
     elif len(values) == len(words_P) > 2:
         problem = "has another value in every pair"
     else:

@@ -202,7 +202,7 @@ class FeatureColumns:
         for category, words_R in zip(self.categories, cells.words_RG.T, strict=True):
             unknown = ~np.isin(words_R, np.array(category.values, object)) & (why == "")
             for word in sorted(set(words_R[unknown].tolist())):
-                reason = f"its {category.name} is {word!r}, which training lacks"
+                reason = f"its {category.name} is {quoted(word)}, which training lacks"
                 why[unknown & (words_R == word)] = reason
         return why
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints, hex_keys
 from abag.core.errors import SplitError
-from abag.core.messages import counted, say
+from abag.core.messages import counted, quoted, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import quote_names
 from abag.head.data.cells import read_texts
@@ -98,7 +98,7 @@ def part_names(cells: pd.Series[Any], source: str) -> pd.Series[Any]:
             msg = (
                 f"{source}: names the parts {quote_names(cells[parts.notna()].unique())}; expected "
                 "one name for the validation part and one for the test part. Rename "
-                f"{cells[is_either].iloc[0]!r}."
+                f"{quoted(cells[is_either].iloc[0])}."
             )
             raise SplitError(msg)
         parts = parts.mask(is_either, "validation")
@@ -113,7 +113,7 @@ def describe_named(cells: pd.Series[Any], parts: pd.Series[Any]) -> str:
         if not len(part_cells):
             continue
         words = [word for word in sorted(part_cells.unique()) if word.lower() != part]
-        names = ", ".join(repr(word) if word else "empty cells" for word in words)
+        names = ", ".join(quoted(word) if word else "empty cells" for word in words)
         spelled = f" ({names})" if names else ""
         counts.append(f"{len(part_cells):,} {part}{spelled}")
     return f"{', '.join(counts)} pairs"
@@ -251,8 +251,8 @@ def _read_frame(path: Path) -> pd.DataFrame:
     if is_unknown.any():
         row = int(is_unknown.argmax())
         problem = (
-            f"row {row + 1} of the split file: split {cells.iloc[row]!r} is unknown; expected one "
-            f"of {', '.join(PART_NAMES)}"
+            f"row {row + 1} of the split file: split {quoted(cells.iloc[row])} is unknown; "
+            f"expected one of {', '.join(PART_NAMES)}"
         )
         raise _bad_file(path, problem)
     frame = frame.assign(split=parts, fold=frame.get("fold", 0))
