@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0
 LINE_DELAY_S = 1.0
+LONGEST_QUOTE = 100
+"""Characters of a cell that a message shows."""
 AS_BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left{postfix}"
 AS_LINE = "{desc} {percentage:.0f}%, {elapsed}, {remaining} left{postfix}"
 AS_LINE_OF_UNKNOWN_LENGTH = "{desc} {n_fmt}{unit}, {elapsed}{postfix}"
@@ -92,6 +94,18 @@ def printable(text: str) -> str:
         escaped = character.encode("unicode_escape").decode()
         characters.append(character if is_shown else escaped)
     return "".join(characters)
+
+
+def quoted(value: object) -> str:
+    """Quote a cell, name or value that a user wrote: both ends, if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write whole numbers of more than 4,300 digits
+        return f"a number of more than {LONGEST_QUOTE} digits"
+    if len(text) <= LONGEST_QUOTE:
+        return text
+    length = len(value) if isinstance(value, str) else len(text)
+    return f"{text[: LONGEST_QUOTE - 20]}...{text[-10:]} ({length:,} characters)"
 
 
 def first_line(error: BaseException) -> str:

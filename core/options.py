@@ -21,6 +21,7 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 from abag.core.errors import OptionError
+from abag.core.messages import quoted
 
 T = TypeVar("T")
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
@@ -108,7 +109,10 @@ class OptionSchema:
     def _is_in_range(self, number: object) -> bool:
         if not isinstance(number, Real):
             return False
-        value = float(number)
+        try:
+            value = float(number)
+        except OverflowError:  # a whole number of hundreds of digits
+            return False
         low = self.declaration.get("low", -math.inf)
         above = self.declaration.get("above", -math.inf)
         high = self.declaration.get("high", math.inf)
@@ -153,17 +157,23 @@ class OptionSchema:
             return
         pattern = self.declaration.get("pattern", "$^")
         if self.choices and value not in self.choices and not re.fullmatch(pattern, str(value)):
-            msg = f"{self.flag}: {value!r} is unknown; expected one of {', '.join(self.choices)}."
+            msg = (
+                f"{self.flag}: {quoted(value)} is unknown; expected one of "
+                f"{', '.join(self.choices)}."
+            )
             raise OptionError(msg)
         if not _is_of(value, self.type):
             limits = f", {self.bounds}" if self.bounds else ""
-            msg = f"{self.flag}: {value!r} is not valid; expected {_in_words(self.type)}{limits}."
+            msg = (
+                f"{self.flag}: {quoted(value)} is not valid; expected "
+                f"{_in_words(self.type)}{limits}."
+            )
             raise OptionError(msg)
         numbers = value if isinstance(value, tuple) else (value,)
         if self.bounds and not (numbers and all(map(self._is_in_range, numbers))):
             words = "one or more numbers, each " if self._is_tuple else ""
             words = "a finite number, " if value in (math.inf, -math.inf) else words
-            msg = f"{self.flag}: {value} is out of range; expected {words}{self.bounds}."
+            msg = f"{self.flag}: {quoted(value)} is out of range; expected {words}{self.bounds}."
             raise OptionError(msg)
 
 

@@ -247,7 +247,7 @@ def save_checked(
     """Save the predictor, and check that it predicts what was measured; else it is unusable."""
     inputs = trainings.inputs
     config = trainings.config
-    reading = ReadAs.of(options_of_run(config))
+    reading = trainings.reading
     save_predictor(folder, inputs, parts, weighed, config.antibody_region, reading)
     trained = all_pairs(regimes).rows(TRAIN)
     try:
@@ -291,6 +291,7 @@ class Trainings(NamedTuple):
     config: FitConfig
     device: torch.device
     parts: RunParts
+    reading: ReadAs
     verbose: bool = False
 
     @classmethod
@@ -318,7 +319,19 @@ class Trainings(NamedTuple):
         parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
         config = parts.training_config(config)
         device = choose_device(config)
-        return cls(run / "checkpoints", inputs, vectors, config, device, parts, verbose)
+        reading = _reading_of(config)
+        return cls(run / "checkpoints", inputs, vectors, config, device, parts, reading, verbose)
+
+
+def _reading_of(config: FitConfig) -> ReadAs:
+    """Return what the predictor remembers of the table, checked as its reader does."""
+    reading = ReadAs.of(options_of_run(config))
+    try:
+        reading.check()
+    except ValueError as error:
+        msg = f"--column: {error}, as predictors are read with. Rename the column."
+        raise OptionError(msg) from error
+    return reading
 
 
 def decide_parts(vectors: PairVectors, config: FitConfig, splits: Sequence[Split]) -> RunParts:

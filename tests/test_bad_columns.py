@@ -7,8 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from invoke import one_line, run
+from reading import read_labels, splits_of
+from trastuzumab import HEAVY
 
 import abag
+from abag.core.messages import reporting
+from abag.head.data.label_options import MOST_VALUE
 
 ROWS = 60
 MANY = 100_000
@@ -30,6 +34,7 @@ BAD = {
     "text": ("features", "high", "column x: 'high' .*Name a column of text with categories"),
     "one text": ("features", first("high"), "column x: 'high' .*1 such row.*Fix or empty it"),
     "infinite": ("features", first(np.inf), "column x: .*inf.* is not a valid feature; expected"),
+    "huge": ("features", first(-1e20), "column x: -1e[+]20 .*a finite number up to 1e[+]15 or an"),
     "one category": ("categories", "spr", "the category 'x' is 'spr' in every labelled row"),
     "no category": ("categories", np.nan, "the category 'x' is '.missing.' in every labelled row"),
     "names": ("categories", [f"n{n}" for n in range(ROWS)], "'x' has another value in every pair"),
@@ -110,3 +115,83 @@ def test_more_values_of_categories_than_models_read_are_refused_in_a_short_line(
         abag.fit(frame, tmp_path / "store", tmp_path / "run", categories=("lab",))
     assert len(str(refused.value)) < 400
     assert not (tmp_path / "run").exists()
+
+
+QUICK = {"head": "ridge", "split": "random", "report": False}
+
+
+def test_names_of_columns_with_any_characters_are_kept_as_they_are(case, tmp_path):
+    names = {"heavy": "heavy\u00a0chain", "antigen": "a\tb", "pKd": "my\u2009pKd \x1b[2J"}
+    frame = case.frame.assign(ddg=np.linspace(0, 1, ROWS), lab=np.resize(["A", "B"], ROWS))
+    names |= {"ddg": "d\u00a0dG\x1b", "lab": "lab\u202f\t1"}
+    table = frame.rename(columns=names)
+    columns = {"heavy": names["heavy"], "antigen": names["antigen"], "label": names["pKd"]}
+    options = {"features": (names["ddg"],), "categories": (names["lab"],), **QUICK}
+    abag.fit(table, case.store, tmp_path / "run", columns=columns, label="pkd", **options)
+    options |= {"features": ("ddg",), "categories": ("lab",)}
+    abag.fit(frame, case.store, tmp_path / "plain", **options)
+    abag.predict(table, tmp_path / "run", tmp_path / "out.parquet", store=case.store)
+    abag.predict(frame, tmp_path / "plain", tmp_path / "plain.parquet", store=case.store)
+    scores = pd.read_parquet(tmp_path / "out.parquet")
+    assert [*scores][: table.shape[1]] == [*table]
+    expected = pd.read_parquet(tmp_path / "plain.parquet")["pkd_predicted"]
+    np.testing.assert_array_equal(scores["pkd_predicted"], expected)
+
+
+@pytest.mark.parametrize("role", ["heavy", "features", "categories"])
+def test_what_a_predictor_cannot_hold_is_refused_before_training(case, tmp_path, role):
+    name = "x" * 1_001
+    old = "heavy" if role == "heavy" else "other"
+    table = case.frame.assign(other=np.resize(["1", "2"], ROWS)).rename(columns={old: name})
+    options = {"columns": {"heavy": name}} if role == "heavy" else {role: (name,)}
+    with pytest.raises(abag.AbagError, match="expected 1 to 1,000") as refused:
+        abag.fit(table, case.store, tmp_path / "run", **options, **QUICK)
+    assert len(str(refused.value)) < 400
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_first_residue_beyond_those_of_a_predictor_is_no_option():
+    for number in (5_000_001, -(10**6) - 1, 10**5_000):
+        with pytest.raises(abag.OptionError, match="is out of range; expected -1,000,000 to"):
+            abag.PlanOptions(first_residue=number)
+
+
+def test_the_largest_labels_that_are_read_give_a_predictor_that_is_read(case, tmp_path):
+    table = case.frame.rename(columns={"pKd": "mfi"})
+    table["mfi"] *= 0.9 * MOST_VALUE / table["mfi"].max()
+    options = {"head": "gp", "label": "value", "better": "higher", "columns": {"label": "mfi"}}
+    abag.fit(table, case.store, tmp_path / "run", **QUICK | options)
+    assert abag.load_predictor(tmp_path / "run").label_sd > 1e10
+
+
+LONG = {"words": "not 1 number " * 10_000, "letters": "J" * 100_000, "digits": "9" * 5_000}
+PLACES = {
+    "pKd": {}, "heavy": {}, "antigen": {}, "censored": {}, "affinity_type": {},
+    "x": {"features": ("x",)}, "w": {"weight": "w"}, "part": {"split": "column=part"},
+    "mutations": {"parent": HEAVY}, "name": {"sequences": ("names.csv",)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_long_cell_is_quoted_by_its_ends(case, tmp_path, monkeypatch, place, kind):
+    monkeypatch.chdir(tmp_path)
+    table = case.frame.head(20).assign(x=range(20), w=1.0, censored="=", affinity_type="Kd")
+    table = table.assign(part=np.resize(["train", "validation", "test"], 20))
+    if place == "mutations":
+        table = table.drop(columns="heavy").assign(mutations=f"{HEAVY[49]}50G")
+    if place == "name":
+        pd.DataFrame({"name": ["one"], "heavy": [HEAVY]}).to_csv("names.csv", index=False)
+        table = table.drop(columns="heavy").assign(name="one")
+    table = table.astype({place: object})
+    table.loc[3, place] = LONG[kind]
+
+    def read():
+        pairs = read_labels(table, **({} if place == "part" else PLACES[place]))
+        splits_of(pairs, **PLACES[place])
+
+    messages = []
+    with reporting(messages.append), pytest.raises(abag.AbagError) as refused:
+        read()
+    for message in (str(refused.value), *messages):
+        assert max(map(len, message.splitlines())) < 700

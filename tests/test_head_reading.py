@@ -130,7 +130,7 @@ def test_a_shared_predictor_remembers_columns_but_has_the_antigen_only_with_sequ
 
 @pytest.mark.parametrize(("key", "value"), [
     ("columns", [{"role": "price", "name": "x"}]), ("columns", [{"role": "heavy", "name": ""}]),
-    ("columns", [{"role": "heavy", "name": "a\x1b[2J"}]),
+    ("columns", [{"role": "heavy", "name": "a" * 1_001}]), ("first_residue", 5_000_001),
     ("columns", [{"role": "heavy", "name": "a"}, {"role": "heavy", "name": "b"}]),
     ("antigen", "../../etc"), ("antigen", "|"), ("bad_rows", "ignore"), ("chains", "x"),
 ])  # fmt: skip

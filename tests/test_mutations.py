@@ -259,6 +259,57 @@ def test_what_is_not_clear_is_refused(cell, words):
     assert words in refusal([cell, named(HEAVY, 3, "A")], parent=f"{HEAVY}|")
 
 
+@pytest.mark.parametrize("cell", [
+    "H:82a_82bdel", "H:R82a_82bdel", "82a-82bdel", "82a_S82bdel", "H:50_52del", "5_7del", "5_9A",
+    "50A_52dup", "H:R50.9999999A", "R50.5AG", "R111.0A", "R111.27A", "R" + "9" * 5_000 + "A",
+    "L:I30(H)V", "H:Y100(A)V", "X" * 100_000,
+])  # fmt: skip
+def test_what_may_be_read_in_two_ways_or_is_no_position_is_refused_in_a_short_line(cell):
+    with pytest.raises(BadMutation) as refused:
+        read_mutations(cell)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("text", [
+    "{0}(H){1}", "{0}(VH){1}", "{0}(heavy){1}", "{0}{1}(H)", "{0}{1} (H)", "(H){0}{1}",
+    "H({0}{1})", "VH({0}{1})", "{2}(H){3}",
+])  # fmt: skip
+def test_a_chain_in_parentheses_is_read(text):
+    wild = HEAVY[32]
+    long = (f"{ONE_TO_THREE[wild]}33", ONE_TO_THREE["K"])
+    cell = text.format(f"{wild}33", "K", *long)
+    both = f"{cell}, {LIGHT[31]}32(L)Y"
+    assert mutate(f"{HEAVY}|{LIGHT}", cell, ANTIBODY) == f"{exchanged(HEAVY, (33, 'K'))}|{LIGHT}"
+    expected = f"{exchanged(HEAVY, (33, 'K'))}|{exchanged(LIGHT, (32, 'Y'))}"
+    assert mutate(f"{HEAVY}|{LIGHT}", both, ANTIBODY) == expected
+
+
+@pytest.mark.parametrize("names", [
+    ("heavy_mutations", "light_mutations"), ("VH mut", "VL mut"), ("mutations_in_HC", "muts_L"),
+    ("Mutations (heavy chain)", "Mutations (light chain)"),
+])  # fmt: skip
+def test_a_column_of_mutations_for_each_chain_is_read(names):
+    heavy = named(HEAVY, 33, "A")
+    light = f"{named(LIGHT, 32, 'Y')}; {named(LIGHT, 91, 'K')}"
+    cells = {names[0]: [heavy, "WT", f"H:{heavy}", None], names[1]: [light, light, "", ""]}
+    changed = exchanged(LIGHT, (32, "Y"), (91, "K"))
+    changed_heavy = exchanged(HEAVY, (33, "A"))
+    expected = [(changed_heavy, changed), (HEAVY, changed), (changed_heavy, LIGHT), (HEAVY, LIGHT)]
+    parent = f"{HEAVY}|{LIGHT}"
+    table = pd.DataFrame(cells).assign(pKd=[8.0, 7.0, 6.0, 5.0])
+    assert variants(table, parent=parent, antigen=RBD) == expected
+    chosen = {"mutations": names[0]}
+    one = read_sequences(table, parent=parent, antigen=RBD, columns=chosen)
+    assert f"column {names[1]!r} holds mutations that are not applied" in " ".join(one.notes)
+    alone = table.drop(columns=names[0])
+    assert variants(alone, parent=parent, antigen=RBD)[0] == (HEAVY, changed)
+    other = table.assign(**{names[1]: f"H:{heavy}"})
+    with pytest.raises(SequenceError, match=r"columns .* and .*is of chain H; expected L"):
+        variants(other, parent=parent, antigen=RBD)
+    with pytest.raises(ColumnError, match="called heavy_mutations and light_mutations"):
+        variants(table.rename(columns={names[0]: "mutations"}), parent=parent, antigen=RBD)
+
+
 def test_a_mutation_without_a_chain_of_two_is_refused():
     assert "names no chain; expected H:E1G or L:E1G" in refusal(["E1G"], parent=f"{HEAVY}|{LIGHT}")
     text = refusal(["D:E1G"], parent=f"{HEAVY}|{LIGHT}")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag.core.messages import counted
+from abag.core.messages import counted, quoted
 from abag.embed.sequences.chains import MISSING_TEXT
 from abag.embed.sequences.table_options import ChainPlaces
 
@@ -96,7 +96,7 @@ def join_cells(
     Columns that differ between the chains of a cell are left out.
     """
     if {*_RESIDUES}.isdisjoint(rearrangements.columns):
-        first = rearrangements["sequence_id"].map(repr).get(0, "")
+        first = rearrangements["sequence_id"].map(quoted).get(0, "")
         msg = f"sequence {first} has no amino acids; expected a column {' or '.join(_RESIDUES)}"
         raise ValueError(msg)
     # cells that were read as written may hold the texts of missing values
@@ -167,7 +167,7 @@ def _read_records(values: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
         source = values[name].astype(object).fillna("").astype(str)
         cell = cell + _BREAK + source
         cell_title = cell_title + (f" of {name} " + source).mask(source == "", "")
-    sequence_title = "sequence " + text["sequence_id"].map(repr)
+    sequence_title = "sequence " + text["sequence_id"].map(quoted)
     is_aligned = aligned != ""
     records = pd.DataFrame(
         {
@@ -187,11 +187,11 @@ def _read_records(values: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
     unknown = ~productive.isin(_PRODUCTIVE | _NOT_PRODUCTIVE)
     locus_columns = ", ".join(("locus", *_CALLS))
     no_locus = sequence_title + f" names no locus; expected IGH, IGK or IGL in {locus_columns}"
-    named_locus = sequence_title + " is of locus " + locus.map(repr)
+    named_locus = sequence_title + " is of locus " + locus.map(quoted)
     other_locus = named_locus + ", not of an antibody; expected IGH, IGK, IGL"
     residue_columns = " or ".join(_RESIDUES)
     no_residues = sequence_title + f" has no amino acids; expected them in {residue_columns}"
-    named_flag = sequence_title + " has productive " + text["productive"].map(repr)
+    named_flag = sequence_title + " has productive " + text["productive"].map(quoted)
     strange_flag = named_flag + "; expected T or F"
     has_no_role = records["role"].eq("")
     records["problem"] = np.select(
@@ -218,7 +218,7 @@ def _compare_chains(
             fewer += ranked.index[1:].tolist()
             continue
         number = "two" if len(group) == 2 else str(len(group))
-        listed = ", ".join(map(repr, group["sequence"]))
+        listed = ", ".join(map(quoted, group["sequence"]))
         why = ""
         if chains == "most" and has_counts:
             why = f" of equal {' and '.join(map(str, seen))}"

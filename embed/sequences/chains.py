@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import KEY_BYTES
 from abag.core.errors import SequenceError
+from abag.core.messages import quoted
 from abag.embed.sequences.domains import UnsureDomains, split_domains
 
 Kind = Literal["antibody", "antigen"]
@@ -101,12 +102,12 @@ def sequence_text(cell: object) -> str:
     if not isinstance(cell, str):  # True would be read as the residues TRXE
         if str(cell) in MISSING_TEXT:  # None, nan or pandas.NA
             return ""
-        msg = f"{cell!r} is not a valid sequence; expected text. Correct it."
+        msg = f"{quoted(cell)} is not a valid sequence; expected text. Correct it."
         raise UnknownResidue(msg)
     if cell in NO_SEQUENCE:
         msg = (
-            f"{cell!r} is a word, not a sequence; expected residues, or an empty cell for a chain "
-            "that is missing. Correct it."
+            f"{quoted(cell)} is a word, not a sequence; expected residues, or an empty cell for "
+            "a chain that is missing. Correct it."
         )
         raise UnknownResidue(msg)
     if are_nucleotides(cell):

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from abag.core.errors import ColumnError
+from abag.core.messages import quoted
 
 # Patterns over the lower-case letters and digits of a name. The first pattern that matches any
 # column decides: a column that says "sequence" goes before one that may hold a name or PDB chain.
@@ -66,6 +67,8 @@ UNIT_ROLES = (
 )  # fmt: skip
 """Units of labels (``--label``), which are easily taken for roles; a label has the role ``pkd``."""
 SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
+LONGEST_NAME = 1000
+"""Characters of the name of a column that a run reads."""
 LISTED_NAMES = 12
 """Columns that an error lists before it counts the others."""
 
@@ -115,7 +118,7 @@ def column_option(role: str, name: object) -> str:
 
 def quote_names(names: Iterable[Hashable]) -> str:
     """Quote names of columns, with commas between them."""
-    return ", ".join(repr(str(name)) for name in names)
+    return ", ".join(quoted(str(name)) for name in names)
 
 
 def quote_some(names: Sequence[Hashable]) -> str:

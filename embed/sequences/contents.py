@@ -13,7 +13,7 @@ import numpy as np
 
 from abag.core.errors import TableError
 from abag.embed.sequences.chains import KINDS, REPLACED, RESIDUES, Kind
-from abag.embed.sequences.columns import SEQUENCE_ROLES, column_option
+from abag.embed.sequences.columns import SEQUENCE_ROLES, column_option, simplified
 from abag.embed.sequences.domain_types import chain_types
 from abag.embed.sequences.mutations import BadMutation, Mutation, read_mutations
 from abag.embed.sequences.table_options import TableOptions
@@ -31,6 +31,16 @@ _ANTIGEN_WORDS = re.compile(
 )
 """Names of columns that may hold or name antigens."""
 MOST_CANDIDATES = 4
+_SAYS_ASSAY = re.compile("assay|stud(y|ies)|dataset")
+"""Names of columns, simplified, that say what they hold, unlike ``source``."""
+_METHODS = re.compile(
+    r"\b(spr|bli|biacore|octet|carterra|fortebio|elisas?|itc|kinexa|facs|flow|cytometry|mst|htrf|"
+    r"fret|alpha ?(lisa|screen|seq)|assays?|titrations?|tite ?seq|displays?|panning|calorimetry|"
+    r"thermophoresis|fluorescence|anisotropy|polari[sz]ation|interferometry|plasmon|resonance|"
+    r"neutrali[sz]ation|pseudovirus|radioimmunoassay|ria|binding|kinetics?|sensorgrams?|luminex|"
+    r"skempi|ab ?bind|sabdab|abbind|pdbbind|biomap|alphabind|flab|atlas)\b"
+)
+"""Methods of measuring, and collections of measurements, in lower case with spaces for signs."""
 
 
 def roles_by_content(table: Table) -> dict[str, str]:
@@ -186,6 +196,7 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
 
 def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
     """Drop the roles that the options, or heavy and light columns, replace; say which."""
+    table = without_doubtful_assay(table, options)
     replaced_by: dict[str, str] = {}
     if options.antigen is not None:
         replaced_by["antigen"] = "--antigen"
@@ -217,6 +228,28 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
     ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
     return replace(table, columns=kept, ties=ties), ignored
+
+
+def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
+    """Return a table whose column of assays is that by its name, its content or the options.
+
+    A column ``source`` may be of species, cohorts or publications as well.
+    """
+    name = table.columns.get("assay")
+    if name is None or "assay" in options.columns or _SAYS_ASSAY.search(simplified(name)):
+        return table
+    if name in table.frame and _names_methods(table, name):
+        return table
+    columns = {role: column for role, column in table.columns.items() if role != "assay"}
+    return replace(table, columns=columns)
+
+
+def _names_methods(table: Table, name: str) -> bool:
+    """Tell whether most distinct cells of a column name a method or collection."""
+    distinct = [str(cell) for cell in table.frame[name].iloc[:CHUNK_ROWS].dropna().unique()]
+    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in distinct]
+    filled = [text for text in words if text]
+    return 2 * sum(_METHODS.search(text) is not None for text in filled) > len(filled)
 
 
 def antigen_candidates(table: Table) -> list[str]:

@@ -11,6 +11,7 @@ from typing import IO
 
 import pandas as pd
 
+from abag.core.messages import quoted
 from abag.embed.sequences.chains import MISSING_TEXT
 from abag.embed.sequences.delimited import Chunk, ReadOptions, in_chunks
 
@@ -55,18 +56,24 @@ def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
         role = str(end.lastgroup) if end else without_end
         row = rows.setdefault(stem, {})
         if role in row:
-            msg = f"record {name!r} is the second {role} of {stem!r}; expected distinct names"
+            msg = (
+                f"record {quoted(name)} is the second {role} of {quoted(stem)}; expected "
+                "distinct names"
+            )
             raise ValueError(msg)
         row[role] = "".join(map(str.strip, lines))
         # the table is read as CSV is, where these are empty cells
         if row[role] in ("", *MISSING_TEXT):
-            msg = f"record {name!r} holds {row[role]!r}; expected residues"
+            msg = f"record {quoted(name)} holds {quoted(row[role])}; expected residues"
             raise ValueError(msg)
     roles = set[str]().union(*rows.values())
     if "sequence" in roles and len(roles) > 1:
         without_role = [stem for stem, row in rows.items() if "sequence" in row]
         name = without_role[0]
-        msg = f"record {name!r} does not end in a role as the others do, such as _H, _L or _antigen"
+        msg = (
+            f"record {quoted(name)} does not end in a role as the others do, such as _H, _L "
+            "or _antigen"
+        )
         raise ValueError(msg)
     columns = {"id": [*rows]}
     for role in (*_ROLES, "sequence", without_end):

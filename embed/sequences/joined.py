@@ -18,7 +18,7 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.embed.sequences.chains import KINDS, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES
-from abag.embed.sequences.contents import roles_by_content, with_roles
+from abag.embed.sequences.contents import roles_by_content, with_roles, without_doubtful_assay
 from abag.embed.sequences.delimited import cell_text
 from abag.embed.sequences.references import find_references, with_references
 from abag.embed.sequences.table_files import EXCEL, bare_suffix
@@ -203,6 +203,7 @@ def _read_top(
     chosen = replace(chosen, columns=present)
     top = next(read(columns=present, files=chosen))
     top = replace(with_roles(top, roles_by_content(top)), source=source)
+    top = without_doubtful_assay(top, chosen)
     return chosen, with_references(top, find_references(top, chosen, kinds))
 
 

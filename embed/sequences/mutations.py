@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from string import ascii_uppercase
 from typing import NamedTuple, TypeAlias
 
 from abag.core.errors import AbagError, SequenceError
+from abag.core.messages import quoted
 from abag.embed.sequences.chains import STANDARD_RESIDUES, Kind, parse_antibody, parse_chain
 from abag.embed.sequences.domains import ChainName, locate_positions
-from abag.embed.sequences.table_options import Numbering
+from abag.embed.sequences.table_options import MOST_RESIDUE, Numbering
 
 ChainId: TypeAlias = str
 """``H`` or ``L`` of an antibody, another letter as in a PDB file, or empty."""
@@ -31,20 +33,42 @@ _CODES = {
     "HIS": "H", "ILE": "I", "LEU": "L", "LYS": "K", "MET": "M", "PHE": "F", "PRO": "P", "SER": "S",
     "THR": "T", "TRP": "W", "TYR": "Y", "VAL": "V", "TER": "*",
 }  # fmt: skip
-_LONG = re.compile(f"(?<![A-Z])(?:{'|'.join(_CODES)})(?=\\d)|(?<=\\d)(?:{'|'.join(_CODES)})")
+_LONG = re.compile(f"(?<![A-Z])(?:{'|'.join(_CODES)})(?=\\d)|(?<=[\\d()])(?:{'|'.join(_CODES)})")
 _HEAVY_NAMES = frozenset(("H", "HC", "VH", "VHH", "HEAVY", "HEAVYCHAIN"))
 _LIGHT_NAMES = frozenset(("L", "LC", "VL", "VK", "LIGHT", "LIGHTCHAIN"))
-_CHAIN = r"(?:(?P<chain>(?:HEAVY|LIGHT)(?:[ _]?CHAIN)?|VHH|VH|VL|VK|HC|LC|[A-Z0-9])\s*[:_./ -]\s*)?"
+_CHAIN_WORD = "(?:HEAVY|LIGHT)(?:[ _]?CHAIN)?|VHH|VH|VL|VK|HC|LC"
+# a digit is a chain only where it cannot be a position: 5_9A may be of two residues
+_CHAIN = (
+    rf"(?:(?P<chain>{_CHAIN_WORD}|[A-Z]|[0-9](?=\s*:|\s*[_./ -]\s*[A-Z]{{1,2}}\d))\s*[:_./ -]\s*)?"
+)
+_NUMBER = r"\d{1,7}(?:\.\d{1,2}|[A-Z])?(?![\d.])"
 _SUBSTITUTION = re.compile(
-    rf"{_CHAIN}(?:(?P<wild>[A-Z])(?P<inner>[A-Z])?)?(?P<position>\d+(?:\.\d+)?[A-Z]?)"
+    rf"{_CHAIN}(?:(?P<wild>[A-Z])(?P<inner>[A-Z])?)?(?P<position>{_NUMBER})"
     r"(?P<mutant>DEL|[A-Z*=Δ-])(?![A-Z0-9])"
 )
 """``A50G``, ``H:A50G``, with the chain behind the wild type, as SKEMPI writes, ``AH50G``, and
 without the wild type, as EVOLVEpro writes, ``50G``."""
 _RANGE = re.compile(
-    rf"{_CHAIN}(?P<wild>[A-Z])(?P<position>\d+[A-Z]?)_(?P<last_wild>[A-Z])(?P<last>\d+[A-Z]?)"
+    rf"{_CHAIN}(?P<wild>[A-Z])(?P<position>{_NUMBER})_(?P<last_wild>[A-Z])(?P<last>{_NUMBER})"
     r"(?P<what>DEL|INS(?P<inserted>[A-Z]+))(?![A-Z0-9])"
 )
+_UNSURE_RANGE = re.compile(
+    rf"{_CHAIN}(?:{_NUMBER}\s*[_:-]\s*[A-Z]?|[A-Z]{_NUMBER}\s*[_:-]\s*){_NUMBER}"
+    r"(?:DEL|INS|DUP|[Δ-](?![A-Z0-9]))"
+)
+"""``82a_82bdel``: a range whose letters are of positions, or a substitution and a deletion."""
+_CHAIN_BEHIND = re.compile(
+    rf"(?P<before>[A-Z]?{_NUMBER})\((?P<chain>{_CHAIN_WORD}|[A-Z])\)(?P<mutant>DEL|[A-Z*=Δ-])"
+)
+"""``I30(H)V``"""
+_CHAIN_AT_END = re.compile(
+    rf"(?P<mutation>[A-Z]?{_NUMBER}(?:DEL|[A-Z*=Δ-]))\s*\((?P<chain>{_CHAIN_WORD}|[A-Z])\)"
+)
+_CHAIN_BEFORE = re.compile(
+    rf"\((?P<chain>{_CHAIN_WORD}|[A-Z])\)\s*(?=[A-Z]\d)|"
+    rf"(?<![A-Z0-9])(?P<around>{_CHAIN_WORD}|[A-Z])\s*\((?=[A-Z]\d)"
+)
+"""``(H)I30V`` and ``H(I30V)``"""
 _FRAME_SHIFT = re.compile(r"\d[A-Za-z]{0,3}fs")  # unlike Y100fS, residue 100F to S
 _ACCESSION = re.compile(r"^(?:[A-Z]{2}_|ENS[A-Z]+)\d+(?:\.\d+)?:(?=p\.)")
 _SEPARATORS = re.compile(r"[\s,;:/_+|&-]*")
@@ -118,18 +142,19 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     if means_parent(text):
         return ()
     # NP_000537.3:p.Ala50Gly and p.[Ala50Gly;Ser52Thr]
-    bare = re.sub(r"[\[\]()'\"]|\bp\.", "", _ACCESSION.sub("", text.strip())).upper()
-    bare = _LONG.sub(lambda code: _CODES[code[0]], bare)
+    bare = re.sub(r"\bp\.", "", _ACCESSION.sub("", text.strip()))
+    bare = _LONG.sub(lambda code: _CODES[code[0]], _with_insertions(bare).upper())
+    bare = re.sub(r"[\[\]()'\"]", "", _with_chains(bare))
     if _FRAME_SHIFT.search(text):
-        msg = f"{text!r} is a frame shift, which leaves no whole chain; remove the row"
+        msg = f"{quoted(text)} is a frame shift, which leaves no whole chain; remove the row"
         raise BadMutation(msg)
     mutations: list[Mutation] = []
     at = _next(bare, 0)
     chain = ""
     while at < len(bare):
         match = _RANGE.match(bare, at) or _SUBSTITUTION.match(bare, at)
-        if match is None:
-            msg = f"{text!r} is not understood at {bare[at : at + 12]!r}; {_EXPECTED}"
+        if match is None or (match.re is _SUBSTITUTION and _UNSURE_RANGE.match(bare, at)):
+            msg = f"{quoted(text)} is not understood at {bare[at : at + 12]!r}; {_EXPECTED}"
             raise BadMutation(msg)
         mutation = _read_match(match, text)
         # in "VH: A50G, S52T" the chain is that of both
@@ -137,6 +162,18 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
         mutations.append(mutation._replace(chain=chain))
         at = _next(bare, match.end())
     return tuple(mutations)
+
+
+def _with_insertions(text: str) -> str:
+    """Take the letter of an insertion out of its parentheses: ``S52(b)T``, not ``I30(H)V``."""
+    return re.sub(r"(?<=[A-Z]\d)(\d*)\(([a-z])\)", r"\1\2", text)
+
+
+def _with_chains(text: str) -> str:
+    """Write a chain in parentheses before its mutation: ``I30(H)V`` as ``H:I30V``."""
+    text = _CHAIN_BEHIND.sub(r"\g<chain>:\g<before>\g<mutant>", text)
+    text = _CHAIN_AT_END.sub(r"\g<chain>:\g<mutation>", text)
+    return _CHAIN_BEFORE.sub(lambda match: f"{match['chain'] or match['around']}:", text)
 
 
 def _next(text: str, at: int) -> int:
@@ -149,7 +186,7 @@ def _read_match(match: re.Match[str], text: str) -> Mutation:
     parts = match.groupdict()
     inner = parts.get("inner") or ""
     if inner and parts["chain"]:
-        msg = f"{text!r} names two chains, {parts['chain']} and {inner}; expected one"
+        msg = f"{quoted(text)} names two chains, {parts['chain']} and {inner}; expected one"
         raise BadMutation(msg)
     chain = _chain_id(parts["chain"] or inner)
     wild = parts["wild"] or ""
@@ -161,14 +198,14 @@ def _read_match(match: re.Match[str], text: str) -> Mutation:
     without_letter = {"DEL": "", "-": "", "Δ": "", "=": wild}
     residues = without_letter.get(mutant, mutant) + inserted
     if mutant == "=" and not wild:
-        msg = f"{match[0]!r} names no residue; {_EXPECTED}"
+        msg = f"{quoted(match[0])} names no residue; {_EXPECTED}"
         raise BadMutation(msg)
     if "*" in residues:
-        msg = f"{match[0]!r} is a stop codon, which leaves no whole chain; remove the row"
+        msg = f"{quoted(match[0])} is a stop codon, which leaves no whole chain; remove the row"
         raise BadMutation(msg)
     strange = set(wild + last_wild + residues) - set(STANDARD_RESIDUES)
     if strange:
-        msg = f"{match[0]!r}: {min(strange)} is not one of the 20 residues; {_EXPECTED}"
+        msg = f"{quoted(match[0])}: {min(strange)} is not one of the 20 residues; {_EXPECTED}"
         raise BadMutation(msg)
     return Mutation(
         text=match[0],
@@ -191,10 +228,13 @@ def _chain_id(name: str) -> ChainId:
 
 def _lettered(position: str) -> str:
     """Write an insertion of IMGT, 111.1, as 111A."""
-    number, _, insertion = position.partition(".")
-    if insertion.isdigit():
-        insertion = chr(ord("A") + int(insertion) - 1)
-    return number + insertion
+    number, point, insertion = position.partition(".")
+    if not point:
+        return position
+    if insertion.startswith("0") or int(insertion) > len(ascii_uppercase):
+        msg = f"{position!r} is not a position; expected one such as 111.1 or 111A"
+        raise BadMutation(msg)
+    return number + ascii_uppercase[int(insertion) - 1]
 
 
 def mutate(parent: str, text: str, rules: MutationRules) -> str:
@@ -221,11 +261,30 @@ def mutate(parent: str, text: str, rules: MutationRules) -> str:
     return "|".join(chains.values())
 
 
+def of_chain(text: str, chain: ChainId) -> str:
+    """Return a cell of a column for one chain with the name of this chain; empty for the parent.
+
+    Raises
+    ------
+    BadMutation
+        If a part of the text is not understood, or names another chain.
+    """
+    mutations = read_mutations(text)
+    for mutation in mutations:
+        if mutation.chain not in ("", chain):
+            msg = f"{quoted(mutation.text)} is of chain {mutation.chain}; expected {chain}, as "
+            msg += "the column is named"
+            raise BadMutation(msg)
+    if not mutations or mutations[0].chain:
+        return text if mutations else ""
+    return f"{chain}:{_ACCESSION.sub('', text.strip())}"
+
+
 def _of_kind(mutations: Sequence[Mutation], kind: Kind) -> Iterator[Mutation]:
     """Yield the mutations of the chains of one kind, from a cell that has both kinds."""
     for mutation in mutations:
         if not mutation.chain:
-            msg = f"{mutation.text!r} names no chain; expected H:, L: or that of the antigen"
+            msg = f"{quoted(mutation.text)} names no chain; expected H:, L: or that of the antigen"
             raise BadMutation(msg)
         if (mutation.chain in ("H", "L")) == (kind == "antibody"):
             yield mutation
@@ -248,10 +307,11 @@ def _chains_of(
 
 
 def _chain_of(mutation: Mutation, chains: Mapping[ChainId, str], rules: MutationRules) -> ChainId:
+    shown = quoted(mutation.text)
     if rules.kind == "antigen":
         if len(chains) > 1:
             msg = (
-                f"{mutation.text!r}: the antigen has {len(chains)} chains; expected one. Write its "
+                f"{shown}: the antigen has {len(chains)} chains; expected one. Write its "
                 "sequence in each row"
             )
             raise BadMutation(msg)
@@ -260,12 +320,13 @@ def _chain_of(mutation: Mutation, chains: Mapping[ChainId, str], rules: Mutation
     if not mutation.chain:
         if len(filled) == 1:
             return filled[0]
-        msg = f"{mutation.text!r} names no chain; expected H:{mutation.text} or L:{mutation.text}"
+        bare = shown.strip("'")
+        msg = f"{shown} names no chain; expected H:{bare} or L:{bare}"
         raise BadMutation(msg)
     if mutation.chain not in filled:
         has = " and ".join(filled)
         msg = (
-            f"{mutation.text!r}: the antibody has no chain {mutation.chain}; expected {has}. If it "
+            f"{shown}: the antibody has no chain {mutation.chain}; expected {has}. If it "
             "is one of the antigen, name this column as --column antigen_mutations=NAME too"
         )
         raise BadMutation(msg)
@@ -285,6 +346,7 @@ def _edit(mutation: Mutation, chain: ChainId, residues: str, rules: MutationRule
     places = _positions(residues, chain, rules.numbering, rules.first_residue)
     where = _CHAIN_WORDS[chain] if rules.kind == "antibody" else "the antigen"
     pairs = [(mutation.position, mutation.wild), (mutation.last, mutation.last_wild)]
+    shown = quoted(mutation.text)
     for position, wild in pairs:
         if position not in places:
             if not places:
@@ -293,19 +355,16 @@ def _edit(mutation: Mutation, chain: ChainId, residues: str, rules: MutationRule
                 hint = "52A and the like are of --numbering imgt, kabat or chothia"
             else:
                 hint = f"it has {next(iter(places))} to {[*places][-1]}"
-            msg = f"{mutation.text!r}: {where} has no residue {position} ({rules.words}; {hint})"
+            msg = f"{shown}: {where} has no residue {position} ({rules.words}; {hint})"
             raise BadMutation(msg)
         held = residues[places[position]]
         if wild and held != wild:
-            msg = (
-                f"{mutation.text!r}: residue {position} of {where} is {held}, not {wild} "
-                f"({rules.words})"
-            )
+            msg = f"{shown}: residue {position} of {where} is {held}, not {wild} ({rules.words})"
             raise BadMutation(msg)
     first = places[mutation.position]
     last = places[mutation.last]
     if last < first or (mutation.inserts and last != first + 1):
-        msg = f"{mutation.text!r}: {mutation.last} does not follow {mutation.position}; expected so"
+        msg = f"{shown}: {mutation.last} does not follow {mutation.position}; expected so"
         raise BadMutation(msg)
     if mutation.inserts:
         return _Edit(last, last, mutation.residues)
@@ -329,7 +388,7 @@ def _apply(residues: str, edits: Sequence[_Edit], text: str) -> str:
     for later, earlier in pairwise(ordered):
         is_same_place = (later.start, later.end) == (earlier.start, earlier.end)  # two insertions
         if later.start < earlier.end or is_same_place:
-            msg = f"{text!r} changes a residue twice; expected one mutation per residue"
+            msg = f"{quoted(text)} changes a residue twice; expected one mutation per residue"
             raise BadMutation(msg)
     for start, end, new in ordered:
         residues = residues[:start] + new + residues[end:]
@@ -409,4 +468,6 @@ def _possible_starts(parent: str, text: str, rules: MutationRules) -> Iterator[i
         return
     for at, residue in enumerate(residues):
         if residue == mutation.wild:
-            yield int(mutation.position) - at
+            start = int(mutation.position) - at
+            if abs(start) <= MOST_RESIDUE:
+                yield start

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from abag.core.errors import SequenceError, TableError
+from abag.core.messages import quoted
 from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES, MissingColumn, simplified, with_found
 from abag.embed.sequences.contents import holds_sequences, roles_by_content
@@ -122,13 +123,13 @@ class NamedSequences:
         for part in roles:
             if self._is_ambiguous(part, name):
                 similar = sorted(self.alike[part, _folded(name)])
-                listed = ", ".join(map(repr, similar[:3]))
-                msg = f"{name!r} may be {listed} in {self.source}; expected one."
+                listed = ", ".join(map(quoted, similar[:3]))
+                msg = f"{quoted(name)} may be {listed} in {self.source}; expected one."
                 return UnknownName(f"{msg} Write the whole name.")
         names = {named for _, named in self.of}
         close = get_close_matches(name, names, n=2, cutoff=0.75)
-        hint = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
-        msg = f"{name!r} has no sequence in {self.source}{hint}; expected one. Add it there."
+        hint = f" (did you mean {' or '.join(map(quoted, close))}?)" if close else ""
+        msg = f"{quoted(name)} has no sequence in {self.source}{hint}; expected one. Add it there."
         return UnknownName(msg)
 
 
@@ -161,7 +162,7 @@ def name_sequences(entries: Iterable[Entry], source: str) -> NamedSequences:
     conflicts = []
     for (_, name), places in seen.items():
         if len(places) > 1:
-            conflicts.append(f"{name!r} at {' and '.join(places.values())}")
+            conflicts.append(f"{quoted(name)} at {' and '.join(places.values())}")
     if conflicts:
         listed = conflicts[:LISTED]
         if len(conflicts) > LISTED:

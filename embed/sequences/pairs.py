@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import sort_keys
-from abag.core.messages import say
+from abag.core.messages import quoted, say
 from abag.embed.sequences.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.sequences.changes import (
     EMPTY_ROW,
@@ -159,7 +159,7 @@ class SequenceTable(Table):
         value = cells.iloc[at]
         if hasattr(value, "item"):  # numpy's numbers name their type
             value = value.item()
-        return repr(value)
+        return quoted(value)
 
     def sorted_by_key(self) -> SequenceTable:
         """Return the same rows with their unique sequences in the order of their keys."""

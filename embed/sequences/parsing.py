@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from abag.core.errors import TableError
-from abag.core.messages import bar
+from abag.core.messages import bar, quoted
 from abag.embed.sequences.chains import (
     NO_ANTIGEN,
     Chains,
@@ -185,8 +185,8 @@ def _refuse_antigen_names(
     if column.longest < SHORT and 2 * len(names) > distinct:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
-            f"{names[0]!r}, not sequences. If all rows have the same antigen, give its sequence "
-            "with --antigen SEQ; else add a column of sequences and name it with "
+            f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
+            "sequence with --antigen SEQ; else add a column of sequences and name it with "
             "--column antigen=NAME, or give a FASTA file or table of names and sequences with "
             "--sequences FILE."
         )
@@ -214,9 +214,9 @@ def _refuse_names(column: ParsedColumn, table: Table, references: References) ->
     if max(map(len, names)) < SHORT:
         where = f"{table.source}: column {table.column('antibody')!r}"
         msg = (
-            f"{where} holds names, such as {names[0]!r}, not sequences. Give a FASTA file or table "
-            "of names and sequences with --sequences FILE, or name the columns of sequences with "
-            "--column heavy=NAME and --column light=NAME."
+            f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
+            "or table of names and sequences with --sequences FILE, or name the columns of "
+            "sequences with --column heavy=NAME and --column light=NAME."
         )
         raise MissingColumn(msg)
 
@@ -268,8 +268,8 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
         if alike or REGION.search(name):
             msg = (
                 f"{table.source}: column {name!r} holds parts of {role} chains, such as "
-                f"{texts[0]!r}; expected whole variable domains, of about 110 to 130 residues. "
-                f"Name the column of these with --column {role}=NAME."
+                f"{quoted(texts[0])}; expected whole variable domains, of about 110 to 130 "
+                f"residues. Name the column of these with --column {role}=NAME."
             )
             raise TableError(msg)
 

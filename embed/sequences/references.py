@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from abag.core.errors import AbagError, ColumnError, TableError
-from abag.core.messages import counted
+from abag.core.messages import counted, quoted
 from abag.embed.sequences.chains import (
     PLURAL,
     RESIDUES,
@@ -37,6 +37,7 @@ from abag.embed.sequences.domain_types import chain_types
 from abag.embed.sequences.domains import find_domains
 from abag.embed.sequences.mutations import (
     BadMutation,
+    ChainId,
     Mutation,
     MutationRules,
     means_parent,
@@ -58,6 +59,17 @@ _MUTATION_COLUMN = re.compile(
     "hgvs(pro|p)?|(aa|aminoacid|protein|ab|antibody)?(mutations?|mutants?|muts?|substitutions?|"
     "variants?|changes?)(s|list|string|str|code|name|id|pdb|cleaned|spdb|scleaned)?"
 )
+_CHANGES = (
+    "(?:aa|aminoacid|protein)?(?:mutations?|mutants?|muts?|substitutions?|variants?|changes?)"
+)
+_OWNER = "(?:antibody|ab|mab|fab|fv)?"
+_CHAIN_MUTATIONS: Mapping[ChainId, str] = {
+    "H": "(?:variable)?(?:heavy(?:chain)?|vhh?|hc|h)",
+    "L": "(?:variable)?(?:light(?:chain)?|vl|vk|lc|l|kappa|lambda)",
+}
+"""Names of chains in the names of columns of their mutations."""
+LIGHT_MUTATIONS = "light_mutations"
+"""Role of the second of two columns of mutations, one for each chain."""
 _PLURAL = {
     "heavy": "heavy chains",
     "light": "light chains",
@@ -83,6 +95,8 @@ class References:
     """Antibody of every row, before its mutations."""
     rules: Mapping[Kind, MutationRules] = field(default_factory=dict)
     """Kinds of sequences that have a column of mutations."""
+    chain_of_role: Mapping[str, ChainId] = field(default_factory=dict)
+    """Chains of antibodies that columns of mutations are of, by role, where their names say so."""
     antigen: str | None = None
     """Antigen of every row, before its mutations."""
     remarks: tuple[str, ...] = ()
@@ -156,16 +170,23 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
                     raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
-    mutations = _mutation_columns(table, options, kinds)
+    mutations, light = _mutation_columns(table, options, kinds)
     rules = _mutation_rules(options, mutations)
-    remarks += _describe_mutations(table, mutations, rules, constants)
+    remarks += _describe_mutations(table, mutations, light, rules, constants)
     columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
+    chain_of_role: dict[str, ChainId] = {}
+    if "antibody" in rules and not rules["antibody"].shared:
+        chain_of_role["mutations"] = _chain_of_column(mutations["antibody"])
+    if light:
+        columns[LIGHT_MUTATIONS] = light
+        chain_of_role[LIGHT_MUTATIONS] = "L"
     return References(
         columns=columns,
         names=names,
         by_name=by_name,
         parent=parent,
         rules=rules,
+        chain_of_role={role: chain for role, chain in chain_of_role.items() if chain},
         antigen=antigen,
         remarks=tuple(remarks),
     )
@@ -187,21 +208,30 @@ def _mutation_rules(
 def _describe_mutations(
     table: Table,
     mutations: Mapping[Kind, str],
+    light: str,
     rules: Mapping[Kind, MutationRules],
     constants: Mapping[str, str | None],
 ) -> Iterator[str]:
     """Say in lines which columns hold mutations, and what of them cannot be checked."""
     for kind, kind_rules in rules.items():
+        start = f"column {mutations[kind]!r} holds"
+        if light and kind == "antibody":
+            start = f"columns {mutations[kind]!r} and {light!r} hold"
         yield (
-            f"column {mutations[kind]!r} holds mutations of {_owner(kind, constants)}, "
+            f"{start} mutations of {_owner(kind, constants)}, "
             f"{kind_rules.words}; empty cells, WT and the like are that itself"
         )
-    for name in dict.fromkeys(mutations.values()):
+    used = [*dict.fromkeys(filter(None, (*mutations.values(), light)))]
+    for name in map(str, table.frame.columns):
+        is_other = bool(_chain_of_column(name)) and name not in used and "antibody" in rules
+        if is_other and _holds_mutations(table, name):
+            yield f"column {name!r} holds mutations that are not applied: it was not chosen"
+    for name in used:
         unchecked = _without_wild(table, name) if name in table.frame else []
         if unchecked:
             yield (
-                f"column {name!r}: mutations such as {unchecked[0]!r} name no wild-type residue, "
-                "so that it is not checked: are the numbers those of the parent?"
+                f"column {name!r}: mutations such as {quoted(unchecked[0])} name no wild-type "
+                "residue, so that it is not checked: are the numbers those of the parent?"
             )
 
 
@@ -404,34 +434,58 @@ def _unused(table: Table, names: NamedSequences) -> MissingColumn:
 
 def _mutation_columns(
     table: Table, options: TableOptions, kinds: Sequence[Kind]
-) -> dict[Kind, str]:
-    """Return the column of mutations of each kind that has one."""
+) -> tuple[dict[Kind, str], str]:
+    """Return the column of mutations of each kind that has one, and that of light chains alone.
+
+    The latter is empty unless heavy and light chains have a column each.
+    """
     chosen: dict[Kind, str] = {}
     for kind, role in MUTATIONS.items():
         if role in options.columns and kind in kinds:
             chosen[kind] = options.columns[role]
     if options.parent is None or "antibody" in chosen or "antibody" not in kinds:
-        return chosen
+        return chosen, ""
     names = [name for name in map(str, table.frame.columns) if name not in chosen.values()]
+    of_chains = [name for name in names if _chain_of_column(name) and _holds_mutations(table, name)]
     named_so = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
     best = [name for name in named_so if _holds_mutations(table, name)]
+    if of_chains and not (len(best) == 1 and _names_chains(table, best[0])):
+        best += of_chains
     if not best:
         # 50G, without a wild type, may be a well or a name in any other column
         best = [name for name in names if _holds_mutations(table, name, with_wild=True)]
     if len(best) == 1:
-        return {"antibody": best[0], **chosen}
+        return {"antibody": best[0], **chosen}, ""
+    if len(best) == 2 and {*map(_chain_of_column, best)} == {"H", "L"}:
+        heavy, light = sorted(best, key=_chain_of_column)
+        return {"antibody": heavy, **chosen}, light
     if best:
         lines = " or ".join(column_option("mutations", name) for name in best)
         msg = (
-            f"{table.source}: columns {quote_some(best)} hold mutations; expected one. Choose it "
-            f"with {lines}."
+            f"{table.source}: columns {quote_some(best)} hold mutations; expected one, or two "
+            f"called heavy_mutations and light_mutations. Rename them, or choose one with {lines}."
         )
         raise ColumnError(msg)
     if chosen:
-        return chosen  # every row has the parent, and a variant of the antigen
+        return chosen, ""  # every row has the parent, and a variant of the antigen
     problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
     advice = "Name it with --column mutations=NAME, or leave --parent out."
     raise MissingColumn(with_found(problem, table.names, advice))
+
+
+def _chain_of_column(name: str) -> ChainId:
+    """Return the chain that the name of a column of mutations says; empty if it says none."""
+    bare = simplified(name)
+    for chain, pattern in _CHAIN_MUTATIONS.items():
+        if re.fullmatch(f"{_OWNER}{pattern}{_CHANGES}|{_CHANGES}(?:in|of|on)?{pattern}", bare):
+            return chain
+    return ""
+
+
+def _names_chains(table: Table, name: str) -> bool:
+    """Tell whether all mutations of a column name their chain."""
+    mutations = [m for cell in _cells(table, name) for m in _read(str(cell))]
+    return all(mutation.chain for mutation in mutations)
 
 
 def _check_parent(parent: str) -> None:

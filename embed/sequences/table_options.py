@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
 from abag.core.errors import OptionError
+from abag.core.messages import quoted
 from abag.core.options import Options, option
 from abag.embed.sequences.columns import SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
 ChainPlaces: TypeAlias = Literal["as-given", "auto", "most"]
 Numbering: TypeAlias = Literal["sequential", "imgt", "kabat", "chothia"]
+MOST_RESIDUE = 1_000_000
+"""Number of the first residue of a sequence, at most."""
 BAD_ROWS_HELP = "Reject a table with an invalid row, or skip and count such rows."
 CHAINS_HELP = (
     "auto: put heavy and light chains in the wrong column into their places, and split "
@@ -167,6 +170,12 @@ class ReferenceOptions(ColumnOptions, group="Data"):
             msg = (
                 f"--parent and --column {role}={self.columns[role]}: each defines the antibody; "
                 "expected one of them. Remove the other."
+            )
+            raise OptionError(msg)
+        if abs(self.first_residue) > MOST_RESIDUE:
+            msg = (
+                f"--first-residue: {quoted(self.first_residue)} is out of range; expected "
+                f"{-MOST_RESIDUE:,} to {MOST_RESIDUE:,}. Correct it."
             )
             raise OptionError(msg)
         if self.parent is not None and not self.parent.strip():

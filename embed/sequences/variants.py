@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -10,7 +13,13 @@ from abag.core.errors import AbagError
 from abag.core.messages import bar
 from abag.embed.sequences.chains import Chains, Kind, parse_antibody, parse_antigen
 from abag.embed.sequences.changes import BadCell
-from abag.embed.sequences.mutations import BadMutation, mutate, propose_numbers
+from abag.embed.sequences.mutations import (
+    BadMutation,
+    ChainId,
+    mutate,
+    of_chain,
+    propose_numbers,
+)
 from abag.embed.sequences.names import cell_name
 from abag.embed.sequences.parsed_column import (
     REASONS,
@@ -18,7 +27,7 @@ from abag.embed.sequences.parsed_column import (
     ParsedColumn,
     distinct_cells,
 )
-from abag.embed.sequences.references import MUTATIONS, References
+from abag.embed.sequences.references import LIGHT_MUTATIONS, MUTATIONS, References
 from abag.embed.sequences.tables import Table
 
 
@@ -26,8 +35,11 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     """Parse the sequences of a kind that rows give as a parent and its mutations."""
     rules = references.rules[kind]
     name = table.column(MUTATIONS[kind])
+    where = f"column {name!r}"
+    if kind == "antibody" and LIGHT_MUTATIONS in table.columns:
+        where = f"columns {name!r} and {table.column(LIGHT_MUTATIONS)!r}"
     parent_R, parents = _parents(table, kind, references)
-    change_R, changes = distinct_cells(table, MUTATIONS[kind])
+    change_R, changes = _changes(table, kind, references)
     codes, pairs = pd.factorize(parent_R * len(changes) + change_R)
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
@@ -41,8 +53,11 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     variants: list[tuple[str, str]] = []
     for i, pair in enumerate(bar(iterable=pairs.tolist(), desc=f"reading {name}", delay=2)):
         parent, change = divmod(pair, len(changes))
-        text = cell_name(changes[change])
+        text = changes[change].text
         try:
+            problem = changes[change].problem
+            if problem is not None:
+                raise problem
             parent_text = parents[parent]
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
@@ -50,7 +65,7 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             parsed = parse(mutate(parent_text, text, rules))
             column.chains[i], column.replaced[i], column.forms[i] = parsed
         except UNREADABLE as error:
-            msg = f"column {name!r}: {error}".rstrip(".") + "."
+            msg = f"{where}: {error}".rstrip(".") + "."
             column.bad[i] = BadCell(kind, REASONS[type(error)], text, msg, type(error))
     misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
     hint = propose_numbers(variants, rules) if misfits else ""
@@ -59,6 +74,49 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             cell = column.bad[i]
             column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
     return column
+
+
+class _Changes(NamedTuple):
+    """Hold the mutations of one variant as they are written, or why they cannot be read."""
+
+    text: str
+    problem: BadMutation | None = None
+
+
+def _changes(
+    table: Table, kind: Kind, references: References
+) -> tuple[NDArray[np.int64], list[_Changes]]:
+    """Return the index of each row's mutations, (R,), and the distinct ones."""
+    chains = references.chain_of_role if kind == "antibody" else {}
+    if not chains:
+        codes, cells = distinct_cells(table, MUTATIONS[kind])
+        return codes, [_Changes(cell_name(cell)) for cell in cells]
+    codes, changes = _of_column(table, "mutations", chains)
+    if LIGHT_MUTATIONS not in chains:
+        return codes, changes
+    light_R, lights = _of_column(table, LIGHT_MUTATIONS, chains)
+    codes, pairs = pd.factorize(codes * len(lights) + light_R)
+    joined = []
+    for pair in pairs.tolist():
+        both = (changes[pair // len(lights)], lights[pair % len(lights)])
+        text = "; ".join(filter(None, (part.text for part in both)))
+        joined.append(_Changes(text, both[0].problem or both[1].problem))
+    return codes.astype(np.int64), joined
+
+
+def _of_column(
+    table: Table, role: str, chains: Mapping[str, ChainId]
+) -> tuple[NDArray[np.int64], list[_Changes]]:
+    """Return the index of each row's mutations in a column of one chain, and the distinct ones."""
+    codes, cells = distinct_cells(table, role)
+    changes = []
+    for cell in cells:
+        text = cell_name(cell)
+        try:
+            changes.append(_Changes(of_chain(text, chains[role])))
+        except BadMutation as error:
+            changes.append(_Changes(text, error))
+    return codes, changes
 
 
 def _parents(

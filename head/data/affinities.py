@@ -15,7 +15,7 @@ import pandas as pd
 
 from abag.core.arrays import Bools, Floats
 from abag.core.errors import LabelError
-from abag.core.messages import counted
+from abag.core.messages import counted, quoted
 from abag.head.data.cells import read_bounds, refuse_two_values, says_no_binding
 from abag.head.data.label_column import find_label, find_same
 from abag.head.data.label_options import Label, LabelOptions
@@ -81,7 +81,7 @@ class Affinities:
         if self.why:
             evidence.append(self.why)
         if self.no_binding.any():
-            such = f" such as {', '.join(map(repr, self.words))}" if self.words else ""
+            such = f" such as {', '.join(map(quoted, self.words))}" if self.words else ""
             count = int(self.no_binding.sum())
             evidence.append(f"{count:,} cells{such} read as {self.bound}")
         if self.quantity.affinity:

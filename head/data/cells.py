@@ -16,6 +16,8 @@ from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
 from abag.core.errors import LabelError
+from abag.embed.sequences.chains import MISSING_TEXT
+from abag.embed.sequences.delimited import cell_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,6 +80,12 @@ def _read_plain_numbers(cells: pd.Series) -> Floats | None:
     if not (numbers.isna() == cells.isna()).all():
         return None
     return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
+
+
+def read_texts(cells: pd.Series) -> pd.Series:
+    """Return cells as text without spaces at their ends, (R,); empty where one is missing."""
+    texts = cells.astype(object).map(cell_text).str.strip()
+    return texts.mask(texts.isin(MISSING_TEXT), "")
 
 
 def read_numbers(cells: pd.Series) -> Floats:

@@ -12,11 +12,10 @@ import numpy as np
 
 from abag.core.arrays import Floats
 from abag.core.errors import ColumnError
-from abag.core.messages import counted, say
+from abag.core.messages import counted, quoted, say
 from abag.embed.sequences.columns import quote_some
 from abag.head.data.feature_scaling import CONSTANT
 from abag.head.data.features import FeatureColumns
-from abag.head.data.label_options import MOST_FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,10 +69,7 @@ def with_feature_columns(
     try:
         columns = FeatureColumns.of(cells, options, heads)
     except ValueError as error:
-        msg = (
-            f"{table.source}: too many features ({error}); expected at most {MOST_FEATURES:,} "
-            "columns of numbers and values of categories. Leave some out."
-        )
+        msg = f"{table.source}: {error}. Leave some out, or rename it."
         raise ColumnError(msg) from error
     say(f"{table.source}: {_describe(columns)}")
     if missing := columns.describe_missing(cells):
@@ -108,7 +104,7 @@ def _check_numbers(source: str, name: str, values_P: Floats) -> None:
 def _check_words(source: str, name: str, words_P: NDArray[np.object_]) -> None:
     values = set(words_P.tolist())
     if len(values) == 1:
-        problem = f"is {words_P[0]!r} in every labelled row"
+        problem = f"is {quoted(words_P[0])} in every labelled row"
     elif len(values) == len(words_P) > 2:
         problem = "has another value in every pair"
     else:

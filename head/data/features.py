@@ -19,13 +19,13 @@ import pandas as pd
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import ColumnError
-from abag.core.messages import counted, printable, say
+from abag.core.messages import counted, printable, quoted, say
 from abag.embed.sequences.chains import MISSING_TEXT, Kind
-from abag.embed.sequences.columns import quote_some, with_found
+from abag.embed.sequences.columns import LONGEST_NAME, quote_some, with_found
 from abag.embed.sequences.delimited import cell_text
 from abag.head.data.cells import read_numbers
 from abag.head.data.feature_scaling import PairFeatures
-from abag.head.data.label_options import MOST_FEATURES
+from abag.head.data.label_options import MOST_FEATURE, MOST_FEATURES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
 """Likelihoods of a store (``abag embed --loglik``) as features, by name."""
 LONGEST_TEXT = 200
-"""Characters of a name or value."""
+"""Characters of a value of a category."""
 MARGIN = 0.1
 """Share of the trained range by which a value may lie outside of it."""
 MISSING = "(missing)"
@@ -75,11 +75,11 @@ class NumberColumn:
 
     def __post_init__(self) -> None:
         """Refuse what no training gives, since predictors come from files."""
-        _check_text(self.name)
+        _check_name(self.name)
         if self.head and self.name not in LOGLIKS:
             msg = f"the feature {self.name!r} is no likelihood of a store"
             raise ValueError(msg)
-        if not self.low < self.high:
+        if not -MOST_FEATURE <= self.low < self.high <= MOST_FEATURE:
             msg = f"the feature {self.name!r} ranges from {self.low} to {self.high}"
             raise ValueError(msg)
 
@@ -93,16 +93,19 @@ class CategoryColumn:
 
     def __post_init__(self) -> None:
         """Refuse what no training gives."""
-        for text in (self.name, *self.values):
-            _check_text(text)
+        _check_name(self.name)
+        for text in self.values:
+            if not 0 < len(text) <= LONGEST_TEXT:
+                msg = f"{quoted(text)} is no value of a category"
+                raise ValueError(msg)
         if not 2 <= len(set(self.values)) == len(self.values):
             msg = f"the category {self.name!r} has the values {', '.join(self.values)}"
             raise ValueError(msg)
 
 
-def _check_text(text: str) -> None:
-    if not 0 < len(text) <= LONGEST_TEXT:
-        msg = f"{text[:LONGEST_TEXT]!r} is no name of a column or value of a category"
+def _check_name(name: str) -> None:
+    if not 0 < len(name) <= LONGEST_NAME:
+        msg = f"the name {quoted(name)} is too long; expected 1 to {LONGEST_NAME:,} characters"
         raise ValueError(msg)
 
 
@@ -116,7 +119,10 @@ class FeatureColumns:
     def __post_init__(self) -> None:
         """Refuse no columns, too many, and names that two have."""
         if not 0 < len(set(self.names)) == len(self.names) or self.width > MOST_FEATURES:
-            msg = f"features {', '.join(self.names)[:LONGEST_TEXT]} in {self.width} columns"
+            msg = (
+                f"too many features ({self.words} in {self.width:,} columns); expected at most "
+                f"{MOST_FEATURES:,} columns of numbers and values of categories"
+            )
             raise ValueError(msg)
 
     @property
@@ -197,7 +203,7 @@ class FeatureColumns:
         for category, words_R in zip(self.categories, cells.words_RG.T, strict=True):
             unknown = ~np.isin(words_R, np.array(category.values, object)) & (why == "")
             for word in sorted(set(words_R[unknown].tolist())):
-                reason = f"its {category.name} is {word!r}, which training lacks"
+                reason = f"its {category.name} is {quoted(word)}, which training lacks"
                 why[unknown & (words_R == word)] = reason
         return why
 
@@ -345,20 +351,21 @@ def refuse_absent(name: str, names: Sequence[str], source: str, where: str) -> N
 def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[int], str]) -> Floats:
     """Read a column of numbers, (R,); NaN where a cell is empty."""
     values = read_numbers(cells)
-    bad = ~np.isfinite(values)
+    bad = ~(np.abs(values) <= MOST_FEATURE)
     if bad.any():  # else columns of numbers are spared a loop over all cells
         bad &= ~_are_missing(cells)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         advice = "Fix or empty it."
-        if 2 * bad.sum() > len(bad) and not np.isinf(values[bad]).any():
+        if 2 * bad.sum() > len(bad) and np.isnan(values[bad]).all():
             advice = "Name a column of text with --categories."
         cell = cells.iloc[at]
         shown = getattr(cell, "item", lambda: cell)()  # numpy's numbers name their type
+        limit = f" up to {MOST_FEATURE:g}" if np.isfinite(values[at]) else ""
         msg = (
-            f"{source}: row {row_name(at)}, column {name}: {shown!r} "
+            f"{source}: row {row_name(at)}, column {name}: {quoted(shown)} "
             f"({counted(int(bad.sum()), 'such row')}) is not a valid feature; expected a finite "
-            f"number or an empty cell. {advice}"
+            f"number{limit} or an empty cell. {advice}"
         )
         raise ColumnError(msg)
     return values

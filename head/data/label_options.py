@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from abag.core.errors import OptionError
+from abag.core.messages import quoted
 from abag.core.options import Options, option
 from abag.embed.sequences.table_options import BadRowOptions
 
@@ -46,6 +47,8 @@ MOST_PKD = 1e6
 """Larger values, such as times in seconds, are no affinities and exceed what training can add."""
 MOST_VALUE = 1e12
 """The same of other quantities, such as fluorescence."""
+MOST_FEATURE = 1e15
+"""The same of features, of which models compute squares."""
 LONGEST_UNIT = 30
 MOST_FEATURES = 1_000
 """Of columns that models read beside the vectors."""
@@ -67,8 +70,8 @@ def read_molar_mass(given: str | None) -> float:
         mass = math.nan
     if not 1.0 <= mass <= 10_000.0:
         msg = (
-            f"--molar-mass: {given!r} is not valid; expected {', '.join(MOLAR_MASSES)} or a number "
-            "of kDa from 1 to 10000, such as 50."
+            f"--molar-mass: {quoted(given)} is not valid; expected {', '.join(MOLAR_MASSES)} or "
+            "a number of kDa from 1 to 10000, such as 50."
         )
         raise OptionError(msg)
     return mass
@@ -142,8 +145,8 @@ class LabelOptions(BadRowOptions, group="Data"):
         low, high = self.bounds(affinity=True)
         if not low < high:
             msg = (
-                f"--label-range: {self.label_range!r} is not valid; expected MIN:MAX in pKd, such "
-                "as 4:12."
+                f"--label-range: {quoted(self.label_range)} is not valid; expected MIN:MAX in "
+                "pKd, such as 4:12."
             )
             raise OptionError(msg)
         if self.no_binding_empty and self.no_binding is None:
@@ -174,8 +177,8 @@ class LabelOptions(BadRowOptions, group="Data"):
         unit = self.unit
         if unit is not None and (len(unit) > LONGEST_UNIT or not unit.strip().isprintable()):
             msg = (
-                f"--unit: {unit!r} is not valid; expected a few characters on one line, such as "
-                "°C or mg/L. Shorten it."
+                f"--unit: {quoted(unit)} is not valid; expected a few characters on one line, "
+                "such as °C or mg/L. Shorten it."
             )
             raise OptionError(msg)
 
@@ -297,7 +300,7 @@ class SplitOptions(Options, group="Split"):
             spelled = []
             for name, values in SPLIT_VALUES.items():
                 spelled += [f"{name}={value}" if value else name for value in values]
-            msg = f"--split: {self.split!r} is unknown; expected one of {', '.join(spelled)}."
+            msg = f"--split: {quoted(self.split)} is unknown; expected one of {', '.join(spelled)}."
             raise OptionError(msg)
 
     @property

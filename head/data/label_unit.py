@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from abag.core.errors import LabelError
-from abag.head.data.cells import read_bounds, refuse_two_values, says_class
+from abag.head.data.cells import read_bounds, read_texts, refuse_two_values, says_class
 from abag.head.data.headers import read_header
 from abag.head.data.label_column import UnclearLabel, is_named_affinity, propose_numbers
 from abag.head.data.label_options import Better, Label, LabelOptions
@@ -177,7 +177,7 @@ def name_affinity(table: Table, affinity_type: str | None) -> str:
     """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
     says = [table.column("pkd"), affinity_type or ""]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
-        says += table.frame[table.column("affinity_type")].astype(str).unique().tolist()
+        says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
     match = re.search("(ic|ec)50", " ".join(says).lower())
     return f"p{match[0].upper()}" if match else "pKd"
 

@@ -16,13 +16,13 @@ import pandas as pd
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import LabelError
-from abag.core.messages import counted, say
+from abag.core.messages import counted, quoted, say
 from abag.embed.sequences.chains import NO_ANTIGEN
 from abag.embed.sequences.changes import BadCell, SkippedRows
 from abag.embed.sequences.columns import quote_names
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.affinities import BOUND_OF_A_NON_BINDER, read_affinities
-from abag.head.data.cells import says_class, says_no_binding
+from abag.head.data.cells import read_texts, says_class, says_no_binding
 from abag.head.data.features import (
     FeatureCells,
     FeatureColumns,
@@ -119,6 +119,15 @@ class LabelledPairs:
     def quantity(self) -> Quantity:
         """Quantity that the labels are values of."""
         return self.reading.quantity
+
+    @property
+    def assay(self) -> Ints | None:
+        """Number of each pair's assay, (P,), -1 where none is stated; None without a column."""
+        column = self.table.columns.get("assay")
+        if column is None:
+            return None
+        names = read_texts(self.table.frame[column].iloc[self.row])
+        return pd.factorize(names.where(names != ""), sort=True)[0].astype(np.int64)
 
     def index(self, kind: Kind) -> Ints:
         """Return the index of each pair's antibody or antigen, shape (P,)."""
@@ -336,17 +345,22 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     if affinity_type is None and not table.has("affinity_type"):
         return np.ones(len(table.frame), np.bool_)
     column = table.column("affinity_type")
-    types = table.frame[column].astype("string").fillna("").str.strip()
+    types = read_texts(table.frame[column])
     # types of rows without a label need no choice
-    counts = types[table.frame[table.column("pkd")].notna()].value_counts()
+    of_labelled = types[table.frame[table.column("pkd")].notna()]
+    counts = of_labelled[of_labelled != ""].value_counts()
     if affinity_type is None and len(counts) < 2:
         return np.ones(len(table.frame), np.bool_)
     if affinity_type not in counts.index:
-        types_of_rows = [f"{n} of {name!r}" for name, n in counts.head(LISTED_TYPES).items()]
+        types_of_rows = [f"{n} of {quoted(name)}" for name, n in counts.head(LISTED_TYPES).items()]
         if len(counts) > LISTED_TYPES:
             types_of_rows.append("...")
+        if unstated := int((of_labelled == "").sum()):
+            types_of_rows.append(f"{unstated} not stated")
         listed = ", ".join(types_of_rows)
-        problem = "several affinity types" if affinity_type is None else f"no {affinity_type!r}"
+        problem = (
+            "several affinity types" if affinity_type is None else f"no {quoted(affinity_type)}"
+        )
         msg = (
             f"{table.source}: column {column} has {problem} among the labelled rows: "
             f"{listed}; expected one type. Choose it with --affinity-type NAME."
@@ -365,7 +379,7 @@ def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Qua
     are_texts = all(isinstance(cell, str) for cell in cells)
     are_classes = are_texts and not all(map(says_no_binding, cells))
     if are_classes or not quantity.affinity:
-        words = ", ".join(dict.fromkeys(map(repr, cells[:LISTED_TYPES])))
+        words = ", ".join(dict.fromkeys(map(quoted, cells[:LISTED_TYPES])))
         msg = (
             f"{table.source}: column {column} holds {words}, which are classes, not measurements; "
             "abag predicts numbers. Choose a column of measurements with --column label=NAME."

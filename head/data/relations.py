@@ -16,7 +16,7 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats
 from abag.core.errors import LabelError
 from abag.core.messages import counted
-from abag.head.data.cells import SIDES, read_bounds
+from abag.head.data.cells import SIDES, read_bounds, read_texts
 from abag.head.data.label_options import Label
 from abag.head.data.units import HIGHER_IS_STRONGER, to_pkd
 
@@ -72,7 +72,7 @@ def _refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) 
 
 
 def _read_relations(table: SequenceTable, column: str) -> _Relations:
-    text = table.frame[column].fillna("").astype(str).str.strip()
+    text = read_texts(table.frame[column])
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text)[0]
     is_bound = np.isfinite(bound) & side.notna().to_numpy()

@@ -23,7 +23,7 @@ from abag.embed.sequences.joined import holds_texts, read_chunks
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import TableLike
-from abag.head.data.cells import read_numbers
+from abag.head.data.cells import read_numbers, read_texts
 from abag.head.data.label_column import UnclearLabel
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.label_unit import Remembered, choose_prediction
@@ -270,7 +270,7 @@ def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
     if "regime" in chunk.frame:
         found["regime"] = chunk.frame["regime"].astype("category").to_numpy()
     if set(SITE_COLUMNS) <= {*chunk.frame}:
-        chain, position = (chunk.frame[name].astype(str) for name in SITE_COLUMNS)
+        chain, position = (read_texts(chunk.frame[name]) for name in SITE_COLUMNS)
         found["site"] = (chain + "/" + position).to_numpy()
     return found
 
@@ -291,7 +291,7 @@ def _finite(
 
 def _flags(chunk: SequenceTable, column: str) -> Bools:
     # each text is looked up once, not once per row
-    codes, values = pd.factorize(chunk.frame[column].astype(str).str.strip().str.lower())
+    codes, values = pd.factorize(read_texts(chunk.frame[column]).str.lower())
     flags = [_BOOLEANS.get(value) for value in values]
     if None in flags:
         bad = np.flatnonzero(codes == flags.index(None))[0]
@@ -310,9 +310,9 @@ def sites_of(sites: pd.Series) -> list[list[str]]:
 
 
 def _places_of(text: str) -> list[str]:
-    """Join the chain and the position of each mutation of one candidate."""
+    """Join the chain and the position of each mutation of one candidate; none of empty cells."""
     columns = [part.split("+") for part in text.split("/")]
-    return [" ".join(place) for place in zip(*columns, strict=False)]
+    return [" ".join(place) for place in zip(*columns, strict=False) if all(place)]
 
 
 def read_rows(

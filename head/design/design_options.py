@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from abag.core.errors import OptionError
+from abag.core.messages import quoted
 from abag.core.options import flag, option
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.embed.sequences.domains import IMGT_REGIONS
@@ -165,8 +166,8 @@ def _read_range(text: str) -> PositionRange:
             if asked.chain == "antigen" or asked.last <= IMGT_LAST:
                 return asked
     msg = (
-        f"--positions: {text!r} is not a position or range of one chain; expected IMGT positions "
-        f"(1 to {IMGT_LAST}) such as H107, H111A or H105-H117. Correct it."
+        f"--positions: {quoted(text)} is not a position or range of one chain; expected IMGT "
+        f"positions (1 to {IMGT_LAST}) such as H107, H111A or H105-H117. Correct it."
     )
     raise OptionError(msg)
 

@@ -510,9 +510,9 @@ def _say_kept(candidates: Candidates, chosen: Ints, options: RankOptions) -> Non
         )
     if "site" in frame and options.per_position is None:
         count = Counter(chain.from_iterable(sites_of(frame["site"])))
-        (site, most), *_ = count.most_common(1)
-        if most > MOST_AT_ONE_POSITION * len(frame) and most > 1:
-            messages.say(
-                f"{most:,} of the {len(frame):,} chosen pairs change {site}: if the model is wrong "
-                "there, most of the batch is lost. --per-position N spreads it."
-            )
+        for site, most in count.most_common(1):  # none, if no row names its mutations
+            if most > MOST_AT_ONE_POSITION * len(frame) and most > 1:
+                messages.say(
+                    f"{most:,} of the {len(frame):,} chosen pairs change {site}: if the model is "
+                    "wrong there, most of the batch is lost. --per-position N spreads it."
+                )

@@ -93,18 +93,19 @@ def summarize_labels(pairs: LabelledPairs) -> dict[str, Any]:
 def label_problems(pairs: LabelledPairs) -> list[str]:
     """Describe properties of the labels that limit what a model learns or what its scores mean."""
     summary = summarize_labels(pairs)
-    pkd = pairs.pkd[pairs.censored == 0]
+    exact = pairs.censored == 0
+    pkd = pairs.pkd[exact]
     quantity = pairs.quantity
     lines = _repeated_label(pkd, summary["commonest"], quantity.sign)
     lines += _implausible_labels(summary, pairs.reading)
     if not quantity.affinity:
         lines += _wide_scale(pkd)
     groups = {"antigen": pairs.antigen}
-    assay = _assays(pairs)
-    if assay is not None:
-        groups["assay"] = assay
+    if pairs.assay is not None:
+        groups["assay"] = pairs.assay
     for name, group in groups.items():
-        share = explained(pkd, group[pairs.censored == 0])
+        used = exact & (group >= 0)
+        share = explained(pairs.pkd[used], group[used])
         if share is not None and share >= EXPLAINED_SHARE:
             lines.append(
                 f"The {name} alone explains {share:.0%} of the variance of the labels: look at "
@@ -166,19 +167,11 @@ def _implausible_labels(summary: dict[str, Any], reading: LabelReading) -> list[
     return lines
 
 
-def _assays(pairs: LabelledPairs) -> Ints | None:
-    column = pairs.table.columns.get("assay")
-    if column is None:
-        return None
-    names = pairs.table.frame[column].iloc[pairs.row].astype(str)
-    return np.unique(names, return_inverse=True)[1]
-
-
 def _count_disputed_antigens(pairs: LabelledPairs) -> int:
-    assay = _assays(pairs)
-    if assay is None:
+    if pairs.assay is None:
         return 0
-    frame = pd.DataFrame({"antigen": pairs.antigen, "assay": assay, "pkd": pairs.pkd})
+    frame = pd.DataFrame({"antigen": pairs.antigen, "assay": pairs.assay, "pkd": pairs.pkd})
+    frame = frame[frame["assay"] >= 0]
     means = frame.groupby(["antigen", "assay"])["pkd"].mean().groupby("antigen")
     is_disputed = (means.max() - means.min()) > pairs.reading.conflict
     return int(is_disputed.sum())

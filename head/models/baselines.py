@@ -112,11 +112,15 @@ def inner_folds(group: Ints) -> Ints:
 
 
 def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats:
-    """Predict the mean label of the training rows in the same group, else of all, (P,)."""
+    """Predict the mean label of the training rows in the same group, else of all, (P,).
+
+    Rows of the group -1 are in none.
+    """
     size = int(group.max(initial=0)) + 1
-    count = np.bincount(group[fit_rows], minlength=size)
-    total = np.bincount(group[fit_rows], pkd[fit_rows], minlength=size)
-    seen = count[group] > 0
+    grouped = fit_rows[group[fit_rows] >= 0]
+    count = np.bincount(group[grouped], minlength=size)
+    total = np.bincount(group[grouped], pkd[grouped], minlength=size)
+    seen = (group >= 0) & (count[group] > 0)
     mean = np.where(seen, total[group] / np.maximum(1, count[group]), pkd[fit_rows].mean())
     for part in distinct(split.part):  # the mean of all would score as a mean of groups
         rows = split.part == part
@@ -133,11 +137,8 @@ def _antigen_mean(inputs: BaselineInputs) -> Floats | None:
 
 def _assay_mean(inputs: BaselineInputs) -> Floats | None:
     pairs = inputs.pairs
-    column = pairs.table.columns.get("assay")
-    if column is None:
-        return None
-    assay = pd.factorize(pairs.table.frame[column].iloc[pairs.row].astype(str))[0]
-    return group_mean(assay.astype(np.int64), pairs.pkd, inputs.split, inputs.fit_rows)
+    assay = pairs.assay
+    return None if assay is None else group_mean(assay, pairs.pkd, inputs.split, inputs.fit_rows)
 
 
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:

@@ -41,6 +41,7 @@ from abag.core.files import (
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.table_options import AntibodyRegion  # read by get_type_hints
 from abag.head.data.features import FeatureColumns
+from abag.head.data.label_options import MOST_VALUE
 from abag.head.data.quantity import Quantity
 from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.parts import check_weights
@@ -72,8 +73,8 @@ if TYPE_CHECKING:
     from abag.head.prediction.fitted import FittedParts, WeighedRegime, WeighedRun
 
 SCHEMA = 12
-MOST = 1e15
-"""Of a number in predictor.json; the square of a larger one could overflow."""
+MOST = 1e6 * MOST_VALUE**2
+"""Of a number in predictor.json: variances of the largest labels, and factors of these."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from abag.core.messages import printable, say
+from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, parse_antibody
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.columns import ROLES, MissingColumn
+from abag.embed.sequences.columns import LONGEST_NAME, ROLES, MissingColumn
 from abag.embed.sequences.contents import holds_sequences
 from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.references import MUTATIONS, find_references
-from abag.embed.sequences.table_options import ChainPlaces, Numbering, TableOptions
+from abag.embed.sequences.table_options import (
+    MOST_RESIDUE,
+    ChainPlaces,
+    Numbering,
+    TableOptions,
+)
 
 if TYPE_CHECKING:
     from abag.embed.sequences.tables import Table, TableLike
@@ -34,9 +39,6 @@ OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affin
 OF_ANTIBODIES = frozenset({"heavy", "light", "antibody"})
 OF_VARIANTS = frozenset(MUTATIONS.values())
 """Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
-LONGEST_NAME = 1000
-MOST_RESIDUE = 1_000_000
-"""Number of the first residue of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ class ReadAs:
         return {column.role: column.name for column in self.columns if column.role not in OF_LABELS}
 
     def check(self) -> None:
-        """Raise ValueError for what no fit has written; a predictor may come from anybody."""
+        """Raise ValueError for what no predictor may have: a fit asks before it trains."""
         roles = [column.role for column in self.columns]
         if unknown := set(roles) - set(ROLES):
             msg = f"reading has a column for {min(unknown)!r}, which is no role"
@@ -90,14 +92,12 @@ class ReadAs:
         if len(set(roles)) < len(roles):
             msg = "reading has two columns for one role"
             raise ValueError(msg)
-        # names are shown in messages: no control characters
         for column in self.columns:
-            if (
-                not column.name
-                or len(column.name) > LONGEST_NAME
-                or printable(column.name) != column.name
-            ):
-                msg = f"reading has an invalid column name for {column.role}"
+            if not 0 < len(column.name) <= LONGEST_NAME:
+                msg = (
+                    f"the name of the column for {column.role} has {len(column.name):,} "
+                    f"characters; expected 1 to {LONGEST_NAME:,}"
+                )
                 raise ValueError(msg)
         for name, text in (("an antigen", self.antigen), ("a parent", self.parent)):
             if text and not re.fullmatch(r"[A-Za-z|:\s]+", text):

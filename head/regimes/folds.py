@@ -22,7 +22,7 @@ from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.columns import quote_names
-from abag.embed.sequences.delimited import cell_text
+from abag.head.data.cells import read_texts
 from abag.head.data.label_options import SplitOptions
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.held_out import HELD_OUT_SHARE, held_out_parts, with_validation
@@ -226,7 +226,7 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         columns = ", ".join(map(str, frame.columns))
         msg = f"--split {options.split}: no such column; found {columns}."
         raise SplitError(msg)
-    cells = frame[column].astype(object).map(cell_text).str.strip()
+    cells = read_texts(frame[column])
     labelled = frame[pairs.table.column("pkd")].notna().to_numpy()
     parts = part_names(cells[labelled], f"{pairs.table.source}: column {column!r}")
     has_parts = bool((parts.notna() & (parts != "unused")).any())

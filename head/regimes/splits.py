@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints, hex_keys
 from abag.core.errors import SplitError
-from abag.core.messages import counted, say
+from abag.core.messages import counted, quoted, say
 from abag.embed.sequences.chains import KINDS
 from abag.embed.sequences.column_types import with_types
 from abag.embed.sequences.columns import quote_names
+from abag.head.data.cells import read_texts
 
 if TYPE_CHECKING:
     from abag.head.data.labels import LabelledPairs
@@ -98,7 +99,7 @@ def part_names(cells: pd.Series[Any], source: str) -> pd.Series[Any]:
             msg = (
                 f"{source}: names the parts {quote_names(cells[parts.notna()].unique())}; expected "
                 "one name for the validation part and one for the test part. Rename "
-                f"{cells[is_either].iloc[0]!r}."
+                f"{quoted(cells[is_either].iloc[0])}."
             )
             raise SplitError(msg)
         parts = parts.mask(is_either, "validation")
@@ -113,7 +114,7 @@ def describe_named(cells: pd.Series[Any], parts: pd.Series[Any]) -> str:
         if not len(part_cells):
             continue
         words = [word for word in sorted(part_cells.unique()) if word.lower() != part]
-        names = ", ".join(repr(word) if word else "empty cells" for word in words)
+        names = ", ".join(quoted(word) if word else "empty cells" for word in words)
         spelled = f" ({names})" if names else ""
         counts.append(f"{len(part_cells):,} {part}{spelled}")
     return f"{', '.join(counts)} pairs"
@@ -248,14 +249,14 @@ def _read_frame(path: Path) -> pd.DataFrame:
     if absent:
         columns = ", ".join(map(str, frame.columns))
         raise _bad_file(path, f"no column {', '.join(absent)}; found {columns}")
-    cells = frame["split"].fillna("").astype(str).str.strip()
+    cells = read_texts(frame["split"])
     parts = part_names(cells, str(path))
     is_unknown = parts.isna().to_numpy()
     if is_unknown.any():
         row = int(is_unknown.argmax())
         problem = (
-            f"row {row + 1} of the split file: split {cells.iloc[row]!r} is unknown; expected one "
-            f"of {', '.join(PART_NAMES)}"
+            f"row {row + 1} of the split file: split {quoted(cells.iloc[row])} is unknown; "
+            f"expected one of {', '.join(PART_NAMES)}"
         )
         raise _bad_file(path, problem)
     frame = frame.assign(split=parts, fold=frame.get("fold", 0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from abag.core.errors import RunError
-from abag.core.messages import counted, say
+from abag.core.messages import counted, quoted, say
 from abag.head.data.label_reading import CONFLICT_PKD
 from abag.head.data.replicates import disagreement, spread_of
 from abag.head.runs.rounds import SEQUENCES, relations_of
@@ -60,7 +60,7 @@ def _other_antibodies(measured: pd.DataFrame, new: pd.DataFrame) -> list[str]:
             if len(earlier) > 1 or antibodies[name] > 1:  # of a parent or family, not of one
                 continue
             number = min(earlier.values())
-            conflicts.append(f"row {row}: {name!r} is another antibody in round {number}")
+            conflicts.append(f"row {row}: {quoted(name)} is another antibody in round {number}")
     return list(dict.fromkeys(conflicts))
 
 
