@@ -425,6 +425,23 @@ def test_an_encoder_named_unlike_its_folder_is_refused_and_adds_nothing(
     assert files_of(tmp_path / "new") == before
 
 
+@pytest.mark.parametrize(("promised", "text"), [
+    ({"layers": [99]}, "is damaged or of another encoder"),
+    ({"poolings": ["cdr_mean"]}, "is damaged or of another encoder"),
+    ({"adapter": "ee" * 16}, "adapter/adapter.json is missing"),
+    ({"layers": [2, 2]}, "expected layer numbers, each once"),
+    ({"poolings": 7}, "poolings is 7; expected list"),
+])  # fmt: skip
+def test_what_an_encoder_promises_and_its_shards_lack_is_refused(
+    hub, pushed, tmp_path, promised, text
+):
+    record = {"kind": "antibody", "name": "x", "fingerprint": FINGERPRINT, **promised}
+    hub.put("dataset", NAME, {f"{FOLDER}/encoder.json": json.dumps(record).encode()})
+    with pytest.raises(DamagedFile, match=text):
+        pull(ADDRESS, tmp_path / "new")
+    assert not shards_of(tmp_path / "new") if (tmp_path / "new").exists() else True
+
+
 def test_a_pull_does_not_write_through_a_linked_encoder_folder(pushed, tmp_path):
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / FOLDER).symlink_to(tmp_path / "outside")
