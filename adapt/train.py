@@ -33,11 +33,17 @@ from abag.core.files import (
     write_text,
 )
 from abag.core.messages import counted, reporting, say
-from abag.embed.encoders.adapters import ADAPTER_FORMAT, adapter_digest, read_adapter_files
+from abag.embed.encoders.adapters import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import fit_lora, import_peft
 from abag.embed.sequences.chains import KINDS
-from abag.embed.store.store_files import ADAPTER_FILE, CONFIG_FILE, ROWS_FILE, WEIGHTS_FILE
+from abag.embed.store.store_files import (
+    ADAPTER_FILE,
+    CONFIG_FILE,
+    ROWS_FILE,
+    WEIGHTS_FILE,
+    adapter_digest,
+)
 from abag.head.data.labels import read_labelled_pairs, training_labels
 from abag.head.evaluation import metrics
 from abag.head.models.config import check_same

@@ -294,7 +294,7 @@ def sweep_partials(folder: Path, pattern: str = "**/*.partial") -> None:
                 continue
             is_old = time.time() - path.lstat().st_mtime > STALE_SECONDS
             is_here = owner["host"] == host_name()
-            if is_old or (is_here and not _is_process_alive(int(owner["pid"]))):
+            if is_old or (is_here and not is_process_alive(int(owner["pid"]))):
                 remove_quietly(path)
 
 
@@ -303,7 +303,8 @@ def host_name() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname()) or "host"
 
 
-def _is_process_alive(pid: int) -> bool:
+def is_process_alive(pid: int) -> bool:
+    """Tell whether a process of this host has not ended."""
     try:
         os.kill(pid, 0)
     except OSError as error:

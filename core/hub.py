@@ -9,17 +9,26 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partialmethod
+from io import FileIO
 from pathlib import Path
+from threading import Event
 from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
 
 from abag.core.errors import HubError
-from abag.core.messages import first_line
+from abag.core.files import check_names, make_folder, replacing
+from abag.core.messages import bar, first_line
 
-_NO_HUB = (KeyError, TypeError, AttributeError)  # what is not the JSON of a hub
+_NO_HUB = (KeyError, TypeError, AttributeError, ArithmeticError)  # what is not the JSON of a hub
+DOWNLOADS = 8
+"""Files that are downloaded at the same time."""
+MAX_PAGES = 1000
+"""Pages of a listing, of 1,000 files each."""
 RepositoryKind = Literal["model", "dataset"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _PART = r"[A-Za-z0-9][\w.-]*"
@@ -97,16 +106,45 @@ class Repository:
         raise HubError(msg)
 
     def files(self, commit: str) -> dict[str, int]:
-        """List the files of a commit: bytes by path, neither of which is to be trusted."""
-        from huggingface_hub.hf_api import RepoFile
+        """List the files of a commit: bytes by path, neither of which is to be trusted.
 
+        No path leads out of the folder that it is joined to; `UnsafeFile` if one would.
+        """
+        sizes: dict[str, int] = {}
         with self._asking():
-            sizes = {}
-            # the pages of the list are asked for inside the loop
-            for entry in self._api.list_repo_tree(**self._repo, recursive=True, revision=commit):
-                if isinstance(entry, RepoFile):
-                    sizes[str(entry.path)] = int(entry.size)
-            return sizes
+            for entry in self._listed(commit):
+                if entry["type"] == "file":
+                    sizes[str(entry["path"])] = int(entry["size"])
+        check_names(Path(self.address.at(commit)), sizes, set(filter(_is_inside, sizes)))
+        return sizes
+
+    def _listed(self, commit: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the entries of a listing, whose pages end."""
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+        # not list_repo_tree, which follows the address of a next page for ever, and to any host
+        url = f"{self._api.endpoint}/api/{self.address.kind}s/{self.address.name}/tree/{commit}"
+        query = {"recursive": "true", "expand": "false"}
+        paths: set[str] = set()
+        for _ in range(MAX_PAGES):
+            response = http_backoff("GET", url, params=query, headers=build_hf_headers())
+            hf_raise_for_status(response)
+            entries = response.json()
+            yield from entries
+            next_page = response.links.get("next", {}).get("url")
+            if next_page is None:
+                return
+            new_paths = {str(entry["path"]) for entry in entries} - paths
+            if not new_paths:
+                break
+            paths |= new_paths
+            query = dict(parse_qsl(urlsplit(next_page).query))
+        msg = (
+            f"{self.address}: its list of files has no end; expected at most {MAX_PAGES:,} pages, "
+            "each of other files. Check HF_ENDPOINT; if it happens again, do not use the "
+            "repository."
+        )
+        raise HubError(msg)
 
     def check_room(self, files: Mapping[str, int], folder: Path) -> None:
         """Raise HubError if files, with their bytes, do not fit on the disk of a folder."""
@@ -117,20 +155,47 @@ class Repository:
             raise HubError(msg)
 
     def download(self, files: Mapping[str, int], commit: str, folder: Path) -> None:
-        """Download files by path, all checked by the caller, into a folder that does not exist."""
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.utils.tqdm import tqdm
+        """Download some of the `files` into a folder, each whole or not at all.
 
-        class TerminalBar(tqdm):
-            __init__ = partialmethod(tqdm.__init__, disable=None)
-
-        if not files:  # no pattern at all would match every file
+        Their names are those in the repository: no header decides where anything is written.
+        `HubError` if the hub sends more bytes than it lists.
+        """
+        if not files:
             return
-        self.check_room(files, folder.parent)
-        with self._asking():
-            options = self._repo | {"revision": commit, "tqdm_class": TerminalBar}
-            snapshot_download(allow_patterns=[*files], local_dir=folder, **options)
-        shutil.rmtree(folder / ".cache", ignore_errors=True)  # notes of huggingface_hub
+        make_folder(folder)
+        self.check_room(files, folder)
+        stopped = Event()
+        size = sum(files.values())
+        shown = {"disable": False} if sys.stderr.isatty() else {}
+        progress = bar(total=size, desc=f"downloading {self.address.name}", **shown)
+        pool = ThreadPoolExecutor(DOWNLOADS)
+        with self._asking(), progress:
+            try:
+                jobs = []
+                for path, limit in files.items():
+                    target = _Target(folder / path, limit, progress, stopped)
+                    jobs.append(pool.submit(self._download_one, path, commit, target))
+                for job in jobs:
+                    job.result()
+            finally:
+                stopped.set()  # also Ctrl-C: what the others still receive is not wanted
+                pool.shutdown(cancel_futures=True)
+
+    def _download_one(self, path: str, commit: str, target: _Target) -> None:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers
+
+        address = self.address
+        # not hf_hub_download: it names files by the ETag, a header that may be anything
+        url = hf_hub_url(
+            address.name, path, repo_type=address.kind, revision=commit, endpoint=self._api.endpoint
+        )
+        make_folder(target.path.parent)
+        with replacing(target.path) as partial, _Received(partial, target) as file:
+            headers = build_hf_headers()
+            silent: Any = _Silent()
+            http_get(url, file, headers=headers, expected_size=target.limit, _tqdm_bar=silent)
 
     def create(self, *, private: bool) -> None:
         """Create the repository and the branch, unless they exist."""
@@ -176,6 +241,12 @@ class Repository:
         try:
             log.setLevel(logging.ERROR)
             yield
+        except RecursionError:
+            msg = (
+                f"{self.address}: the answer is nested more deeply than that of any hub. Check "
+                "HF_ENDPOINT; if it happens again, do not use the repository."
+            )
+            raise HubError(msg) from None
         except (OSError, ValueError, RuntimeError, *_NO_HUB, *network) as error:
             cause: BaseException = error
             if isinstance(error, RuntimeError | errors.LocalEntryNotFoundError):
@@ -188,6 +259,51 @@ class Repository:
             raise HubError(msg) from error
         finally:
             log.setLevel(level)
+
+
+class _Target(NamedTuple):
+    """Where a file is downloaded to, and at most how many bytes."""
+
+    path: Path
+    limit: int
+    progress: Any
+    stopped: Event
+
+
+class _Received(FileIO):
+    """A file that refuses more bytes than were listed."""
+
+    def __init__(self, partial: Path, target: _Target) -> None:
+        super().__init__(partial, "w")
+        self._target = target
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401 - bytes of any kind
+        """Write what has arrived; `HubError` if that is more than was listed."""
+        arrived = len(data)
+        if self.tell() + arrived > self._target.limit:
+            msg = (
+                f"{self._target.path.name}: the hub sends more than the {self._target.limit:,} "
+                "bytes that it lists. Try again; if it happens again, do not use the repository."
+            )
+            raise HubError(msg)
+        if self._target.stopped.is_set():
+            msg = f"{self._target.path.name}: the download was stopped."
+            raise HubError(msg)
+        self._target.progress.update(arrived)
+        return super().write(data)
+
+
+class _Silent:
+    """Takes the place of the bar of huggingface_hub: all files share one."""
+
+    def update(self, n: float = 1) -> None:
+        """Show nothing."""
+
+
+def _is_inside(path: str) -> bool:
+    """Tell whether a path in a repository stays in the folder that it is joined to."""
+    parts = path.split("/")
+    return path.isprintable() and "\\" not in path and not {"", ".", ".."} & {*parts}
 
 
 def explain_refusal(error: BaseException, address: HubAddress) -> str:

@@ -309,6 +309,14 @@ class KindJob:
                 f"of {self.plural} ({most} arrays). Leave out some."
             )
             raise OptionError(msg)
+        depth = self.identity.shape.layers
+        if deeper := [layer for layer in folder.layers if layer > depth]:
+            msg = (
+                f"{folder.path}: its encoder.json has layer {deeper[0]}; "
+                f"{self.identity.checkpoint.name} has {depth}. Copy the store again, or give a new "
+                "--store."
+            )
+            raise StoreError(msg)
         if extra not in ([], [CDR_MEAN]):
             msg = f"{folder.path}: has the poolings {extra!r}; this abag knows {CDR_MEAN} only."
             raise StoreError(msg)

@@ -233,6 +233,7 @@ def test_a_name_like_that_of_an_encoder_is_answered_with_its_alias(name, near):
 def test_missing_weights_give_an_error_that_says_how_to_get_them(monkeypatch, tmp_path):
     unreachable = raising(OSError("no network\nand a long story"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    monkeypatch.setattr("abag.core.hub.Repository.head", unreachable)
     with pytest.raises(EncoderNotFound, match=r"not on disk.*\(no network\).*hf download.*folder"):
         find_checkpoint("igt5")
 

@@ -1,14 +1,17 @@
 """Poolings of inner layers, computed in the same pass as those of the last."""
 
+import json
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
 from drawn import TINY, demo_table
 from encoding import CPU, FAMILIES, batch_of, load_encoder, pooled_layers, random_encoder
-from stores import merge
+from stores import merge, verify
 
 import abag
-from abag import EncoderError, OptionError, StoreError, embed_table
+from abag import AbagError, EncoderError, OptionError, StoreError, embed_table, open_store
 
 
 @pytest.fixture
@@ -96,3 +99,17 @@ def test_a_head_trains_on_a_layers_pooling(table, tmp_path):
         table, tmp_path / "store", tmp_path / "run", epochs=1, report=False, **options
     )
     assert summary["regimes"][0]["n"] > 0
+
+
+@pytest.mark.parametrize("promised", [{"layers": [1]}, {"layers": [99]}, {"poolings": ["cdr_mean"]},
+                                      {"loglik": "ab" * 16}, {"adapter": "ab" * 16}])  # fmt: skip
+def test_what_encoder_json_promises_and_the_shards_lack_is_found_and_ends_in_one_line(
+    table, tmp_path, promised
+):
+    store = tmp_path / "store"
+    embed_table(table.head(4), store, **TINY)
+    path = open_store(store).folder("antibody").path / "encoder.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | promised))
+    assert len(verify(open_store(store))) == 1
+    with suppress(AbagError):  # what cannot be continued is refused in one line
+        embed_table(table.head(6), store, **TINY)

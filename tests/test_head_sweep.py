@@ -14,6 +14,7 @@ import pytest
 from drawn import fill_store, planted_table
 from faults import raising, stop_after
 from heads import MODELS, PairVectors, TrainingRows, inner_folds, read_sequences
+from optuna.storages.journal import JournalFileBackend
 from scipy.stats import spearmanr
 
 import abag
@@ -172,16 +173,60 @@ def test_a_stopped_final_run_begins_again_if_another_trial_is_best_by_now(
     assert summary["final"]["regimes"][0]["n"] > 0
 
 
-def test_an_interrupted_sweep_resumes_and_fails_the_unfinished_batch(case, tmp_path, monkeypatch):
+def trials_of(folder):
+    """Return what the trials are and scored."""
+    return pd.read_csv(folder / "trials.csv")
+
+
+@pytest.fixture(scope="module")
+def unbroken(case, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken") / "s"
+    quick_sweep(case, folder, trials=24, epochs=2)
+    return trials_of(folder)
+
+
+@pytest.mark.parametrize("stopped_at", [0, 1, 5, 6, 40, 61, 100, 150, 159, 161, 171, 173])
+def test_a_sweep_that_was_stopped_at_any_record_has_the_trials_of_an_unbroken_one(
+    case, tmp_path, monkeypatch, unbroken, stopped_at
+):
+    real = JournalFileBackend.append_logs
+    written = []
+
+    def stop_at(self, logs):
+        if len(written) == stopped_at:
+            raise KeyboardInterrupt
+        written.append(1)
+        real(self, logs)
+
     with monkeypatch.context() as patch:
-        stop_after(patch, 13)
+        patch.setattr(JournalFileBackend, "append_logs", stop_at)
         with pytest.raises(KeyboardInterrupt):
+            quick_sweep(case, tmp_path / "s", trials=24, epochs=2)
+    quick_sweep(case, tmp_path / "s", trials=24, epochs=2)
+    pd.testing.assert_frame_equal(trials_of(tmp_path / "s"), unbroken)
+
+
+def test_a_sweep_that_was_stopped_while_it_scored_has_the_trials_of_an_unbroken_one(
+    case, tmp_path, monkeypatch, unbroken
+):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 9)
+        with pytest.raises(KeyboardInterrupt):
+            quick_sweep(case, tmp_path / "s", trials=24, epochs=2)
+    summary, _ = quick_sweep(case, tmp_path / "s", trials=24, epochs=2)
+    assert summary["trials"].keys() == {"complete"}
+    pd.testing.assert_frame_equal(trials_of(tmp_path / "s"), unbroken)
+
+
+def test_trials_that_an_error_ended_are_not_repeated(case, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 9, error=MemoryError)
+        with pytest.raises(MemoryError):
             quick_sweep(case, tmp_path / "s", trials=12)
     summary, _ = quick_sweep(case, tmp_path / "s", trials=12)
-    assert "4 interrupted" in describe_trials(summary)
-    states = summary["trials"]
-    assert states.pop("fail") == 4
-    assert sum(states.values()) == 12
+    assert "failed" in describe_trials(summary)
+    assert summary["trials"].pop("fail") in (4, 8)
+    assert sum(summary["trials"].values()) == 12
 
 
 CHILD = """
@@ -218,8 +263,9 @@ def test_a_sweep_resumes_after_its_process_was_killed(case, tmp_path):
         wait_for_a_batch(folder, killed)
         os.kill(killed.pid, signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
-    summary, _ = quick_sweep(case, folder, epochs=2, trials=8)
-    assert summary["trials"]["complete"] >= 8
+    summary, _ = quick_sweep(case, folder, epochs=2, trials=24)
+    assert summary["trials"]["complete"] >= 24
+    assert not {"fail", "running"} & summary["trials"].keys()
 
 
 def test_a_sweep_needs_no_links_which_a_mounted_drive_lacks(case, tmp_path, monkeypatch):

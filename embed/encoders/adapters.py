@@ -12,7 +12,6 @@ vectors have seen.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -32,6 +31,7 @@ from abag.embed.store.store_files import (
     CONFIG_FILE,
     ROWS_FILE,
     WEIGHTS_FILE,
+    adapter_digest,
     write_adapter_files,
 )
 from abag.embed.weights import Adapter, EncoderCheckpoint
@@ -129,15 +129,6 @@ def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
     except OSError as error:
         msg = f"{folder}: incomplete ({error}). Copy the whole folder again."
         raise DamagedFile(msg) from error
-
-
-def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
-    """Hash an adapter's files and the digest of its encoder's weights: 32 hexadecimal digits."""
-    running = hashlib.blake2b(weights.encode(), digest_size=16)
-    for name, content in sorted(files.items()):
-        # with its length: else bytes could move from one file to the next
-        running.update(f"\0{name}\0{len(content)}\0".encode() + content)
-    return running.hexdigest()
 
 
 def copy_adapter(adapter: Adapter, folder: EncoderFolder) -> None:

@@ -7,9 +7,9 @@ every size that abag computes with is checked here. torch is not imported.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from functools import partial
+from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.cache import cache_dir
-from abag.core.errors import EncoderError
-from abag.core.files import write_bytes
-from abag.core.hub import HubAddress, explain_refusal
+from abag.core.errors import AbagError, EncoderError, HubError
+from abag.core.files import make_folder, write_bytes, write_text
+from abag.core.hub import HubAddress, Repository, explain_refusal
 from abag.core.messages import first_line
 from abag.core.options import user_path
 from abag.embed.families.family import Config, Family
@@ -73,16 +73,17 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
             f"(owner/model) or a checkpoint folder{'?' if near else ''}"
         )
         raise EncoderNotFound(msg)
-    reason = Exception()
+    reason: BaseException = Exception()
     # local first: what is on disk needs no network
     for local in (True, False) if download else (True,):
         try:
             folder = _fetch(source, local=local)
         except Exception as error:
-            is_absent = isinstance(error, EncoderNotFound)
-            if isinstance(error, EncoderError) and not is_absent and not local:
+            cause = error.__cause__ if isinstance(error, HubError) else None
+            is_answer = isinstance(error, AbagError) and not isinstance(error, EncoderNotFound)
+            if is_answer and cause is None and not local:
                 raise  # a model that abag does not read, however often it is downloaded
-            reason = error
+            reason = cause or error
         else:
             model = name.partition("@")[0].rsplit("/", 1)[-1]
             return _open(folder, _slug(model), str(source))
@@ -250,11 +251,8 @@ def _config_problem(config: dict[str, Any], family: Family) -> str:
 
 def _fetch(source: HubSource, *, local: bool) -> Path:
     """Fetch config, tokenizer and weights of encoder and head, without the shards of a decoder."""
-    from huggingface_hub import snapshot_download
-
-    options = {"revision": source.revision, "local_files_only": local}
-    get = partial(snapshot_download, source.name, **options)
-    folder = Path(get(allow_patterns=_SMALL_FILES))
+    get = _from_disk(source) if local else _from_hub(source)
+    folder = get(_SMALL_FILES)
     _refuse_adapter(folder)
     if not (folder / "config.json").is_file():
         msg = _LACKS.format(source, "config.json")
@@ -262,14 +260,14 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
     config, family = _read_config(folder / "config.json")
     names = family.weight_names
     for whole in WHOLE_FILES:
-        get(allow_patterns=["config.json", whole])  # huggingface_hub warns if nothing matches
+        get([whole])
         if (folder / whole).is_file():
             break
         if (index := folder / f"{whole}.index.json").is_file():
             needed = shard_names(index, names)
             if family.head is not None:  # small, and nearly always in one of the same shards
                 needed += shard_names(index, family.head.weight_names(family.complete(config)))
-            get(allow_patterns=needed)
+            get(needed)
             break
     if not weight_files(folder, names):
         msg = _LACKS.format(source, " or ".join(WHOLE_FILES))
@@ -277,7 +275,46 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
     return folder
 
 
-def _unavailable(source: HubSource, reason: Exception) -> str:
+def _from_disk(source: HubSource) -> Callable[[Sequence[str]], Path]:
+    """Return a function that finds files, by their patterns, in the cache of huggingface_hub."""
+    from huggingface_hub import snapshot_download
+
+    def get(patterns: Sequence[str]) -> Path:
+        options = {"revision": source.revision, "local_files_only": True}
+        return Path(snapshot_download(source.name, allow_patterns=[*patterns], **options))
+
+    return get
+
+
+def _from_hub(source: HubSource) -> Callable[[Sequence[str]], Path]:
+    """Return a function that downloads files, by their patterns, into that cache."""
+    from huggingface_hub import constants
+
+    hub = Repository(HubAddress("model", source.name, source.revision))
+    commit = hub.head()
+    listed = hub.files(commit)
+    cache = Path(constants.HF_HUB_CACHE).expanduser().resolve()
+    place = cache / f"models--{source.name.replace('/', '--')}"
+    folder = place / "snapshots" / commit
+
+    def get(patterns: Sequence[str]) -> Path:
+        missing = {}
+        for path, size in listed.items():
+            is_wanted = any(fnmatchcase(path, pattern) for pattern in patterns)
+            if is_wanted and not (folder / path).is_file():
+                missing[path] = size
+        hub.download(missing, commit, folder)
+        return folder
+
+    # a file of the commit that a branch had, as every program that reads this cache expects it
+    ref = place / "refs" / (source.revision or "main")
+    if commit != source.revision and ref.resolve().is_relative_to(place):
+        make_folder(ref.parent)
+        write_text(ref, commit)
+    return get
+
+
+def _unavailable(source: HubSource, reason: BaseException) -> str:
     near = near_aliases(source.name)
     has_alias = any(alias.hub_name == source.name for alias in ALIASES.values())
     meant = "" if has_alias or not near else f" Did you mean {' or '.join(near)}?"

@@ -22,7 +22,12 @@ from abag.core.messages import counted, say
 from abag.embed.sequences.chains import Kind
 from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, attempts
 from abag.embed.store.shard import SHARD_NAME, Attrs, Shard, open_shard
-from abag.embed.store.store_files import ADAPTER_FOLDER, read_adapter_files
+from abag.embed.store.store_files import (
+    ADAPTER_FOLDER,
+    ENCODER_FILE,
+    read_adapter_files,
+    why_adapter_lacks,
+)
 from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
 
 _NAMED = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
@@ -60,6 +65,7 @@ class EncoderFolder:
         self._open: dict[str, tuple[FileVersion, Shard]] = {}
         self._damaged: dict[str, tuple[FileVersion, str]] = {}
         self._verified: set[Shard] = set()
+        self._adapter_problem = ""
         self._shards: list[Shard] = []  # in the order of the index
         self._index = KeyIndex([])
 
@@ -79,8 +85,13 @@ class EncoderFolder:
 
     @property
     def damaged(self) -> list[tuple[Path, str]]:
-        """Path of each shard that is skipped, and the reason; sorted by name."""
+        """Path of each shard that is skipped, and the reason; sorted by name.
+
+        After `check`, also that of an adapter that is not whole.
+        """
         skipped = []
+        if self._adapter_problem:
+            skipped.append((self.path / ADAPTER_FOLDER, self._adapter_problem))
         for name, (_, problem) in sorted(self._damaged.items()):
             skipped.append((self.path / name, problem))
         return skipped
@@ -186,6 +197,7 @@ class EncoderFolder:
         `StoreUnreachable` if one is removed meanwhile: what is left is not the whole folder.
         """
         before = self._versions_now()
+        self._adapter_problem = self.why_adapter_lacks()
         self._verified.clear()
         for shard in self.shards():
             self._is_whole(shard)
@@ -204,6 +216,13 @@ class EncoderFolder:
             with attempt:
                 contents = read_adapter_files(self.path)
         return contents
+
+    def why_adapter_lacks(self) -> str:
+        """Say what is missing or damaged of the adapter in encoder.json; empty if nothing is."""
+        for attempt in attempts(self.path):
+            with attempt:
+                problem = why_adapter_lacks(self.path, self.info)
+        return problem
 
     def writer(
         self,
@@ -330,6 +349,23 @@ class EncoderFolder:
                 f"{self.head or 'none'}."
             )
             raise DamagedFile(msg)
+        lacking = self._lacking(shard.widths)
+        if lacking:
+            msg = (
+                f"{shard.path}: has no {lacking}; {ENCODER_FILE} has the layers "
+                f"{list(self.layers) or 'none'} and the poolings "
+                f"{self.info.get('poolings') or 'none'}, which all shards have to hold. Copy the "
+                "whole folder again."
+            )
+            raise DamagedFile(msg)
+
+    def _lacking(self, stored: Iterable[str]) -> str:
+        """Name a pooling that encoder.json promises, and that is not stored; empty if all are."""
+        last_layer = [name for name in stored if "@" not in name and name != LOGLIK]
+        promised = [*last_layer, *self.info.get("poolings", ()), *([LOGLIK] if self.head else [])]
+        for layer in self.layers:
+            promised += [f"{name}@{layer}" for name in last_layer]
+        return next((name for name in promised if name not in stored), "")
 
     def _skip(self, name: str, problem: str, version: FileVersion | None = None) -> None:
         """Leave a damaged shard out until its file changes; `version` if it is not open."""

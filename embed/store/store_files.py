@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from abag.core.errors import DamagedFile, OutputError
 from abag.core.files import (
@@ -15,6 +16,7 @@ from abag.core.files import (
     json_bytes,
     make_folder,
     read_inside,
+    why_mistyped,
     write_bytes,
     write_json,
 )
@@ -45,6 +47,16 @@ FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
 """Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 MAX_JSON_BYTES = 1 << 20
+
+
+class _EncoderInfo(TypedDict):
+    """What is read of encoder.json, beside the kind, the name and the fingerprint."""
+
+    poolings: NotRequired[list[str]]
+    loglik: NotRequired[str]
+    adapter: NotRequired[str | None]
+    origin: NotRequired[str]
+    long: NotRequired[str]
 
 
 def create_encoder_folder(path: Path, info: Mapping[str, object]) -> None:
@@ -84,10 +96,17 @@ def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
         if is_its_name and _FINGERPRINT.fullmatch(str(info.get("fingerprint"))):
             layers = info.get("layers", [])
             # type, not isinstance: true is an integer
-            if isinstance(layers, list) and all(type(n) is int and n > 0 for n in layers):
-                return info
-            msg = f"{path}: {ENCODER_FILE} has the layers {layers!r}; expected layer numbers."
-            raise DamagedFile(msg)
+            is_numbers = isinstance(layers, list) and all(type(n) is int and n > 0 for n in layers)
+            if not is_numbers or len({*layers}) < len(layers):
+                msg = (
+                    f"{path}: {ENCODER_FILE} has the layers {layers!r}; expected layer numbers, "
+                    "each once."
+                )
+                raise DamagedFile(msg)
+            if reason := why_mistyped(info, _EncoderInfo):
+                msg = f"{path}: {ENCODER_FILE} is invalid: {reason}. Copy the whole folder again."
+                raise DamagedFile(msg)
+            return info
     msg = f"{path}: {ENCODER_FILE} does not match the folder's name."
     raise DamagedFile(msg)
 
@@ -123,6 +142,42 @@ def read_adapter_files(folder: Path) -> dict[str, bytes]:
         with suppress(FileNotFoundError):
             contents[name] = read_inside(folder, name)
     return contents
+
+
+def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
+    """Hash an adapter's files and the digest of its encoder's weights: 32 hexadecimal digits."""
+    running = hashlib.blake2b(weights.encode(), digest_size=16)
+    for name, content in sorted(files.items()):
+        # with its length: else bytes could move from one file to the next
+        running.update(f"\0{name}\0{len(content)}\0".encode() + content)
+    return running.hexdigest()
+
+
+def why_adapter_lacks(path: Path, info: Mapping[str, object]) -> str:
+    """Say what an encoder's folder lacks of the adapter that encoder.json names; empty if nothing.
+
+    The digest of the files is compared if encoder.json has that of the weights, too.
+    """
+    digest = info.get("adapter")
+    if not digest:
+        return ""
+    kind = info["kind"]
+    hashed = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
+    files = read_adapter_files(path)
+    for name in (ADAPTER_FILE, *hashed):
+        if f"{ADAPTER_FOLDER}/{name}" not in files:
+            return (
+                f"{path}: {ENCODER_FILE} names the adapter {digest}, and {ADAPTER_FOLDER}/{name} "
+                "is missing. Copy the whole folder again."
+            )
+    weights = info.get("weights")
+    contents = {name: files[f"{ADAPTER_FOLDER}/{name}"] for name in hashed}
+    if isinstance(weights, str) and adapter_digest(weights, contents) != digest:
+        return (
+            f"{path}: the files of its adapter are not those that {ENCODER_FILE} names (digest "
+            f"{digest}). Copy the whole folder again."
+        )
+    return ""
 
 
 # --- what leaves this machine when a store or a predictor is shared, without its paths ------------

@@ -46,9 +46,16 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
     to = parse_address(address, "dataset")
     source = open_store(store)
     folders = {folder.path.name: folder for folder in source.folders()}
+    for folder in folders.values():
+        _refuse_incomplete(folder)
     shards = _sound_shards(folders.values())
+    damaged: list[tuple[Path, str]] = []
+    for folder in folders.values():
+        damaged += folder.damaged
+    damaged += source.damaged
     if not shards:
-        msg = f"{source.path}: holds no vectors; expected some to send. Run abag embed first."
+        why = f" ({damaged[0][1]})" if damaged else ""
+        msg = f"{source.path}: holds no vectors{why}; expected some to send. Run abag embed first."
         raise StoreError(msg)
     contents: dict[str, Path | bytes] = {"README.md": _readme(to), **shards}
     contents |= _public_records(folders)
@@ -66,10 +73,6 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
         size = f"{len(sent)} shards ({sent_bytes:,} bytes)"
         say(f"{to}: sending {', '.join([*records, size])}")
         commit = hub.commit(missing, message=f"Add {len(missing)} files with abag")
-    damaged: list[tuple[Path, str]] = []
-    for folder in folders.values():
-        damaged += folder.damaged
-    damaged += source.damaged
     return {
         "address": to.at(commit),
         "page": hub.page,
@@ -119,6 +122,7 @@ def pull(address: str, store: Path | str, *, batch_files: int = DOWNLOAD_FILES) 
             say(f"{source}: commit {commit}; to pull exactly this again, add @{commit}.")
         ours = []
         for their_folder in theirs.values():
+            _refuse_incomplete(their_folder)
             our_folder = target.find_folder(their_folder.kind, their_folder.info)
             refuse_mismatch(their_folder, our_folder)
             ours.append(our_folder)
@@ -156,6 +160,12 @@ def _copy_arrived(
                 "Try again; if it happens again, do not use the repository."
             )
             raise DamagedFile(msg)
+
+
+def _refuse_incomplete(folder: EncoderFolder) -> None:
+    """Refuse a folder without the adapter that its encoder.json promises."""
+    if problem := folder.why_adapter_lacks():
+        raise DamagedFile(problem)
 
 
 def _sound_shards(folders: Iterable[EncoderFolder]) -> dict[str, Path]:

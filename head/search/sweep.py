@@ -1,7 +1,7 @@
 """``sweep``: hyperparameter search on inner folds, with the test part held back until the end.
 
 A sweep is a folder. ``sweep.json`` records what is searched, ``journal.log`` holds every trial (an
-Optuna journal: several processes can share it, and an interruption loses only unfinished trials),
+Optuna journal: several processes can share it, and trials that were stopped are continued),
 ``trials.csv`` is written at the end, and ``final/`` is the run folder of the winner, refitted as an
 ensemble and scored once on the test part.
 """
@@ -327,8 +327,8 @@ def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
 
 def describe_trials(summary: SweepSummary) -> str:
     """Lay out the best trials: a row for each parameter, a column for each trial."""
-    # optuna's names of trials that were stopped, whose process was killed or runs, without a score
-    words = {"fail": "interrupted", "running": "unfinished", "pruned": "without a score"}
+    # optuna's names of trials that an error ended, that run or were stopped, without a score
+    words = {"fail": "failed", "running": "unfinished", "pruned": "without a score"}
     counted_states = [f"{n} {words.get(state, state)}" for state, n in summary["trials"].items()]
     counts = ", ".join(counted_states)
     shown = summary["best_trials"][:SHOWN_TRIALS]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from abag.core.errors import DamagedFile
+from abag.core.files import host_name, is_process_alive
 from abag.core.messages import bar
 from abag.head.evaluation.metrics import find_metric
 from abag.head.search.search import (
@@ -26,7 +28,7 @@ from abag.head.training.torch_settings import torch_settings
 
 if TYPE_CHECKING:
     from optuna.study import Study
-    from optuna.trial import Trial
+    from optuna.trial import FrozenTrial, Trial
 
 
 BATCH_TRIALS = 8
@@ -88,7 +90,7 @@ def naming_damage(journal: Path) -> Iterator[None]:
 
 
 def count_finished(study: Study) -> int:
-    """Count the trials that were scored; those of a killed process are unfinished for ever."""
+    """Count the trials that were scored."""
     from optuna.trial import TrialState
 
     scored = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -96,49 +98,111 @@ def count_finished(study: Study) -> int:
 
 
 def run_trials(study: Study, problem: SearchProblem, wanted: int) -> None:
-    """Score batches of trials until `wanted` are finished, also by other processes."""
+    """Score batches of trials until `wanted` are finished, also by other processes.
+
+    A batch that a stopped process left is continued: its trials, and all later ones, are those of
+    a sweep that was not stopped.
+    """
     from optuna.trial import TrialState
 
     progress = bar(total=wanted, initial=count_finished(study), desc="trials")
     with progress, torch_settings(problem.device, problem.config):
         while (remaining := wanted - count_finished(study)) > 0:
             batch = _ask(study, problem, min(BATCH_TRIALS, remaining))
+            before = count_finished(study)
             try:
                 values = score_batch(problem, [trial.params for trial in batch])
-                for trial, value in zip(batch, values, strict=True):
-                    # Without a value the metric is undefined, and the trial cannot win.
-                    scored = TrialState.PRUNED if value is None else TrialState.COMPLETE
-                    study.tell(trial, value, state=scored)
-            except BaseException:  # also Ctrl-C: trials that are never told run for ever
+            except Exception:  # not of a signal: the same would fail again
                 for trial in batch:
                     study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
                 raise
-            progress.update(len(batch))
+            for trial, value in zip(batch, values, strict=True):
+                # Without a value the metric is undefined, and the trial cannot win.
+                scored = TrialState.PRUNED if value is None else TrialState.COMPLETE
+                study.tell(trial, value, state=scored, skip_if_finished=True)
+            progress.update(count_finished(study) - before)
             complete = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
             progress.set_postfix(best=f"{study.best_value:.3f}" if complete else "-")
 
 
 def _ask(study: Study, problem: SearchProblem, count: int) -> list[Trial]:
-    """Have a batch proposed: the first trial freely, the others with its batch parameters."""
+    """Have a batch proposed: the first trial freely, the others with its batch parameters.
+
+    What a stopped process has proposed of a batch comes first.
+    """
+    from optuna.trial import Trial, TrialState, create_trial
+
+    begun = _stopped_batch(study)
+    name = begun[0].user_attrs["batch"] if begun else token_hex(8)
+    count = int(begun[0].user_attrs["size"]) if begun else count
+    attrs = {"batch": name, "size": count, "process": f"{host_name()}.{os.getpid()}"}
+    batch = list[Trial]()
+    shared: dict[str, Any] = {}
+    for place in range(count):
+        if place < len(begun):
+            trial = Trial(study, begun[place]._trial_id)
+            if not begun[place].state.is_finished():
+                trial.set_user_attr("process", attrs["process"])
+        else:  # with its attributes from the first moment
+            template = create_trial(state=TrialState.RUNNING, user_attrs=attrs)
+            number = study._storage.create_new_trial(study._study_id, template_trial=template)
+            trial = Trial(study, number)
+        _draw(study, problem, trial, shared)
+        batch.append(trial)
+        shared = {name: trial.params[name] for name in BATCH_PARAMETERS}
+        if is_closed_form(shared):  # the others would be the same
+            break
+    return batch
+
+
+def _draw(study: Study, problem: SearchProblem, trial: Trial, shared: Mapping[str, Any]) -> None:
+    """Draw the parameters of a trial beside those that it shares with its batch."""
+    from optuna.distributions import (
+        BaseDistribution,
+        CategoricalDistribution,
+        FloatDistribution,
+    )
     from optuna.samplers import PartialFixedSampler, TPESampler
 
-    batch = [study.ask()]
+    space: dict[str, BaseDistribution] = {}
+    for name, choices in problem.choices().items():
+        space[name] = CategoricalDistribution(choices)
+    for name, (low, high) in RANGES.items():
+        space[name] = FloatDistribution(low, high, log=name in LOGARITHMIC)
+    if space.keys() <= trial.params.keys():
+        return
     # A trial's number is part of the seed: reruns and other processes draw other trials.
-    seed = np.random.SeedSequence([problem.config.seed, batch[0].number])
+    seed = np.random.SeedSequence([problem.config.seed, trial.number])
     # constant_liar: trials that run elsewhere count as poor, so that these are not like them
     sampler = TPESampler(
         seed=int(seed.generate_state(1)[0]), n_startup_trials=RANDOM_TRIALS, constant_liar=True
     )
-    study.sampler = sampler
-    for name, choices in problem.choices().items():
-        batch[0].suggest_categorical(name, choices)
-    for name, (low, high) in RANGES.items():
-        batch[0].suggest_float(name, low, high, log=name in LOGARITHMIC)
-    shared = {name: batch[0].params[name] for name in BATCH_PARAMETERS}
-    if is_closed_form(shared):  # the others would be the same
-        return batch
-    study.sampler = PartialFixedSampler(shared, sampler)
-    space = batch[0].distributions
-    for _ in range(count - 1):
-        batch.append(study.ask(space))
-    return batch
+    values = dict(shared)
+    frozen = study._storage.get_trial(trial._trial_id)
+    for name in space:
+        if name in shared:
+            continue
+        values[name] = sampler.sample_independent(study, frozen, name, space[name])
+    # drawn before the first is recorded: a process that is killed in between draws the same again
+    study.sampler = PartialFixedSampler(values, sampler)
+    for name, distribution in space.items():
+        trial._suggest(name, distribution)
+
+
+def _stopped_batch(study: Study) -> list[FrozenTrial]:
+    """Return the trials of the first batch whose process has ended, by number; or none."""
+    from optuna.trial import TrialState
+
+    trials = study.get_trials(deepcopy=False)
+    for trial in trials:
+        attrs = trial.user_attrs
+        if trial.state == TrialState.RUNNING and "batch" in attrs and _has_ended(attrs["process"]):
+            return [other for other in trials if other.user_attrs.get("batch") == attrs["batch"]]
+    return []
+
+
+def _has_ended(process: str) -> bool:
+    """Tell whether a process of this host, as ``host.number``, has ended or is this one."""
+    host, _, number = process.rpartition(".")
+    is_other = number != str(os.getpid())
+    return host == host_name() and not (is_other and is_process_alive(int(number)))

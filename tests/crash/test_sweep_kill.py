@@ -32,10 +32,8 @@ def search(folder, out):
 
 
 def snapshot(out):
-    """Return the number of scored trials; those of a killed process stay unfinished."""
-    import pandas as pd
-
-    return pd.read_csv(out / "trials.csv")["state"].isin(["complete", "pruned"]).sum()
+    """Return the trials, which are those of an unbroken sweep."""
+    return (out / "trials.csv").read_bytes()
 
 
 def main(folder, kills, seed):

@@ -55,6 +55,14 @@ class FakeHub:
         self.listed = lambda entries: entries
         self.sent = {}
         """Change a listing; bytes sent instead of a file's, by path."""
+        self.next_page = lambda url: None
+        """Return the address of the page after one of a listing."""
+        self.bodies = {}
+        """Sent instead of an answer, by a part of the path."""
+        self.etag = _oid
+        """Return the ETag of a file."""
+        self.says_length = True
+        self.sent_bytes = 0
         self.before = allow
         """Called with each request; may raise Problem."""
         hub = self
@@ -163,13 +171,17 @@ class _Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
-    def answer(self, value, status=200, code=""):
+    def answer(self, value, status=200, code="", link=None):
         body = json.dumps(value).encode()
+        for part, instead in self.hub.bodies.items():
+            body = instead if part in self.path else body
         self.send_response(status)
         if status != 200:  # what was sent is not read
             self.send_header("Connection", "close")
         if code:
             self.send_header("X-Error-Code", code)
+        if link:
+            self.send_header("Link", f'<{link}>; rel="next"')
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -206,7 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
         revision = (rest or "main").removesuffix("/")
         commit, tree = self.tree(repository, revision)
         if action == "tree":
-            return self.answer(self.hub.listed([_as_listed(p, e) for p, e in tree.items()]))
+            listed = self.hub.listed([_as_listed(p, e) for p, e in tree.items()])
+            return self.answer(listed, link=self.hub.next_page(self.hub.address + self.path))
         listing = {"_id": "0", "id": name, "sha": commit, "private": repository["private"]}
         counts = {"downloads": 0, "likes": 0, "tags": [], "siblings": []}
         return self.answer(listing | counts | {"disabled": False, "gated": False})
@@ -222,13 +235,18 @@ class _Handler(BaseHTTPRequestHandler):
         size = stored.stat().st_size if instead is None else len(instead)
         self.send_response(200)
         self.send_header("X-Repo-Commit", commit)
-        self.send_header("ETag", f'"{_oid(entry)}"')
-        self.send_header("Content-Length", str(size))
+        self.send_header("ETag", f'"{self.hub.etag(entry)}"')
+        if self.hub.says_length:
+            self.send_header("Content-Length", str(size))
+        else:
+            self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "HEAD":
             return
         if instead is not None:
-            self.wfile.write(instead)
+            for start in range(0, len(instead), 1 << 20):
+                self.wfile.write(instead[start : start + (1 << 20)])
+                self.hub.sent_bytes += 1 << 20
             return
         with stored.open("rb") as file:
             shutil.copyfileobj(file, self.wfile, 1 << 20)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from encoding import FAMILIES, TINY_CONFIG, EncoderNotFound, find_checkpoint, save_random_checkpoint
 from fake_hub import Problem
+from faults import UnsafeFile
+from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
 from transformers import (
     EsmConfig,
@@ -15,7 +17,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from abag import EncoderError
+from abag import EncoderError, HubError
 from abag.embed.encoders.heads import head_digest
 from abag.embed.families.registry import hub_source
 
@@ -96,6 +98,51 @@ def test_a_download_that_stopped_between_shards_is_completed(hub, checkpoint):
     hub.asked.clear()
     assert find_checkpoint("lab/esm", download=False).origin == "lab/esm"
     assert not hub.asked
+
+
+@pytest.mark.parametrize("etag", ["../../../../x", "/{}/x", "..", "a/b", "a\\..\\b", "x" * 300, ""])
+def test_no_header_decides_where_an_encoder_is_written(hub, tmp_path, checkpoint, etag):
+    hub.put("model", "lab/esm", checkpoint)
+    hub.etag = lambda _entry: etag.format(tmp_path)
+    before = {*tmp_path.rglob("*")}
+    assert len(find_checkpoint("lab/esm").weights) == 3
+    written = {p for p in {*tmp_path.rglob("*")} - before if p.is_file()}
+    (snapshot,) = (tmp_path / "hf-home/hub/models--lab--esm/snapshots").iterdir()
+    refs = snapshot.parent.parent / "refs"
+    listed = {p for p in written if tmp_path / "hub" not in p.parents}
+    assert listed == {snapshot / name for name in checkpoint} | {refs / "main"}
+
+
+def test_an_encoder_file_larger_than_listed_or_outside_its_folder_is_refused(
+    hub, tmp_path, checkpoint
+):
+    hub.put("model", "lab/esm", checkpoint)
+    hub.sent = {"config.json": b" " * (30 << 20)}
+    with pytest.raises(HubError, match=r"config.json: the hub sends more than the"):
+        find_checkpoint("lab/esm")
+    hub.sent = {}
+    for name in ("../x.json", "/tmp/x.json", "a/../../x.json", "a//x.json"):
+        hub.put("model", "lab/out", checkpoint | {name: b"{}"})
+        with pytest.raises(UnsafeFile, match="which its format does not allow"):
+            find_checkpoint("lab/out")
+        hub.put("model", "lab/out", {name: None})
+    assert not list(tmp_path.rglob("x.json"))
+
+
+def test_what_another_program_downloaded_is_used_without_the_network(hub, checkpoint):
+    hub.put("model", "lab/esm", checkpoint)
+    theirs = snapshot_download("lab/esm")
+    hub.close()
+    assert find_checkpoint("lab/esm").folder.samefile(theirs)
+
+
+def test_other_programs_find_what_abag_downloaded(hub, checkpoint):
+    commit = hub.put("model", "lab/esm", checkpoint)
+    ours = find_checkpoint("lab/esm@main").folder
+    hub.close()
+    for revision in (None, "main", commit):
+        theirs = snapshot_download("lab/esm", revision=revision, local_files_only=True)
+        assert ours.samefile(theirs)
 
 
 def test_a_repository_that_lacks_a_shard_is_refused_with_its_name(hub, checkpoint):

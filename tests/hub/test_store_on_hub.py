@@ -299,11 +299,8 @@ def test_a_forged_listing_is_refused(hub, pushed, tmp_path, change, error, text)
 def test_a_hub_that_fails_in_the_middle_of_a_pull_is_one_line_and_it_is_continued(
     hub, pushed, tmp_path, failing, status, text
 ):
-    asked = []
-
     def before(_method, path):
-        asked.append(path)
-        if re.search(failing, path) and sum("/tree/" in asked_path for asked_path in asked) > 1:
+        if re.search(failing, path):
             raise Problem(status)
 
     hub.before = before
@@ -313,6 +310,65 @@ def test_a_hub_that_fails_in_the_middle_of_a_pull_is_one_line_and_it_is_continue
     hub.before = allow
     pull(ADDRESS, tmp_path / "new")
     assert shards_of(tmp_path / "new") == shards_of(pushed)
+
+
+@pytest.mark.parametrize("next_page", [
+    lambda url, _: url,  # itself
+    lambda url, page: f"{url.partition('?')[0]}?cursor={page % 2}",  # there and back
+    lambda url, page: f"{url.partition('?')[0]}?cursor={page + 1}",  # always another
+])  # fmt: skip
+def test_a_listing_whose_next_page_lists_nothing_new_is_refused(hub, tmp_path, next_page):
+    hub.put("dataset", NAME, {"README.md": b"# x"})
+    pages = []
+
+    def link(url):
+        pages.append(url)
+        assert len(pages) < 50
+        return next_page(url, len(pages))
+
+    hub.next_page = link
+    with pytest.raises(HubError, match="its list of files has no end"):
+        pull(ADDRESS, tmp_path / "new")
+    assert len(pages) < 5
+
+
+def test_a_next_page_is_asked_of_the_same_hub_and_its_files_are_taken(hub, pushed, tmp_path):
+    asked = []
+    everything = []
+
+    def listed_by_page(entries):
+        everything[:] = sorted(entries, key=lambda entry: entry["path"])
+        return everything[:2] if len(asked) == 0 else everything[2:]
+
+    def link(_url):
+        asked.append(1)
+        return "http://127.0.0.1:9/stolen?cursor=2" if len(asked) == 1 else None
+
+    hub.listed = listed_by_page
+    hub.next_page = link
+    assert pull(ADDRESS, tmp_path / "new")["pulled"] == 3
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("answered", ["/tree/", "/revision/"])
+def test_an_answer_that_is_nested_too_deeply_is_one_line(hub, pushed, tmp_path, answered):
+    hub.bodies = {answered: b"[" * 100_000}
+    text = one_line("store", "pull", f"{ADDRESS}@main", "--store", tmp_path / "new")
+    assert "nested more deeply than that of any hub" in text
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+def test_a_file_that_is_larger_than_listed_is_refused_while_it_arrives(
+    hub, pushed, tmp_path, has_length
+):
+    victim = next(iter(shards_of(pushed)))
+    hub.sent = {victim: b"x" * (100 << 20)}
+    hub.says_length = has_length
+    with pytest.raises(HubError, match=r"sends more than the .* bytes that it lists"):
+        pull(ADDRESS, tmp_path / "new")
+    assert victim not in shards_of(tmp_path / "new")
+    assert hub.sent_bytes < 60 << 20
 
 
 def test_a_shard_that_was_changed_on_its_way_is_refused_and_the_others_stay(hub, pushed, tmp_path):
@@ -367,6 +423,23 @@ def test_an_encoder_named_unlike_its_folder_is_refused_and_adds_nothing(
     with pytest.raises(DamagedFile, match="does not match the folder's name"):
         pull(ADDRESS, tmp_path / "new")
     assert files_of(tmp_path / "new") == before
+
+
+@pytest.mark.parametrize(("promised", "text"), [
+    ({"layers": [99]}, "is damaged or of another encoder"),
+    ({"poolings": ["cdr_mean"]}, "is damaged or of another encoder"),
+    ({"adapter": "ee" * 16}, "adapter/adapter.json is missing"),
+    ({"layers": [2, 2]}, "expected layer numbers, each once"),
+    ({"poolings": 7}, "poolings is 7; expected list"),
+])  # fmt: skip
+def test_what_an_encoder_promises_and_its_shards_lack_is_refused(
+    hub, pushed, tmp_path, promised, text
+):
+    record = {"kind": "antibody", "name": "x", "fingerprint": FINGERPRINT, **promised}
+    hub.put("dataset", NAME, {f"{FOLDER}/encoder.json": json.dumps(record).encode()})
+    with pytest.raises(DamagedFile, match=text):
+        pull(ADDRESS, tmp_path / "new")
+    assert not shards_of(tmp_path / "new") if (tmp_path / "new").exists() else True
 
 
 def test_a_pull_does_not_write_through_a_linked_encoder_folder(pushed, tmp_path):
