@@ -446,8 +446,9 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
         )
         raise NothingToLearn(msg)
     if np.ptp(labels) == 0:
+        shown = f"{pairs.quantity.show(float(labels[0]))} {pairs.quantity}"
         msg = (
-            f"{pairs.table.source}: all {len(labels)} training labels are {labels[0]:g}; "
+            f"{pairs.table.source}: all {len(labels)} training labels are {shown}; "
             "expected different values. Check --label, --column pkd=NAME and the split."
         )
         raise NothingToLearn(msg)
