@@ -92,8 +92,8 @@ def read_matrix(
         roles["antibody"] = others[0]
     empty = labels.size - len(row)
     remark = (
-        f"matrix of {counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')} "
-        f"({quote_some(antigens)}): {counted(len(row), 'label')}, {counted(empty, 'empty cell')} "
+        f"matrix of {counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')}, read from "
+        f"the headers ({quote_some(antigens)}): {counted(len(row), 'label')}, {counted(empty, 'empty cell')} "
         "left out as not measured"
     )
     return frame, roles, ReaderNotes(remarks=(remark,), numbers=tuple((row + first_row).tolist()))
