@@ -91,10 +91,10 @@ def read_matrix(
     if len(others) == 1 and not named:
         roles["antibody"] = others[0]
     empty = labels.size - len(row)
+    size = f"{counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')}"
     remark = (
-        f"matrix of {counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')}, read from "
-        f"the headers ({quote_some(antigens)}): {counted(len(row), 'label')}, {counted(empty, 'empty cell')} "
-        "left out as not measured"
+        f"matrix of {size}, read from the headers ({quote_some(antigens)}): "
+        f"{counted(len(row), 'label')}, {counted(empty, 'empty cell')} left out as not measured"
     )
     return frame, roles, ReaderNotes(remarks=(remark,), numbers=tuple((row + first_row).tolist()))
 
