@@ -17,14 +17,19 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
 from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import sweep_partials
-from abag.core.messages import bar, counted, detail, note, reporting, say
+from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.embed_options import EmbedOptions
 from abag.embed.families.registry import known_alias
 from abag.embed.job import KindJob, Rank, check_layers, identify_for, rank_here
 from abag.embed.ranks import count_devices, launch
 from abag.embed.sequences.chains import KINDS, PLURAL, Kind
-from abag.embed.sequences.changes import SkippedRows, count_changes, describe_counts
+from abag.embed.sequences.changes import (
+    SkippedRows,
+    count_changes,
+    describe_counts,
+    describe_rows,
+)
 from abag.embed.sequences.pairs import SequenceTable, read_pair_chunks
 from abag.embed.sequences.partitions import Partitions
 from abag.embed.sequences.tables import TableLike
@@ -328,7 +333,8 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
 
         plan = plan_device(device, options.precision)
         place = f"running on {plan.reason}, {plan.precision}"
-    detail(f"{reading.all_sources}: {counted(reading.counts['rows'], 'row')}; {place}")
+    rows = describe_rows(reading.counts["rows"], reading.counts["skipped_rows"])
+    detail(f"{reading.all_sources}: {rows}; {place}")
     if options.no_antigen:
         detail(f"{reading.all_sources}: antibodies alone (--no-antigen)")
     forms = Counter[str]()

@@ -19,6 +19,7 @@ from abag.core.messages import align, counted, reporting
 from abag.embed.families.registry import ALIASES, FAMILIES
 from abag.embed.packing import Layout
 from abag.embed.sequences.chains import KINDS
+from abag.embed.sequences.changes import describe_rows
 from abag.embed.sequences.columns import MissingColumn, quote_names
 from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.sequences.tables import TableLike
@@ -64,6 +65,9 @@ class Plan(TypedDict):
 
     table: str
     rows: int
+    """Rows with valid sequences."""
+    read: str
+    """How many rows were read, and if not all are used, where the others are."""
     antibodies: dict[str, Any]
     """The unique sequences, and what encoding them takes: ``encoder``, ``unique``, ``tokens``,
     ``longest`` and ``mean_length`` (residues of all chains), ``window`` (most residues of a chain
@@ -132,6 +136,9 @@ def plan(
     antigens = dict(NO_ANTIGENS)
     if not chosen.no_antigen:
         antigens = _plan_sequences(read.antigens, chosen.antigen_encoder)
+    rows_text = describe_rows(len(read.frame), len(read.skipped))
+    if pairs is not None:
+        rows_text = pairs.rows_text
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
     work = _work(read, rows, chosen)
     gpus = GPUS if chosen.all_gpus else SHOWN_GPUS
@@ -139,7 +146,7 @@ def plan(
     name, machine = estimate_here(work)
     machines[name] = machine
     return {
-        "table": read.source, "rows": len(read.frame), "antibodies": antibodies,
+        "table": read.source, "rows": len(read.frame), "read": rows_text, "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
         "columns": describe_columns(read, what, chosen), "beside": beside, "sense": sense,
         "problems": problems, "refused": refused,
@@ -268,8 +275,7 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     alone = not found["antigens"]["unique"]
     if alone:
         sequences.pop("antigens")
-    rows = counted(found["rows"], "row")
-    lines = [f"{found['table']}: {rows}", found["columns"], *found["notes"]]
+    lines = [f"{found['table']}: {found['read']}", found["columns"], *found["notes"]]
     if alone:
         lines.append("antibodies alone (--no-antigen)")
     lines += _sequence_table(sequences)

@@ -117,14 +117,46 @@ def test_pairs_are_counted_as_fit_counts_them():
 
 
 @pytest.mark.parametrize(("value", "top", "says"), [
-    (6.0, 10, "20 of 60 exact labels equal 6, a floor: .*see --floor"),
-    (7.0, 10, "21 of 60 exact labels equal 7, neither the lowest nor the highest"),
-    (10.0, 9, "20 of 60 exact labels equal 10, a ceiling: .* in a column censored"),
+    (6.0, 10, "20 of 60 exact labels equal 6.00 pKd, a floor: .*see --floor"),
+    (7.0, 10, "21 of 60 exact labels equal 7.00 pKd, neither the lowest nor the highest"),
+    (10.0, 9, "20 of 60 exact labels equal 10.00 pKd, a ceiling: .* in a column censored"),
     (13.0, 20, "labels are outside the usual range of pKd"),
 ])  # fmt: skip
 def test_implausible_labels_are_listed_as_problems(value, top, says):
     pkd = np.r_[np.full(20, value), np.linspace(6.1, top, 40)]
     assert any(re.search(says, line) for line in plan(table().assign(pkd=pkd))["problems"])
+
+
+def test_a_repeated_label_is_shown_with_its_unit_and_as_it_is_written():
+    kd = [*["999999"] * 20, *np.geomspace(1, 900, 40).astype(str)]
+    frame = table().drop(columns="pkd").assign(**{"KD (nM)": kd})
+    said = "20 of 60 exact labels equal 3.00 pKd (999999 in column 'KD (nM)'), a floor"
+    assert any(said in line for line in plan(frame)["problems"])
+    frame = table().drop(columns="pkd").assign(MFI=[*[999_999] * 20, *np.linspace(1e5, 9e5, 40)])
+    assert any("labels equal 999,999 MFI, a ceil" in line for line in plan(frame)["problems"])
+    equal = plan(frame.assign(MFI=999_999.0), label="value", better="higher")
+    assert "all 60 training labels are 999,999 MFI" in equal["refused"]
+
+
+LOGARITHMS = "A column of logarithms is usually learned better."
+
+
+@pytest.mark.parametrize("low", [None, 0.0, -1.0, -999.0])
+def test_logarithms_are_proposed_also_if_a_few_labels_have_none(low):
+    values = np.geomspace(1, 1e6, 60)
+    if low is not None:
+        values[:3] = low
+    problems = plan(table().drop(columns="pkd").assign(MFI=values))["problems"]
+    (line,) = [line for line in problems if LOGARITHMS in line]
+    assert line.startswith("The largest label, 1,000,000 MFI, is ")
+    assert ("3 labels of 0 or less have none" in line) == (low is not None)
+
+
+@pytest.mark.parametrize("draw", ["normal", "standard_cauchy"])
+def test_logarithms_are_not_proposed_for_differences(draw):
+    values = getattr(np.random.default_rng(0), draw)(60)
+    problems = plan(table().drop(columns="pkd").assign(ddG=values))["problems"]
+    assert not any(LOGARITHMS in line for line in problems)
 
 
 def test_assays_that_disagree_on_an_antigen_are_listed_as_a_problem():

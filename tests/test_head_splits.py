@@ -312,9 +312,42 @@ def test_an_empty_part_is_refused():
         splits_of(one_antigen, split="antigen")
     with pytest.raises(SplitError, match="--split both: the pairs form 1 group;"):
         splits_of(read_labels(measured(families=1)), split="both")
-    two = read_labels(measured().assign(part=["train", "test"] * 80))
-    with pytest.raises(SplitError, match=r"the validation part of 126 pairs in .* is empty"):
-        splits_of(two, split="column=part")
+    for words, empty in ((["train", "dev"], "test"), (["dev", "test"], "train")):
+        two = read_labels(measured().assign(part=words * 80))
+        with pytest.raises(SplitError, match=rf"the {empty} part of 126 pairs in .* is empty"):
+            splits_of(two, split="column=part")
+
+
+@pytest.mark.parametrize("where", ["column", "file"])
+@pytest.mark.parametrize("kind", ["random", "antibody", "antigen"])
+def test_a_split_without_validation_takes_it_from_train_as_new_as_the_test_part(
+    kind, where, said, tmp_path
+):
+    frame = measured(rows=400, families=30, antigens=5 if kind == "antibody" else 25)
+    pairs = read_labels(frame)
+    (whole,) = splits_of(pairs, split=kind)
+    frame = frame.iloc[pairs.row].assign(part=np.where(whole.part == TEST, "test", "train"))
+    named = read_labels(frame)
+    how = "column=part"
+    if where == "file":
+        whole_frame = split_frame(pairs, [whole]).drop(columns="group")
+        whole_frame["split"] = np.where(whole.part == TEST, "test", "train")
+        whole_frame.to_csv(tmp_path / "s.csv", index=False)
+        how = f"file={tmp_path / 's.csv'}"
+    (split,) = splits_of(named, split=how)
+    (again,) = splits_of(named, split=how)
+    assert split.part.tolist() == again.part.tolist()
+    tested = frame["part"].to_numpy()[named.row] == "test"
+    assert ((split.part == TEST) == tested).all()
+    taken = int((split.part == VALIDATION).sum())
+    train = int((~tested).sum())
+    assert 0.03 * train < taken < 0.2 * train
+    if kind != "random":
+        group = groups_of(named, split=kind).of_method(kind)
+        assert not {*group[split.part == VALIDATION]} & {*group[split.part == TRAIN]}
+    how_held_out = "single pairs" if kind == "random" else f"{kind} clusters, as the test part is"
+    told = f"no validation part; {taken} of {train} train pairs are taken for it ({how_held_out})"
+    assert said[-1].endswith(told)
 
 
 @cache

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import add_vectors, draw_pairs
+from hypothesis import given
+from hypothesis import strategies as st
 from invoke import run
 from reading import read_labels
 
@@ -230,6 +232,46 @@ def test_a_score_of_another_tool_is_no_column_of_rank():
     frame = draw_pairs(6, 2).rename(columns={"pKd": "score"})
     pairs = read_labels(frame, label="pkd")
     assert pairs.reading.column == "score"
+
+
+# ---- numbers as they are typeset -----------------------------------------------------------------
+
+
+@given(
+    st.floats(1e-3, 1e5).map(lambda value: float(f"{value:.4g}")),
+    st.sampled_from(["", *">~"]),
+    st.sampled_from([*"\u00a0\u2009\u202f"]),
+)
+def test_numbers_with_typeset_signs_and_spaces_are_the_plain_ones(value, relation, space):
+    frame = pd.DataFrame({"heavy": ["EVQ", "EVK", "EVR"], "antigen": "MKT"})
+    plain = [f"{value:f}", f"{value:.3e}", "12345"]
+    typeset = [
+        f"{space}{value:,.6f}".replace(",", space),
+        f"{value:.3e}\u200b{space}".replace("-", "\u2212"),
+        f"\ufeff12{space}345",
+    ]
+    read = [
+        read_labels(frame.assign(**{"KD (nM)": [relation + cell for cell in cells]}))
+        for cells in (plain, typeset)
+    ]
+    np.testing.assert_array_equal(read[0].pkd, read[1].pkd)
+    np.testing.assert_array_equal(read[0].censored, read[1].censored)
+
+
+def test_typeset_minus_signs_are_read_in_labels_matrices_and_features(tmp_path):
+    cells = ["\u22127.5", "\u20138.25", "-9.125"]
+    frame = pd.DataFrame({"heavy": ["EVQ", "EVK", "EVR"], "antigen": "MKT", "dG (kcal/mol)": cells})
+    assert (read_labels(frame).pkd > 5).all()
+    pairs = read_labels(frame.assign(pH=cells), features=("pH",))
+    assert sorted(pairs.cells.numbers_RF[:, 0]) == [-9.125, -8.25, -7.5]
+    matrix = pd.DataFrame({"heavy": frame["heavy"], "MKT": cells, "MKV": ["1.2e\u22121", "3", ""]})
+    assert len(read_labels(matrix, matrix=True, label="value", better="lower")) == 5
+
+
+def test_a_space_that_is_no_separator_of_thousands_is_shown_in_the_error():
+    frame = pd.DataFrame({"heavy": ["EVQ", "EVK"], "antigen": "MKT", "KD (nM)": ["12\xa05", "5"]})
+    with pytest.raises(LabelError, match=r"row 1, column 'KD \(nM\)': '12\\xa05' is not a valid"):
+        read_labels(frame)
 
 
 # ---- pairs that do not bind ----------------------------------------------------------------------

@@ -63,6 +63,30 @@ def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(
             assert "'7,5' is not a valid label" in rows[3]
 
 
+def test_rows_are_counted_as_read_skipped_and_used(tmp_path):
+    frame = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, "KD (nM)": (10 ** (9 - PKD)).round(4)})
+    frame = frame.astype({"KD (nM)": str})
+    frame.loc[1, "heavy"] = "EVQ*"
+    frame.loc[4, "KD (nM)"] = "n.d."
+    frame.loc[5, "KD (nM)"] = ""
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    skip = ("--bad-rows", "skip")
+    store = ("--store", tmp_path / "store")
+    planned = run("plan", tmp_path / "t.csv", *skip)
+    assert planned.stdout.startswith("t.csv: 12 rows read, 3 skipped, 9 used\n")
+    options = ("--antibody-encoder", "composition", "--antigen-encoder", "composition")
+    embedded = run("embed", tmp_path / "t.csv", *store, *options, *skip)
+    assert "t.csv: 12 rows read, 1 skipped, 11 used; running on" in embedded.stderr
+    labelled = []
+    abag.dataset(tmp_path / "store", tmp_path / "t.csv", bad_rows="skip", say=labelled.append)
+    said = "t.csv: 9 pairs (12 rows read, 3 skipped, 9 used"
+    assert any(line.startswith(said) for line in labelled)
+    typed = frame.drop(index=[1, 5]).assign(affinity_type=["ic50"] * 6 + ["kd"] * 4)
+    read = abag.plan(typed, affinity_type="ic50", bad_rows="skip")["read"]
+    assert read == "10 rows read, 1 skipped, 4 of other affinity types, 5 used"
+    assert abag.plan(frame.drop(index=[1, 4, 5]))["read"] == "9 rows"
+
+
 def test_more_than_twenty_bad_rows_are_counted():
     table = pd.DataFrame({"heavy": ["E*"] * 25 + HEAVIES, "antigen": AG})
     with pytest.raises(AbagError) as caught:

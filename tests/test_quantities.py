@@ -7,6 +7,8 @@ import invoke
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reading import read_labels, read_sequences
 from sklearn.metrics import mean_squared_error
 from trastuzumab import HEAVY, LIGHT
@@ -291,6 +293,51 @@ def test_numbers_of_an_unknown_name_are_proposed():
         labelled("DMS", VALUES)
     with pytest.raises(ColumnError, match=r"'fitness' may be one: .*\(value --better higher"):
         labelled("fitness", VALUES)
+
+
+LIKELY = (
+    "peptide_activity", "mean_enrichment", "binding_score", "log10 fitness", "KDapp2", "ka_variant",
+    "exp_avg_fit", "DMS", "affinity_round2", "heavy_chain_kd", "SPR signal",
+)  # fmt: skip
+
+
+@given(st.sampled_from(LIKELY), st.randoms(use_true_random=False))
+def test_columns_that_count_or_number_rows_are_proposed_behind_all_others(likely, random):
+    rows = [*range(8)]
+    others = {
+        "pmid": [35589842] * 7 + [35589843], "mutclass": [1, 2, 3, 4, 3, 2, 1, 2], "chip_id": rows,
+        "InputExp_Count": [12, 87, 12, 55, 3, 9, 100, 4], "published": [*range(2001, 2009)],
+        "position": [5, 7, 9, 11, 12, 30, 2, 8], "n_mutations": [1, 1, 2, 2, 3, 3, 4, 4],
+        "pH": [7.4, 6.0, 7.4, 6.0, 5.5, 7.4, 6, 6], "plddt": np.linspace(80, 95.5, 8),
+    }  # fmt: skip
+    names = [likely, *others]
+    random.shuffle(names)
+    frame = pd.DataFrame({"heavy": [*"ACDEFGHI"], "antigen": [*"KLMNPQRS"]})
+    for name in names:
+        frame[name] = others.get(name, [0.0, 0.5, 1.5, 1.25, 3, 0.75, 2, 9.5])
+    with pytest.raises(ColumnError) as caught:
+        read_labels(frame, label="value", better="higher")
+    listed = re.findall("'([^']+)'", str(caught.value).partition(" may be ")[0])
+    assert listed[0] == likely
+    assert {*listed} == {*names}
+    assert f"label={likely}" in str(caught.value).replace("'", "")
+
+
+def test_all_columns_of_numbers_are_listed_with_a_mean_before_what_it_summarises():
+    frame = table("exp1_fit", VALUES).assign(count=range(6), exp_avg_fit=VALUES, other=VALUES)
+    said = abag.plan(frame)["refused"]
+    assert "--column label=exp_avg_fit --label value --better higher, or lower; columns of" in said
+    assert "likely labels first: 'exp_avg_fit', 'exp1_fit', 'other', 'count'." in said
+
+
+def test_measurements_beside_a_quantity_of_known_direction_are_proposed_too():
+    frame = table("expression", VALUES).assign(pmid=range(6), binding_activity=VALUES)
+    said = "'binding_activity', 'expression' may be.* label=binding_activity --label value --better"
+    with pytest.raises(ColumnError, match=said):
+        read_labels(frame)
+    frame = table("score", VALUES).assign(pmid=range(6), binding_activity=VALUES)
+    with pytest.raises(ColumnError, match="Other columns of numbers: 'binding_activity'"):
+        read_labels(frame)
 
 
 @pytest.mark.parametrize(("better", "worst"), [("higher", 1.0), ("lower", 9.0)])

@@ -215,6 +215,20 @@ def _place(row: int, cell: BadCell) -> str:
     return f"{row} of {cell.file}" if cell.file else str(row)
 
 
+def describe_rows(used: int, skipped: int, others: Mapping[str, int] | None = None) -> str:
+    """Say how many rows were read, and if not all of them are used, where the others are.
+
+    `others` are counts of rows that are neither used nor skipped, by words for them.
+    """
+    beside = {"skipped": skipped, **(others or {})}
+    read = used + sum(beside.values())
+    if read == used:
+        return counted(used, "row")
+    parts = [f"{counted(read, 'row')} read"]
+    parts += [f"{n:,} {words}" for words, n in beside.items() if n]
+    return ", ".join([*parts, f"{used:,} used"])
+
+
 def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     """Name the counts of what was changed or found; arguments as in `SequencePart`."""
     words: Counter[str] = Counter()

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.messages import counted
+from abag.core.numbers import plain_number
 from abag.embed.sequences.airr import ReaderNotes
 from abag.embed.sequences.chains import MISSING_TEXT
 from abag.embed.sequences.columns import find_columns, quote_some
@@ -21,7 +22,7 @@ ANTIGEN_COLUMN = "antigen"
 LABEL_COLUMN = "label"
 _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutations")
 """Roles of columns that say which antibody a row has."""
-_NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+−]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
 """A label or bound."""
 
 
@@ -90,10 +91,10 @@ def read_matrix(
     if len(others) == 1 and not named:
         roles["antibody"] = others[0]
     empty = labels.size - len(row)
+    size = f"{counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')}"
     remark = (
-        f"matrix of {counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')} "
-        f"({quote_some(antigens)}): {counted(len(row), 'label')}, {counted(empty, 'empty cell')} "
-        "left out as not measured"
+        f"matrix of {size}, read from the headers ({quote_some(antigens)}): "
+        f"{counted(len(row), 'label')}, {counted(empty, 'empty cell')} left out as not measured"
     )
     return frame, roles, ReaderNotes(remarks=(remark,), numbers=tuple((row + first_row).tolist()))
 
@@ -101,5 +102,5 @@ def read_matrix(
 def _holds_labels(cells: pd.Series) -> bool:
     """Tell whether at least half of the cells that are filled are numbers or bounds."""
     filled = cells.dropna()
-    is_number = filled.map(lambda text: bool(_NUMBER.fullmatch(text)))
+    is_number = filled.map(lambda text: bool(_NUMBER.fullmatch(plain_number(text))))
     return 0 < len(filled) <= 2 * int(is_number.sum())

@@ -35,6 +35,7 @@ from abag.embed.sequences.columns import (
 from abag.embed.sequences.contents import SHORT, holds_sequences, is_sequence
 from abag.embed.sequences.domain_types import chain_types
 from abag.embed.sequences.domains import find_domains
+from abag.embed.sequences.matrix import ANTIGEN_COLUMN
 from abag.embed.sequences.mutations import (
     BadMutation,
     ChainId,
@@ -162,8 +163,9 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         for side in sides:
             columns |= _name_columns(table, names, options, side, {*columns.values()})
         for role, name in columns.items():
-            line = f"column {name!r} holds names of {_PLURAL[role]}, looked up in {names.source}"
-            remarks.append(line)
+            is_header = options.matrix and name == ANTIGEN_COLUMN
+            holder = "the headers of the matrix hold" if is_header else f"column {name!r} holds"
+            remarks.append(f"{holder} names of {_PLURAL[role]}, looked up in {names.source}")
         if not (columns or _are_names(options, names)):
             for side in sides:
                 if not _has_sequences(table, side):

@@ -1,6 +1,7 @@
 """Cells of a table as numbers, bounds or words: what a laboratory writes where a value belongs.
 
-Nothing is guessed: what is neither a number nor text of one is NaN. R rows.
+Nothing is guessed: what is neither a number nor text of one is NaN; signs and spaces of typesetting
+are those of `plain_number`. R rows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
 from abag.core.errors import LabelError
+from abag.core.numbers import plain_number
 from abag.embed.sequences.chains import MISSING_TEXT
 from abag.embed.sequences.delimited import cell_text
 
@@ -103,6 +105,7 @@ def read_numbers(cells: pd.Series) -> Floats:
     if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
         cells = cells.astype(object)
         cells = cells.where(cells.map(is_number).astype(bool))
+        cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
     return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
 
 
@@ -119,8 +122,11 @@ def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
     values = cells.tolist()
     sides = np.zeros(len(values), np.int8)
     for i, value in enumerate(values):
-        if isinstance(value, str) and (match := _BOUND.match(value)):
-            values[i] = value[match.end() :]
+        if not isinstance(value, str):
+            continue
+        text = plain_number(value)
+        if match := _BOUND.match(text):
+            values[i] = text[match.end() :]
             sides[i] = SIDES[match[1]]
     return read_numbers(pd.Series(values, dtype=object)), sides
 

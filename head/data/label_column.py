@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abag.core.errors import ColumnError
-from abag.embed.sequences.columns import MissingColumn, quote_names, with_found
+from abag.embed.sequences.columns import MissingColumn, quote_names, quote_some, with_found
 from abag.head.data.cells import read_bounds
-from abag.head.data.headers import Header, is_of_alphaseq, read_header
+from abag.head.data.headers import Header, is_of_alphaseq, plain_text, read_header
 from abag.head.data.label_options import Label, LabelOptions
 from abag.head.data.quantity import Quantity, read_value_header
 from abag.head.data.written_columns import written_by
@@ -28,6 +28,40 @@ if TYPE_CHECKING:
 _UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
 """Columns of the index that pandas writes."""
 _MOST_PROPOSED = 4
+_CAMEL = re.compile("(?<=[a-z])(?=[A-Z][a-z]|[A-Z]{2})")
+_BINDING = re.compile(
+    "affin|activit|fitness|enrich|bind|bound|avidity|score|potenc|inhibit|neutrali|pkd|ic50|ec50"
+)
+_BINDING_WORDS = frozenset("kd ka ki dg ddg fit".split())
+_MEASURED = re.compile("express|signal|respon|titer|titre|yield|stabil|intens|measure|elisa|logfc")
+_MEASURED_WORDS = frozenset(
+    "exp expt experiment experimental tm mfi od od450 spr bli facs value label y".split()
+)
+"""What columns of measurements are called, first those of binding."""
+_COMPUTED = re.compile(
+    "plddt|iptm|ptm|pae|rosetta|dock|perplex|likelihood|loglik|confid|probab|quality|humanness|"
+    "evalue|bitscore|predict|gravy|hydrophob"
+)
+"""What columns are called that were computed from sequences and structures."""
+_OF_ROWS = re.compile(
+    "(?:.*(?:count|counts|number|index|length|position|pmid|year)|.*[a-z]{3}id|id|ids|idx|no|num|nr|"
+    "n|reads?|umis?|dates?|pubmed|doi|pos|positions|len|rank|distance|dist|hamming|levenshtein|"
+    "identity|similarity)[0-9]*"
+)
+_BESIDE = re.compile(
+    "(?:.*class|.*cluster|days?|months?|patent|resi|residue|site|start|end|size|mut|muts|mutations?|"
+    "nmut|subs|category|classes|clone|clonotype|group|family|fold|split|set|round|cycle|batch|plate|"
+    "well|row|col|column|line|replicates?|reps?|order|seed|tax|taxon|chain|resolution|age|donor|"
+    "sample|subject|patient|version|flag|ph|temp|temperature|mw|mass|weight|charge|pi|conc|"
+    "concentration|dose|lane|bin|code|accession|freq|frequency)[0-9]*"
+)
+"""Words of columns that number or count rows, and of those that describe them where no word of a
+measurement is beside, as in ``fitness_round2``."""
+_SUMMARIES = frozenset(
+    "avg average mean median geomean gmean combined consensus overall final all".split()
+)
+"""Words that set one column above those that it summarises."""
+_YEARS = (1900, 2100)
 
 
 class UnclearLabel(MissingColumn):
@@ -54,7 +88,7 @@ def has_numbers(table: Table) -> bool:
 
 
 def _number_columns(table: Table) -> list[str]:
-    """List the free columns of numbers that no command has written.
+    """List the free columns of numbers that no command has written, likely labels first.
 
     Constants, such as the pH of an assay, are left out if there are others.
     """
@@ -66,7 +100,47 @@ def _number_columns(table: Table) -> list[str]:
         if holds_numbers(table, name):  # last: it reads all cells
             numbers.append(name)
     varied = [name for name in numbers if table.frame[name].nunique() > 1]
-    return varied or numbers
+    return _likely_first(table, varied or numbers)
+
+
+def _likely_first(table: Table, names: Iterable[str]) -> list[str]:
+    """Order columns of numbers by how probably each is the label, by its name and its cells.
+
+    Names of measurements come first, those of binding before others; rates and differences, and
+    then what numbers, counts or describes rows, come last.
+    """
+    return sorted(names, key=lambda name: _improbability(table, name))
+
+
+def _improbability(table: Table, name: str) -> tuple[bool | int, ...]:
+    words = re.findall("[a-z]+[0-9]*", plain_text(_CAMEL.sub(" ", name))[0])
+    joined = "".join(words)
+    bare = {word.rstrip("0123456789") for word in words} | {*words}
+    if _BINDING.search(joined) or not _BINDING_WORDS.isdisjoint(bare):
+        kind = 0
+    elif _MEASURED.search(joined) or not _MEASURED_WORDS.isdisjoint(bare):
+        kind = 1
+    else:
+        kind = 2
+    is_described = any(map(_OF_ROWS.fullmatch, words)) or bool(_COMPUTED.search(joined))
+    numbers, _ = read_bounds(table.frame[name])
+    distinct = np.unique(numbers[np.isfinite(numbers)])
+    is_whole = bool((distinct % 1 == 0).all())
+    is_other = is_described or len(distinct) < 3 or read_header(name).predicted
+    if kind == 2 and len(distinct):
+        is_year = is_whole and _YEARS[0] <= distinct[0] and distinct[-1] <= _YEARS[1]
+        is_running = is_whole and len(distinct) == len(numbers) == np.ptp(distinct) + 1
+        is_beside = any(map(_BESIDE.fullmatch, words))
+        is_other = is_other or is_year or is_running or is_beside
+    is_summary = not _SUMMARIES.isdisjoint(words)
+    few = 10 * len(distinct) < len(numbers)
+    return (is_other, bool(read_header(name).not_label), kind, is_whole, not is_summary, few)
+
+
+def _is_probable(table: Table, name: str) -> bool:
+    """Tell whether a column of numbers is named like a measurement, and holds more than classes."""
+    is_other, _, kind, *_ = _improbability(table, name)
+    return read_value_header(name).better is not None or (not is_other and kind < 2)
 
 
 def is_named_affinity(name: str) -> bool:
@@ -79,24 +153,26 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     """Raise an error that lists the columns that may be another quantity than an affinity."""
     numbers = _number_columns(table)
     asked = options.label == "value"
-    candidates = [name for name in numbers if asked or read_value_header(name).better]
+    candidates = numbers
+    if not asked and any(read_value_header(name).better for name in numbers):
+        candidates = [name for name in numbers if _is_probable(table, name)]
+    elif not asked:
+        candidates = []
     if not candidates and asked:
         problem = f"{table.source}: no column of numbers for the label"
         advice = "Name it with --column label=NAME."
         raise MissingColumn(with_found(problem, table.names, advice))
     if not candidates:
         return
-    listed = candidates[:_MOST_PROPOSED]
-    unlisted = len(candidates) - len(listed)
-    more = f" and {unlisted} more" if unlisted else ""
-    advice = f"Use --column {shlex.quote(f'label={listed[0]}')}"
-    if asked and not options.better:
+    first = candidates[0]
+    advice = f"Use --column {shlex.quote(f'label={first}')}"
+    if not options.better and (asked or not read_value_header(first).better):
         advice += " --label value --better higher, or lower"
-    empty = int(table.frame[listed[0]].isna().sum())
+    empty = int(table.frame[first].isna().sum())
     skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
     msg = (
         f"{table.source}: no column for {'the label' if asked else 'pkd'}, but "
-        f"{quote_names(listed)}{more} may be another quantity; expected one to be chosen. "
+        f"{quote_some(candidates)} may be another quantity; expected one to be chosen. "
         f"{advice}.{skip}"
     )
     raise UnclearLabel(msg)
@@ -104,15 +180,21 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
 
 def _advise_value(table: Table) -> str:
     """Say how a column of numbers is read whose name says nothing; empty without one."""
-    numbers = _number_columns(table)  # rates and differences come last
-    numbers.sort(key=lambda name: bool(read_header(name).not_label))
+    numbers = _number_columns(table)
     if not numbers:
         return ""
     named = shlex.quote(f"label={numbers[0]}")
     return (
         f", or a quantity that is no affinity with --column {named} --label value --better higher, "
-        "or lower"
+        f"or lower{_list_candidates(numbers)}"
     )
+
+
+def _list_candidates(numbers: Sequence[str]) -> str:
+    """List columns of numbers for the end of an advice that names the first; or nothing."""
+    if len(numbers) < 2:
+        return ""
+    return f"; columns of numbers, likely labels first: {quote_some(numbers)}"
 
 
 def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> str:
@@ -142,7 +224,9 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
             return numbers[0]  # a quantity that is no affinity
     if hints:
         quantities = _propose_quantities(table) if takes_value else []
-        msg = f"{table.source}: no column for pkd, but {' '.join([*quantities, *hints, *written])}"
+        others = _list_others(table, headers) if takes_value and not written else []
+        lines = [*quantities, *hints, *others, *written]
+        msg = f"{table.source}: no column for pkd, but {' '.join(lines)}"
         raise UnclearLabel(msg)
     if written:
         msg = (
@@ -214,12 +298,31 @@ def _describe_written(table: Table) -> list[str]:
 
 def _propose_all(table: Table, headers: Mapping[str, Header]) -> list[str]:
     """Say how columns are read that may be the label; if some state a unit, only these."""
-    is_stated = any(header.units and not header.unit_alone for header in headers.values())
-    proposed = []
+    is_stated = _is_unit_stated(headers)
+    names = []
     for name, header in headers.items():
-        if header.units or is_of_alphaseq(name) or not is_stated:
-            proposed += _propose(table, name)
+        if (header.units or is_of_alphaseq(name) or not is_stated) and _propose(table, name):
+            names.append(name)
+    proposed = []
+    for name in _likely_first(table, names):
+        proposed += _propose(table, name)
     return proposed
+
+
+def _is_unit_stated(headers: Mapping[str, Header]) -> bool:
+    return any(header.units and not header.unit_alone for header in headers.values())
+
+
+def _list_others(table: Table, headers: Mapping[str, Header]) -> list[str]:
+    """Name other columns that may be the label, if no column states a unit."""
+    if _is_unit_stated(headers):
+        return []
+    others = []
+    for name in _number_columns(table):
+        is_proposed = _propose(table, name) or read_value_header(name).better
+        if not is_proposed and _is_probable(table, name):
+            others.append(name)
+    return [f"Other columns of numbers: {quote_some(others)}."] if others else []
 
 
 def _free_columns(table: Table) -> list[str]:
@@ -260,12 +363,10 @@ def _propose_quantities(table: Table) -> list[str]:
 
 def propose_numbers(table: Table) -> list[str]:
     """Propose the columns of numbers of a table that a command has written."""
+    free = [name for name in _free_columns(table) if not read_header(name).not_label]
+    numbers = [name for name in free if holds_numbers(table, name)]
     proposed: list[str] = []
-    for name in _free_columns(table):
-        if len(proposed) == _MOST_PROPOSED:
-            break
-        if read_header(name).not_label or not holds_numbers(table, name):
-            continue
+    for name in _likely_first(table, numbers)[:_MOST_PROPOSED]:
         choice = f"--column {shlex.quote(f'pkd={name}')} --label UNIT"
         proposed.append(
             f"{name!r} may be one: use {choice} (value --better higher: if it is no affinity)."

@@ -18,7 +18,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import LabelError
 from abag.core.messages import counted, quoted, say
 from abag.embed.sequences.chains import NO_ANTIGEN
-from abag.embed.sequences.changes import BadCell, SkippedRows
+from abag.embed.sequences.changes import BadCell, SkippedRows, describe_rows
 from abag.embed.sequences.columns import quote_names
 from abag.embed.sequences.pairs import read_pairs
 from abag.head.data.affinities import BOUND_OF_A_NON_BINDER, read_affinities
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from abag.embed.sequences.tables import TableLike
     from abag.head.data.affinities import Affinities
 
+COUNTED_ROWS = ("rows", "other_affinity_type_rows", "skipped_labels")
+"""Counts of `LabelledPairs` that `LabelledPairs.rows_text` tells."""
 FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
 LISTED_TYPES = 8
@@ -128,6 +130,18 @@ class LabelledPairs:
             return None
         names = read_texts(self.table.frame[column].iloc[self.row])
         return pd.factorize(names.where(names != ""), sort=True)[0].astype(np.int64)
+
+    @property
+    def used_rows(self) -> int:
+        """How many rows have sequences and a label that are used."""
+        other_types = self.counts["other_affinity_type_rows"]
+        return self.counts["rows"] - other_types - self.counts["skipped_labels"]
+
+    @property
+    def rows_text(self) -> str:
+        """Say how many rows were read, and if not all are used, where the others are."""
+        others = {"of other affinity types": self.counts["other_affinity_type_rows"]}
+        return describe_rows(self.used_rows, len(self.table.skipped), others)
 
     def index(self, kind: Kind) -> Ints:
         """Return the index of each pair's antibody or antigen, shape (P,)."""
@@ -441,9 +455,9 @@ def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[
 def report_counts(pairs: LabelledPairs) -> None:
     """Say what was read of the table and of its labels, and what was left out."""
     pairs.table.report_notes()
-    counts = []
+    counts = [pairs.rows_text]
     for name, n in pairs.counts.items():
-        if n and name != "skipped_labels":  # the notes have them
+        if n and name not in COUNTED_ROWS:
             noun = name.replace("_", " ").removesuffix("s")
             counts.append(counted(n, noun))
     say(pairs.reading.line)
@@ -460,8 +474,9 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
         )
         raise NothingToLearn(msg)
     if np.ptp(labels) == 0:
+        shown = f"{pairs.quantity.show(float(labels[0]))} {pairs.quantity}"
         msg = (
-            f"{pairs.table.source}: all {len(labels)} training labels are {labels[0]:g}; "
+            f"{pairs.table.source}: all {len(labels)} training labels are {shown}; "
             "expected different values. Check --label, --column pkd=NAME and the split."
         )
         raise NothingToLearn(msg)

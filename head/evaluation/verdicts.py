@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Floats, Ints
+from abag.core.messages import counted
 from abag.head.data.labels import FLOOR_SHARE
 from abag.head.data.units import USUAL_PKD, outside
 from abag.head.regimes.leaks import total_leaks
@@ -17,6 +18,7 @@ from abag.head.regimes.splits import TEST
 if TYPE_CHECKING:
     from abag.head.data.label_reading import LabelReading
     from abag.head.data.labels import LabelledPairs
+    from abag.head.data.quantity import Quantity
     from abag.head.regimes.regime_folds import MeasuredRegime
 
 
@@ -96,10 +98,10 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     exact = pairs.censored == 0
     pkd = pairs.pkd[exact]
     quantity = pairs.quantity
-    lines = _repeated_label(pkd, summary["commonest"], quantity.sign)
+    lines = _repeated_label(pkd, summary["commonest"], pairs)
     lines += _implausible_labels(summary, pairs.reading)
     if not quantity.affinity:
-        lines += _wide_scale(pkd)
+        lines += _wide_scale(pkd, quantity)
     groups = {"antigen": pairs.antigen}
     if pairs.assay is not None:
         groups["assay"] = pairs.assay
@@ -119,32 +121,62 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     return lines
 
 
-def _wide_scale(value: Floats) -> list[str]:
-    """Say if the labels should be logarithms: some are far larger than most."""
-    if not len(value) or value.min() <= 0:
+def _wide_scale(value: Floats, quantity: Quantity) -> list[str]:
+    """Say if the labels should be logarithms: some are far larger than most.
+
+    Values of 0 or less are no reason to stay silent, unless many are: those are differences.
+    """
+    size = np.abs(value[value != 0])
+    negative = value[value < 0]
+    if not len(size) or (len(negative) > len(value) / 10 and -10 * value.min() > value.max()):
         return []
-    median = float(np.median(value))
-    if value.max() < WIDE * median or value.max() < WIDE**1.5 * value.min():
+    median = float(np.median(size))
+    without_logarithm = int((value <= 0).sum())
+    is_near_zero = without_logarithm or value.max() >= WIDE**1.5 * value.min()
+    if value.max() < WIDE * median or not is_near_zero:
         return []
-    return [
-        f"The largest label, {value.max():.3g}, is {value.max() / median:,.0f} times the median: "
-        "errors on a few large ones decide. A column of logarithms is usually learned better."
-    ]
+    line = (
+        f"The largest label, {quantity.show(float(value.max()))} {quantity}, is "
+        f"{value.max() / median:,.0f} times the median: errors on a few large ones decide. A "
+        "column of logarithms is usually learned better."
+    )
+    if without_logarithm:
+        none = "has none" if without_logarithm == 1 else "have none"
+        line += (
+            f" {counted(without_logarithm, 'label')} of 0 or less {none}: write the limit of "
+            "detection there, such as <0.1."
+        )
+    return [line]
 
 
-def _repeated_label(pkd: Floats, commonest: list[float | int] | None, sign: int = 1) -> list[str]:
+def _repeated_label(
+    pkd: Floats, commonest: list[float | int] | None, pairs: LabelledPairs
+) -> list[str]:
     if commonest is None or commonest[1] <= max(1, FLOOR_SHARE * len(pkd)):
         return []
     value, n = commonest
+    sign = pairs.quantity.sign
+    shown = f"{pairs.quantity.show(value)} {pairs.quantity}{_as_written(pairs, value)}"
     if n == len(pkd):
-        return [f"All exact labels are {value:.3g}: there is nothing to learn."]
-    start = f"{n} of {len(pkd)} exact labels equal {value:.4g}"
+        return [f"All exact labels are {shown}: there is nothing to learn."]
+    start = f"{n} of {len(pkd)} exact labels equal {shown}"
     limit = "telling these rows from the others inflates the scores. If it is a detection limit,"
     if sign * value == (sign * pkd).min():
         return [f"{start}, a floor: {limit} see --floor censor|drop."]
     if sign * value == (sign * pkd).max():
         return [f"{start}, a ceiling: {limit} mark them in a column censored."]
     return [f"{start}, neither the lowest nor the highest: check whether it is a default value."]
+
+
+def _as_written(pairs: LabelledPairs, value: float) -> str:
+    """Return the cell that a label was converted from, in brackets; nothing if it is the label."""
+    is_label = (pairs.censored == 0) & (pairs.pkd == value) & (pairs.measurements == 1)
+    if pairs.unit in ("pkd", "value") or not is_label.any():
+        return ""
+    column = pairs.table.column("pkd")
+    cell = pairs.table.frame[column].iloc[pairs.row[is_label.argmax()]]
+    written = cell.strip() if isinstance(cell, str) else f"{cell:.12g}"
+    return f" ({written} in column {column!r})"
 
 
 def _implausible_labels(summary: dict[str, Any], reading: LabelReading) -> list[str]:

@@ -77,7 +77,9 @@ class PredictSummary(TypedDict):
 
 def describe_prediction(summary: PredictSummary) -> str:
     """Describe what was written."""
-    return f"{counted(summary['rows'], 'row')} in {summary['out']}"
+    skipped = summary["skipped_rows"]
+    rest = f"; {counted(skipped, 'row')} skipped" if skipped else ""
+    return f"{counted(summary['rows'], 'row')} in {summary['out']}{rest}"
 
 
 def predict(

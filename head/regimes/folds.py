@@ -42,6 +42,7 @@ from abag.head.regimes.splits import (
     TEST,
     TRAIN,
     UNUSED,
+    VALIDATION,
     Split,
     describe_named,
     is_tested,
@@ -245,7 +246,8 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
     if has_parts:
         say(f"split: column {column!r}: {describe_named(cells.iloc[pairs.row], values)}")
         part = values.map(PART_NAMES).to_numpy().astype(np.int8)
-        return [Split(name=options.split, part=part, group=groups.pair)]
+        named = Split(name=options.split, part=part, group=groups.pair)
+        return [_with_validation_part(named, groups, f"column {column!r}")]
     # sorted: the folds do not depend on the order of the rows
     group, names = pd.factorize(values, sort=True)
     splits = _hold_out([group.astype(np.int64)], options)
@@ -282,7 +284,43 @@ def _describe_held_out(splits: Sequence[Split], names: pd.Index) -> str:
 
 def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Use the parts of a split file, which has to hold the same pairs."""
-    return read_splits(user_path(options.split_value, "--split file"), groups.pairs)
+    path = user_path(options.split_value, "--split file")
+    splits = read_splits(path, groups.pairs)
+    return [_with_validation_part(split, groups, str(path)) for split in splits]
+
+
+def _with_validation_part(split: Split, groups: PairGroups, where: str) -> Split:
+    """Take a validation part from the training part of a split that names only train and test.
+
+    It is as new to the rest as the test part is to both: of other clusters of antigens, or else of
+    antibodies, or of other groups of the split.
+    """
+    rows = split.rows_per_part()
+    if rows["validation"] or not (rows["train"] and rows["test"]):
+        return split
+    group = split.group
+    held_out = "groups of the split"
+    for kind in ("antigen", "antibody"):
+        if not groups.are_clustered(kind):
+            continue
+        clusters = groups.of_method(kind)
+        if not np.isin(clusters[split.rows(TEST)], clusters[split.rows(TRAIN)]).any():
+            group = clusters
+            held_out = f"{kind} clusters, as the test part is"
+            break
+    seed = [groups.options.effective_split_seed, split.fold]
+    part = with_validation(split.part, group, seed)
+    taken = np.flatnonzero(part == VALIDATION)
+    rest = np.flatnonzero(part == TRAIN)
+    if np.isin(group[taken], group[rest]).any():
+        held_out = "single pairs: its groups are too large"
+    elif group is split.group and len(distinct(group[taken])) == len(taken):
+        held_out = "single pairs"
+    say(
+        f"split: {where}: no validation part; {len(taken):,} of {rows['train']:,} train pairs are "
+        f"taken for it ({held_out})"
+    )
+    return replace(split, part=part)
 
 
 def _hold_out(held: Sequence[Ints], options: SplitOptions) -> list[Split]:
