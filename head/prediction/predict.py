@@ -136,6 +136,7 @@ def predict(
             source = CrossedTables(table, chosen.cross, chosen, added, predictor.reading)
         before = file_stamps(table)
         antibodies, antigens = source.read()
+        predictor.refuse_without_chains(antibodies, source.name)
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
         regimes, why_far = source.count_regimes(scorer)
