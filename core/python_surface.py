@@ -197,8 +197,8 @@ def in_python(text: str, keywords: Keywords) -> str:
         value = (match[2] or "").strip("'")
         name = _keyword(keywords, match[1])
         choices = option.choices if isinstance(option, OptionSchema) else ()
-        key, _, item = value.partition("=")
-        if item and name == "columns":
+        key, equals, item = value.partition("=")
+        if equals and name == "columns":
             return f'{name}={{"{key}": "{item}"}}'
         if value in choices:
             return f'{name}="{value}"'

@@ -67,6 +67,24 @@ def store(tmp_path_factory, table):
     return str(path)
 
 
+@pytest.mark.parametrize("make", [
+    lambda store: AffinityRegressor(store, head="ridge", split="random"), PairVectorizer,
+])  # fmt: skip
+def test_an_x_without_a_column_of_fit_is_refused_by_its_name(store, X, y, make):
+    model = make(store).fit(X.assign(note="x"), y)
+    assert model.feature_names_in_.tolist() == ["heavy", "light", "antigen", "note"]
+    assert model.n_features_in_ == 4
+    apply = model.predict if hasattr(model, "predict") else model.transform
+    expected = apply(X)  # a column that is not read may be absent, and others be called otherwise
+    renamed = X.rename(columns={"light": "VL", "heavy": "VH"})[["antigen", "VL", "VH"]]
+    np.testing.assert_array_equal(apply(renamed), expected)
+    for name in ("light", "heavy", "antigen"):
+        with pytest.raises(abag.AbagError, match=f"no column .*{name}"):
+            apply(X.drop(columns=name))
+    with pytest.raises(ValueError, match="X: no column 'light', which fit had for light; found"):
+        apply(X.drop(columns="light"))
+
+
 def test_cross_validation_with_group_splits_scores_a_head(store, X, y):
     scores = cross_val_score(
         AffinityRegressor(store, head="ridge", split="random"), X, y, cv=RandomSplit(3)

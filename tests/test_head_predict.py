@@ -60,6 +60,78 @@ def case(tmp_path_factory):
     return SimpleNamespace(at=at, frame=frame, store=at / "store", run=at / "run")
 
 
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory):
+    """A run of 40 heavy chains with two light chains each, of which one pair has no light chain."""
+    at = tmp_path_factory.mktemp("paired")
+    rng = np.random.default_rng(1)
+    lights = draw_chains(rng, 2)
+    frame = pd.DataFrame({"heavy": draw_chains(rng, 40), "antigen": draw_chains(rng, 1)[0]})
+    frame = pd.concat([frame.assign(light=light) for light in lights], ignore_index=True)
+    frame.loc[79, "light"] = ""
+    frame["pKd"] = rng.normal(8, 1, len(frame))
+    abag.embed_table(frame, at / "store", **COMPOSITION)
+    options = {"head": "ridge", "split": "random", "report": False}
+    abag.fit(frame, at / "store", at / "run", **options)
+    return SimpleNamespace(frame=frame, run=at / "run", store=at / "store")
+
+
+def test_a_table_without_a_chain_that_nearly_all_of_training_had_is_refused(paired, tmp_path):
+    chains = json.loads((paired.run / "predictor/predictor.json").read_text())["chains"]
+    assert chains == {"heavy": 1.0, "light": 79 / 80}
+    reason = "no antibody has a light chain, which 98.8% of the training antibodies have; expected"
+    without = paired.frame.drop(columns="light")
+    for table in (without, without.assign(light="")):
+        with pytest.raises(PredictionError, match=f"table: {reason}"):
+            abag.predict(table, paired.run, tmp_path / "out.csv")
+        with pytest.raises(PredictionError, match=f"table: {reason}"):
+            abag.evaluate(paired.run, table=table)
+        scored = table.drop_duplicates(["heavy"]).assign(pkd_predicted=8.0, sigma=0.1)
+        with pytest.raises(PredictionError, match=f"table: {reason}"):
+            abag.rank(scored.drop(columns="pKd"), tmp_path / "order.csv", run=paired.run, batch=2)
+    with pytest.raises(PredictionError, match=f"predict: {reason}"):
+        abag.load_predictor(paired.run).predict(without["heavy"], antigen=without["antigen"])
+    antigens = paired.frame[["antigen"]].head(1)
+    without.drop_duplicates("heavy").to_csv(tmp_path / "antibodies.csv", index=False)
+    with pytest.raises(PredictionError, match=f"antibodies.csv: {reason}"):
+        abag.predict(tmp_path / "antibodies.csv", paired.run, tmp_path / "o.csv", cross=antigens)
+    assert [path.name for path in tmp_path.iterdir()] == ["antibodies.csv"]
+
+
+def test_rows_without_a_chain_of_training_are_far_but_not_those_that_were_in_training(
+    paired, tmp_path
+):
+    table = paired.frame.copy()
+    table.loc[[3, 5], "light"] = ""
+    said = []
+    summary = abag.predict(table, paired.run, tmp_path / "out.csv", say=said.append)
+    written = pd.read_csv(tmp_path / "out.csv")
+    reason = "it has no light chain, which 98.8% of the training antibodies have"
+    assert written.index[written["far"]].tolist() == [3, 5]
+    assert set(written.loc[[3, 5], "why_far"]) == {reason}
+    assert summary["why_far"] == {reason: 2}
+    scores = abag.load_predictor(paired.run).predict(
+        table["heavy"], table["light"], antigen=table["antigen"]
+    )
+    assert scores["why_far"].tolist() == written["why_far"].fillna("").tolist()
+    assert abag.evaluate(paired.run, table=table)["table"]["far"] == 2
+    scored = written.drop(columns=["pKd", "far", "why_far"]).fillna({"light": ""})
+    options = {"run": paired.run, "rule": "mean", "batch": 2}
+    abag.rank(scored, tmp_path / "order.csv", keep_far=True, **options)
+    with pytest.raises(PredictionError, match=r"left out: 78 measured, 2 far"):
+        abag.rank(scored, tmp_path / "order2.csv", **options)
+
+
+def test_a_chain_that_no_training_antibody_had_makes_a_row_far(case, tmp_path):
+    table = case.frame.head(20).assign(light=["", "ACDEFGHIK"] * 10)
+    add_vectors(case.store, table)
+    run_predict(case, table, tmp_path / "out.csv")
+    written = pd.read_csv(tmp_path / "out.csv").fillna({"why_far": ""})
+    assert written["far"].tolist() == [False, True] * 10
+    reason = "it has a light chain, which no training antibody has"
+    assert written["why_far"].tolist() == ["", reason] * 10
+
+
 def run_predict(case, table, out, **options):
     said = []
     predictor = encoding_by(options.pop("embed", None), case.run)

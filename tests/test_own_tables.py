@@ -11,7 +11,7 @@ from chunks import set_chunk_rows
 from drawn import COMPOSITION
 from invoke import one_line, run
 from reading import demo_table, read_labels, read_sequences
-from trastuzumab import HEAVY, LIGHT
+from trastuzumab import CH1, HEAVY, LAMBDA, LIGHT
 
 import abag
 from abag import AbagError, LabelError
@@ -85,6 +85,132 @@ def test_rows_are_counted_as_read_skipped_and_used(tmp_path):
     read = abag.plan(typed, affinity_type="ic50", bad_rows="skip")["read"]
     assert read == "10 rows read, 1 skipped, 4 of other affinity types, 5 used"
     assert abag.plan(frame.drop(index=[1, 4, 5]))["read"] == "9 rows"
+
+
+LIGHT_HEADERS = """
+light|light_chain|LC|VL|vl_seq|VL_sequence|vl_sequence_aa|light_AA_sequence|sequence_light|VL domain
+light_chain_variable|LCVR|VK|VK_sequence|kappa|lambda|kappa chain|lambda_sequence|light_chain_aa|L
+Light Chain Sequence|lightChainSeq|LightSequence|VLaa|vl.aa|sequence_alignment_aa_light|aa_light
+L_seq|seq_light|AA VL|variable light chain|light variable domain|VL (aa)|VL/VK|IgL sequence|igk_aa
+Lchain|fv_light|mAb light chain|ab_lc_seq|antibody_light_chain_sequence|LC protein sequence
+LC full length|K|LCVR_sequence|light region|light_chain_variable_region|vl_region|light_protein|Vκ
+Vλ seq|chain L|light_variable_region_sequence|Fab light chain|fab_l|V-L|Light.Chain|light1|VL [Fv]
+mut_light_chain_seq|sequence 2
+"""
+HEAVY_HEADERS = """
+heavy|heavy_chain|HC|VH|vh_seq|VH_sequence|vh_sequence_aa|heavy_AA_sequence|sequence_heavy|VH domain
+heavy_chain_variable|HCVR|VHH|VHH_sequence|IGH|heavy chain|heavy_chain_aa|Heavy Chain Sequence
+nanobody|heavyChainSeq|HeavySequence|VHaa|vh.aa|sequence_alignment_aa_heavy|aa_heavy|seq_heavy
+AA VH|H|H_seq|variable heavy chain|heavy variable domain|VH (aa)|VH/VHH|IgH sequence|igh_aa
+fv_heavy|Hchain|mAb heavy chain|ab_hc_seq|antibody_heavy_chain_sequence|HC protein sequence
+HC full length|chain H|HCVR_sequence|heavy region|heavy_chain_variable_region|vh_region
+heavy_protein|heavy_region_aa|fab_h|heavy_variable_region_sequence|Fab heavy chain|V-H|Heavy.Chain
+heavy1|VH [Fv]|mut_heavy_chain_seq|nanobody sequence|sdAb_aa|VHH domain|sequence 1
+"""
+
+
+def headers(text):
+    return re.split(r"[|\n]", text.strip())
+
+
+@pytest.mark.parametrize("role", ["light", "heavy"])
+def test_the_header_of_a_chain_is_recognised_by_its_parts_or_the_cells(role):
+    names = headers(LIGHT_HEADERS if role == "light" else HEAVY_HEADERS)
+    assert len(names) >= 58
+    table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG}).head(2)
+    replaced = "VL" if role == "light" else "VH"
+    for name in names:
+        read = read_sequences(table.rename(columns={replaced: name}))
+        assert read.columns[role] == name
+        assert read.antibodies.chains == [*zip(HEAVIES[:2], LIGHTS[:2], strict=True)]
+
+
+def test_chain_letters_beside_each_other_are_chains_if_their_cells_are():
+    table = pd.DataFrame({"L": LIGHTS, "H": HEAVIES, "antibody": "mAb1", "antigen": AG})
+    read = read_sequences(table)
+    assert [read.columns["heavy"], read.columns["light"]] == ["H", "L"]
+    assert "column 'L' is used as light: it holds light variable domains" in read.notes
+    with pytest.raises(AbagError, match="column 'antibody': character '1' at position 4 of 'mAb1'"):
+        read_sequences(table.assign(L=1.5))
+
+
+def test_numbers_names_and_parts_of_chains_play_no_role():
+    others = {
+        "light_scattering": 0.5, "kappa_value": 1.5, "lambda_max": 280, "L": 2.5, "K": 3,
+        "kappa": 0.1, "heavy_metal": "Zn", "hc_cdr3": "ARDYYGSSYFDY", "v_call_light": "IGKV1-39*01",
+        "lambda": 0.2,
+        "light_v_gene": "IGKV1-39", "light_chain_type": "kappa", "light_isotype": "kappa",
+        "cdrl3_aa": "QQHYTTPPT", "light_nt": "GACATCCAGATGACCCAG" * 18, "fwr1_light": LIGHT[:23],
+        "light_constant_region": "RTVAAPSVFIFPPSDEQLKSGTASVVCLLNNFYPREAKVQWKVDNALQSG" * 2,
+        "heavy_name": "mAb 7", "lc_ms": 12.5, "heavy_length": 120,
+        "note": "a light chain was lost " * 9,
+    }  # fmt: skip
+    table = pd.DataFrame({"VH": HEAVIES, "antigen": AG, **others})
+    read = read_sequences(table)
+    assert {read.columns[role] for role in ("heavy", "light") if read.has(role)} == {"VH"}
+    assert not any("variable domains" in note for note in read.notes)
+
+
+UNUSED_CHAINS = {
+    "two light chains": {"VH": HEAVIES, "first": LIGHTS, "second": [LAMBDA, *LIGHTS[1:]]},
+    "an scFv beside its heavy chain": {
+        "VH": HEAVIES,
+        "construct": [f"{h}GGGGSGGGGSGGGGS{k}" for h, k in zip(HEAVIES, LIGHTS, strict=True)],
+    },
+    "another heavy chain": {"VH": HEAVIES, "VL": LIGHTS, "arm B": HEAVIES[::-1]},
+    "a chain that is rarely filled": {"VH": HEAVIES, "VL": LIGHTS, "VL2?": [*[""] * 11, LAMBDA]},
+    "a light chain named like an antigen": {"VH": HEAVIES, "target_x": LIGHTS},
+    "an aligned light chain": {"VH": HEAVIES, "VL": LIGHTS, "aln": [f"--{LAMBDA}-"] * 12},
+}
+
+
+@pytest.mark.parametrize("kind", UNUSED_CHAINS)
+def test_variable_domains_that_no_role_uses_are_an_error_whose_options_settle_it(kind, tmp_path):
+    table = pd.DataFrame({**UNUSED_CHAINS[kind], "antigen": AG, "pKd": PKD})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_parquet(tmp_path / "t.parquet")
+    embed = ["embed", "--store", tmp_path / "s", "--antibody-encoder", "composition"]
+    embed += ["--antigen-encoder", "composition", "--device", "cpu"]
+    for name in ("t.csv", "t.parquet"):
+        refused = one_line("plan", tmp_path / name)
+        assert re.search(
+            r"column '.+' holds .+ variable domains that no role uses; expected", refused
+        )
+        assert one_line(*embed, tmp_path / name) == refused
+    assert not (tmp_path / "s").exists()
+    use, leave_out = re.search(r"Use it with (.+), or leave it out with (.+)\.$", refused).groups()
+    left_out = run("plan", tmp_path / "t.csv", *shlex.split(leave_out))
+    assert "variable domains that are not used" in left_out.stdout + left_out.stderr
+    if kind not in ("another heavy chain", "an aligned light chain"):
+        run("plan", tmp_path / "t.csv", *shlex.split(use))
+    with pytest.raises(AbagError, match=r'columns={"(light|heavy|antibody)": "[^"]+"}, or leave'):
+        abag.plan(table)
+
+
+def test_columns_that_repeat_the_chains_or_what_they_come_from_are_no_reason_to_refuse():
+    table = pd.DataFrame({"heavy": HEAVIES, "VL": LIGHTS, "antigen": AG})
+    table["sequence_aa"] = table["heavy"].str.lower()
+    table["full"] = "MEFGLSWLFLVAILKGVQC" + table["heavy"] + CH1
+    table["framework to CDR3"] = table["VL"].str[:100]
+    table["joined"] = table["heavy"] + "|" + table["VL"]
+    table["scFv"] = table["VL"] + "GGGGSGGGGSGGGGS" + table["heavy"]
+    table["aligned"] = table["VL"].str[:30] + "--" + table["VL"].str[30:]
+    assert not any("variable" in note for note in read_sequences(table).notes)
+    table["germline_alignment_aa_heavy"] = HEAVY
+    table["wt light"] = LIGHT
+    notes = read_sequences(table).notes
+    assert "column 'wt light' holds light variable domains that are not used" in notes
+    mutants_beside = table[["antigen"]].assign(heavy_chain_seq=HEAVY, mut_heavy_chain_seq=HEAVIES)
+    assert read_sequences(mutants_beside).columns["heavy"] == "mut_heavy_chain_seq"
+
+
+def test_a_chain_can_be_said_to_have_no_column():
+    table = pd.DataFrame({"heavy": HEAVIES, "light": LIGHTS, "antigen": AG})
+    read = read_sequences(table, columns={"light": ""})
+    assert read.antibodies.chains == [(heavy, "") for heavy in HEAVIES]
+    assert "column 'light' holds light variable domains that are not used" in read.notes
+    with pytest.raises(AbagError, match=r'columns={"antigen": ""}: names no column'):
+        abag.plan(table, columns={"antigen": ""})
 
 
 def test_more_than_twenty_bad_rows_are_counted():

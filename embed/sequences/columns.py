@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Literal
 
 from abag.core.errors import ColumnError
 from abag.core.messages import quoted
@@ -22,6 +23,26 @@ _OWNER = "(antibody|ab|mab|fab|fv)?"
 _HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|vhorvhh|hc|variableheavy|heavyvariable)"
 _LIGHT = f"{_OWNER}(light|lightchain|vl|vlchain|lc|variablelight|lightvariable)"
 _ANTIGEN = "(antigen|ag|target)"
+# A name of such parts alone is that of a chain, in any order; others, as in hc_cdr3, light_v_gene
+# or lambda_max, make it something else.
+_PART = (
+    "(sequences?|seqs?|aas?|aminoacids?|proteins?|polypeptides?|chains?|variable|domains?|regions?|"
+    "antibody|ab|mab|fab|fv|igg?|immunoglobulin|bcr|alignment|aligned|full|fulllength|mature|"
+    "trimmed|translated|translation|input)"
+)
+_SAYS_SEQUENCE = "(?=.*(seq|aa|aminoacid|protein|polypeptide))"
+_SAYS_CHAIN = "(?=.*(seq|aa|aminoacid|protein|polypeptide|chain|variable|domain|region))"
+_HEAVY_WORD = "(heavy|vhh|vh|hcvr|hc)"
+_LIGHT_WORD = "(light|vl|vk|vkappa|vlambda|lcvr|lc)"
+# alone, these may be names, genes or numbers: `contents.roles_by_content` looks at the cells
+_HEAVY_WORDS = f"({_HEAVY_WORD}|igh|nanobody|sdab)"
+_LIGHT_WORDS = f"({_LIGHT_WORD}|kappa|lambda|igk|igl)"
+
+
+def _of_parts(word: str) -> str:
+    """Return the pattern of names that consist of parts, with at least one of these words."""
+    return f"{_PART}*({word}{_PART}*)+"
+
 
 ROLES: dict[str, tuple[str, ...]] = {
     "heavy": (
@@ -29,12 +50,16 @@ ROLES: dict[str, tuple[str, ...]] = {
         f"({_HEAVY}|nanobody){_SEQUENCE}",
         f"{_HEAVY}|fabh",
         "antibodyseqa",  # of BioMap
+        _SAYS_SEQUENCE + _of_parts(_HEAVY_WORDS),
+        f"{_of_parts(_HEAVY_WORD)}|{_SAYS_CHAIN}{_of_parts(_HEAVY_WORDS)}",
     ),
     "light": (
         f"{_MUTANT}{_LIGHT}{_SEQUENCE}?",
         f"{_LIGHT}{_SEQUENCE}",
         f"{_LIGHT}|fabl",
         "antibodyseqb",
+        _SAYS_SEQUENCE + _of_parts(_LIGHT_WORDS),
+        f"{_of_parts(_LIGHT_WORD)}|{_SAYS_CHAIN}{_of_parts(_LIGHT_WORDS)}",
     ),
     "antibody": (
         f"(antibody|ab|mab|scfv|fv){_SEQUENCE}",
@@ -69,6 +94,8 @@ UNIT_ROLES = (
 SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
+CHAIN_ROLES: tuple[Literal["heavy", "light"], ...] = ("heavy", "light")
+"""Roles that a user may leave empty: ``--column light=`` says that no column is the light chain."""
 LISTED_NAMES = 12
 """Columns that an error lists before it counts the others."""
 
@@ -81,6 +108,8 @@ def find_columns(
     names: Iterable[Hashable], chosen: Mapping[str, str], source: str
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Find the column of each role, some `chosen` by the user, and roles that several fit.
+
+    A chain whose chosen name is empty has no column.
 
     Raises
     ------
@@ -99,6 +128,14 @@ def find_columns(
             expected = ", ".join(ROLES)
             msg = f"--column {role}={name}: no such role; expected one of {expected}."
             raise MissingColumn(msg)
+        if not name and role in CHAIN_ROLES:
+            continue
+        if not name and name not in present:
+            msg = (
+                f"--column '{role}=': names no column; expected one (only heavy and light may have "
+                "none). Name it, or leave the option out."
+            )
+            raise MissingColumn(msg)
         if name not in present:
             close = get_close_matches(name, present, n=2, cutoff=0.7)
             advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
@@ -108,11 +145,13 @@ def find_columns(
     fits = {role: _best_fits(role, free) for role in ROLES if role not in chosen}
     columns = {role: names[0] for role, names in fits.items() if len(names) == 1}
     ties = {role: names for role, names in fits.items() if len(names) > 1}
-    return {**columns, **chosen}, ties
+    return {**columns, **{role: name for role, name in chosen.items() if name}}, ties
 
 
 def column_option(role: str, name: object) -> str:
-    """Spell the option that gives a role a column, as it is pasted into a shell."""
+    """Spell the option that gives a role a column, or none, as it is pasted into a shell."""
+    if not name:
+        return f"--column '{role}='"
     return f"--column {shlex.quote(f'{role}={name}')}"
 
 
@@ -147,6 +186,6 @@ def simplified(name: str) -> str:
     # a minus at the start, as in -log10(Kd), reverses the meaning
     minus = "-" if name.startswith("-") else ""
     # pandas names the second of two columns called "heavy" "heavy.1"
-    bare = re.sub(r"\.\d+$", "", name.lower())
+    bare = re.sub(r"\.\d+$", "", name.lower()).replace("κ", "kappa").replace("λ", "lambda")
     # signs such as a delta stay, so that no pattern matches what they change
     return minus + re.sub(r"[\x00-/:-`{-\x7f]|\s", "", bare)

@@ -6,6 +6,7 @@ A sample of the cells of a column decides.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,8 +14,14 @@ import numpy as np
 
 from abag.core.errors import TableError
 from abag.embed.sequences.chains import KINDS, REPLACED, RESIDUES, Kind
-from abag.embed.sequences.columns import SEQUENCE_ROLES, column_option, simplified
+from abag.embed.sequences.columns import (
+    CHAIN_ROLES,
+    SEQUENCE_ROLES,
+    column_option,
+    simplified,
+)
 from abag.embed.sequences.domain_types import chain_types
+from abag.embed.sequences.domains import WHOLE_DOMAIN
 from abag.embed.sequences.mutations import BadMutation, Mutation, read_mutations
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import CHUNK_ROWS, Table
@@ -41,9 +48,174 @@ _METHODS = re.compile(
     r"skempi|ab ?bind|sabdab|abbind|pdbbind|biomap|alphabind|flab|atlas)\b"
 )
 """Methods of measuring, and collections of measurements, in lower case with spaces for signs."""
+_OTHER_STATE = re.compile(
+    "germ ?line|parent|wild.?type|(?<![a-z])wt(?![a-z])|naive|unmutated|inferred|ancest|template|"
+    "(?<![a-z])uca(?![a-z])",
+    re.IGNORECASE,
+)
+"""Names of columns of the chains that those of the row were derived from."""
+_DEFAULTS = TableOptions()
+_CHAIN_LETTERS = {
+    "heavy": re.compile("h|(h|fabh|fvh)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)h"),
+    "light": re.compile("[lk]|([lk]|fabl|fvl)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)[lk]"),
+}
+"""Names of columns that hold chains if one of the other chain is beside them."""
+_NOT_RESIDUES = str.maketrans(REPLACED, "X" * len(REPLACED), "-.*")
+"""Spelling of a sequence that may be aligned, and its residues that are read as X."""
 
 
-def roles_by_content(table: Table) -> dict[str, str]:
+def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[str, str]:
+    """Choose columns by their cells: for roles that several fit, and for chains that none fits.
+
+    Of several, it is the only one that holds sequences. A chain without a column gets the only
+    column of such variable domains, if the other chain has one, or if both are called by letters.
+    """
+    columns = _among_ties(table)
+    if options.parent is not None or "antibody" in options.columns:
+        return columns
+    absent: list[str] = []
+    for role in CHAIN_ROLES:
+        if not table.has(role) and role not in options.columns:
+            absent.append(role)
+    if not absent:
+        return columns
+    taken = {*columns.values()}
+    named: dict[str, str] = {}
+    for absent_role in absent:
+        name = _only_column_of(table, absent_role, taken)
+        if name:
+            named[absent_role] = name
+    if len(absent) == 1:  # beside an antibody in one string, it may be a part of that
+        return {**columns, **named} if table.has(_other(absent[0])) else columns
+    are_letters = len(named) == len(CHAIN_ROLES) and all(
+        _CHAIN_LETTERS[role].fullmatch(simplified(name)) for role, name in named.items()
+    )
+    string = table.columns.get("antibody")
+    has_strings = string in table.frame and holds_sequences(table, str(string))
+    return {**columns, **named} if are_letters and not has_strings else columns
+
+
+def _other(chain_role: str) -> str:
+    heavy, light = CHAIN_ROLES
+    return light if chain_role == heavy else heavy
+
+
+def _only_column_of(table: Table, role: str, taken: set[str]) -> str:
+    """Return the only unused column that holds domains of one chain; empty if there is another."""
+    columns = []
+    for name in unused_columns(table):
+        if name in taken or _ANTIGEN_WORDS.search(name) or _OTHER_STATE.search(name):
+            continue
+        types = [_types_in(text) for _, text in domain_cells(table, name)]
+        if 2 * types.count({role}) > len(types):
+            columns.append(name)
+    return columns[0] if len(columns) == 1 else ""
+
+
+def unused_columns(table: Table) -> list[str]:
+    """List the columns that play no role of a sequence."""
+    used = {table.columns.get(role) for role in SEQUENCE_ROLES}
+    for role in SEQUENCE_ROLES:
+        used.update(table.ties.get(role, ()))
+    return [str(name) for name in table.frame.columns if str(name) not in used]
+
+
+def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
+    """Return some cells of a column that hold variable domains, with their rows in the frame.
+
+    Few cells are enough: those that are too short for a domain, such as notes, are not counted.
+    """
+    row_of_text: dict[str, int] = {}
+    for row, cell in enumerate(table.frame[name].iloc[:CHUNK_ROWS].tolist()):
+        if isinstance(cell, str) and len(cell) >= WHOLE_DOMAIN:
+            row_of_text.setdefault(cell, row)
+    texts = [*row_of_text]
+    picked = np.linspace(0, len(texts) - 1, min(len(texts), CHECKED_AT_MOST)).astype(int)
+    cells = []
+    for at in picked.tolist():
+        residues = "".join(texts[at].upper().split()).translate(_NOT_RESIDUES)
+        if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
+            continue
+        if _types_in(residues):
+            cells.append((row_of_text[texts[at]], residues))
+    return cells if 2 * len(cells) > len(picked) else []
+
+
+def new_domains(text: str, chains: Sequence[str]) -> set[str]:
+    """Return the types of the variable domains in a text that are of none of these chains."""
+    pieces = re.split("[|:]", text)
+    for chain in chains:
+        if len(chain) < WHOLE_DOMAIN:
+            continue
+        rest: list[str] = []
+        for piece in pieces:
+            rest += [] if piece in chain else piece.split(chain)
+        pieces = rest
+    types: set[str] = set()
+    for piece in pieces:
+        types.update(chain_types(piece))
+    return types
+
+
+def describe_unused(
+    table: Table, options: TableOptions, chains_of_row: Mapping[int, Sequence[str]]
+) -> list[str]:
+    """Refuse a table with unused columns of variable domains; say which the user left out.
+
+    `chains_of_row` has the chains of the antibodies, by row of the frame, without bad ones. A
+    column that repeats these, or parts of them, holds no other domain.
+
+    Raises
+    ------
+    TableError
+        If a column holds domains that no role uses, and no option says that this is meant.
+    """
+    decided = {role for role in CHAIN_ROLES if role in options.columns}
+    if options.parent is not None or "antibody" in options.columns:
+        decided = {*CHAIN_ROLES}
+    notes = []
+    for name in unused_columns(table):
+        cells = [cell for cell in domain_cells(table, name) if cell[0] in chains_of_row]
+        new: Counter[str] = Counter()
+        rows = 0
+        for row, text in cells:
+            types = new_domains(text, chains_of_row[row])
+            new.update(types)
+            rows += bool(types)
+        if not rows:
+            continue
+        roles = [role for role in CHAIN_ROLES if 2 * new[role] >= rows]
+        held = f"column {name!r} holds {' and '.join(roles)} variable domains"
+        if 2 * rows <= len(cells) or decided.issuperset(roles) or _is_derived(table, name, roles):
+            notes.append(f"{held} that are not used")
+            continue
+        is_string = any(len(_types_in(text)) > 1 for _, text in cells) or len(roles) > 1
+        use = column_option("antibody" if is_string else roles[0], name)
+        keep = []
+        if "antibody" in table.columns:
+            keep.append(column_option("antibody", table.columns["antibody"]))
+        else:
+            for role in roles:
+                if role not in decided:
+                    keep.append(column_option(role, table.columns.get(role, "")))
+        msg = (
+            f"{table.source}: {held} that no role uses; expected all chains of the antibodies to "
+            f"have a role. Use it with {use}, or leave it out with {' '.join(keep)}."
+        )
+        raise TableError(msg)
+    return notes
+
+
+def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
+    """Tell whether the chains of these roles are used, and were derived from those of a column."""
+    used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
+    if not all(used):
+        return False
+    are_mutants = all(simplified(column).startswith("mut") for column in used)
+    return are_mutants or _OTHER_STATE.search(name) is not None
+
+
+def _among_ties(table: Table) -> dict[str, str]:
     """Choose, for each role that several columns fit, the only one that holds sequences."""
     columns: dict[str, str] = {}
     for role, names in table.ties.items():

@@ -197,12 +197,15 @@ def _read_top(
     chosen = options if is_excel else replace(options, sheet=None)
     read = partial(read_table_chunks, table, chains=options.chains, kinds=kinds)
     header = next(read(limit=1, files=chosen))
-    present = {role: name for role, name in options.columns.items() if name in header.names}
+    present = {}
+    for role, name in options.columns.items():
+        if not name or name in header.names:
+            present[role] = name
     if options.matrix:
         present = {**options.columns}
     chosen = replace(chosen, columns=present)
     top = next(read(columns=present, files=chosen))
-    top = replace(with_roles(top, roles_by_content(top)), source=source)
+    top = replace(with_roles(top, roles_by_content(top, chosen)), source=source)
     top = without_doubtful_assay(top, chosen)
     return chosen, with_references(top, find_references(top, chosen, kinds))
 

@@ -29,14 +29,20 @@ from abag.embed.sequences.changes import (
     describe_counts,
 )
 from abag.embed.sequences.contents import (
+    domain_cells,
     drop_unused_roles,
     refuse_exchanged,
     roles_by_content,
+    unused_columns,
     with_roles,
 )
 from abag.embed.sequences.joined import JoinedTables, Part, join_tables, one_table, several
 from abag.embed.sequences.parsed_column import ParsedColumn
-from abag.embed.sequences.parsing import parse_antibodies, parse_antigens
+from abag.embed.sequences.parsing import (
+    describe_unused_chains,
+    parse_antibodies,
+    parse_antigens,
+)
 from abag.embed.sequences.references import (
     NO_REFERENCES,
     References,
@@ -47,6 +53,7 @@ from abag.embed.sequences.table_files import bare_suffix
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import (
     CHUNK_ROWS,
+    OneTable,
     Table,
     TableLike,
     read_table,
@@ -54,6 +61,8 @@ from abag.embed.sequences.tables import (
 )
 
 _DEFAULTS = TableOptions()
+ROWS_LOOKED_AT = 1_000
+"""Rows of a Parquet file that tell whether more than its columns of sequences has to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +236,15 @@ def read_pair_chunks(
         read = partial(read_pair_chunks, kinds=kinds, as_written=as_written, rows=rows)
         parts = _read_parts(joined, options, read)
         return (replace(part, ignored=[*joined.describe(), *part.ignored]) for part in parts)
+    whole = one_table(table)
+    is_parquet = not isinstance(whole, pd.DataFrame) and (
+        Path(whole).is_dir() or bare_suffix(Path(whole)) == ".parquet"
+    )
+    # only of Parquet can columns be left out
+    if only_sequences and is_parquet and not options.refers:
+        only_sequences = not _has_more_chains(whole, options)
     chunks = read_table_chunks(
-        one_table(table),
+        whole,
         columns=options.columns,
         limit=options.limit,
         rows=rows,
@@ -344,6 +360,20 @@ def _merged(kind: Kind, parts: Sequence[UniqueSequences]) -> UniqueSequences:
     )
 
 
+def _has_more_chains(table: OneTable, options: TableOptions) -> bool:
+    """Tell whether a column beside those of sequences holds variable domains, by the first rows."""
+    top = next(
+        read_table_chunks(
+            table,
+            columns=options.columns,
+            limit=ROWS_LOOKED_AT,
+            chains=options.chains,
+            files=options,
+        )
+    )
+    return any(domain_cells(top, name) for name in unused_columns(top))
+
+
 def _number_distinct(sequences: Iterable[Chains]) -> dict[Chains, int]:
     """Number distinct sequences from 0, in the order in which they occur first."""
     return {sequence: number for number, sequence in enumerate(dict.fromkeys(sequences))}
@@ -360,8 +390,14 @@ def _checked(
     references = NO_REFERENCES
     for whole in chunks:
         if roles is None:
-            roles = roles_by_content(whole)
+            roles = roles_by_content(whole, options)
             references = find_references(with_roles(whole, roles), options, kinds)
+            remarks = [
+                f"column {name!r} is used as {role}: it holds {role} variable domains"
+                for role, name in roles.items()
+                if not whole.has(role)
+            ]
+            references = replace(references, remarks=(*remarks, *references.remarks))
         chunk = with_references(with_roles(whole, roles), references)
         pairs = _check_rows(chunk, kinds, options, references)
         rows += len(pairs.frame)
@@ -383,6 +419,12 @@ def _check_rows(
     parsed: dict[Kind, ParsedColumn] = {}
     if "antibody" in kinds:
         parsed["antibody"] = parse_antibodies(table, options, references)
+        # a string that heavy and light columns replace may have a chain that these lack
+        replaced = {role: name for role, name in whole.columns.items() if role not in table.columns}
+        if options.parent is None:
+            replaced.pop("antibody", None)
+        names = [*replaced.values()]
+        ignored += describe_unused_chains(parsed["antibody"], table, options, names)
     if "antigen" in kinds:
         parsed["antigen"] = parse_antigens(table, options, references)
     positions = table.frame.index.to_numpy(np.int64)

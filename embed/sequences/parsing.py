@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -27,7 +28,13 @@ from abag.embed.sequences.chains import (
 )
 from abag.embed.sequences.changes import BadCell
 from abag.embed.sequences.columns import MissingColumn, quote_names, with_found
-from abag.embed.sequences.contents import REGION, SHORT, antigen_candidates, suggest_columns
+from abag.embed.sequences.contents import (
+    REGION,
+    SHORT,
+    antigen_candidates,
+    describe_unused,
+    suggest_columns,
+)
 from abag.embed.sequences.domain_types import (
     HEAVY_TYPE,
     LIGHT_TYPE,
@@ -99,6 +106,23 @@ def parse_antibodies(
     names = quote_names([table.column(role) for role in roles])
     joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
     return _arranged(joined, table, options)
+
+
+def describe_unused_chains(
+    column: ParsedColumn, table: Table, options: TableOptions, ignored: Sequence[str]
+) -> list[str]:
+    """Refuse a table with variable domains in columns that no role uses, as `describe_unused`.
+
+    `column` has its antibodies, and `ignored` are columns that options replace.
+    """
+    if table.frame.index[0]:  # the first chunk decides
+        return []
+    chains_of_row = {}
+    for row, code in enumerate(column.codes.tolist()):
+        if code not in column.bad:
+            chains_of_row[row] = column.chains[code]
+    others = [name for name in table.frame.columns if str(name) not in ignored]
+    return describe_unused(replace(table, frame=table.frame[others]), options, chains_of_row)
 
 
 def _advise_antigen(table: Table, options: TableOptions) -> str:

@@ -347,7 +347,7 @@ def _name_columns(
     table: Table, names: NamedSequences, options: TableOptions, side: _Side, taken: set[str]
 ) -> dict[str, str]:
     """Find the columns of one side that hold names, by role; empty if it has sequences."""
-    chosen = {role: options.columns[role] for role in side.roles if role in options.columns}
+    chosen = {role: options.columns[role] for role in side.roles if options.columns.get(role)}
     detected = {role: table.columns[role] for role in side.roles if role in table.columns}
     named: dict[str, str] = {}
     has_sequences = False

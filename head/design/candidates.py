@@ -129,6 +129,18 @@ def read_candidates(
     return Candidates(reader.source, frame, antibodies, antigens, reader.first_row, same)
 
 
+def far_by_chains(candidates: Candidates, predictor: Predictor) -> Candidates:
+    """Mark candidates without a chain that nearly all training antibodies have; refuse these alone.
+
+    The chains are compared as `predict` does, in a table that may not be one of its.
+    """
+    antibodies = candidates.antibodies
+    predictor.refuse_without_chains(antibodies, candidates.source)
+    is_far_N = predictor.why_far_by_chains(antibodies) != ""
+    far = candidates.frame["far"].to_numpy(np.bool_) | is_far_N[antibodies.of_row]
+    return replace(candidates, frame=candidates.frame.assign(far=far))
+
+
 def decide_reading(
     table: TableLike, options: RankOptions, predictor: Predictor | None
 ) -> tuple[RankOptions, Quantity]:
@@ -413,7 +425,7 @@ def read_measured(
     columns = {}
     for role, name in options.columns.items():
         is_of_both = role not in MEASURED_ROLES | PREDICTION_ROLES
-        if role in MEASURED_ROLES or (is_of_both and name in first.frame):
+        if role in MEASURED_ROLES or (is_of_both and (not name or name in first.frame)):
             columns[role] = name
     antigen = options.antigen
     if antigen != UNNAMED_ANTIGEN and ("antigen" in columns or first.has("antigen")):

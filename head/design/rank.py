@@ -42,6 +42,7 @@ from abag.head.design.candidates import (
     aimed,
     best_of,
     decide_reading,
+    far_by_chains,
     read_all_measured,
     read_candidates,
     read_rows,
@@ -185,6 +186,8 @@ def rank(
             no_antigen=reading_options.no_antigen,
         )
         candidates = read_candidates(predictions, reading_options, quantity)
+        if predictor is not None:
+            candidates = far_by_chains(candidates, predictor)
         # from here on, higher is better
         candidates = towards_better(candidates, quantity)
         chosen = aimed(chosen, quantity)

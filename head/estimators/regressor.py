@@ -24,7 +24,15 @@ from abag.head.data.features import read_features
 from abag.head.data.label_options import LabelOptions
 from abag.head.data.likelihoods import asks_for_logliks, with_logliks
 from abag.head.data.vectors import StoredVectors, read_vectors
-from abag.head.estimators.sequence_frame import as_store, folders_with, labelled, read_frame
+from abag.head.estimators.sequence_frame import (
+    as_store,
+    folders_with,
+    labelled,
+    name_features,
+    read_frame,
+    refuse_missing,
+    sequence_columns,
+)
 from abag.head.fit import fit_predictor
 from abag.head.inputs import RunInputs
 from abag.head.models.config import FitConfig
@@ -84,6 +92,9 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
     regimes_ : list of dict
         Scores of the regimes that the training pairs allow to measure.
     n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        Columns of the X of `fit`, if all have names of text. `predict` needs those of them that are
+        read: of sequences, features and categories.
 
     Notes
     -----
@@ -178,7 +189,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 predictor = load_predictor(at / "predictor")
             # the folder that it was read from has gone
             self.predictor_ = replace(predictor, store=store.path, adapters=adapters)
-        self.n_features_in_ = X.shape[1]
+        self._columns = sequence_columns(table)
+        name_features(self, X)
         return self
 
     def predict(
@@ -202,12 +214,14 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         MissingVectors
             If the store lacks a sequence, and `encode` is not set.
         AbagError
-            If a sequence or the store is invalid.
+            If a sequence or the store is invalid, or X lacks a column that `fit` had.
         """
         check_is_fitted(self)
         predictor = self.predictor_
         with naming_keywords(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
             table = read_frame(X, columns=self.columns, options=self._config())
+            refuse_missing(table, self._columns)
+            predictor.refuse_without_chains(table.antibodies, "X")
             store = as_store(self.store)
             options = replace(
                 self._config(),

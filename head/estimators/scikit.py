@@ -27,8 +27,11 @@ from abag.head.estimators.sequence_frame import (
     as_store,
     folders_with,
     labelled,
+    name_features,
     pair_of_row,
     read_frame,
+    refuse_missing,
+    sequence_columns,
 )
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import SPLIT_METHODS
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Kind
+    from abag.embed.sequences.pairs import SequenceTable
 
 _SKLEARN_NAMES = {"folds": "n_splits", "repeats": "n_repeats"}
 
@@ -206,6 +210,8 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
     fingerprints_ : dict
         Fingerprint of the encoder by kind; other vectors are not accepted after `fit`.
     n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        Columns of the X of `fit`, if all have names of text. `transform` needs those of sequences.
 
     Examples
     --------
@@ -244,9 +250,11 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
         AbagError
             If X or the store is invalid, or sequences are missing.
         """
-        vectors, fingerprints = self._look_up(X)
+        table = self._read(X)
+        vectors, fingerprints = self._look_up(table)
         self.fingerprints_ = fingerprints
-        self.n_features_in_ = X.shape[1]
+        self._columns = sequence_columns(table)
+        name_features(self, X)
         self._names = list[str]()
         for kind, x_RD in vectors.items():
             pooling = self._options().vectors_of(kind)["pooling"]
@@ -267,7 +275,9 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
             D and E are the widths of the antibody and the antigen vectors.
         """
         check_is_fitted(self)
-        vectors, _ = self._look_up(X, self.fingerprints_)
+        table = self._read(X)
+        refuse_missing(table, self._columns)
+        vectors, _ = self._look_up(table, self.fingerprints_)
         return np.concatenate([*vectors.values()], axis=1)
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
@@ -284,13 +294,16 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
             antigen_pooling=self.antigen_pooling,
         )
 
+    def _read(self, X: pd.DataFrame) -> SequenceTable:
+        with naming_keywords(_VECTOR_KEYWORDS):
+            reading = TableOptions(no_antigen=self.no_antigen)
+            return read_frame(X, columns=self.columns, options=reading)
+
     def _look_up(
-        self, X: pd.DataFrame, fingerprints: Mapping[str, str] | None = None
+        self, table: SequenceTable, fingerprints: Mapping[str, str] | None = None
     ) -> tuple[dict[Kind, NDArray[np.float32]], dict[str, str]]:
         with naming_keywords(_VECTOR_KEYWORDS):
             options = self._options(fingerprints)
-            reading = TableOptions(no_antigen=self.no_antigen)
-            table = read_frame(X, columns=self.columns, options=reading)
             folders = folders_with(
                 as_store(self.store), table, options, encode=self.encode, no_antigen=self.no_antigen
             )

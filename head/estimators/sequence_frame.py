@@ -15,7 +15,9 @@ import pandas as pd
 
 from abag.core.errors import TableError
 from abag.embed.embed import embed_like_folders
+from abag.embed.sequences.columns import CHAIN_ROLES, SEQUENCE_ROLES, with_found
 from abag.embed.sequences.pairs import read_pairs
+from abag.embed.sequences.references import MUTATIONS
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.head.data.label_options import LabelOptions, PairColumnOptions
@@ -64,6 +66,36 @@ def read_frame(
         )
         raise NotAFrame(msg)
     return table
+
+
+def sequence_columns(table: SequenceTable) -> dict[str, str]:
+    """Return the columns of X that sequences were read from, by role."""
+    of_sequences = (*SEQUENCE_ROLES, *MUTATIONS.values())
+    return {role: table.columns[role] for role in of_sequences if role in table.columns}
+
+
+def refuse_missing(table: SequenceTable, fitted: Mapping[str, str]) -> None:
+    """Refuse an X without a column that `fit` had for sequences, by role.
+
+    Another column in its place will do, such as one of both chains.
+    """
+    columns = sequence_columns(table)
+    if "antibody" in columns:
+        columns |= dict.fromkeys(CHAIN_ROLES, columns["antibody"])
+    if columns.keys() & {*CHAIN_ROLES}:
+        columns.setdefault("antibody", "")
+    for role, name in fitted.items():
+        if role not in columns:
+            problem = f"X: no column {name!r}, which fit had for {role}"
+            raise NotAFrame(with_found(problem, table.names, "Add it."))
+
+
+def name_features(estimator: Any, X: pd.DataFrame) -> None:  # noqa: ANN401 - any estimator
+    """Remember the columns of X as scikit-learn does: by name only if all are text."""
+    estimator.n_features_in_ = X.shape[1]
+    vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
+    if all(isinstance(name, str) for name in X.columns):
+        estimator.feature_names_in_ = np.array(X.columns, dtype=object)
 
 
 def labelled(

@@ -54,6 +54,7 @@ from abag.head.prediction.specs import (
     WEIGHTS,
     KnownNoise,
     Part,
+    TrainedChains,
     UsedRegime,
     VectorSpec,
     ViewSpec,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from abag.head.models.pair_model import PairModel
     from abag.head.prediction.fitted import FittedParts, WeighedRegime, WeighedRun
 
-SCHEMA = 12
+SCHEMA = 13
 MOST = 1e6 * MOST_VALUE**2
 """Of a number in predictor.json: variances of the largest labels, and factors of these."""
 
@@ -94,6 +95,7 @@ class PredictorRecord:
     antibody: VectorSpec
     antigen: VectorSpec
     antibody_region: AntibodyRegion
+    chains: TrainedChains
     label_sd: float
     quantity: Quantity
     reading: ReadAs
@@ -176,6 +178,7 @@ def save_predictor(
         antibody_region=antibody_region,
         antibody=specs["antibody"],
         antigen=specs["antigen"],
+        chains=_trained_chains(inputs),
         label_sd=float(pairs.pkd[pairs.censored == 0].std()),
         quantity=pairs.quantity,
         reading=reading,
@@ -250,6 +253,11 @@ def _vector_spec(kind: Kind, inputs: RunInputs) -> VectorSpec:
     return VectorSpec(views=views, training_sequences=training_sequences)
 
 
+def _trained_chains(inputs: RunInputs) -> TrainedChains:
+    chains = inputs.pairs.table.antibodies.chains
+    return TrainedChains.of([chains[i] for i in distinct(inputs.pairs.antibody).tolist()])
+
+
 def _view_spec(view: View) -> ViewSpec:
     info = view.folder.info
     return ViewSpec(
@@ -320,6 +328,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             record.antibody,
             record.antigen,
             Recogniser.load(tensors),
+            record.chains,
             record.label_sd,
             _load_noise(tensors),
             category_noise=_load_category_noise(tensors, features),
@@ -404,6 +413,7 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         msg = "it has no parts, no regimes or no vectors"
         raise ValueError(msg)
     record.reading.check()
+    record.chains.check()
     for regime in record.regimes:
         least = min(regime.noise, regime.growth, regime.most_unseen, regime.most_mutations)
         if regime.name not in REGIMES or len(regime.weights) != len(record.parts) or least < 0:

@@ -83,6 +83,8 @@ class PairTable:
         self._options = options
         self._added = added
         self.rows = self.skipped = 0
+        self.name = ""
+        """Of the table, for messages, once it is read."""
         self._sequences: list[Sequences] = []
         self._row = np.zeros(0, np.int64)
         """Rows of the table to score, from 0, (P,)."""
@@ -98,6 +100,7 @@ class PairTable:
         self._row = np.concatenate(positions)
         # all that follows is known once the last chunk has been read
         self._sequences = reader.sequences
+        self.name = reader.source
         self.skipped = reader.skipped
         self._features = reader.features
         self.rows = len(self._row)
@@ -200,11 +203,14 @@ class CrossedTables:
             self._same = Path(antibodies).samefile(antigens)
         self._columns: list[pd.DataFrame] = []
         self.rows = self.skipped = 0
+        self.name = ""
+        """Of the table of antibodies, for messages, once it is read."""
 
     def read(self) -> list[UniqueSequences]:
         """Read and check both tables; return the antibodies and the antigens."""
         antibodies = self._read_kind(self._tables[0], "antibody")
         antigens = self._read_kind(self._tables[1], "antigen")
+        self.name = antibodies.source
         self._columns = self._select_columns(antibodies, antigens)
         for table, columns in zip((antibodies, antigens), self._columns, strict=True):
             refuse_score_columns(columns, table.source, self._added)

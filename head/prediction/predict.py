@@ -141,6 +141,7 @@ def predict(
             source = CrossedTables(table, chosen.cross, chosen, added, reading, typed=typed)
         before = file_stamps(table)
         antibodies, antigens = source.read()
+        predictor.refuse_without_chains(antibodies, source.name)
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
         regimes, why_far = source.count_regimes(scorer)

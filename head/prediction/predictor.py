@@ -18,13 +18,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.core.errors import ColumnError, DamagedFile, MissingVectors, SequenceError, StoreError
+from abag.core.errors import (
+    ColumnError,
+    DamagedFile,
+    MissingVectors,
+    PredictionError,
+    SequenceError,
+    StoreError,
+)
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.sequences.chains import KINDS, NO_ANTIGEN
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
+from abag.embed.sequences.columns import column_option
 from abag.embed.sequences.domain_types import cut_to_domains
 from abag.embed.store.store import name_encoders, open_store
 from abag.head.data.features import (
@@ -43,7 +51,13 @@ from abag.head.prediction.encoding import RunEncoders
 from abag.head.prediction.mixture import Mixture, variance_of
 from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.prediction.sequences import AnySequences, SequenceCounts, Sequences
-from abag.head.prediction.specs import KnownNoise, Part, UsedRegime, VectorSpec
+from abag.head.prediction.specs import (
+    KnownNoise,
+    Part,
+    TrainedChains,
+    UsedRegime,
+    VectorSpec,
+)
 from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import (
     FoundRegimes,
@@ -78,6 +92,8 @@ class Predictor:
     antigen: VectorSpec
     seen: Recogniser
     """Tells what of a pair is new."""
+    chains: TrainedChains
+    """Chains that the training antibodies have."""
     label_sd: float
     """Standard deviation of the exact labels of the run, in pKd: the least sigma of pairs that no
     measured regime covers."""
@@ -162,6 +178,9 @@ class Predictor:
             If the run reads features, and one is not given or is invalid.
         MissingVectors
             If sequences are not stored and cannot be encoded.
+        PredictionError
+            If all antibodies lack a chain that nearly all training antibodies have; where only
+            some do, these are far.
         AbagError
             If a sequence is invalid, or an encoder is not the one of the run.
         """
@@ -177,6 +196,7 @@ class Predictor:
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
         read = self._given_features(features, len(antibodies))
         left = Sequences.of("antibody", antibodies)
+        self.refuse_without_chains(left, "predict", "Give it, too.")
         antigen_sequences = [
             NO_ANTIGEN if self.no_antigen else antigen_chains(antigen_text)
             for antigen_text in antigens
@@ -225,6 +245,34 @@ class Predictor:
         """Raise `ColumnError` if the run reads features, which this way of scoring cannot give."""
         if self.features is not None and self.features.in_tables:
             refuse_features(self.features.in_tables, where, advice)
+
+    def refuse_without_chains(self, antibodies: AnySequences, where: str, advice: str = "") -> None:
+        """Refuse antibodies if all lack a chain that nearly all training antibodies have.
+
+        Raises
+        ------
+        PredictionError
+            With `where` they are, and the `advice`, by default that on a column of a table.
+        """
+        role = self.chains.lacking(antibodies.chains)
+        if not role or not (self.why_far_by_chains(antibodies) != "").any():
+            return
+        option = column_option(role, "NAME")
+        advice = advice or f"Add a column of {role} chains, or name it with {option}."
+        msg = (
+            f"{where}: no antibody has a {role} chain, which {self.chains.owners(role)} have; "
+            f"expected the chains of training. {advice}"
+        )
+        raise PredictionError(msg)
+
+    def why_far_by_chains(self, antibodies: AnySequences) -> NDArray[np.object_]:
+        """Say of N antibodies why their chains make them far, (N,); empty if they do not."""
+        why = self.chains.why_far(antibodies.chains)
+        trained = {key.tobytes() for key in self.seen.of_kind("antibody").keys}
+        for n in np.flatnonzero(why != "").tolist():
+            if antibodies.keys[n].tobytes() in trained:  # one of the few that are so in training
+                why[n] = ""
+        return why
 
     def score(
         self,
@@ -416,7 +464,15 @@ class Scorer:
         self._factors = [
             predictor.noise_factor(sequences.kind, sequences.keys) for sequences in self._sides
         ]
-        self._classes = [_classes_of(new) for new in self.new]
+        why_N = predictor.why_far_by_chains(antibodies)
+        reasons, self._reason_of_antibody = np.unique(why_N.astype(str), return_inverse=True)
+        self._chain_reasons: NDArray[np.object_] = reasons.astype(object)
+        """Why chains make antibodies far, by the index of each antibody's, (N,)."""
+        no_reason_M = np.zeros(len(self._sides[1].chains), np.int64)
+        self._classes = [
+            _classes_of([*new, reasons])
+            for new, reasons in zip(self.new, (self._reason_of_antibody, no_reason_M), strict=True)
+        ]
 
     def score(
         self, *index: NDArray[np.integer], features: ReadFeatures | None = None
@@ -432,10 +488,10 @@ class Scorer:
         values = None if features is None else features.values
         pairs = PairVectors(x_ND, y_ME, i, j, left, right, features=values)
         factor = self._factors[0][antibody] * self._factors[1][antigen]
-        why_far = None
+        why_far = self._why_chains(antibody)
         if features is not None:
             factor = factor * features.factor(self._predictor.category_noise)
-            why_far = features.why_far
+            why_far = np.where(why_far == "", features.why_far, why_far)
         new = self._of_pairs(*index)
         scores = self._predictor.score(pairs, *new, factor=factor, why_far=why_far)
         return scores, pairs
@@ -488,7 +544,13 @@ class Scorer:
 
     def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
         """Return the regimes of P pairs, given by indices, (P,) each."""
-        return self._find_regimes(*self._of_pairs(*index))
+        found = self._find_regimes(*self._of_pairs(*index))
+        return found.beside(self._why_chains(index[0]))
+
+    def _why_chains(self, antibody: NDArray[np.integer]) -> NDArray[np.object_]:
+        """Say why the chains of the antibodies of P pairs make them far, (P,); empty if not."""
+        why: NDArray[np.object_] = self._chain_reasons[self._reason_of_antibody[antibody]]
+        return why
 
     def _find_regimes(self, antibody: NewSequences, antigen: NewSequences) -> FoundRegimes:
         run = self._predictor
@@ -497,10 +559,13 @@ class Scorer:
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
         """Count pairs by regime, and by why they are far, from their `count_classes`."""
         new = []
+        reasons = []
         for (classes, _), class_of_pair in zip(self._classes, np.nonzero(pairs_AG), strict=True):
-            level, unseen, mutations = classes[:, class_of_pair]
+            level, unseen, mutations, reason = classes[:, class_of_pair]
             new.append(NewSequences(level.astype(np.int8), unseen, mutations))
-        regimes = self._find_regimes(new[0], new[1])
+            reasons.append(reason)
+        why_far = self._chain_reasons[reasons[0]]
+        regimes = self._find_regimes(new[0], new[1]).beside(why_far)
         by_regime = Counter[str]()
         far = Counter[str]()
         counts = pairs_AG[pairs_AG > 0].tolist()
@@ -529,8 +594,10 @@ class Scorer:
         return np.outer(antibodies, antigens)
 
 
-def _classes_of(new: NewSequences) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return what differs between N sequences, (3, C), and the class of each, (N,)."""
+def _classes_of(
+    new: Sequence[NDArray[np.integer]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what differs between N sequences, (4, C), and the class of each, (N,)."""
     classes, class_of_sequence = np.unique(np.stack(new), axis=1, return_inverse=True)
     return classes, class_of_sequence.reshape(-1)  # numpy 2.0 gives (1, N)
 

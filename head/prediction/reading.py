@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from abag.core.messages import say
 from abag.embed.sequences.chains import KINDS, parse_antibody
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.columns import LONGEST_NAME, ROLES, MissingColumn
-from abag.embed.sequences.contents import holds_sequences
+from abag.embed.sequences.columns import CHAIN_ROLES, LONGEST_NAME, ROLES, MissingColumn
+from abag.embed.sequences.contents import holds_sequences, roles_by_content, with_roles
 from abag.embed.sequences.joined import read_chunks
 from abag.embed.sequences.references import MUTATIONS, find_references
 from abag.embed.sequences.table_options import (
@@ -54,6 +54,8 @@ class ReadAs:
     """Options by which a table was read: saved in predictor.json, and checked when it is loaded."""
 
     columns: tuple[NamedColumn, ...] = ()
+    absent: tuple[Literal["heavy", "light"], ...] = ()
+    """Chains of which the user said that no column has them."""
     antigen: str = ""
     """Of all rows; empty: the table has antigens. `abag share` leaves it out with the sequences."""
     bad_rows: BadRows = "error"
@@ -68,9 +70,12 @@ class ReadAs:
         """Take what is remembered of the options of a fit, as in its config.json."""
         columns = []
         for role, name in sorted(options["columns"].items()):
-            columns.append(NamedColumn(role=role, name=name))
+            if name or role not in CHAIN_ROLES:
+                columns.append(NamedColumn(role=role, name=name))
+        absent = [role for role in CHAIN_ROLES if options["columns"].get(role) == ""]
         return cls(
             columns=tuple(columns),
+            absent=tuple(absent),
             antigen=options["antigen"] or "",
             bad_rows=options["bad_rows"],
             chains=options["chains"],
@@ -80,12 +85,14 @@ class ReadAs:
         )
 
     def named(self) -> dict[str, str]:
-        """Return the columns by role, without those of labels."""
-        return {column.role: column.name for column in self.columns if column.role not in OF_LABELS}
+        """Return the columns by role, without those of labels; empty ones of absent chains."""
+        named = {column.role: column.name for column in self.columns}
+        present = {role: name for role, name in named.items() if role not in OF_LABELS}
+        return {**dict.fromkeys(self.absent, ""), **present}
 
     def check(self) -> None:
         """Raise ValueError for what no predictor may have: a fit asks before it trains."""
-        roles = [column.role for column in self.columns]
+        roles = [*self.absent, *(column.role for column in self.columns)]
         if unknown := set(roles) - set(ROLES):
             msg = f"reading has a column for {min(unknown)!r}, which is no role"
             raise ValueError(msg)
@@ -129,6 +136,7 @@ def as_in_the_run(table: TableLike, given: T, remembered: ReadAs) -> T:
     if not (named or remembered.antigen or remembered.parent):
         return options
     first = next(read_chunks(table, replace(options, limit=ROWS_LOOKED_AT)))
+    first = with_roles(first, roles_by_content(first, options))
     columns = _columns_of_run(first, options, named)
     completed = replace(options, columns={**columns, **options.columns})
     if options.antigen is None and remembered.antigen and not options.no_antigen:
@@ -161,12 +169,12 @@ def _columns_of_run(
     remembered = {role: name for role, name in named.items() if role not in taken}
     present = {*map(str, first.names)}
     for role, name in remembered.items():
-        if name in present:
+        if not name or name in present:
             continue
         instead = first.columns.get(role)
         if instead is not None:
             say(f"{first.source}: column {instead!r} is used as {role}; the run used {name!r}")
-    return {role: name for role, name in remembered.items() if name in present}
+    return {role: name for role, name in remembered.items() if not name or name in present}
 
 
 def _with_antigen(first: Table, options: T, remembered: ReadAs) -> T:

@@ -5,19 +5,25 @@ These are the records that predictor.json and weights.safetensors hold. P pairs,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+
+from abag.embed.sequences.columns import CHAIN_ROLES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from abag.embed.sequences.chains import Chains
     from abag.head.models.pair_model import PairModel
     from abag.head.models.pair_vectors import PairVectors
 
 WEIGHTS = "weights.safetensors"
 RECORD = "predictor.json"
+NEARLY_ALL = 0.95
+"""Share of the training antibodies from which a chain is one that they have; the rest is odd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,52 @@ class KnownNoise:
     """Shape (T, 16)."""
     factor: NDArray[np.float64]
     """Of the variance of errors, (T,)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedChains:
+    """Shares of the distinct training antibodies that have a heavy and a light chain."""
+
+    heavy: float
+    light: float
+
+    @classmethod
+    def of(cls, antibodies: Sequence[Chains]) -> Self:
+        """Count the chains of the training antibodies, N of them."""
+        present = np.array([[bool(chain) for chain in chains] for chains in antibodies])
+        heavy, light = present.mean(axis=0).tolist()
+        return cls(heavy=heavy, light=light)
+
+    def check(self) -> None:
+        """Raise ValueError for what no fit has written."""
+        if not (0 <= self.heavy <= 1 and 0 <= self.light <= 1):
+            msg = f"shares of heavy and light chains are {self.heavy} and {self.light}"
+            raise ValueError(msg)
+
+    def why_far(self, antibodies: Sequence[Chains]) -> NDArray[np.object_]:
+        """Say of N antibodies why their chains are not those of training, (N,); empty if not."""
+        why = np.full(len(antibodies), "", object)
+        for place, role in enumerate(CHAIN_ROLES):
+            share = getattr(self, role)
+            has_chain = np.array([bool(chains[place]) for chains in antibodies], np.bool_)
+            if share >= NEARLY_ALL:
+                why[~has_chain] = f"it has no {role} chain, which {self.owners(role)} have"
+            elif share == 0:
+                why[has_chain] = f"it has a {role} chain, which no training antibody has"
+        return why
+
+    def lacking(self, antibodies: Sequence[Chains]) -> str:
+        """Return the role of a chain that nearly all had in training and none has here, or ""."""
+        for place, role in enumerate(CHAIN_ROLES):
+            is_usual = getattr(self, role) >= NEARLY_ALL
+            if is_usual and not any(chains[place] for chains in antibodies):
+                return role
+        return ""
+
+    def owners(self, role: str) -> str:
+        """Say which training antibodies have a chain."""
+        share = getattr(self, role)
+        return f"{'all' if share == 1 else f'{share:.1%} of the'} training antibodies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ class FoundRegimes(NamedTuple):
         """Return regimes of pairs that are far for another reason, too, (P,), where it is one."""
         if why_far is None:
             return self
-        reasons = np.where(self.why_far == "", why_far, self.why_far)
+        reasons = np.where(why_far == "", self.why_far, why_far)
         return self._replace(why_far=reasons, is_covered=self.is_covered & (why_far == ""))
 
 

@@ -221,6 +221,7 @@ def _evaluate_table(
     other = read_pairs(table, as_in_the_run(table, reading, remembered))
     labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
     predictor = load_predictor(saved.run)
+    predictor.refuse_without_chains(other.antibodies, other.source)
     named = PairColumnOptions()
     if predictor.features is not None:
         numbers = [column.name for column in predictor.features.numbers if not column.head]
