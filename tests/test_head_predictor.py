@@ -338,6 +338,35 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
         predictor.predict(heavy)
 
 
+def test_scores_have_the_index_of_the_series_that_were_given(trained):
+    predictor = load_predictor(trained.run)
+    in_order = predict(trained, trained.frame)["pkd_predicted"].to_numpy()
+    shuffled = trained.frame.sample(frac=1, random_state=0)
+    heavy, antigen = shuffled["heavy"], shuffled["antigen"]
+    named = shuffled.set_axis([f"row {n}" for n in shuffled.index])
+    for scores in (
+        predictor.predict(heavy, None, antigen),
+        predictor.predict(heavy, None, antigen.tolist()),
+        predictor.predict(named["heavy"], None, named["antigen"]).set_axis(shuffled.index),
+    ):
+        assert scores.index.equals(shuffled.index)
+        assert np.allclose(trained.frame.assign(p=scores["pkd_predicted"])["p"], in_order)
+    one = predictor.predict(heavy.iloc[0], antigen=antigen[[7, 3]])
+    assert one.index.tolist() == [7, 3]
+    assert predictor.predict(heavy[:0], None, antigen[:0]).empty
+
+
+def test_series_of_different_rows_are_not_paired(trained):
+    predictor = load_predictor(trained.run)
+    heavy = trained.frame["heavy"]
+    expected = r"^predict: heavy and antigen have different indexes; expected the same rows .*list"
+    with pytest.raises(SequenceError, match=expected):
+        predictor.predict(heavy, None, trained.frame["antigen"].iloc[::-1])
+    for whole in (trained.frame[["antigen"]], 3):
+        with pytest.raises(SequenceError, match=r"^predict: antigen is "):
+            predictor.predict(heavy, None, whole)
+
+
 def test_one_pair_is_printed_in_words_and_as_json(trained):
     row = trained.frame.iloc[0]
     pair = ["predict", "--run", trained.run, "--heavy", row["heavy"], "--antigen", row["antigen"]]

@@ -67,6 +67,8 @@ class PairDataset:
     pairs: LabelledPairs
     folders: Mapping[Kind, EncoderFolder]
     options: DatasetOptions
+    row_labels: pd.Index | None = None
+    """Index of the data frame that the pairs are of; None if they are of another table."""
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -86,16 +88,18 @@ class PairDataset:
         """Features and categories as `abag.fit` reads them: P rows, a column for each.
 
         Numbers are float64, NaN where a cell is missing, replicates joined to their mean. Values of
-        categories are texts. Without features and categories there are no columns.
+        categories are texts. Without features and categories there are no columns. The index is
+        that of `frame`.
         """
         cells = self.pairs.cells
         columns = self.pairs.features
         if cells is None or columns is None:
-            return pd.DataFrame(index=range(len(self)))
+            return pd.DataFrame(index=self._index)
         numbers = [column.name for column in columns.numbers]
         words = [column.name for column in columns.categories]
         of_numbers = pd.DataFrame(cells.numbers_RF, columns=numbers)
-        return of_numbers.join(pd.DataFrame(cells.words_RG, columns=words))
+        joined = of_numbers.join(pd.DataFrame(cells.words_RG, columns=words))
+        return joined.set_axis(self._index)
 
     @property
     def weight(self) -> NDArray[np.float64] | None:
@@ -116,8 +120,17 @@ class PairDataset:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The row of the table of each pair, the first one for replicates: P rows."""
-        return self.pairs.table.frame.iloc[self.pairs.row].reset_index(drop=True)
+        """The row of the table of each pair, the first one for replicates: P rows.
+
+        Its index is that of the data frame that was read, and counts the pairs of other tables.
+        """
+        return self.pairs.table.frame.iloc[self.pairs.row].set_axis(self._index)
+
+    @property
+    def _index(self) -> pd.Index:
+        if self.row_labels is None:
+            return pd.RangeIndex(len(self))
+        return self.row_labels[self.pairs.table.row_numbers[self.pairs.row] - 1]
 
     @cached_property
     def groups(self) -> dict[str, NDArray[np.int64]]:
@@ -244,4 +257,5 @@ def dataset(
         pairs = label_pairs(read, chosen, refuse_sequences=strict, named=named)
         report_counts(pairs)
         pairs = with_feature_columns(pairs, named, heads)
-    return PairDataset(pairs, folders, chosen)
+    row_labels = table.index if isinstance(table, pd.DataFrame) else None
+    return PairDataset(pairs, folders, chosen, row_labels)
