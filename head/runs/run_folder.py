@@ -34,6 +34,7 @@ from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs
 from abag.head.evaluation.score_table import describe_regimes
 from abag.head.evaluation.strong import StrongSummary
 from abag.head.models.config import FitConfig, check_same
+from abag.head.prediction.specs import refuse_of_another_run
 from abag.head.regimes.splits import KEYS, Split, split_frame
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
         raise RunError(msg)
     if not (run / "summary.json").exists() or epochs != record["epochs"]:
         return None
+    refuse_of_another_run(run)
     return read_summary(run)
 
 
@@ -221,6 +223,8 @@ class RunSummary(TypedDict):
     strong: StrongSummary
     """How well strong binders are found; strong is 9.0, or the threshold of ``--select``. Other
     quantities than affinities have no threshold unless one is given: then no ``regimes``."""
+    predictor_digest: NotRequired[str]
+    """Digest of the run's predictor; another one in its folder is refused."""
     rounds: NotRequired[list[dict[str, Any]]]
     """With ``--add``, each ``round`` of the campaign: its ``source``, new ``pairs``, their ``best``
     label, how many are ``better`` than all before, ``best_so_far``, and the ``expected_best`` that
@@ -302,6 +306,7 @@ def read_summary(run: Path) -> RunSummary:
 def read_run(run: Path) -> SavedRun:
     """Read the folder of a finished run, or raise `NoFinishedRun`."""
     with naming_damage(run):
+        refuse_of_another_run(run)
         return read_tables(run, read_config(run), read_summary(run))
 
 
