@@ -41,6 +41,7 @@ from abag.head.design.candidates import (
     aimed,
     best_of,
     decide_reading,
+    molar_mass_of,
     read_all_measured,
     read_candidates,
     read_rows,
@@ -181,9 +182,11 @@ def rank(
             antibody_region=reading_options.antibody_region,
             antigen=reading_options.antigen,
             bad_rows=reading_options.bad_rows,
+            chains=reading_options.chains,
             no_antigen=reading_options.no_antigen,
         )
-        candidates = read_candidates(predictions, reading_options, quantity)
+        mass = molar_mass_of(chosen)
+        candidates = read_candidates(predictions, reading_options, quantity, mass)
         # from here on, higher is better
         candidates = towards_better(candidates, quantity)
         chosen = aimed(chosen, quantity)

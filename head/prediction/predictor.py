@@ -25,7 +25,7 @@ from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.sequences.chains import KINDS, NO_ANTIGEN
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
-from abag.embed.sequences.domain_types import cut_to_domains
+from abag.embed.sequences.domain_types import chain_types, cut_to_domains, place_chains
 from abag.embed.store.store import name_encoders, open_store
 from abag.head.data.features import (
     LOGLIKS,
@@ -175,6 +175,8 @@ class Predictor:
             )
             raise SequenceError(msg)
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
+        if self.reading.chains == "auto":
+            antibodies = [_in_their_places(chains) for chains in antibodies]
         if self.antibody_region == "fv":
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
         read = self._given_features(features, len(antibodies))
@@ -568,6 +570,12 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
     for name, sequences in zip(names, chains, strict=True):
         columns.append(lists[name] if name in lists else [str(sequences or "")] * rows)
     return columns
+
+
+def _in_their_places(chains: Chains) -> Chains:
+    """Put the chains of an antibody where ``--chains auto`` puts those of a table."""
+    heavy, light = chains
+    return place_chains(chains, (chain_types(heavy), chain_types(light)), "auto")[0]
 
 
 def _shared_index(

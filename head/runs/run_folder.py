@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
@@ -22,9 +22,9 @@ from abag.core.files import (
     why_unreadable,
     write_json,
 )
-from abag.core.messages import first_line
+from abag.core.messages import first_line, say
 from abag.core.options import schema
-from abag.head.data.label_options import read_molar_mass
+from abag.head.data.label_options import LabelOptions, read_molar_mass
 from abag.head.data.label_unit import Remembered
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.quantity import Quantity
@@ -40,6 +40,8 @@ from abag.head.regimes.splits import KEYS, Split, split_frame
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from abag.embed.sequences.tables import Table
+    from abag.head.data.label_options import Label
 
 RUN_FORMAT = "abag-run 4"
 
@@ -84,6 +86,36 @@ def remembered_label(config: Mapping[str, Any]) -> Remembered:
         no_binding_empty=config["no_binding_empty"],
         quantity=Quantity.of_json(config["quantity"]),
     )
+
+
+def labels_as_in_the_run(
+    config: Mapping[str, Any],
+    table: Table,
+    *,
+    label: Label | None,
+    molar_mass: str | None,
+    affinity_type: str | None = None,
+) -> LabelOptions:
+    """Return the label options of a run for another table, but not its unit and what is in it.
+
+    What is given wins. Without a column of affinity types, that of the run does not apply.
+    """
+    settings = {field.name: config[field.name] for field in fields(LabelOptions)}
+    settings |= {
+        "label": label,
+        "better": None,
+        "unit": None,
+        "no_binding": None,
+        "no_binding_empty": False,
+        "molar_mass": molar_mass or config["molar_mass"],
+    }
+    options = LabelOptions(**settings)
+    if affinity_type is not None:
+        return replace(options, affinity_type=affinity_type)
+    if options.affinity_type is None or table.has("affinity_type"):
+        return options
+    say(f"{table.source}: no column affinity_type; all rows are used as {options.affinity_type!r}")
+    return replace(options, affinity_type=None)
 
 
 def training_logs(run: Path) -> list[Path]:
