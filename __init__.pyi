@@ -499,7 +499,7 @@ def rank(
     limit: int | None = None,
     no_antigen: bool = False,
     antibody_region: Literal['as-given', 'fv'] = 'as-given',
-    chains: Literal['as-given', 'auto', 'most'] = 'as-given',
+    chains: Literal['as-given', 'auto', 'most'] | None = None,
     batch: int = 96,
     rule: Literal['mean', 'ucb', 'improvement', 'probability'] = 'mean',
     explore: float | None = None,

@@ -166,7 +166,7 @@ def _fit(
                 detail(reason)
             fitted, weighed, parts = fit_regimes(trainings, regimes)
             curve = _learning_curve(trainings, regimes)
-        save_checked(run / "predictor", trainings, regimes, weighed, parts)
+        digest = save_checked(run / "predictor", trainings, regimes, weighed, parts)
         join_logs(run)
         summary = write_results(
             run,
@@ -176,6 +176,7 @@ def _fit(
             fitted,
             parts,
             curve,
+            predictor_digest=digest,
             report=report,
             history=inputs.history,
         )
@@ -243,18 +244,22 @@ def save_checked(
     regimes: Sequence[MeasuredRegime],
     weighed: WeighedRun,
     parts: FittedParts,
-) -> None:
-    """Save the predictor, and check that it predicts what was measured; else it is unusable."""
+) -> str:
+    """Save the predictor, and check that it predicts what was measured; else it is unusable.
+
+    Returns its digest.
+    """
     inputs = trainings.inputs
     config = trainings.config
     reading = trainings.reading
-    save_predictor(folder, inputs, parts, weighed, config.antibody_region, reading)
+    digest = save_predictor(folder, inputs, parts, weighed, config.antibody_region, reading)
     trained = all_pairs(regimes).rows(TRAIN)
     try:
         check_predictor(folder, inputs, parts, weighed, trained, config.seed)
     except PredictorDiffers:
         (folder / RECORD).unlink()
         raise
+    return digest
 
 
 def choose_device(config: FitConfig) -> torch.device:

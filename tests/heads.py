@@ -105,4 +105,8 @@ def sign(folder, change=lambda _record: None):
     change(record)
     record["digest"] = record_digest(record, (folder / "weights.safetensors").read_bytes())
     path.write_text(json.dumps(record))
+    summary = folder.parent / "summary.json"
+    if folder.name == "predictor" and summary.exists():  # it is then the predictor of the run
+        signed = json.loads(summary.read_text()) | {"predictor_digest": record["digest"]}
+        summary.write_text(json.dumps(signed))
     return folder

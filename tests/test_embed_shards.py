@@ -5,6 +5,7 @@ import io
 import os
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import numpy as np
@@ -63,6 +64,14 @@ def test_some_rows_are_read_in_any_order(path, arrays):
     rows = np.array([2999, 5, 5, 1700])
     assert np.array_equal(shard.load_rows("mean", rows), arrays["mean"][rows])
     assert np.array_equal(shard.load_rows("length", rows[:1]), [2999])
+
+
+def test_shards_are_laid_out_in_several_threads_at_once():
+    several = [arrays_of(ROWS, width) for width in range(8, 40)]
+    expected = [shard_image(arrays, ATTRS) for arrays in several]
+    with ThreadPoolExecutor(8) as threads:
+        images = list(threads.map(lambda arrays: shard_image(arrays, ATTRS), several))
+    assert images == expected
 
 
 def test_the_same_rows_in_another_order_are_the_same_file(arrays):

@@ -144,6 +144,36 @@ def test_vectors_are_found_by_their_residues(folder):
         store.vectors("antibody", [("DIQM", "EVQL")])
 
 
+ILL_FORMED = [
+    ("antibody", [("EVQL", "DIQM", "EVQL")], r"^sequence 1: \('EVQL', 'DIQM', 'EVQL'\) "),
+    ("antibody", [("EVQL", ""), ("EVQL",)], r"^sequence 2: \('EVQL',\) "),
+    ("antibody", [()], r"^sequence 1: \(\) "),
+    ("antibody", [7], r"^sequence 1: 7 "),
+    ("antibody", [("EVQL", 7)], r"^sequence 1: light: 7 "),
+    ("antibody", [b"EVQL"], r"^sequence 1: b'EVQL' "),
+    ("antibody", [{"heavy": "EVQL"}], r"^sequence 1: {'heavy': 'EVQL'} "),
+    ("antigen", [3], r"^sequence 1: antigen: 3 "),
+    ("antigen", ["MKT", ("MKT", 3)], r"^sequence 2: 3 "),
+    ("antigen", [()], r"^sequence 1: \(\) "),
+    ("antigen", "MKT", r"^sequences: 'MKT' "),
+    ("antibody", "EVQL|DIQM", r"^sequences: 'EVQL\|DIQM' "),
+    ("antigen", b"MKT", r"^sequences: b'MKT' "),
+    ("antigen", 3, r"^sequences: 3 "),
+    ("antigen", None, r"^sequences: None "),
+    ("antibody", pd.DataFrame({"heavy": ["EVQL"], "light": [""]}), r"^sequences: a DataFrame "),
+    ("antigen", {"MKT": 1}, r"^sequences: {'MKT': 1} "),
+]
+
+
+@pytest.mark.parametrize(("kind", "sequences", "message"), ILL_FORMED)
+def test_what_is_not_a_list_of_sequences_is_refused_in_one_line(folder, kind, sequences, message):
+    add(folder, keys_array("antibody", [("EVQL", "")]), vectors_of(1))
+    with pytest.raises(SequenceError, match=message) as caught:
+        open_store(folder.path.parent).vectors(kind, sequences)
+    assert "; expected " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_an_antibody_in_one_text_is_read_as_in_a_table(tmp_path):
     texts = [f"{HEAVY}|{LIGHT}", HEAVY + LIGHT, LIGHT + HEAVY, HEAVY]
     table = pd.DataFrame({"antibody": texts, "antigen": "MKTAYIAK"})

@@ -75,6 +75,17 @@ def test_the_order_of_the_rows_does_not_matter(store, table, data):
     assert np.array_equal(turned.y, data.y)
 
 
+def test_rows_of_a_data_frame_keep_their_index(store, table):
+    named = table.assign(pH=np.arange(len(table)) / 100)
+    named.index = [f"clone {number}" for number in range(len(named))]
+    named.iloc[3, named.columns.get_loc("heavy")] = "1234"
+    read = abag.dataset(store, named, features=("pH",), bad_rows="skip", replicates="keep")
+    assert len(read) == len(named) - 1
+    assert read.frame["heavy"].tolist() == named.loc[read.frame.index, "heavy"].tolist()
+    assert read.features.index.equals(read.frame.index)
+    assert np.array_equal(read.features["pH"], named.loc[read.features.index, "pH"])
+
+
 def test_a_torch_dataset_gives_the_rows_of_x(data):
     rows = data.splits()[0].rows(TRAIN)
     pairs = data.torch(rows)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import COMPOSITION, QUICK, add_vectors, draw_pairs
+from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs, mutated
 from heads import BASELINES, sequence_keys
 from invoke import run
 from trastuzumab import HEAVY, LIGHT
@@ -267,3 +267,24 @@ def test_perfect_predictions_are_better_than_the_head(case):
     summary, _ = run_evaluate(case, predictions=perfect)
     assert summary["predictions"]["regimes"][0]["rmse"] == pytest.approx(0, abs=1e-9)
     assert "the run is worse than" in summary["predictions"]["verdicts"][0]
+
+
+@pytest.mark.parametrize("side", ["antibody", "antigen"])
+def test_a_table_is_scored_with_the_identities_of_the_run(side, tmp_path):
+    rng = np.random.default_rng(0)
+    parents = draw_chains(rng, 24, 60)
+    members = [mutated(rng, parent, 12) for parent in parents for _ in range(3)]  # 60 % alike
+    others = draw_chains(rng, 6, 60)
+    columns = ["heavy", "antigen"] if side == "antibody" else ["antigen", "heavy"]
+    frame = pd.DataFrame([(m, other) for m in members for other in others], columns=columns)
+    frame["pKd"] = rng.normal(8, 1, len(frame))
+    add_vectors(tmp_path / "store", frame)
+    n_groups = {}
+    for identity in (0.5, 0.95):
+        run = tmp_path / f"{identity}"
+        options = {"head": "ridge", "report": False, f"{side}_identity": identity}
+        abag.fit(frame[:216], tmp_path / "store", run, **options)
+        (regime,) = abag.evaluate(run, table=frame[216:])["table"]["regimes"]
+        assert regime["regime"] == f"new_{side}"
+        n_groups[identity] = regime["groups"]
+    assert n_groups == {0.5: 12, 0.95: 36}

@@ -186,6 +186,57 @@ def test_a_run_that_has_not_finished_is_called_that(trained, tmp_path):
         load_predictor(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def mixed(trained):
+    """A run whose predictor was replaced by that of another run, and a table of predictions."""
+    other = trained.frame.assign(pKd=trained.frame["pKd"] + 2)
+    for name, frame in (("first", trained.frame), ("other", other)):
+        abag.fit(frame, trained.store, trained.at / name, head="ridge", split="random")
+    abag.predict(trained.frame, trained.at / "first", trained.at / "scored.csv")
+    run = shutil.copytree(trained.at / "first", trained.at / "mixed")
+    shutil.rmtree(run / "predictor")
+    shutil.copytree(trained.at / "other" / "predictor", run / "predictor")
+    return run
+
+
+COMMANDS = {
+    "load": lambda run, _, __: load_predictor(run),
+    "load its folder": lambda run, _, __: load_predictor(run / "predictor"),
+    "predict": lambda run, case, out: abag.predict(case.frame, run, out),
+    "rank": lambda run, case, out: abag.rank(case.at / "scored.csv", out, run=run, batch=2),
+    "scan": lambda run, case, out: abag.scan(run, out, parents=case.frame[:1]),
+    "evaluate": lambda run, _, __: abag.evaluate(run),
+    "evaluate a table": lambda run, case, _: abag.evaluate(run, table=case.frame),
+    "report": lambda run, _, __: abag.report(run),
+    "add": lambda run, case, out: abag.fit(case.frame, None, out.with_suffix(""), add=run),
+    "share": lambda run, _, out: abag.share(run, out.with_suffix("")),
+    "fit": lambda run, case, _: abag.fit(case.frame, case.store, run, head="ridge", split="random"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_predictor_of_another_run_in_a_run_folder_is_refused(trained, mixed, tmp_path, command):
+    before = {path: path.read_bytes() for path in mixed.rglob("*") if path.is_file()}
+    with pytest.raises(abag.AbagError, match=r"predictor: its digest is \w{32}, and that of the "):
+        COMMANDS[command](mixed, trained, tmp_path / "out.csv")
+    assert not any(tmp_path.iterdir())
+    assert before == {path: path.read_bytes() for path in mixed.rglob("*") if path.is_file()}
+
+
+def test_predictors_of_their_run_and_those_that_stand_alone_are_loaded(
+    trained, mixed, tmp_path, monkeypatch
+):
+    abag.share(trained.at / "other", tmp_path / "predictor")
+    for name in ("config.json", "summary.json"):  # beside a shared predictor, of another run
+        shutil.copy(trained.at / "first" / name, tmp_path)
+    copy = shutil.copytree(mixed / "predictor", mixed.parent / "copy")
+    for folder in (tmp_path / "predictor", copy, trained.run, trained.run / "predictor"):
+        assert load_predictor(folder).parts
+    monkeypatch.chdir(mixed / "predictor")
+    with pytest.raises(DamagedFile, match="its digest is"):
+        load_predictor(".")
+
+
 def test_a_bundle_of_another_schema_is_refused(trained, tmp_path):
     record = json.loads((trained.run / "predictor/predictor.json").read_text())
     (tmp_path / "predictor.json").write_text(json.dumps(record | {"schema": 7}))
@@ -336,6 +387,35 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
         predictor.predict(trained.frame)
     with pytest.raises(SequenceError, match="antigen"):
         predictor.predict(heavy)
+
+
+def test_scores_have_the_index_of_the_series_that_were_given(trained):
+    predictor = load_predictor(trained.run)
+    in_order = predict(trained, trained.frame)["pkd_predicted"].to_numpy()
+    shuffled = trained.frame.sample(frac=1, random_state=0)
+    heavy, antigen = shuffled["heavy"], shuffled["antigen"]
+    named = shuffled.set_axis([f"row {n}" for n in shuffled.index])
+    for scores in (
+        predictor.predict(heavy, None, antigen),
+        predictor.predict(heavy, None, antigen.tolist()),
+        predictor.predict(named["heavy"], None, named["antigen"]).set_axis(shuffled.index),
+    ):
+        assert scores.index.equals(shuffled.index)
+        assert np.allclose(trained.frame.assign(p=scores["pkd_predicted"])["p"], in_order)
+    one = predictor.predict(heavy.iloc[0], antigen=antigen[[7, 3]])
+    assert one.index.tolist() == [7, 3]
+    assert predictor.predict(heavy[:0], None, antigen[:0]).empty
+
+
+def test_series_of_different_rows_are_not_paired(trained):
+    predictor = load_predictor(trained.run)
+    heavy = trained.frame["heavy"]
+    expected = r"^predict: heavy and antigen have different indexes; expected the same rows .*list"
+    with pytest.raises(SequenceError, match=expected):
+        predictor.predict(heavy, None, trained.frame["antigen"].iloc[::-1])
+    for whole in (trained.frame[["antigen"]], 3):
+        with pytest.raises(SequenceError, match=r"^predict: antigen is "):
+            predictor.predict(heavy, None, whole)
 
 
 def test_one_pair_is_printed_in_words_and_as_json(trained):

@@ -187,3 +187,49 @@ def test_a_table_of_mutations_is_read_with_the_parent_and_numbers_of_the_run(tmp
     abag.predict(whole, tmp_path / "run", tmp_path / "whole.csv")
     predicted, expected = (pd.read_csv(tmp_path / name) for name in ("out.csv", "whole.csv"))
     assert predicted["pkd_predicted"].tolist() == expected["pkd_predicted"].tolist()
+
+
+def test_chains_that_a_run_put_in_their_places_are_the_same_antibodies_in_all_commands(tmp_path):
+    frame = library().rename(columns={"clone seq A": "light", "clone seq B": "heavy"})
+    frame = frame.rename(columns={"result": "pKd"})  # heavy and light chains are exchanged
+    options = {"antigen": ANTIGEN, "chains": "auto"}
+    abag.embed_table(frame, tmp_path / "store", **options, **COMPOSITION)
+    quick = {"head": "ridge", "report": False}
+    abag.fit(frame[:30], tmp_path / "store", tmp_path / "run", **quick, **options)
+    abag.predict(frame, tmp_path / "run", tmp_path / "p.csv")
+    written = pd.read_csv(tmp_path / "p.csv")
+    direct = bundle.load_predictor(tmp_path / "run").predict(
+        frame["heavy"], frame["light"], ANTIGEN
+    )
+    np.testing.assert_allclose(direct["pkd_predicted"], written["pkd_predicted"], atol=1e-4)
+    assert direct["regime"].tolist() == written["regime"].tolist()
+    chosen = {"run": tmp_path / "run", "batch": 2, "keep_far": True}
+    summary = abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", **chosen)
+    assert summary["left_out"]["measured"] == 30
+    summary = abag.rank(tmp_path / "p.csv", tmp_path / "o2.csv", measured=frame[28:35], **chosen)
+    assert summary["left_out"]["measured"] == 35
+
+
+def test_a_molar_mass_of_a_run_is_that_of_later_tables(tmp_path):
+    frame = library().rename(columns={"clone seq A": "heavy", "clone seq B": "light"})
+    molar = 10 ** -frame.pop("result")
+    frame["IC50 (ug/mL)"] = (
+        molar * 27e6
+    )  # of an scFv: 27 kDa are 27,000 g/mol, or 27e6 ug/mL at 1 M
+    options = {"antigen": ANTIGEN, "molar_mass": "scfv"}
+    abag.embed_table(frame, tmp_path / "store", antigen=ANTIGEN, **COMPOSITION)
+    run = tmp_path / "run"
+    abag.fit(frame[:30], tmp_path / "store", run, head="ridge", report=False, **options)
+    own = pd.read_parquet(run / "predictions.parquet")
+    one_fold = own.groupby("pair").first()
+    sequences = frame.iloc[one_fold["row"] - 1][["heavy", "light"]].reset_index(drop=True)
+    in_mass = sequences.assign(antigen=ANTIGEN)
+    in_mass["predicted IC50 (ug/mL)"] = 27e6 * 10 ** -one_fold["pkd_predicted"].to_numpy()
+    ours = abag.evaluate(run)["regimes"][0]["rmse"]
+    theirs = abag.evaluate(run, predictions=in_mass)["predictions"]["regimes"][0]["rmse"]
+    assert theirs == pytest.approx(ours, abs=1e-6)
+    as_measured = {"rule": "improvement", "run": run, "batch": 2, "keep_far": True}
+    abag.predict(frame[30:], run, tmp_path / "p.csv")
+    better = frame[:30].assign(**{"IC50 (ug/mL)": molar[:30] * 27e6 / 10})
+    summary = abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", measured=better, **as_measured)
+    assert summary["best_measured"] == pytest.approx(1 - np.log10(molar[:30]).min(), abs=1e-3)

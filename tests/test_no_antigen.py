@@ -11,6 +11,7 @@ from drawn import COMPOSITION, draw_chain, mutated
 from reading import read_sequences
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
+from trastuzumab import HEAVY
 
 import abag
 from abag import ColumnError, OptionError, PredictionError, SequenceError, open_store
@@ -356,3 +357,32 @@ def test_pages_and_tables_of_scores_leave_antigens_out(folder):
     evaluated = invoke.run("evaluate", folder / "t.csv", "--run", folder / "run").stdout
     assert "Spearman" in evaluated
     assert "antigen" not in evaluated
+
+
+# ---- single mutants ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parent", "censored", "options"),
+    [
+        (HEAVY, "", {"split": "random"}),
+        (HEAVY, "<", {}),  # too few exact labels to hold out residues
+        (draw_chain(np.random.default_rng(3), 110), "", {}),  # has no IMGT numbers
+    ],
+)
+def test_fit_and_predict_say_the_same_of_single_mutants(parent, censored, options, tmp_path):
+    rng = np.random.default_rng(0)
+    mutants = list({mutated(rng, parent, 1) for _ in range(60)})[:50]
+    weight = [sum(map(ord, mutant)) - sum(map(ord, parent)) for mutant in mutants]
+    frame = pd.DataFrame({"heavy": mutants, "pKd": 8 + np.array(weight) / 20})
+    frame["censored"] = np.where(np.arange(50) % 5, censored, "")
+    abag.embed_table(frame, tmp_path / "store", **ONLY_ANTIBODIES)
+    learned = frame[:40]
+    fitted = {"no_antigen": True, "head": "ridge", "report": False, **options}
+    summary = abag.fit(learned, tmp_path / "store", tmp_path / "run", **fitted)
+    assert [regime["words"] for regime in summary["regimes"]] == ["new mutations"]
+    predicted = abag.predict(frame[40:][["heavy"]], tmp_path / "run", tmp_path / "p.csv")
+    assert predicted["regimes"] == {"new_mutations": 10}
+    assert predicted["far_rows"] == 0
+    batch = abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", run=tmp_path / "run", batch=5)
+    assert batch["candidates"] == 10

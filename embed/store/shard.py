@@ -19,6 +19,7 @@ from functools import cached_property, partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import h5py
 import numpy as np
@@ -159,8 +160,10 @@ def shard_image(arrays: Mapping[str, NDArray[Any]], attrs: Attrs) -> bytes:
     order, _ = sort_keys(arrays["key"])
     # earlier versions of HDF5's format have no checksums of names, types and attributes
     version = ("v110", "v110")
+    # HDF5 tells files in memory apart by their names; other threads may have one open, too
+    name_in_memory = f"shard-{uuid4().hex}"
     with h5py.File(
-        "shard", "w", driver="core", backing_store=False, libver=version, track_order=True
+        name_in_memory, "w", driver="core", backing_store=False, libver=version, track_order=True
     ) as file:
         for name, value in {"format": FORMAT, **attrs}.items():
             file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value

@@ -7,6 +7,7 @@ written atomically. docs/store-format.md is the specification.
 from __future__ import annotations
 
 import errno
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.errors import DamagedFile, MissingVectors, OptionError, StoreError
+from abag.core.errors import DamagedFile, MissingVectors, OptionError, SequenceError, StoreError
 from abag.core.files import UnsafeFile
 from abag.core.messages import say
 from abag.core.options import user_path
@@ -119,9 +120,7 @@ class Store:
         OptionError
             If there is no such kind.
         """
-        if kind not in KINDS:
-            msg = f"kind: {kind!r} is unknown; expected {' or '.join(KINDS)}."
-            raise OptionError(msg)
+        _check_kind(kind)
         folders = self.folders(kind)
         matching = folders
         if encoder is not None:
@@ -194,7 +193,7 @@ class Store:
         sequences : sequence
             Antibodies as (heavy, light), one of which may be empty, or as in the antibody column
             of a table: ``heavy|light``, or one text that is split by its variable domains.
-            Antigens as text, their chains joined by ``|``.
+            Antigens as text, their chains joined by ``|``, or as a tuple of chains.
         encoder : str, optional
             As for :meth:`folder`.
 
@@ -211,7 +210,8 @@ class Store:
         SequenceError
             If a sequence is not valid.
         """
-        chains = [_chains(kind, sequence) for sequence in sequences]
+        _check_kind(kind)
+        chains = _all_chains(kind, sequences)
         return self.folder(kind, encoder).read(keys_array(kind, chains), pooling)
 
 
@@ -305,11 +305,47 @@ def _matches(folder: EncoderFolder, encoder: str) -> bool:
     return len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
 
 
-def _chains(kind: Kind, sequence: str | Chains) -> Chains:
-    is_cell = sequence is None or isinstance(sequence, str | float)  # a float: pandas' missing cell
+def _check_kind(kind: object) -> None:
+    if kind not in KINDS:
+        msg = f"kind: {kind!r} is unknown; expected {' or '.join(KINDS)}."
+        raise OptionError(msg)
+
+
+def _all_chains(kind: Kind, sequences: Iterable[str | Chains]) -> list[Chains]:
+    """Read the sequences that `Store.vectors` was given; an error names the place of a bad one."""
+    # a text and a table are iterables, too: of letters, and of the names of columns
+    is_one = isinstance(sequences, str | bytes | Mapping) or hasattr(sequences, "columns")
+    if is_one or not isinstance(sequences, Iterable):
+        is_table = hasattr(sequences, "columns")
+        shown = f"a {type(sequences).__name__}" if is_table else reprlib.repr(sequences)
+        expected = "[(heavy, light), ...]" if kind == "antibody" else "[antigen, ...]"
+        msg = (
+            f"sequences: {shown} is not a list of sequences; expected "
+            f"one, even of a single {kind}. Pass {expected}."
+        )
+        raise SequenceError(msg)
+    chains = []
+    for number, sequence in enumerate(sequences, 1):
+        try:
+            chains.append(_chains(kind, sequence))
+        except SequenceError as error:
+            error.args = (f"sequence {number}: {error}",)
+            raise
+    return chains
+
+
+def _chains(kind: Kind, sequence: object) -> Chains:
+    if isinstance(sequence, list | tuple | np.ndarray):
+        if kind == "antibody" and len(sequence) == 2:
+            return antibody(*sequence)
+        if kind == "antigen" and len(sequence):
+            return antigen("|".join(map(sequence_text, sequence)))
+        expected = "(heavy, light), of which one may be empty" if kind == "antibody" else "chains"
+        msg = f"{reprlib.repr(sequence)} is not an {kind}; expected {expected}. Correct it."
+        raise SequenceError(msg)
     if kind == "antibody":
-        return parse_antibody(sequence_text(sequence)).chains if is_cell else antibody(*sequence)
-    return antigen(sequence if is_cell else "|".join(sequence))
+        return parse_antibody(sequence_text(sequence)).chains
+    return antigen(sequence)
 
 
 def folder_with(

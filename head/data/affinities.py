@@ -169,13 +169,21 @@ def _find_column(table: Table, options: LabelOptions, remembered: Remembered | N
     return find_label(table, options, of_run=True)
 
 
-def read_predictions(table: Table, options: LabelOptions, quantity: Quantity = PKD) -> Affinities:
+def read_predictions(
+    table: Table,
+    options: LabelOptions,
+    quantity: Quantity = PKD,
+    molar_mass: str | None = None,
+) -> Affinities:
     """Find the predictions of another tool and their unit, and convert them to pKd.
 
-    Those of another `quantity` than an affinity are taken as they are. Raises as `read_affinities`.
+    Those of another `quantity` than an affinity are taken as they are. `molar_mass` is that of the
+    run, unless `options` give one. Raises as `read_affinities`.
     """
     if quantity.affinity:
         meaning = choose_prediction(table, options.label)
+        if options.molar_mass is None and meaning.unit in OF_MASS:
+            options = replace(options, molar_mass=molar_mass)
         return _read_column(table, replace(meaning, quantity=quantity), options, None)
     refuse_affinity_options(table, options, quantity)
     column = table.column("prediction")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ from abag.embed.sequences.table_options import TableOptions
 from abag.embed.sequences.tables import TableLike
 from abag.head.data.cells import read_numbers, read_texts
 from abag.head.data.label_column import UnclearLabel
-from abag.head.data.label_options import LabelOptions
+from abag.head.data.label_options import ANTIBODY_KDA, LabelOptions, read_molar_mass
 from abag.head.data.label_unit import Remembered, choose_prediction
 from abag.head.data.labels import label_pairs
 from abag.head.data.quantity import PKD, Quantity
@@ -37,7 +37,7 @@ from abag.head.prediction.reading import NOTHING, as_in_the_run
 from abag.head.prediction.sequences import Sequences
 from abag.head.prediction.tables import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
-from abag.head.runs.run_folder import read_config, remembered_label
+from abag.head.runs.run_folder import labels_as_in_the_run, read_config, remembered_label
 
 if TYPE_CHECKING:
     from abag.embed.sequences.chains import Chains
@@ -115,11 +115,15 @@ class Candidates:
 
 
 def read_candidates(
-    table: TableLike, options: TableOptions, quantity: Quantity = PKD
+    table: TableLike,
+    options: TableOptions,
+    quantity: Quantity = PKD,
+    molar_mass_kda: float = ANTIBODY_KDA,
 ) -> Candidates:
     """Read sequences, predictions and flags of all rows."""
     reader = PairReader(table, options, ADDED_COLUMNS)
-    frame = pd.concat([_read_numbers(chunk, quantity) for chunk in reader], ignore_index=True)
+    numbers = [_read_numbers(chunk, quantity, molar_mass_kda) for chunk in reader]
+    frame = pd.concat(numbers, ignore_index=True)
     if quantity.affinity:
         _warn_of_other_units(reader.source, frame["mean"].to_numpy(np.float64))
     antibodies, antigens = reader.sequences
@@ -139,6 +143,12 @@ def far_by_chains(candidates: Candidates, predictor: Predictor) -> Candidates:
     is_far_N = predictor.why_far_by_chains(antibodies) != ""
     far = candidates.frame["far"].to_numpy(np.bool_) | is_far_N[antibodies.of_row]
     return replace(candidates, frame=candidates.frame.assign(far=far))
+
+
+def molar_mass_of(options: RankOptions) -> float:
+    """Return the molar mass of the antibodies in kDa: as given, or as in the run."""
+    config = config_of_run(options.run)
+    return read_molar_mass(options.molar_mass or (config and config["molar_mass"]))
 
 
 def decide_reading(
@@ -235,7 +245,7 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
         )
 
 
-def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
+def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: float) -> pd.DataFrame:
     """Read what `Candidates.frame` has of the rows of a chunk."""
     if not quantity.affinity:
         return _read_values(chunk)
@@ -251,7 +261,7 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
     column = meaning.column
     unit = meaning.unit
     mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
-    mean = to_pkd(mean, unit)
+    mean = to_pkd(mean, unit, molar_mass_kda)
     predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
@@ -417,6 +427,13 @@ def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOption
     return _among(candidates, pairs, label.options, label.remembered)
 
 
+def config_of_run(run: Path | str | None) -> dict[str, Any] | None:
+    """Return the content of config.json; None without a run, or of a predictor alone."""
+    if run is None or not (Path(run) / "config.json").exists():
+        return None
+    return read_config(Path(run))
+
+
 def read_measured(
     table: TableLike, candidates: Candidates, options: RankOptions, of_run: ReadAs
 ) -> Measured:
@@ -434,17 +451,21 @@ def read_measured(
     reading = as_in_the_run(table, reading, of_run)
     pairs = read_pairs(table, reading).sorted_by_key()
     pairs.report_notes()
-    states_better = options.run is None and options.label in (None, "value")
-    labels = LabelOptions(
-        label=options.label,
-        molar_mass=options.molar_mass,
-        bad_rows=options.bad_rows or "error",
-        better=options.better if states_better else None,
-    )
-    config = None if options.run is None else Path(options.run) / "config.json"
-    remembered = None
-    if config is not None and config.exists():  # a predictor alone has none
-        remembered = remembered_label(read_config(config.parent))
+    config = config_of_run(options.run)
+    if config is None:
+        states_better = options.run is None and options.label in (None, "value")
+        labels = LabelOptions(
+            label=options.label,
+            molar_mass=options.molar_mass,
+            better=options.better if states_better else None,
+        )
+        remembered = None
+    else:
+        labels = labels_as_in_the_run(
+            config, pairs, label=options.label, molar_mass=options.molar_mass
+        )
+        remembered = remembered_label(config)
+    labels = replace(labels, bad_rows=options.bad_rows or "error")
     return _among(candidates, pairs, labels, remembered)
 
 

@@ -12,7 +12,12 @@ from abag.core.messages import quoted
 from abag.core.options import flag, option
 from abag.embed.sequences.chains import STANDARD_RESIDUES
 from abag.embed.sequences.domains import IMGT_REGIONS
-from abag.embed.sequences.table_options import BAD_ROWS_HELP, TableOptions
+from abag.embed.sequences.table_options import (
+    BAD_ROWS_HELP,
+    CHAINS_HELP,
+    ChainPlaces,
+    TableOptions,
+)
 from abag.head.data.label_options import Better, Label, read_molar_mass
 from abag.head.prediction.predict_options import ScoringOptions
 
@@ -217,7 +222,7 @@ class RankOptions(TableOptions, group="Choice"):
         None,
         metavar="KDA",
         group="Data",
-        default_text="igg",
+        default_text="as in the run, else igg",
         rare=True,
         help="Molar mass of the antibodies, for ug_ml or ng_ml: igg, scfv, vhh, or kDa.",
     )
@@ -243,6 +248,13 @@ class RankOptions(TableOptions, group="Choice"):
         group="Data",
         default_text="as in the run, else error",
         help=BAD_ROWS_HELP,
+    )
+    chains: ChainPlaces | None = option(  # type: ignore[assignment]
+        None,
+        group="Data",
+        rare=True,
+        default_text="as in the run, else as-given",
+        help=CHAINS_HELP,
     )
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 

@@ -43,6 +43,7 @@ from abag.head.design.candidates import (
     best_of,
     decide_reading,
     far_by_chains,
+    molar_mass_of,
     read_all_measured,
     read_candidates,
     read_rows,
@@ -183,9 +184,11 @@ def rank(
             antibody_region=reading_options.antibody_region,
             antigen=reading_options.antigen,
             bad_rows=reading_options.bad_rows,
+            chains=reading_options.chains,
             no_antigen=reading_options.no_antigen,
         )
-        candidates = read_candidates(predictions, reading_options, quantity)
+        mass = molar_mass_of(chosen)
+        candidates = read_candidates(predictions, reading_options, quantity, mass)
         if predictor is not None:
             candidates = far_by_chains(candidates, predictor)
         # from here on, higher is better

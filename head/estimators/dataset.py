@@ -71,6 +71,8 @@ class PairDataset:
     options: DatasetOptions
     is_text: bool = False
     """Whether the table was read as text, so that its columns had no types."""
+    row_labels: pd.Index | None = None
+    """Index of the data frame that the pairs are of; None if they are of another table."""
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -90,16 +92,18 @@ class PairDataset:
         """Features and categories as `abag.fit` reads them: P rows, a column for each.
 
         Numbers are float64, NaN where a cell is missing, replicates joined to their mean. Values of
-        categories are texts. Without features and categories there are no columns.
+        categories are texts. Without features and categories there are no columns. The index is
+        that of `frame`.
         """
         cells = self.pairs.cells
         columns = self.pairs.features
         if cells is None or columns is None:
-            return pd.DataFrame(index=range(len(self)))
+            return pd.DataFrame(index=self._index)
         numbers = [column.name for column in columns.numbers]
         words = [column.name for column in columns.categories]
         of_numbers = pd.DataFrame(cells.numbers_RF, columns=numbers)
-        return of_numbers.join(pd.DataFrame(cells.words_RG, columns=words))
+        joined = of_numbers.join(pd.DataFrame(cells.words_RG, columns=words))
+        return joined.set_axis(self._index)
 
     @property
     def weight(self) -> NDArray[np.float64] | None:
@@ -123,14 +127,21 @@ class PairDataset:
         """The row of the table of each pair, the first one for replicates: P rows.
 
         Columns of text files are numbers where no cell, such as 0012, loses anything; names and
-        categories are text.
+        categories are text. The index is that of the data frame that was read, and counts the pairs
+        of other tables.
         """
         table = self.pairs.table
-        rows = table.frame.iloc[self.pairs.row].reset_index(drop=True)
+        rows = table.frame.iloc[self.pairs.row].set_axis(self._index)
         if not self.is_text:
             return rows
         text = [*(self.options.categories or ()), self.options.split_value]
         return with_types(rows, table.columns, text)
+
+    @property
+    def _index(self) -> pd.Index:
+        if self.row_labels is None:
+            return pd.RangeIndex(len(self))
+        return self.row_labels[self.pairs.table.row_numbers[self.pairs.row] - 1]
 
     @cached_property
     def groups(self) -> dict[str, NDArray[np.int64]]:
@@ -257,4 +268,6 @@ def dataset(
         pairs = label_pairs(read, chosen, refuse_sequences=strict, named=named)
         report_counts(pairs)
         pairs = with_feature_columns(pairs, named, heads)
-    return PairDataset(pairs, folders, chosen, holds_texts(table, matrix=chosen.matrix))
+    row_labels = table.index if isinstance(table, pd.DataFrame) else None
+    is_text = holds_texts(table, matrix=chosen.matrix)
+    return PairDataset(pairs, folders, chosen, is_text=is_text, row_labels=row_labels)

@@ -49,7 +49,9 @@ from abag.head.models.registry import MODELS
 from abag.head.prediction.mixture import variance_parts
 from abag.head.prediction.predictor import Predictor
 from abag.head.prediction.reading import NOTHING, ReadAs
+from abag.head.prediction.shared_folder import MANIFEST
 from abag.head.prediction.specs import (
+    FOLDER,
     RECORD,
     WEIGHTS,
     KnownNoise,
@@ -58,6 +60,7 @@ from abag.head.prediction.specs import (
     UsedRegime,
     VectorSpec,
     ViewSpec,
+    refuse_of_another_run,
 )
 from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import REGIMES
@@ -153,8 +156,8 @@ def save_predictor(
     weighed: WeighedRun,
     antibody_region: AntibodyRegion,
     reading: ReadAs = NOTHING,
-) -> None:
-    """Write a predictor folder; predictor.json comes last, with the digest of the weights.
+) -> str:
+    """Write a predictor folder; predictor.json comes last, with the digest that is returned.
 
     Raises `RunError`, before anything is written, if a regime gives weight to a part that was
     not fitted to all pairs.
@@ -198,6 +201,7 @@ def save_predictor(
             raise OutputError(msg) from error
         digest = record_digest(content, partial)
     write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **content})
+    return digest
 
 
 def _used_parts(parts: FittedParts, weighed: WeighedRun) -> list[str]:
@@ -305,11 +309,12 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     Raises
     ------
     DamagedFile
-        If a file is missing, altered, truncated or of another version.
+        If a file is missing, altered, truncated or of another version, or the predictor in the
+        folder of a run is that of another run.
     """
     path = Path(path)
-    folder = path / "predictor" if (path / "predictor").is_dir() else path
-    record, features, tensors = _read(folder)
+    folder = path / FOLDER if (path / FOLDER).is_dir() else path
+    record, features, tensors, digest = _read(folder)
     store = store_of_run(folder.parent)
     pairs = folder.parent / "pairs.parquet"
     if store is not None and not _is_near(store, folder.parent):
@@ -322,7 +327,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
         parts = [_part(k, record, features, tensors) for k in range(len(record.parts))]
-        return Predictor(
+        predictor = Predictor(
             tuple(parts),
             {regime.name: regime for regime in record.regimes},
             record.antibody,
@@ -338,10 +343,14 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             embed=embed,
             adapters=adapters,
             # beside a copy of the folder, the file may be of another run
-            pairs=pairs if folder.name == "predictor" and pairs.is_file() else None,
+            pairs=pairs if folder.name == FOLDER and pairs.is_file() else None,
             quantity=record.quantity,
             features=features,
         )
+    is_shared = folder == path and (folder / MANIFEST).exists()  # which stands alone
+    if folder.absolute().name == FOLDER and not is_shared:
+        refuse_of_another_run(folder.absolute().parent, digest)
+    return predictor
 
 
 @contextmanager
@@ -356,7 +365,7 @@ def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[No
 
 def _read(
     folder: Path,
-) -> tuple[PredictorRecord, FeatureColumns | None, dict[str, NDArray[Any]]]:
+) -> tuple[PredictorRecord, FeatureColumns | None, dict[str, NDArray[Any]], str]:
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     # RecursionError: lists a thousand deep
@@ -400,7 +409,7 @@ def _read(
         )
         raise DamagedFile(msg)
     with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
-        return record, features, load(weights)
+        return record, features, load(weights), digest
 
 
 def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> None:

@@ -33,7 +33,7 @@ from abag.embed.sequences.chains import KINDS, NO_ANTIGEN
 from abag.embed.sequences.chains import antibody as antibody_chains
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.columns import column_option
-from abag.embed.sequences.domain_types import cut_to_domains
+from abag.embed.sequences.domain_types import chain_types, cut_to_domains, place_chains
 from abag.embed.store.store import name_encoders, open_store
 from abag.head.data.features import (
     LOGLIKS,
@@ -168,12 +168,13 @@ class Predictor:
             One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``regime`` (what is
             new about the pair), ``far`` (bool: no regime that was measured covers the pair) and
             ``why_far``. A run of another quantity than an affinity gives ``predicted`` in place of
-            ``pkd_predicted``, both in its unit.
+            ``pkd_predicted``, both in its unit. Its index is that of the Series that were given.
 
         Raises
         ------
         SequenceError
-            If the lists differ in length, or a whole DataFrame is given.
+            If the lists differ in length, Series have different indexes, or a whole DataFrame is
+            given.
         ColumnError
             If the run reads features, and one is not given or is invalid.
         MissingVectors
@@ -185,6 +186,7 @@ class Predictor:
             If a sequence is invalid, or an encoder is not the one of the run.
         """
         heavies, lights, antigens = _broadcast(heavy, light, antigen)
+        index = _shared_index(heavy, light, antigen, features)
         if self.no_antigen and any(antigens):
             msg = (
                 "predict: an antigen is given, but the run is of antibodies alone; expected none. "
@@ -192,6 +194,8 @@ class Predictor:
             )
             raise SequenceError(msg)
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
+        if self.reading.chains == "auto":
+            antibodies = [_in_their_places(chains) for chains in antibodies]
         if self.antibody_region == "fv":
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
         read = self._given_features(features, len(antibodies))
@@ -214,7 +218,8 @@ class Predictor:
                 progress=progress,
             )
             scores, _ = Scorer(self, open_store(path), left, right).score_rows(read)
-            return self.quantity.outward(scores)
+        scores = self.quantity.outward(scores)
+        return scores if index is None else scores.set_axis(index)
 
     def _given_features(
         self, features: pd.DataFrame | Mapping[str, Sequence[Any]] | None, pairs: int
@@ -604,13 +609,17 @@ def _classes_of(
 
 def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
     """Repeat single strings to the length of the lists; None stands for absent chains."""
-    if isinstance(chains[0], pd.DataFrame):
-        msg = (
-            "predict: heavy is a DataFrame; expected sequences. Pass its columns, or the table to "
-            "abag.predict(table, run=..., out=...)."
-        )
-        raise SequenceError(msg)
     names = ("heavy", "light", "antigen")
+    for name, sequences in zip(names, chains, strict=True):
+        if isinstance(sequences, pd.DataFrame):
+            msg = (
+                f"predict: {name} is a DataFrame; expected sequences. Pass its columns, or the "
+                "table to abag.predict(table, run=..., out=...)."
+            )
+            raise SequenceError(msg)
+        if sequences is not None and not isinstance(sequences, Iterable):
+            msg = f"predict: {name} is {sequences!r}; expected a sequence, or a list of them."
+            raise SequenceError(msg)
     lists = {}
     for name, sequences in zip(names, chains, strict=True):
         if sequences is not None and not isinstance(sequences, str):
@@ -628,3 +637,35 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
     for name, sequences in zip(names, chains, strict=True):
         columns.append(lists[name] if name in lists else [str(sequences or "")] * rows)
     return columns
+
+
+def _in_their_places(chains: Chains) -> Chains:
+    """Put the chains of an antibody where ``--chains auto`` puts those of a table."""
+    heavy, light = chains
+    return place_chains(chains, (chain_types(heavy), chain_types(light)), "auto")[0]
+
+
+def _shared_index(
+    heavy: object, light: object, antigen: object, features: object
+) -> pd.Index | None:
+    """Return the index of the Series of sequences; None without one.
+
+    Values are paired by their places, so that Series of different rows are refused.
+    """
+    given = {"heavy": heavy, "light": light, "antigen": antigen}
+    series = {name: value for name, value in given.items() if isinstance(value, pd.Series)}
+    if not series:
+        return None  # features alone do not say which pairs these are
+    first, *others = series
+    index = series[first].index
+    beside = {name: series[name] for name in others} | {"features": features}
+    if isinstance(features, Mapping):
+        beside |= {f"features[{name!r}]": values for name, values in features.items()}
+    for name, values in beside.items():
+        if isinstance(values, pd.Series | pd.DataFrame) and not values.index.equals(index):
+            msg = (
+                f"predict: {first} and {name} have different indexes; expected the same rows in "
+                "the same order. Pass columns of one table, or lists, which are paired by place."
+            )
+            raise SequenceError(msg)
+    return index

@@ -33,6 +33,7 @@ from abag.head.regimes.regime_folds import (
     MeasuredRegime,
     RegimesOfTable,
     is_enough,
+    of_all_held_out,
     with_counts,
 )
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES
@@ -94,6 +95,9 @@ def measure_regimes(groups: PairGroups, sides: Sides | None = None) -> list[Meas
     name = OF_SPLIT[options.split_name]
     if options.split_name == "mutations":
         name = RegimesOfTable(groups, sides).of_mutations
+    if options.split_name == "random":
+        regime, splits = of_all_held_out(splits, sides)
+        return [MeasuredRegime(regime, tuple(splits), tuple(independent))]
     splits = [with_unseen(split, sides) for split in splits]
     return [MeasuredRegime(REGIMES[name], tuple(splits), tuple(independent))]
 

@@ -89,6 +89,28 @@ def with_counts(split: Split, antibody: NewSequences, antigen: NewSequences) -> 
     )
 
 
+def of_all_held_out(splits: Sequence[Split], sides: Sides) -> tuple[Regime, list[Split]]:
+    """Return the regime that folds of single pairs measure, of all held-out pairs, and the folds.
+
+    It has the level of most of these pairs: of a library in which each variant has mutations of its
+    own they are variants, as `recognition` calls such pairs of another table. Unseen residues are
+    counted in the folds.
+    """
+    if not sides.has_library:
+        return OF_LEVELS[KNOWN, KNOWN], [*splits]
+    n_tested = 0
+    n_variants = np.zeros(len(KINDS), np.int64)
+    counted = []
+    for split in splits:
+        new = sides.compare(split.rows(TRAIN))
+        tested = split.rows(TEST)
+        n_tested += len(tested)
+        n_variants += [np.count_nonzero(of_side.level[tested] == VARIANT) for of_side in new]
+        counted.append(with_counts(split, *new))
+    antibody, antigen = np.where(2 * n_variants > n_tested, VARIANT, KNOWN).tolist()
+    return OF_LEVELS[antibody, antigen], counted
+
+
 class RegimesOfTable:
     """Find which regimes a table allows to measure, and their folds."""
 
@@ -117,7 +139,8 @@ class RegimesOfTable:
             for measured in self._of_set(held):
                 by_name[measured.regime.name] = measured
         if not any(measured.splits for measured in by_name.values()):
-            by_name["known"] = self._by_single_pairs(by_name["known"])
+            by_pairs = self._by_single_pairs(by_name["known"])
+            by_name[by_pairs.regime.name] = by_pairs
         return [by_name[name] for name in REGIMES if name in by_name]
 
     def measure(self, regime: Regime) -> MeasuredRegime:
@@ -237,7 +260,8 @@ class RegimesOfTable:
                 splits.append(Split(name="known", part=part, group=pairs, fold=len(splits)))
         if not np.any(is_tested(splits) & (self.groups.pairs.censored == 0)):
             return known
-        return MeasuredRegime(known.regime, tuple(splits), (pairs,), note=SINGLE_PAIRS)
+        regime, counted = of_all_held_out(splits, self.sides)
+        return MeasuredRegime(regime, tuple(counted), (pairs,), note=SINGLE_PAIRS)
 
     def _tests(self, sides: Sequence[Side]) -> Iterator[HeldOut]:
         """Yield what each fold holds out: `test` are candidates for its test part."""

@@ -6,7 +6,7 @@ elsewhere for the same pairs are scored with the same split and metrics, fold by
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from abag.embed.store.store import open_store
 from abag.head.data.features import features_of
 from abag.head.data.label_options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.data.labels import label_pairs, report_counts
-from abag.head.evaluation.metrics import antigen_clusters, rows_to_score, strong_threshold
+from abag.head.evaluation.metrics import rows_to_score, strong_threshold
 from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs, score_regime
 from abag.head.evaluation.strong import score_strong
 from abag.head.models.registry import MEAN, MODELS
@@ -35,18 +35,22 @@ from abag.head.prediction.loading import load_predictor
 from abag.head.prediction.predictor import Scorer
 from abag.head.prediction.reading import ReadAs, as_in_the_run
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.regimes import REGIMES, without_antigens
+from abag.head.regimes.regimes import REGIMES, VARIANT, without_antigens
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.given_predictions import compare_with_predictions
-from abag.head.runs.run_folder import SavedRun, read_run, remembered_label
+from abag.head.runs.run_folder import (
+    SavedRun,
+    labels_as_in_the_run,
+    read_run,
+    remembered_label,
+)
 from abag.head.runs.run_options import EvaluateOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from abag.embed.sequences.chains import Kind
-    from abag.embed.sequences.pairs import SequenceTable
     from abag.head.data.labels import LabelledPairs
     from abag.head.prediction.predictor import Predictor
     from abag.head.regimes.regimes import Regime
@@ -127,7 +131,8 @@ def evaluate(
             others = read_pairs(chosen.predictions, reading_of_predictions)
             others.report_notes()
             units = LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass)
-            summary["predictions"] = compare_with_predictions(saved, others, units)
+            of_run = saved.config["molar_mass"]
+            summary["predictions"] = compare_with_predictions(saved, others, units, of_run)
         return summary
 
 
@@ -185,31 +190,6 @@ def _no_antigen_given(saved: SavedRun, options: EvaluateOptions) -> str | None:
     return options.antigen
 
 
-def _label_options(saved: SavedRun, table: SequenceTable, chosen: EvaluateOptions) -> LabelOptions:
-    """Return the label options of the run, but not its unit and what is in that unit.
-
-    Without a column of affinity types, these do not apply.
-    """
-    settings = {field.name: saved.config[field.name] for field in fields(LabelOptions)}
-    settings |= {
-        "label": chosen.label,
-        "better": None,
-        "unit": None,
-        "no_binding": None,
-        "no_binding_empty": False,
-        "molar_mass": chosen.molar_mass or saved.config["molar_mass"],
-    }
-    options = LabelOptions(**settings)
-    if chosen.affinity_type is not None:
-        return replace(options, affinity_type=chosen.affinity_type)
-    if options.affinity_type is None or table.has("affinity_type"):
-        return options
-    messages.say(
-        f"{table.source}: no column affinity_type; all rows are used as {options.affinity_type!r}"
-    )
-    return replace(options, affinity_type=None)
-
-
 def _evaluate_table(
     saved: SavedRun,
     table: Path | str | pd.DataFrame,
@@ -219,7 +199,14 @@ def _evaluate_table(
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Read the measured pairs of a table, and score them with the predictor of the run."""
     other = read_pairs(table, as_in_the_run(table, reading, remembered))
-    labels = replace(_label_options(saved, other, chosen), bad_rows=reading.bad_rows)
+    labels = labels_as_in_the_run(
+        saved.config,
+        other,
+        label=chosen.label,
+        molar_mass=chosen.molar_mass,
+        affinity_type=chosen.affinity_type,
+    )
+    labels = replace(labels, bad_rows=reading.bad_rows)
     predictor = load_predictor(saved.run)
     predictor.refuse_without_chains(other.antibodies, other.source)
     named = PairColumnOptions()
@@ -246,10 +233,12 @@ def _score_table(
     strong_pkd: float | None,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Score the pairs of a table by what is new about them; return the scores of each, too."""
-    pairs = with_clusters(PairGroups(pairs, SplitOptions(), cache_dir() / "clusters"))
+    identities = {name: saved.config[name] for name in ("antibody_identity", "antigen_identity")}
+    groups = PairGroups(pairs, SplitOptions(**identities), cache_dir() / "clusters")
+    pairs = with_clusters(groups)
     scores_by_row, baselines = _score_pairs(predictor, pairs, store)
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
-    regimes = _score_regimes(saved, predictor, pairs, scores_by_row, baselines)
+    regimes = _score_regimes(saved, predictor, groups, scores_by_row, baselines)
     error = (predicted - pairs.pkd)[pairs.censored == 0]
     scored = scores_by_row.assign(
         pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen
@@ -291,22 +280,22 @@ def _score_pairs(
 def _score_regimes(
     saved: SavedRun,
     predictor: Predictor,
-    pairs: LabelledPairs,
+    groups: PairGroups,
     scores_by_row: pd.DataFrame,
     baselines: Mapping[str, Floats],
 ) -> list[RegimeScore]:
     """Score the exact labels of each regime that has enough of them."""
+    pairs = groups.pairs
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
     regime_of_pair = scores_by_row["regime"].to_numpy(str)
     exact = pairs.censored == 0
-    sides = _sides_of(predictor, pairs)
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
         rows = np.flatnonzero((regime_of_pair == name) & exact)
         if len(rows) < LEAST_ROWS:
             continue
-        tested = _tested_pairs(pairs, rows, regime, sides)
+        tested = _tested_pairs(predictor, groups, rows, regime)
         predicted_here = predicted[rows]
         mean_label = np.full(len(rows), saved.mean_label)
         baselines_here = {name: values[rows] for name, values in baselines.items()}
@@ -322,30 +311,27 @@ def _score_regimes(
     return regimes
 
 
-def _sides_of(predictor: Predictor, pairs: LabelledPairs) -> dict[Kind, Ints]:
-    """Number what counts as one antibody, or one antigen, of each pair, (P,)."""
-    # a pair is a measurement of its clusters; in a library, clusters would be too few
-    antibody = pairs.antibody if pairs.antibody_cluster is None else pairs.antibody_cluster
-    clusters: dict[Kind, Ints] = {"antibody": antibody, "antigen": antigen_clusters(pairs)}
-    sides: dict[Kind, Ints] = {}
-    for kind, cluster in clusters.items():
-        is_library = predictor.seen.of_kind(kind).residues is not None
-        sides[kind] = pairs.index(kind) if is_library else cluster
-    return sides
+def _counted(predictor: Predictor, groups: PairGroups, kind: Kind, level: int) -> Ints:
+    """Number what counts as one sequence of a level among the pairs, (P,), as in `Side`."""
+    if predictor.seen.of_kind(kind).residues is not None:
+        return groups.pairs.index(kind)  # of a library, clusters would be too few
+    is_strain = kind == "antigen" and level == VARIANT
+    return groups.near_antigen if is_strain else groups.of_method(kind)
 
 
 def _tested_pairs(
-    pairs: LabelledPairs, rows: Ints, regime: Regime, sides: Mapping[Kind, Ints]
+    predictor: Predictor, groups: PairGroups, rows: Ints, regime: Regime
 ) -> TestedPairs:
     """Take the rows of a regime, all in one fold, grouped by what is new about them."""
-    groups = [sides[kind][rows] for kind in regime.new]
-    if not groups:
-        antigen = sides["antigen"]
-        group = sides["antibody"][rows] * (antigen.max() + 1) + antigen[rows]
-        groups = [np.unique(group, return_inverse=True)[1]]
+    pairs = groups.pairs
+    levels = dict(zip(KINDS, regime.levels, strict=True))
+    kinds = regime.new or KINDS
+    sides = [_counted(predictor, groups, kind, levels[kind])[rows] for kind in kinds]
+    if not regime.new:  # a pair is a measurement of its clusters
+        sides = [np.unique(np.stack(sides), axis=1, return_inverse=True)[1].reshape(-1)]
     fold = np.zeros(len(rows), np.int64)
     return TestedPairs(
-        rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], groups
+        rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], sides
     )
 
 

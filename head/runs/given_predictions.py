@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def compare_with_predictions(
-    saved: SavedRun, table: SequenceTable, units: LabelOptions
+    saved: SavedRun, table: SequenceTable, units: LabelOptions, molar_mass: str | None = None
 ) -> dict[str, Any]:
     """Score predictions of another tool in each regime, and compare them with those of the run.
 
@@ -39,6 +39,8 @@ def compare_with_predictions(
         The pairs with a column of predictions.
     units : LabelOptions
         Unit of the predictions, if their column does not say it.
+    molar_mass : str, optional
+        Of the run, for predictions in ug/mL or ng/mL.
 
     Returns
     -------
@@ -50,7 +52,7 @@ def compare_with_predictions(
     PredictionError
         If predictions are invalid, differ for one pair, or are not of the test pairs.
     """
-    reference = _align_predictions(saved, table, units)
+    reference = _align_predictions(saved, table, units, molar_mass)
     scores = list[RegimeScore]()
     verdicts = list[str]()
     with naming_damage(saved.run):  # the means that the run's own scores are compared with
@@ -70,8 +72,10 @@ def compare_with_predictions(
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
-def _align_predictions(saved: SavedRun, table: SequenceTable, units: LabelOptions) -> Floats:
-    predicted, on = _read_predictions(saved, table, units)
+def _align_predictions(
+    saved: SavedRun, table: SequenceTable, units: LabelOptions, molar_mass: str | None
+) -> Floats:
+    predicted, on = _read_predictions(saved, table, units, molar_mass)
     rows = saved.tested[[*KEYS, "fold"]]
     measured_rows = pd.MultiIndex.from_frame(rows[on] if "fold" in on else saved.frame[on])
     is_known = pd.MultiIndex.from_frame(predicted[on]).isin(measured_rows)
@@ -90,9 +94,9 @@ def _align_predictions(saved: SavedRun, table: SequenceTable, units: LabelOption
 
 
 def _read_predictions(
-    saved: SavedRun, table: SequenceTable, units: LabelOptions
+    saved: SavedRun, table: SequenceTable, units: LabelOptions, molar_mass: str | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    affinities = read_predictions(table, units, saved.quantity)
+    affinities = read_predictions(table, units, saved.quantity, molar_mass)
     column = affinities.column
     value = affinities.pkd
     affinities.refuse_other_units(np.isfinite(value), "predictions")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
@@ -22,9 +22,9 @@ from abag.core.files import (
     why_unreadable,
     write_json,
 )
-from abag.core.messages import first_line
+from abag.core.messages import first_line, say
 from abag.core.options import schema
-from abag.head.data.label_options import read_molar_mass
+from abag.head.data.label_options import LabelOptions, read_molar_mass
 from abag.head.data.label_unit import Remembered
 from abag.head.data.labels import LabelledPairs
 from abag.head.data.quantity import Quantity
@@ -34,11 +34,14 @@ from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs
 from abag.head.evaluation.score_table import describe_regimes
 from abag.head.evaluation.strong import StrongSummary
 from abag.head.models.config import FitConfig, check_same
+from abag.head.prediction.specs import refuse_of_another_run
 from abag.head.regimes.splits import KEYS, Split, split_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from abag.embed.sequences.tables import Table
+    from abag.head.data.label_options import Label
 
 RUN_FORMAT = "abag-run 4"
 
@@ -85,6 +88,36 @@ def remembered_label(config: Mapping[str, Any]) -> Remembered:
     )
 
 
+def labels_as_in_the_run(
+    config: Mapping[str, Any],
+    table: Table,
+    *,
+    label: Label | None,
+    molar_mass: str | None,
+    affinity_type: str | None = None,
+) -> LabelOptions:
+    """Return the label options of a run for another table, but not its unit and what is in it.
+
+    What is given wins. Without a column of affinity types, that of the run does not apply.
+    """
+    settings = {field.name: config[field.name] for field in fields(LabelOptions)}
+    settings |= {
+        "label": label,
+        "better": None,
+        "unit": None,
+        "no_binding": None,
+        "no_binding_empty": False,
+        "molar_mass": molar_mass or config["molar_mass"],
+    }
+    options = LabelOptions(**settings)
+    if affinity_type is not None:
+        return replace(options, affinity_type=affinity_type)
+    if options.affinity_type is None or table.has("affinity_type"):
+        return options
+    say(f"{table.source}: no column affinity_type; all rows are used as {options.affinity_type!r}")
+    return replace(options, affinity_type=None)
+
+
 def training_logs(run: Path) -> list[Path]:
     """Return the logs of the trainings of an unfinished run's folds."""
     folder = run / "checkpoints"
@@ -114,6 +147,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
         raise RunError(msg)
     if not (run / "summary.json").exists() or epochs != record["epochs"]:
         return None
+    refuse_of_another_run(run)
     return read_summary(run)
 
 
@@ -221,6 +255,8 @@ class RunSummary(TypedDict):
     strong: StrongSummary
     """How well strong binders are found; strong is 9.0, or the threshold of ``--select``. Other
     quantities than affinities have no threshold unless one is given: then no ``regimes``."""
+    predictor_digest: NotRequired[str]
+    """Digest of the run's predictor; another one in its folder is refused."""
     rounds: NotRequired[list[dict[str, Any]]]
     """With ``--add``, each ``round`` of the campaign: its ``source``, new ``pairs``, their ``best``
     label, how many are ``better`` than all before, ``best_so_far``, and the ``expected_best`` that
@@ -302,6 +338,7 @@ def read_summary(run: Path) -> RunSummary:
 def read_run(run: Path) -> SavedRun:
     """Read the folder of a finished run, or raise `NoFinishedRun`."""
     with naming_damage(run):
+        refuse_of_another_run(run)
         return read_tables(run, read_config(run), read_summary(run))
 
 

@@ -54,6 +54,7 @@ def write_results(
     parts: FittedParts,
     curve: Sequence[dict[str, Any]],
     *,
+    predictor_digest: str,
     report: bool,
     history: list[dict[str, Any]] | None = None,
 ) -> RunSummary:
@@ -86,6 +87,7 @@ def write_results(
         first = weighed[0]
         last = curve_point(first.measured.splits, first.score, 1.0)
         summary["learning_curve"] = [*curve, last]
+    summary["predictor_digest"] = predictor_digest
     if history is not None:
         summary["rounds"] = describe_history(pairs, history)
     if report:
