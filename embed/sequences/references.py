@@ -45,6 +45,7 @@ from abag.embed.sequences.mutations import (
 from abag.embed.sequences.names import (
     ANY,
     NamedSequences,
+    RepeatedName,
     UnknownName,
     cell_name,
     load_names,
@@ -52,7 +53,7 @@ from abag.embed.sequences.names import (
 )
 from abag.embed.sequences.table_files import FORMATS, bare_suffix
 from abag.embed.sequences.table_options import Numbering, ReferenceOptions, TableOptions
-from abag.embed.sequences.tables import Table
+from abag.embed.sequences.tables import CHUNK_ROWS, Table
 
 _MUTATION_COLUMN = re.compile(
     "hgvs(pro|p)?|(aa|aminoacid|protein|ab|antibody)?(mutations?|mutants?|muts?|substitutions?|"
@@ -147,9 +148,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     if names is not None:
         for side in sides:
             columns |= _name_columns(table, names, options, side, {*columns.values()})
-        for role, name in columns.items():
-            line = f"column {name!r} holds names of {_PLURAL[role]}, looked up in {names.source}"
-            remarks.append(line)
+        remarks += _describe_names(table, names, columns)
         if not (columns or _are_names(options, names)):
             for side in sides:
                 if not _has_sequences(table, side):
@@ -347,6 +346,25 @@ def _name_columns(
     return {role: fits[0]} if fits else {}
 
 
+def _describe_names(
+    table: Table, names: NamedSequences, columns: Mapping[str, str]
+) -> Iterator[str]:
+    """Say in lines for what the records of named sequences are used."""
+    texts: list[str] = []
+    for role, name in columns.items():
+        cells = table.frame[name].dropna().unique().tolist()
+        found = names.describe(role, cells)
+        texts += filter(None, (names.find(role, cell) for cell in cells))
+        line = f"column {name!r} holds names of {_PLURAL[role]}, looked up in {names.source}"
+        more = f" (first {len(table.frame):,} rows)" if len(table.frame) >= CHUNK_ROWS else ""
+        yield f"{line}{more}: {found or 'none is there'}"
+    if columns:
+        yield from names.describe_unused(texts)
+    for problem in names.problems[:1]:
+        count = counted(len(names.problems), "record")
+        yield f"{count} of {names.source} without a name or residues left out: {problem}"
+
+
 def _has_sequences(table: Table, side: _Side) -> bool:
     """Tell whether a column of one side holds sequences."""
     for role in side.roles:
@@ -365,8 +383,15 @@ def _cells(table: Table, name: str) -> list[object]:
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
     """Return the sequences of the names in a column."""
-    texts = [names.find(role, cell) for cell in _cells(table, name)]
-    return [text for text in texts if text is not None]
+    texts: list[str] = []
+    for cell in _cells(table, name):
+        try:
+            text = names.find(role, cell)
+        except RepeatedName:
+            text = ""  # it is a name, and an error if the column is used
+        if text is not None:
+            texts.append(text)
+    return texts
 
 
 def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
