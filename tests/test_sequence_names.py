@@ -182,7 +182,7 @@ def test_an_exact_name_in_one_file_rules_out_similar_ones_of_others(tmp_path):
     pd.DataFrame({"name": ["HER2 ECD"], "antigen": [ANTIGENS["HIV-1 gp120"]]}).to_csv(
         tmp_path / "b.csv", index=False
     )
-    fasta = write_fasta(tmp_path / "c.fasta", [("HER2", ANTIGEN), ("spare", LIGHT)])
+    fasta = write_fasta(tmp_path / "c.fasta", [("HER2", ANTIGEN), ("spare", ANTIGEN[:-1])])
     table = pd.DataFrame({"antibody": ["7D12", "7D12 IgG"], "antigen": "HER2"})
     files = (str(tmp_path / "a.csv"), str(tmp_path / "b.csv"), fasta)
     for sequences in (files, files[::-1]):
@@ -215,6 +215,73 @@ def test_records_that_the_table_does_not_use_cannot_refuse_it(tmp_path):
             read_sequences(table.assign(antibody="b"), sequences=(path,))
         with pytest.raises(abag.AbagError, match="'c' has no sequence"):
             read_sequences(pd.concat([table, table.assign(antibody="c")]), sequences=(path,))
+
+
+PEPTIDES = ["SIINFEKL", "GILGFVFTL", "NLVPMVATV", "RTLEDLLM", "IVYRDGNPYAV", "KISEYRHY"]
+
+
+def test_peptides_beside_names_are_sequences(tmp_path):
+    alleles = write_fasta(tmp_path / "a.fasta", [(f"HLA-{n}", HEAVY[n:40]) for n in range(6)])
+    columns = {"antibody": "allele", "antigen": "peptide"}
+    table = pd.DataFrame({"allele": [f"HLA-{n}" for n in range(6)], "peptide": PEPTIDES})
+    read = read_sequences(table, sequences=(alleles,), columns=columns)
+    assert chains_of(read, "antigen") == [(text,) for text in PEPTIDES]
+    for column in ("antigen", "sequence"):  # and their own list
+        names = pd.DataFrame({"name": PEPTIDES, column: PEPTIDES})
+        names.to_csv(tmp_path / "p.csv", index=False)
+        files = (alleles, str(tmp_path / "p.csv"))
+        read = read_sequences(table, sequences=files, columns=columns)
+        assert chains_of(read, "antigen") == [(text,) for text in PEPTIDES]
+    # a few of them have names
+    write_fasta(tmp_path / "b.fasta", [("NLVPMVATV", "NLVPMVATA")])
+    files = (alleles, str(tmp_path / "b.fasta"))
+    read = read_sequences(table, sequences=files, columns=columns)
+    expected = [text.replace("NLVPMVATV", "NLVPMVATA") for text in PEPTIDES]
+    assert chains_of(read, "antigen") == [(text,) for text in expected]
+
+
+@pytest.mark.parametrize("name", ["EGFR", "SPIKE", "Lysozyme"])
+def test_a_name_without_a_sequence_is_no_peptide(tmp_path, name):
+    path = antibody_fasta(tmp_path / "a.fasta")
+    table = pd.DataFrame({"antibody": ["tras", "vhh1"], "antigen": name})
+    with pytest.raises(abag.AbagError, match=f"'{name}' has no sequence"):
+        read_sequences(table, sequences=(path,))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"antibody": ["Imdevimab", "Bamlanivimab"]},
+        {"antibody": ["IMDEVIMAB"]},
+        {"antibody": ["PARENT", "CAMEL", "LLAMA"]},
+        {"heavy": ["Imdevimab", HEAVY]},
+        {"light": ["scFv", LIGHT]},
+        {"antigen": ["Lysozyme"]},
+        {"antigen": ["Spike", ANTIGEN]},
+        {"antigen": ["Receptor binding domain"]},
+        {"antigen": ["INSULIN", "LYSOZYME"]},
+    ],
+)
+def test_words_are_not_read_as_sequences(cells):
+    (role,) = cells
+    others = {} if role == "antibody" else {"heavy": HEAVY}
+    frame = pd.DataFrame({**others, "antigen": ANTIGEN, **cells})
+    with pytest.raises(abag.AbagError, match=r"holds names|is a word, not a sequence"):
+        abag.plan(frame)
+
+
+@pytest.mark.parametrize("text", [*PEPTIDES, "hhhhhh", "DYKDDDDK", "YIGSR"])
+def test_peptides_are_read_as_antigens(text):
+    read = read_sequences(pd.DataFrame({"heavy": [HEAVY], "antigen": [text]}))
+    assert chains_of(read, "antigen") == [(text.upper(),)]
+
+
+@pytest.mark.parametrize("texts", [[ANTIGEN + "*", ANTIGEN[1:] + "*"], ["SIINFEKL*", "YIGSR*"]])
+def test_antigens_that_end_in_a_stop_codon_are_no_names(texts):
+    frame = pd.DataFrame({"heavy": HEAVY, "antigen": texts})
+    with pytest.raises(abag.AbagError, match=r"character '\*' at position") as caught:
+        abag.plan(frame)
+    assert "holds names" not in str(caught.value)
 
 
 def test_a_table_of_names_alone_proposes_the_option(tmp_path):

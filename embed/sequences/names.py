@@ -20,7 +20,12 @@ from abag.core.errors import SequenceError, TableError
 from abag.core.messages import counted
 from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES, MissingColumn, simplified, with_found
-from abag.embed.sequences.contents import holds_sequences, roles_by_content
+from abag.embed.sequences.contents import (
+    are_peptides,
+    distinct_texts,
+    holds_sequences,
+    roles_by_content,
+)
 from abag.embed.sequences.domain_types import HEAVY_TYPE, LIGHT_TYPE, chain_types, find_types
 from abag.embed.sequences.table_files import bare_suffix, is_gzip
 from abag.embed.sequences.tables import Table, read_table
@@ -128,10 +133,25 @@ class NamedSequences:
         if not name:
             return None
         text = self._named(role, name)
-        if text is not None or self._is_record(name):
+        if self._is_record(name):
             return text
+        if text is not None:
+            return text if role != "antibody" else self._completed(text, name)
         similar = self._similar(role, name)
         return similar[0][1] if len({_residues(text) for _, text in similar}) == 1 else None
+
+    def _completed(self, text: str, name: str) -> str | None:
+        """Add the chain of a name in another case that an antibody lacks; None for one of two."""
+        heavy, _, light = text.partition("|")
+        missing = "light" if heavy else "heavy"
+        similar = self.alike[0].get(_folded(name), frozenset())
+        texts = {self._chain(missing, other) for other in similar if other != name} - {None}
+        if (heavy and light) or not texts:
+            return text
+        if len(texts) > 1:
+            return None
+        (chain,) = texts
+        return f"{heavy or chain}|{light or chain}"
 
     def _is_record(self, name: str) -> bool:
         """Tell whether a record has this very name, in any role."""
@@ -480,7 +500,7 @@ def _sequence_columns(table: Table, path: Path) -> dict[str, str]:
     columns = {**table.columns, **roles_by_content(table)}
     roles: dict[str, str] = {}
     for role, name in columns.items():
-        if role in SEQUENCE_ROLES and holds_sequences(table, name):
+        if role in SEQUENCE_ROLES and _holds_chains(table, name, role):
             roles[role] = name
     if _GENERIC_SEQUENCE.fullmatch(simplified(roles.get("antibody", ""))):
         roles[ANY] = roles.pop("antibody")  # "sequence" is a name for those of antigens, too
@@ -492,6 +512,14 @@ def _sequence_columns(table: Table, path: Path) -> dict[str, str]:
             raise MissingColumn(with_found(problem, table.names, advice))
         roles[ANY] = others[0]
     return roles
+
+
+def _holds_chains(table: Table, name: str, role: str) -> bool:
+    """Tell whether a column of a role holds sequences; those of antigens may be peptides."""
+    if holds_sequences(table, name):
+        return True
+    may_be_antigens = role == "antigen" or _GENERIC_SEQUENCE.fullmatch(simplified(name))
+    return bool(may_be_antigens) and are_peptides(distinct_texts(table, name))
 
 
 def _chain_roles(table: Table) -> list[str]:

@@ -19,6 +19,7 @@ from abag.embed.sequences.chains import (
     PLURAL,
     RESIDUES,
     Kind,
+    is_word,
     parse_antibody,
     parse_antigen,
     sequence_text,
@@ -32,7 +33,14 @@ from abag.embed.sequences.columns import (
     simplified,
     with_found,
 )
-from abag.embed.sequences.contents import SHORT, holds_sequences, is_sequence
+from abag.embed.sequences.contents import (
+    LOOKED_AT,
+    SHORT,
+    are_peptides,
+    holds_sequences,
+    is_peptide,
+    is_sequence,
+)
 from abag.embed.sequences.domain_types import chain_types
 from abag.embed.sequences.domains import find_domains
 from abag.embed.sequences.mutations import (
@@ -65,8 +73,6 @@ _PLURAL = {
     "antibody": PLURAL["antibody"],
     "antigen": PLURAL["antigen"],
 }
-LOOKED_AT = 1_000
-"""Distinct cells of a column by which its content is recognized."""
 SAMPLED = 20
 """Named sequences whose domains are looked for."""
 
@@ -80,6 +86,8 @@ class References:
     names: NamedSequences | None = None
     by_name: frozenset[str] = frozenset()
     """Roles of columns that hold names."""
+    peptides: frozenset[str] = frozenset()
+    """Those of which cells without a name are peptides."""
     parent: str | None = None
     """Antibody of every row, before its mutations."""
     rules: Mapping[Kind, MutationRules] = field(default_factory=dict)
@@ -95,6 +103,8 @@ class References:
         named = self.names.find(role, cell)
         if named is not None:
             return named
+        if isinstance(cell, str) and role in self.peptides and is_peptide(cell):
+            return sequence_text(cell)
         if not isinstance(cell, str) or (cell and not is_sequence(cell)):
             raise self.names.unknown(role, cell)
         return sequence_text(cell)
@@ -155,6 +165,13 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
                     raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
+    peptides = frozenset[str]()
+    if (
+        names is not None
+        and "antigen" in columns
+        and _has_peptides(table, names, columns["antigen"])
+    ):
+        peptides = frozenset(["antigen"])
     mutations = _mutation_columns(table, options, kinds)
     rules = _mutation_rules(options, mutations)
     remarks += _describe_mutations(table, mutations, rules, constants)
@@ -163,6 +180,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         columns=columns,
         names=names,
         by_name=by_name,
+        peptides=peptides,
         parent=parent,
         rules=rules,
         antigen=antigen,
@@ -326,6 +344,10 @@ def _name_columns(
         has_sequences = has_sequences or holds_sequences(table, name)
     if named or has_sequences:
         return named
+    if side.kind == "antigen" and (chosen or detected):
+        (name,) = (chosen or detected).values()
+        if name in table.frame and _has_peptides(table, names, name):
+            return {}
     if chosen:
         return chosen  # whose names are then listed as unknown
     role = side.roles[-1]
@@ -343,6 +365,8 @@ def _name_columns(
             f"one for {role}. Choose it with {lines}."
         )
         raise ColumnError(msg)
+    if not fits and side.kind == "antigen":
+        return {role: name for role, name in detected.items() if name in table.frame}
     return {role: fits[0]} if fits else {}
 
 
@@ -392,6 +416,21 @@ def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str
         if text is not None:
             texts.append(text)
     return texts
+
+
+def _has_peptides(table: Table, names: NamedSequences, name: str) -> bool:
+    """Tell whether most cells of a column of antigens are short sequences without a name."""
+    cells = _cells(table, name)
+    unnamed = [cell for cell in cells if not _is_name(names, "antigen", cell)]
+    texts = [cell_name(cell) for cell in unnamed]
+    return 2 * len(texts) > len(cells) and are_peptides(texts)
+
+
+def _is_name(names: NamedSequences, role: str, cell: object) -> bool:
+    try:
+        return names.find(role, cell) is not None
+    except RepeatedName:
+        return True
 
 
 def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
@@ -462,12 +501,12 @@ def _mutation_columns(
 def _check_parent(parent: str) -> None:
     """Raise the error of a parent that is no antibody, before rows are read."""
     try:
-        chains = parse_antibody(sequence_text(parent)).chains
+        chains = parse_antibody(parent if is_word(parent) else sequence_text(parent)).chains
     except AbagError as error:
         msg = f"--parent: {error}"
         raise type(error)(msg) from None
     longest = max(map(len, chains))
-    if longest < SHORT:  # all letters of trastuzumab are residues
+    if longest < SHORT or is_word(parent):  # all letters of trastuzumab are residues
         msg = (
             f"--parent {parent}: has {longest} residues; expected a variable domain, of about 110 "
             "to 130 residues, a FASTA file, or a name in a file given with --sequences FILE."
