@@ -154,6 +154,144 @@ def test_sequences_that_no_column_names_are_refused(tmp_path):
     assert "--sequences a.fasta is not used: the columns hold sequences" in notes
 
 
+VHH = OTHER_HEAVY
+ANTIGEN = ANTIGENS["HER2 ECD"]
+
+
+@pytest.mark.parametrize(
+    ("records", "antibody", "antigen"),
+    [
+        ({"Nb1": VHH, "nb1 H": HEAVY, "nb1 L": LIGHT}, {"Nb1": (VHH, "")}, {}),
+        ({"Nb1": VHH, "Nb1_H": HEAVY, "Nb1_L": LIGHT}, {"Nb1": (VHH, "")}, {}),
+        ({"P1": HEAVY, "P1_L": LIGHT}, {"P1": (HEAVY, LIGHT)}, {}),
+        ({"P1_VH": HEAVY, "P1": LIGHT}, {"P1": (HEAVY, LIGHT)}, {}),
+        ({"P1": HEAVY + LIGHT, "P1_L": LIGHT}, {"P1": (HEAVY, LIGHT)}, {}),
+        ({"cathepsin": VHH, "cathepsin-L": ANTIGEN}, {"cathepsin": (VHH, "")}, {}),
+        ({"cathepsin_H": HEAVY, "cathepsin-L": ANTIGEN}, {"cathepsin": (HEAVY, "")}, {}),
+        ({"X": ANTIGEN, "X_H": HEAVY, "X_L": LIGHT}, {"X": (HEAVY, LIGHT)}, {"X": ANTIGEN}),
+        ({"X": VHH, "X_ag": ANTIGEN}, {"X": (VHH, "")}, {"X": ANTIGEN}),
+        ({"HER2 ECD": ANTIGENS["HIV-1 gp120"], "HER2": ANTIGEN, "a_H": VHH}, {}, {"HER2": ANTIGEN}),
+    ],
+)
+def test_a_record_of_the_very_name_rules_out_similar_ones(tmp_path, records, antibody, antigen):
+    path = write_fasta(tmp_path / "a.fasta", records.items())
+    others = {"heavy": [HEAVY], "antigen": [ANTIGEN]}
+    for name, chains in antibody.items():
+        table = pd.DataFrame({"antibody": [name], "antigen": others["antigen"]})
+        assert chains_of(read_sequences(table, sequences=(path,)), "antibody") == [chains]
+    for name, text in antigen.items():
+        table = pd.DataFrame({"heavy": others["heavy"], "antigen": [name]})
+        assert chains_of(read_sequences(table, sequences=(path,)), "antigen") == [(text,)]
+
+
+def test_an_exact_name_in_one_file_rules_out_similar_ones_of_others(tmp_path):
+    rows = [("7D12", VHH, None), ("7D12 IgG", HEAVY, LIGHT)]
+    pd.DataFrame(rows, columns=["name", "heavy", "light"]).to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame({"name": ["HER2 ECD"], "antigen": [ANTIGENS["HIV-1 gp120"]]}).to_csv(
+        tmp_path / "b.csv", index=False
+    )
+    fasta = write_fasta(tmp_path / "c.fasta", [("HER2", ANTIGEN), ("spare", ANTIGEN[:-1])])
+    table = pd.DataFrame({"antibody": ["7D12", "7D12 IgG"], "antigen": "HER2"})
+    files = (str(tmp_path / "a.csv"), str(tmp_path / "b.csv"), fasta)
+    for sequences in (files, files[::-1]):
+        read = read_sequences(table, sequences=sequences)
+        assert chains_of(read, "antibody") == [(VHH, ""), (HEAVY, LIGHT)]
+        assert chains_of(read, "antigen") == [(ANTIGEN,)] * 2
+        notes = " ".join(read.notes)
+        assert "1 name of a heavy chain alone, 1 name of a heavy and a light chain" in notes
+        assert "2 records of " in notes  # that of "HER2 ECD", and of "spare"
+
+
+def test_a_light_chain_is_not_read_from_the_record_of_a_heavy_one(tmp_path):
+    path = write_fasta(tmp_path / "a.fasta", [("7D12", VHH), ("t_H", HEAVY), ("t_L", LIGHT)])
+    table = pd.DataFrame({"heavy": ["t", "7D12"], "light": ["t", "7D12"], "antigen": ANTIGEN})
+    with pytest.raises(abag.AbagError, match=r"row 2, column 'light': '7D12' is in a\.fasta, but"):
+        read_sequences(table, sequences=(path,))
+
+
+def test_records_that_the_table_does_not_use_cannot_refuse_it(tmp_path):
+    records = [("a", HEAVY), ("b", HEAVY), ("b", VHH), ("c", ""), ("", LIGHT), ("d", "AC1")]
+    fasta = write_fasta(tmp_path / "a.fasta", records)
+    columns = ["name", "sequence"]
+    pd.DataFrame(records, columns=columns).to_csv(tmp_path / "a.csv", index=False)
+    table = pd.DataFrame({"antibody": ["a"], "antigen": [ANTIGEN]})
+    for path in (fasta, str(tmp_path / "a.csv")):
+        read = read_sequences(table, sequences=(path,))
+        assert chains_of(read, "antibody") == [(HEAVY, "")]
+        assert "without a name or residues left out" in " ".join(read.notes)
+        with pytest.raises(TableError, match="different sequences: 'b' at"):
+            read_sequences(table.assign(antibody="b"), sequences=(path,))
+        with pytest.raises(abag.AbagError, match="'c' has no sequence"):
+            read_sequences(pd.concat([table, table.assign(antibody="c")]), sequences=(path,))
+
+
+PEPTIDES = ["SIINFEKL", "GILGFVFTL", "NLVPMVATV", "RTLEDLLM", "IVYRDGNPYAV", "KISEYRHY"]
+
+
+def test_peptides_beside_names_are_sequences(tmp_path):
+    alleles = write_fasta(tmp_path / "a.fasta", [(f"HLA-{n}", HEAVY[n:40]) for n in range(6)])
+    columns = {"antibody": "allele", "antigen": "peptide"}
+    table = pd.DataFrame({"allele": [f"HLA-{n}" for n in range(6)], "peptide": PEPTIDES})
+    read = read_sequences(table, sequences=(alleles,), columns=columns)
+    assert chains_of(read, "antigen") == [(text,) for text in PEPTIDES]
+    for column in ("antigen", "sequence"):  # and their own list
+        names = pd.DataFrame({"name": PEPTIDES, column: PEPTIDES})
+        names.to_csv(tmp_path / "p.csv", index=False)
+        files = (alleles, str(tmp_path / "p.csv"))
+        read = read_sequences(table, sequences=files, columns=columns)
+        assert chains_of(read, "antigen") == [(text,) for text in PEPTIDES]
+    # a few of them have names
+    write_fasta(tmp_path / "b.fasta", [("NLVPMVATV", "NLVPMVATA")])
+    files = (alleles, str(tmp_path / "b.fasta"))
+    read = read_sequences(table, sequences=files, columns=columns)
+    expected = [text.replace("NLVPMVATV", "NLVPMVATA") for text in PEPTIDES]
+    assert chains_of(read, "antigen") == [(text,) for text in expected]
+
+
+@pytest.mark.parametrize("name", ["EGFR", "SPIKE", "Lysozyme"])
+def test_a_name_without_a_sequence_is_no_peptide(tmp_path, name):
+    path = antibody_fasta(tmp_path / "a.fasta")
+    table = pd.DataFrame({"antibody": ["tras", "vhh1"], "antigen": name})
+    with pytest.raises(abag.AbagError, match=f"'{name}' has no sequence"):
+        read_sequences(table, sequences=(path,))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"antibody": ["Imdevimab", "Bamlanivimab"]},
+        {"antibody": ["IMDEVIMAB"]},
+        {"antibody": ["PARENT", "CAMEL", "LLAMA"]},
+        {"heavy": ["Imdevimab", HEAVY]},
+        {"light": ["scFv", LIGHT]},
+        {"antigen": ["Lysozyme"]},
+        {"antigen": ["Spike", ANTIGEN]},
+        {"antigen": ["Receptor binding domain"]},
+        {"antigen": ["INSULIN", "LYSOZYME"]},
+    ],
+)
+def test_words_are_not_read_as_sequences(cells):
+    (role,) = cells
+    others = {} if role == "antibody" else {"heavy": HEAVY}
+    frame = pd.DataFrame({**others, "antigen": ANTIGEN, **cells})
+    with pytest.raises(abag.AbagError, match=r"holds names|is a word, not a sequence"):
+        abag.plan(frame)
+
+
+@pytest.mark.parametrize("text", [*PEPTIDES, "hhhhhh", "DYKDDDDK", "YIGSR"])
+def test_peptides_are_read_as_antigens(text):
+    read = read_sequences(pd.DataFrame({"heavy": [HEAVY], "antigen": [text]}))
+    assert chains_of(read, "antigen") == [(text.upper(),)]
+
+
+@pytest.mark.parametrize("texts", [[ANTIGEN + "*", ANTIGEN[1:] + "*"], ["SIINFEKL*", "YIGSR*"]])
+def test_antigens_that_end_in_a_stop_codon_are_no_names(texts):
+    frame = pd.DataFrame({"heavy": HEAVY, "antigen": texts})
+    with pytest.raises(abag.AbagError, match=r"character '\*' at position") as caught:
+        abag.plan(frame)
+    assert "holds names" not in str(caught.value)
+
+
 def test_a_table_of_names_alone_proposes_the_option(tmp_path):
     table = pd.DataFrame({"antibody": ["mAb-1", "mAb-2"], "antigen": ["HER2 ECD"] * 2})
     with pytest.raises(ColumnError, match="--sequences FILE"):

@@ -40,6 +40,12 @@ MISSING_TEXT = frozenset(
 _WORDS = "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|heavy|light|kappa|lambda"
 NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|"))
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""
+_AS_A_WORD = re.compile(
+    r"[A-Z][a-z]{2,18}(\s+[A-Za-z][a-z]{0,18})*|"  # Lysozyme, Receptor binding domain
+    r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,19}|"  # scFv
+    r"(?i:[a-z]{3,16}mab)"  # IMDEVIMAB; few sequences have the residue B, and none so short
+)
+"""A text that is written as words are. Longer sequences may have residues in lower case."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
 
@@ -81,6 +87,12 @@ def are_nucleotides(text: str) -> bool:
     return letters >= set("ACGT") or letters >= set("ACGU")
 
 
+def is_word(text: str) -> bool:
+    """Tell whether a text whose letters may all be residues is written as a word is."""
+    stripped = text.strip()
+    return stripped in NO_SEQUENCE or _AS_A_WORD.fullmatch(stripped) is not None
+
+
 def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
     """Compute the keys of N normalized sequences, 16 bytes of blake2b each: shape (N, 16)."""
     # kind \0 chain \0 chain ...: different encoders may read the same chain
@@ -104,10 +116,11 @@ def sequence_text(cell: object) -> str:
             return ""
         msg = f"{quoted(cell)} is not a valid sequence; expected text. Correct it."
         raise UnknownResidue(msg)
-    if cell in NO_SEQUENCE:
+    if is_word(cell):
         msg = (
-            f"{quoted(cell)} is a word, not a sequence; expected residues, or an empty cell for "
-            "a chain that is missing. Correct it."
+            f"{quoted(cell)} is a word, not a sequence; expected residues, or an empty cell for a "
+            "chain that is missing. Correct it, or give the sequences of names with "
+            "--sequences FILE."
         )
         raise UnknownResidue(msg)
     if are_nucleotides(cell):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from abag.core.errors import TableError
-from abag.embed.sequences.chains import KINDS, REPLACED, RESIDUES, Kind
+from abag.embed.sequences.chains import KINDS, REPLACED, RESIDUES, STANDARD_RESIDUES, Kind, is_word
 from abag.embed.sequences.columns import (
     CHAIN_ROLES,
     SEQUENCE_ROLES,
@@ -28,7 +28,17 @@ from abag.embed.sequences.tables import CHUNK_ROWS, Table
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
-_SEQUENCE = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]{{{SHORT},}}", re.IGNORECASE)  # not a name
+# not a name; `*` is a stop codon, which is refused as a residue
+_SEQUENCE = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]{{{SHORT},}}\**\s*", re.IGNORECASE)
+_PEPTIDE = re.compile(rf"[{STANDARD_RESIDUES}X]+(?:[|:][{STANDARD_RESIDUES}X]+)*\**", re.IGNORECASE)
+_RESIDUES_ONLY = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]+", re.IGNORECASE)
+_PRONOUNCEABLE = re.compile(
+    "(?:[B-DF-HJ-NP-TV-XZ]{0,2}[AEIOUY]{1,2})+[B-DF-HJ-NP-TV-XZ]{0,2}", re.IGNORECASE
+)
+SHORTEST_PEPTIDE = 5  # fewer letters are as likely a name: VEGF, EGFR
+FEW = 3  # letters of a word, and words of a column, from which they are no chance
+LOOKED_AT = 1_000
+"""Distinct cells of a column by which its content is recognized."""
 _NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
 REGION = re.compile("cdr|junction|fw?r[1-4]", re.IGNORECASE)
 """Names of columns that hold parts of a chain."""
@@ -242,7 +252,7 @@ def _sequences_in(table: Table, name: str) -> list[str]:
     sequences = []
     for text in cells.iloc[picked]:
         if isinstance(text, str) and is_sequence(text):
-            residues = "".join(text.upper().split())
+            residues = "".join(text.upper().split()).rstrip("*")
             if not _NUCLEOTIDE_LETTERS.issuperset(residues):
                 sequences.append(residues)
     return sequences if 2 * len(sequences) > len(picked) else []
@@ -256,6 +266,49 @@ def is_sequence(text: str) -> bool:
 def holds_sequences(table: Table, name: str) -> bool:
     """Tell whether most cells of a column are sequences."""
     return bool(_sequences_in(table, name))
+
+
+def distinct_texts(table: Table, name: str) -> list[str]:
+    """Return distinct texts of a column, from its first rows."""
+    cells = table.frame[name].dropna().iloc[: 50 * LOOKED_AT].tolist()
+    texts = dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))
+    return [text for text in texts if text][:LOOKED_AT]
+
+
+def is_peptide(text: str) -> bool:
+    """Tell whether a text consists of standard residues, as peptides do and some names."""
+    return _PEPTIDE.fullmatch(text.strip()) is not None and not is_word(text)
+
+
+def are_peptides(texts: Sequence[str]) -> bool:
+    """Tell whether texts, none of which is a known name, are rather peptides than names."""
+    peptides = [text for text in texts if is_peptide(text) and len(text) >= SHORTEST_PEPTIDE]
+    words = [text for text in peptides if _reads_as_a_word(text)]
+    return 10 * len(peptides) >= 9 * len(texts) > 0 and 2 * len(words) < len(peptides)
+
+
+def _reads_as_a_word(text: str) -> bool:
+    """Tell whether a text can be pronounced, which one peptide of 20 can."""
+    is_long = len(text) >= SHORTEST_PEPTIDE and len({*text}) >= FEW
+    return is_long and _PRONOUNCEABLE.fullmatch(text) is not None
+
+
+def names_as_residues(table: Table, name: str) -> list[str]:
+    """Return the cells of a column of names that would be read as sequences, else nothing.
+
+    All cells are short then, and most are words or no residues at all.
+    """
+    texts = distinct_texts(table, name)
+    if any(map(is_sequence, texts)):
+        return []
+    readable = [text for text in texts if _RESIDUES_ONLY.fullmatch(text) and not is_word(text)]
+    others = [text for text in readable if is_peptide(text)]
+    # with U or Z, which few sequences have
+    names = [text for text in readable if text not in others and _reads_as_a_word(text)]
+    if len(others) >= FEW and all(map(_reads_as_a_word, others)):
+        names += others
+    unreadable = len(texts) - len(readable)
+    return names if 2 * (len(names) + unreadable) > len(texts) else []
 
 
 def _role_by_content(table: Table, name: str) -> str:

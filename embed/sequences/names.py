@@ -1,24 +1,32 @@
 """Sequences by name, of FASTA files and tables, for columns that hold names.
 
-Promises that a name with two different sequences is refused, or is not found.
+Promises that a name that is used and has two different sequences is refused, and that a name which
+a record has exactly, in any role, never finds a record of a similar name.
 """
 
 from __future__ import annotations
 
 import gzip
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 from abag.core.errors import SequenceError, TableError
-from abag.core.messages import quoted
+from abag.core.messages import counted, quoted
 from abag.embed.sequences.chains import MISSING_TEXT, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES, MissingColumn, simplified, with_found
-from abag.embed.sequences.contents import holds_sequences, roles_by_content
+from abag.embed.sequences.contents import (
+    are_peptides,
+    distinct_texts,
+    holds_sequences,
+    roles_by_content,
+)
 from abag.embed.sequences.delimited import cell_text
+from abag.embed.sequences.domain_types import HEAVY_TYPE, LIGHT_TYPE, chain_types, find_types
 from abag.embed.sequences.table_files import bare_suffix, is_gzip
 from abag.embed.sequences.tables import Table, read_table
 
@@ -55,6 +63,21 @@ class UnknownName(SequenceError):
     """A name in a table that has no sequence."""
 
 
+class RepeatedName(TableError):
+    """Names in a table that have several sequences each."""
+
+    def __init__(self, source: str, names: Sequence[str]) -> None:
+        self.names = [*names]
+        """Each with the places of its sequences."""
+        listed = self.names[:LISTED]
+        if len(self.names) > LISTED:
+            listed.append(f"and {len(self.names) - LISTED} more")
+        super().__init__(
+            f"--sequences {source}: a name has different sequences: {'; '.join(listed)}; expected "
+            "one each. Remove or rename the others."
+        )
+
+
 class Entry(NamedTuple):
     """A sequence and its name."""
 
@@ -64,6 +87,8 @@ class Entry(NamedTuple):
     text: str
     where: str
     """File and record or row, for messages."""
+    of_ending: bool = False
+    """Whether the role is the ending of the record's name, and `name` is what is before it."""
 
 
 class FastaRecord(NamedTuple):
@@ -73,60 +98,228 @@ class FastaRecord(NamedTuple):
     residues: str
 
 
+_Key = tuple[str, str]
+"""Role and name."""
+_Places = Mapping[str, Entry]
+"""An entry for each distinct sequence of a name."""
+
+
 @dataclass(frozen=True, slots=True)
 class NamedSequences:
     """Sequences by name, written as in the cells of a column of sequences."""
 
     source: str
     """Names of the files."""
-    of: Mapping[tuple[str, str], str]
-    """Text by role and name."""
-    alike: Mapping[tuple[str, str], frozenset[str]]
-    """Names by role and `_folded` name, or part of one."""
+    of: Mapping[_Key, _Places]
+    """Entries by role and whole name."""
+    chains: Mapping[_Key, _Places]
+    """Entries by role and name less the ending that says the role."""
+    alike: tuple[Mapping[str, frozenset[str]], ...]
+    """Names by `_folded` name, and by a part of one."""
+    problems: tuple[str, ...] = ()
+    """Lines on records that have no name or no residues."""
+    types: dict[str, list[str]] = field(default_factory=dict)
+    """Variable domains in sequences, by their text."""
 
     def find(self, role: str, cell: object) -> str | None:
-        """Return the text of a name in a column of this role; None if it has none."""
+        """Return the text of a name in a column of this role; None if it has none.
+
+        Raises
+        ------
+        RepeatedName
+            If a record has this very name, and another sequence than another one.
+        """
         name = cell_name(cell)
         if not name:
             return None
-        if role in ("antibody", "heavy", "light"):
-            heavy = self._look_up("heavy", name)
-            light = self._look_up("light", name)
-            if role == "antibody":
-                if self._is_ambiguous("heavy", name) or self._is_ambiguous("light", name):
-                    return None  # else a heavy chain would lose its light chain
-                if heavy or light:
-                    return f"{heavy or ''}|{light or ''}"
-            chain = {"heavy": heavy, "light": light}.get(role)
-            if chain:
-                return chain
-        return self._look_up(role, name) or self._look_up(ANY, name)
+        text = self._named(role, name)
+        if self._is_record(name):
+            return text
+        if text is not None:
+            return text if role != "antibody" else self._completed(text, name)
+        similar = self._similar(role, name)
+        return similar[0][1] if len({_residues(text) for _, text in similar}) == 1 else None
 
-    def _look_up(self, role: str, name: str) -> str | None:
-        exact = self.of.get((role, name))
-        if exact is not None:
-            return exact
-        texts = self._texts_alike(role, name)
-        return texts.pop() if len(texts) == 1 else None
+    def _completed(self, text: str, name: str) -> str | None:
+        """Add the chain of a name in another case that an antibody lacks; None for one of two."""
+        heavy, _, light = text.partition("|")
+        missing = "light" if heavy else "heavy"
+        similar = self.alike[0].get(_folded(name), frozenset())
+        texts = {self._chain(missing, other) for other in similar if other != name} - {None}
+        if (heavy and light) or not texts:
+            return text
+        if len(texts) > 1:
+            return None
+        (chain,) = texts
+        return f"{heavy or chain}|{light or chain}"
 
-    def _is_ambiguous(self, role: str, name: str) -> bool:
-        return (role, name) not in self.of and len(self._texts_alike(role, name)) > 1
+    def _is_record(self, name: str) -> bool:
+        """Tell whether a record has this very name, in any role."""
+        return any((role, name) in self.of for role in (*SEQUENCE_ROLES, ANY))
 
-    def _texts_alike(self, role: str, name: str) -> set[str]:
-        names = self.alike.get((role, _folded(name)), frozenset())
-        return {self.of[role, similar] for similar in names}
+    def _similar(self, role: str, name: str) -> list[tuple[str, str]]:
+        """Return similar names and their texts: of another case, or else those with such a part."""
+        for alike in self.alike:
+            found = []
+            for similar in sorted(alike.get(_folded(name), ())):
+                try:
+                    text = self._named(role, similar)
+                except RepeatedName:
+                    found += [(similar, ""), (similar, similar)]  # two texts: which is unknown
+                    continue
+                if text is not None:
+                    found.append((similar, text.removesuffix("|")))
+            if found:
+                return found
+        return []
+
+    def _named(self, role: str, name: str) -> str | None:
+        """Return the text of a name that a record has exactly, perhaps less an ending."""
+        whole = self._record(role, name) or self._record(ANY, name)
+        if role == "antigen":
+            part = self._text(self.chains, role, name)
+            # the antibody of a complex may be called as its antigen is
+            return part if part and whole and self._domains(whole) else whole or part
+        if role == "antibody":
+            return self._antibody(name)
+        if self._record(role, name):
+            return whole
+        part = self._chain(role, name)
+        types = self._domains(whole) if whole else []
+        if whole and (role in types or not (part or types)):
+            return whole
+        return part
+
+    def _antibody(self, name: str) -> str | None:
+        """Return the antibody of this name, from one record or from those of its two chains."""
+        if whole := self._record("antibody", name):
+            return whole
+        heavy = self._record("heavy", name)
+        light = self._record("light", name)
+        heavy_part = self._chain("heavy", name)
+        light_part = self._chain("light", name)
+        whole = self._record(ANY, name)
+        types = self._domains(whole) if whole else []
+        if whole and not (heavy or light):
+            is_pair = bool(heavy_part and light_part)
+            if types == ["heavy"] and light_part and not is_pair and not heavy_part:
+                return f"{whole}|{light_part}"
+            if types == ["light"] and heavy_part and not is_pair and not light_part:
+                return f"{heavy_part}|{whole}"
+            # an antigen, of which the antibody has its name
+            is_other = not types and any(map(self._domains, filter(None, (heavy_part, light_part))))
+            if not is_other:
+                return whole
+        if not heavy and whole and types == ["heavy"]:
+            heavy = whole
+        if not light and whole and types == ["light"]:
+            light = whole
+        heavy = heavy or heavy_part
+        light = light or light_part
+        return f"{heavy or ''}|{light or ''}" if heavy or light else None
+
+    def _record(self, role: str, name: str) -> str | None:
+        return self._text(self.of, role, name)
+
+    def _chain(self, role: str, name: str) -> str | None:
+        """Return the chain of an antibody by the ending of its name, if it is one.
+
+        cathepsin-L and ferritin light chain are none: a variable domain tells. Without any, the
+        names of two chains do.
+        """
+        text = self._text(self.chains, role, name)
+        if text is None or self._domains(text):
+            return text
+        other = self._text(self.chains, "light" if role == "heavy" else "heavy", name)
+        return None if other is None or self._domains(other) else text
+
+    def _text(self, entries: Mapping[_Key, _Places], role: str, name: str) -> str | None:
+        places = entries.get((role, name))
+        if places is None:
+            return None
+        first, *others = places.values()
+        if others:
+            listed = " and ".join(entry.where for entry in places.values())
+            raise RepeatedName(self.source, [f"{name!r} at {listed}"])
+        return first.text
+
+    def _domains(self, text: str) -> list[str]:
+        """Return the types of the variable domains of a text."""
+        if text not in self.types:
+            types: list[str] = []
+            for chain in re.split("[|:]", _residues(text)):
+                types += chain_types(chain)
+            self.types[text] = types
+        return self.types[text]
+
+    def describe(self, role: str, cells: Iterable[object]) -> str:
+        """Count what the names in a column of this role are, for messages.
+
+        Raises
+        ------
+        RepeatedName
+            If some of the names have several sequences; all of them are listed.
+        """
+        forms = Counter[str]()
+        repeated: list[str] = []
+        for name in dict.fromkeys(map(cell_name, cells)):
+            try:
+                text = self.find(role, name)
+            except RepeatedName as error:
+                repeated += error.names
+                continue
+            if text is not None:
+                forms[self._form(role, text)] += 1
+        if repeated:
+            raise RepeatedName(self.source, repeated)
+        return ", ".join(f"{counted(count, 'name')} of {form}" for form, count in forms.items())
+
+    def _form(self, role: str, text: str) -> str:
+        """Say what the text of a name is."""
+        if role != "antibody":
+            return "an antigen" if role == "antigen" else f"a {role} chain"
+        heavy, _, light = text.partition("|")
+        if heavy and light:
+            return "a heavy and a light chain"
+        types = self._domains(text)
+        if len(types) > 1:
+            return "a heavy and a light chain in one sequence"
+        is_light = light or types == ["light"]
+        return "a light chain alone" if is_light else "a heavy chain alone"
+
+    def describe_unused(self, texts: Iterable[str]) -> Iterator[str]:
+        """Say how many records are not used, if the table has these texts, in a line."""
+        used: set[str] = set()
+        for text in texts:
+            used.update((_residues(text), *_residues(text).split("|")))
+        records: dict[str, bool] = {}
+        for places in self.of.values():
+            for residues, entry in places.items():
+                records[entry.where] = records.get(entry.where, False) or residues in used
+        unused = [where for where, is_used in records.items() if not is_used]
+        if unused:
+            verb = "is" if len(unused) == 1 else "are"
+            yield (
+                f"{counted(len(unused), 'record')} of {self.source} {verb} not used, the first is "
+                f"{unused[0]}"
+            )
 
     def unknown(self, role: str, cell: object) -> UnknownName:
         """Make the error of a name without a sequence."""
         name = cell_name(cell)
-        roles = (*_CHAINS, role, ANY) if role == "antibody" else (role, ANY)
-        for part in roles:
-            if self._is_ambiguous(part, name):
-                similar = sorted(self.alike[part, _folded(name)])
-                listed = ", ".join(map(quoted, similar[:3]))
-                msg = f"{quoted(name)} may be {listed} in {self.source}; expected one."
-                return UnknownName(f"{msg} Write the whole name.")
-        names = {named for _, named in self.of}
+        similar = [] if self._is_record(name) else self._similar(role, name)
+        if similar:
+            listed = ", ".join(dict.fromkeys(quoted(other) for other, _ in similar[:3]))
+            msg = f"{quoted(name)} may be {listed} in {self.source}; expected one."
+            return UnknownName(f"{msg} Write the whole name.")
+        if self._is_record(name):
+            what = f"{role} chain" if role in _CHAINS else role
+            msg = (
+                f"{quoted(name)} is in {self.source}, but has no {what} there; expected one. Add "
+                "it, or leave the cell empty if there is none."
+            )
+            return UnknownName(msg)
+        names = {named for _, named in [*self.of, *self.chains]}
         close = get_close_matches(name, names, n=2, cutoff=0.75)
         hint = f" (did you mean {' or '.join(map(quoted, close))}?)" if close else ""
         msg = f"{quoted(name)} has no sequence in {self.source}{hint}; expected one. Add it there."
@@ -142,38 +335,34 @@ def _folded(name: str) -> str:
     return " ".join(name.lower().split())
 
 
-def name_sequences(entries: Iterable[Entry], source: str) -> NamedSequences:
-    """Index sequences by name.
-
-    Raises
-    ------
-    TableError
-        If a name has two different sequences.
-    """
-    texts: dict[tuple[str, str], str] = {}
-    seen: dict[tuple[str, str], dict[str, str]] = {}
-    alike: dict[tuple[str, str], set[str]] = {}
+def name_sequences(
+    entries: Iterable[Entry], source: str, problems: Sequence[str] = ()
+) -> NamedSequences:
+    """Index sequences by name."""
+    of: dict[_Key, dict[str, Entry]] = {}
+    chains: dict[_Key, dict[str, Entry]] = {}
+    whole: dict[str, set[str]] = {}
+    parts: dict[str, set[str]] = {}
+    looked_at: dict[str, None] = {}
     for entry in entries:
-        key = (entry.role, entry.name)
-        texts.setdefault(key, entry.text)
-        seen.setdefault(key, {}).setdefault(_residues(entry.text), entry.where)
-        for part in (entry.name, *_parts(entry.name)):
-            alike.setdefault((entry.role, _folded(part)), set()).add(entry.name)
-    conflicts = []
-    for (_, name), places in seen.items():
-        if len(places) > 1:
-            conflicts.append(f"{quoted(name)} at {' and '.join(places.values())}")
-    if conflicts:
-        listed = conflicts[:LISTED]
-        if len(conflicts) > LISTED:
-            listed.append(f"and {len(conflicts) - LISTED} more")
-        msg = (
-            f"--sequences {source}: a name has different sequences: {'; '.join(listed)}; expected "
-            "one each. Remove or rename the others."
-        )
-        raise TableError(msg)
-    frozen = {key: frozenset(names) for key, names in alike.items()}
-    return NamedSequences(source, texts, frozen)
+        named = chains if entry.of_ending else of
+        residues = _residues(entry.text)
+        named.setdefault((entry.role, entry.name), {}).setdefault(residues, entry)
+        whole.setdefault(_folded(entry.name), set()).add(entry.name)
+        for part in _parts(entry.name):
+            parts.setdefault(_folded(part), set()).add(entry.name)
+        if entry.of_ending and residues.isascii():
+            looked_at[entry.text] = None
+    alike = []
+    for names in (whole, parts):
+        alike.append({key: frozenset(similar) for key, similar in names.items()})
+    types: dict[str, list[str]] = {}
+    texts = [*looked_at]
+    # at once, since one by one takes a minute for 100,000 chains
+    for text, number in zip(texts, find_types([*map(_residues, texts)]).tolist(), strict=True):
+        if number in (HEAVY_TYPE, LIGHT_TYPE):
+            types[text] = chain_types(text, number)
+    return NamedSequences(source, of, chains, tuple(alike), tuple(problems), types)
 
 
 def _residues(text: str) -> str:
@@ -189,25 +378,28 @@ def _parts(name: str) -> Iterator[str]:
         yield from fields[1:]
 
 
-def fasta_entries(path: Path) -> Iterator[Entry]:
+def fasta_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entry]:
     """Yield the sequences of a FASTA file under their names, and these less the ending."""
-    for number, (header, residues) in enumerate(read_fasta(path), 1):
+    for number, (header, residues) in enumerate(read_fasta(path, problems), 1):
+        if not (header and residues):
+            continue
         where = f"{path.name} record {number}"
         yield Entry(header, ANY, residues, where)
         for name in dict.fromkeys((header.split()[0], header)):
             ending = _ENDING.fullmatch(name)
             if ending is not None:
-                yield Entry(ending["stem"], str(ending.lastgroup), residues, where)
+                role = str(ending.lastgroup)
+                yield Entry(ending["stem"], role, residues, where, of_ending=True)
                 break
 
 
-def read_fasta(path: Path) -> list[FastaRecord]:
-    """Read the records of a FASTA file.
+def read_fasta(path: Path, problems: list[str] | None = None) -> list[FastaRecord]:
+    """Read the records of a FASTA file; `problems` receives a line for each that is incomplete.
 
     Raises
     ------
     TableError
-        If it is no FASTA file, or a record has no name or no residues.
+        If it is no FASTA file, or without `problems`, if a record has no name or no residues.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if is_gzip(path) else path.read_bytes()
@@ -227,8 +419,13 @@ def read_fasta(path: Path) -> list[FastaRecord]:
         residues = "".join(lines.split()).rstrip("*")
         if not header.strip() or not residues:
             missing = "name" if not header.strip() else "residues"
-            msg = f"{path}: record {number} has no {missing}; expected both. Correct or remove it."
-            raise TableError(msg)
+            if problems is None:
+                msg = (
+                    f"{path}: record {number} has no {missing}; expected both. Correct or remove "
+                    "it."
+                )
+                raise TableError(msg)
+            problems.append(f"{path.name} record {number} has no {missing}")
         parsed.append(FastaRecord(" ".join(header.split()), residues))
     return parsed
 
@@ -244,21 +441,27 @@ def load_names(paths: Sequence[str | Path]) -> NamedSequences:
     Raises
     ------
     AbagError
-        If a file cannot be read, names no sequence, or a name has two.
+        If a file cannot be read, or names no sequence.
     """
     entries: list[Entry] = []
+    problems: list[str] = []
     for path in paths:
-        entries += read_entries(Path(path).expanduser())
+        entries += read_entries(Path(path).expanduser(), problems)
     source = ", ".join(Path(path).name for path in paths)
-    return name_sequences(entries, source)
+    return name_sequences(entries, source, problems)
 
 
-def read_entries(path: Path) -> Iterator[Entry]:
-    """Read the sequences of a FASTA file or table, each with its name."""
-    return fasta_entries(path) if is_fasta(path) else _table_entries(path)
+def read_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entry]:
+    """Read the sequences of a FASTA file or table, each with its name.
+
+    `problems` receives a line for each record without a name or residues; else that is an error.
+    """
+    if is_fasta(path):
+        return fasta_entries(path, problems)
+    return _table_entries(path, problems)
 
 
-def _table_entries(path: Path) -> Iterator[Entry]:
+def _table_entries(path: Path, problems: list[str] | None) -> Iterator[Entry]:
     """Yield the sequences of a table under their names, column by column."""
     table = read_table(path, as_written=True)
     table = replace(table, frame=table.frame.astype(object))
@@ -280,8 +483,11 @@ def _table_entries(path: Path) -> Iterator[Entry]:
             where = f"{path.name} row {number}"
             name = cell_name(cell)
             if not name:
-                msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
-                raise TableError(msg)
+                if problems is None:
+                    msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
+                    raise TableError(msg)
+                problems.append(f"{where} has no name")
+                continue
             yield Entry(name, row_role, residues, where)
 
 
@@ -290,7 +496,7 @@ def _sequence_columns(table: Table, path: Path) -> dict[str, str]:
     columns = {**table.columns, **roles_by_content(table)}
     roles: dict[str, str] = {}
     for role, name in columns.items():
-        if role in SEQUENCE_ROLES and holds_sequences(table, name):
+        if role in SEQUENCE_ROLES and _holds_chains(table, name, role):
             roles[role] = name
     if _GENERIC_SEQUENCE.fullmatch(simplified(roles.get("antibody", ""))):
         roles[ANY] = roles.pop("antibody")  # "sequence" is a name for those of antigens, too
@@ -302,6 +508,14 @@ def _sequence_columns(table: Table, path: Path) -> dict[str, str]:
             raise MissingColumn(with_found(problem, table.names, advice))
         roles[ANY] = others[0]
     return roles
+
+
+def _holds_chains(table: Table, name: str, role: str) -> bool:
+    """Tell whether a column of a role holds sequences; those of antigens may be peptides."""
+    if holds_sequences(table, name):
+        return True
+    may_be_antigens = role == "antigen" or _GENERIC_SEQUENCE.fullmatch(simplified(name))
+    return bool(may_be_antigens) and are_peptides(distinct_texts(table, name))
 
 
 def _chain_roles(table: Table) -> list[str]:

@@ -33,6 +33,9 @@ from abag.embed.sequences.contents import (
     SHORT,
     antigen_candidates,
     describe_unused,
+    is_peptide,
+    is_sequence,
+    names_as_residues,
     suggest_columns,
 )
 from abag.embed.sequences.domain_types import (
@@ -102,6 +105,8 @@ def parse_antibodies(
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     parsed = {role: parse_column(table, role, parse_chain, references) for role in roles}
+    for role, column in parsed.items():
+        _refuse_names(column, table, references, role)
     absent = ParsedColumn.constant(len(table.frame), ("",))
     names = quote_names([table.column(role) for role in roles])
     joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
@@ -205,8 +210,11 @@ def _refuse_antigen_names(
         return
     names = column.bad_texts
     distinct = len(column.chains) - 1  # less that of empty cells
-    # some names are valid residues, such as VEGF
-    if column.longest < SHORT and 2 * len(names) > distinct:
+    # what is longer, or ends in a stop codon, is a sequence with a fault
+    names = [text for text in names if not (is_sequence(text) or is_peptide(text))]
+    if 2 * len(names) <= distinct:  # some names are valid residues, such as VEGF
+        names = names_as_residues(table, table.column("antigen"))
+    if column.longest < SHORT and names:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
             f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
@@ -228,15 +236,19 @@ def _with_antigen_notes(column: ParsedColumn) -> ParsedColumn:
     return column
 
 
-def _refuse_names(column: ParsedColumn, table: Table, references: References) -> None:
-    """Refuse a table whose column of antibodies holds names."""
-    if table.frame.index[0] or "antibody" in references.by_name:
+def _refuse_names(
+    column: ParsedColumn, table: Table, references: References, role: str = "antibody"
+) -> None:
+    """Refuse a table whose column of antibodies, or of their chains, holds names."""
+    if table.frame.index[0] or role in references.by_name:
         return
-    names = column.bad_texts
-    if len(names) < 2 or column.longest >= SHORT_DOMAIN:
-        return
+    names = names_as_residues(table, table.column(role))
+    if not names:
+        names = column.bad_texts if role == "antibody" else []
+        if len(names) < 2 or column.longest >= SHORT_DOMAIN:
+            return
     if max(map(len, names)) < SHORT:
-        where = f"{table.source}: column {table.column('antibody')!r}"
+        where = f"{table.source}: column {table.column(role)!r}"
         msg = (
             f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
             "or table of names and sequences with --sequences FILE, or name the columns of "

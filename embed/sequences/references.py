@@ -19,6 +19,7 @@ from abag.embed.sequences.chains import (
     PLURAL,
     RESIDUES,
     Kind,
+    is_word,
     parse_antibody,
     parse_antigen,
     sequence_text,
@@ -32,7 +33,14 @@ from abag.embed.sequences.columns import (
     simplified,
     with_found,
 )
-from abag.embed.sequences.contents import SHORT, holds_sequences, is_sequence
+from abag.embed.sequences.contents import (
+    LOOKED_AT,
+    SHORT,
+    are_peptides,
+    holds_sequences,
+    is_peptide,
+    is_sequence,
+)
 from abag.embed.sequences.domain_types import chain_types
 from abag.embed.sequences.domains import find_domains
 from abag.embed.sequences.matrix import ANTIGEN_COLUMN
@@ -47,6 +55,7 @@ from abag.embed.sequences.mutations import (
 from abag.embed.sequences.names import (
     ANY,
     NamedSequences,
+    RepeatedName,
     UnknownName,
     cell_name,
     load_names,
@@ -54,7 +63,7 @@ from abag.embed.sequences.names import (
 )
 from abag.embed.sequences.table_files import FORMATS, bare_suffix
 from abag.embed.sequences.table_options import Numbering, ReferenceOptions, TableOptions
-from abag.embed.sequences.tables import Table
+from abag.embed.sequences.tables import CHUNK_ROWS, Table
 
 _MUTATION_COLUMN = re.compile(
     "hgvs(pro|p)?|(aa|aminoacid|protein|ab|antibody)?(mutations?|mutants?|muts?|substitutions?|"
@@ -77,8 +86,6 @@ _PLURAL = {
     "antibody": PLURAL["antibody"],
     "antigen": PLURAL["antigen"],
 }
-LOOKED_AT = 1_000
-"""Distinct cells of a column by which its content is recognized."""
 SAMPLED = 20
 """Named sequences whose domains are looked for."""
 
@@ -92,6 +99,8 @@ class References:
     names: NamedSequences | None = None
     by_name: frozenset[str] = frozenset()
     """Roles of columns that hold names."""
+    peptides: frozenset[str] = frozenset()
+    """Those of which cells without a name are peptides."""
     parent: str | None = None
     """Antibody of every row, before its mutations."""
     rules: Mapping[Kind, MutationRules] = field(default_factory=dict)
@@ -109,6 +118,8 @@ class References:
         named = self.names.find(role, cell)
         if named is not None:
             return named
+        if isinstance(cell, str) and role in self.peptides and is_peptide(cell):
+            return sequence_text(cell)
         if not isinstance(cell, str) or (cell and not is_sequence(cell)):
             raise self.names.unknown(role, cell)
         return sequence_text(cell)
@@ -162,10 +173,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     if names is not None:
         for side in sides:
             columns |= _name_columns(table, names, options, side, {*columns.values()})
-        for role, name in columns.items():
-            is_header = options.matrix and name == ANTIGEN_COLUMN
-            holder = "the headers of the matrix hold" if is_header else f"column {name!r} holds"
-            remarks.append(f"{holder} names of {_PLURAL[role]}, looked up in {names.source}")
+        remarks += _describe_names(table, names, columns, options)
         if not (columns or _are_names(options, names)):
             for side in sides:
                 if not _has_sequences(table, side):
@@ -173,6 +181,13 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations, light = _mutation_columns(table, options, kinds)
+    peptides = frozenset[str]()
+    if (
+        names is not None
+        and "antigen" in columns
+        and _has_peptides(table, names, columns["antigen"])
+    ):
+        peptides = frozenset(["antigen"])
     rules = _mutation_rules(options, mutations)
     remarks += _describe_mutations(table, mutations, light, rules, constants)
     columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
@@ -186,6 +201,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         columns=columns,
         names=names,
         by_name=by_name,
+        peptides=peptides,
         parent=parent,
         rules=rules,
         chain_of_role={role: chain for role, chain in chain_of_role.items() if chain},
@@ -359,6 +375,10 @@ def _name_columns(
         has_sequences = has_sequences or holds_sequences(table, name)
     if named or has_sequences:
         return named
+    if side.kind == "antigen" and (chosen or detected):
+        (name,) = (chosen or detected).values()
+        if name in table.frame and _has_peptides(table, names, name):
+            return {}
     if chosen:
         return chosen  # whose names are then listed as unknown
     role = side.roles[-1]
@@ -376,7 +396,30 @@ def _name_columns(
             f"one for {role}. Choose it with {lines}."
         )
         raise ColumnError(msg)
+    if not fits and side.kind == "antigen":
+        return {role: name for role, name in detected.items() if name in table.frame}
     return {role: fits[0]} if fits else {}
+
+
+def _describe_names(
+    table: Table, names: NamedSequences, columns: Mapping[str, str], options: TableOptions
+) -> Iterator[str]:
+    """Say in lines for what the records of named sequences are used."""
+    texts: list[str] = []
+    for role, name in columns.items():
+        cells = table.frame[name].dropna().unique().tolist()
+        found = names.describe(role, cells)
+        texts += filter(None, (names.find(role, cell) for cell in cells))
+        is_header = options.matrix and name == ANTIGEN_COLUMN
+        holder = "the headers of the matrix hold" if is_header else f"column {name!r} holds"
+        line = f"{holder} names of {_PLURAL[role]}, looked up in {names.source}"
+        more = f" (first {len(table.frame):,} rows)" if len(table.frame) >= CHUNK_ROWS else ""
+        yield f"{line}{more}: {found or 'none is there'}"
+    if columns:
+        yield from names.describe_unused(texts)
+    for problem in names.problems[:1]:
+        count = counted(len(names.problems), "record")
+        yield f"{count} of {names.source} without a name or residues left out: {problem}"
 
 
 def _has_sequences(table: Table, side: _Side) -> bool:
@@ -397,8 +440,30 @@ def _cells(table: Table, name: str) -> list[object]:
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
     """Return the sequences of the names in a column."""
-    texts = [names.find(role, cell) for cell in _cells(table, name)]
-    return [text for text in texts if text is not None]
+    texts: list[str] = []
+    for cell in _cells(table, name):
+        try:
+            text = names.find(role, cell)
+        except RepeatedName:
+            text = ""  # it is a name, and an error if the column is used
+        if text is not None:
+            texts.append(text)
+    return texts
+
+
+def _has_peptides(table: Table, names: NamedSequences, name: str) -> bool:
+    """Tell whether most cells of a column of antigens are short sequences without a name."""
+    cells = _cells(table, name)
+    unnamed = [cell for cell in cells if not _is_name(names, "antigen", cell)]
+    texts = [cell_name(cell) for cell in unnamed]
+    return 2 * len(texts) > len(cells) and are_peptides(texts)
+
+
+def _is_name(names: NamedSequences, role: str, cell: object) -> bool:
+    try:
+        return names.find(role, cell) is not None
+    except RepeatedName:
+        return True
 
 
 def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
@@ -493,12 +558,12 @@ def _names_chains(table: Table, name: str) -> bool:
 def _check_parent(parent: str) -> None:
     """Raise the error of a parent that is no antibody, before rows are read."""
     try:
-        chains = parse_antibody(sequence_text(parent)).chains
+        chains = parse_antibody(parent if is_word(parent) else sequence_text(parent)).chains
     except AbagError as error:
         msg = f"--parent: {error}"
         raise type(error)(msg) from None
     longest = max(map(len, chains))
-    if longest < SHORT:  # all letters of trastuzumab are residues
+    if longest < SHORT or is_word(parent):  # all letters of trastuzumab are residues
         msg = (
             f"--parent {parent}: has {longest} residues; expected a variable domain, of about 110 "
             "to 130 residues, a FASTA file, or a name in a file given with --sequences FILE."
