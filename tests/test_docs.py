@@ -56,7 +56,8 @@ NEEDS_WEIGHTS = {"docs/how-to/colab.md"}
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", out],
+        # --quiet hides warnings from --strict, too
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -169,6 +170,41 @@ def workplace(tmp_path, monkeypatch):
     yield asked
     FAMILIES.clear()
     FAMILIES.update(families)
+
+
+LINK = re.compile(r"\]\(([^)\s]+)[^)]*\)|(?:src|href)=\"([^\"]+)\"")
+LINKED = [*PAGES, *(ROOT / page for page in ("CHANGELOG.md", "SECURITY.md"))]
+LINKED += sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+
+
+def links(page):
+    """Yield path and anchor of the links of a page that do not leave the repository."""
+    text = re.sub(r"`[^`\n]+`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    for target in map(max, LINK.findall(text)):
+        if not re.match(r"[a-z]+:", target):
+            path, _, anchor = target.partition("#")
+            yield path, anchor
+
+
+def anchors(page):
+    """Return the anchors of the headings of a page, as GitHub and the site name them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name)
+def test_the_files_that_a_page_links_to_exist(page):
+    gone = [path for path, _ in links(page) if path and not (page.parent / path).exists()]
+    assert gone == []
+
+
+def test_the_anchors_that_the_readme_links_to_exist():
+    readme = ROOT / "README.md"
+    assert len([*links(readme)]) > 20
+    for path, anchor in links(readme):
+        if anchor:
+            assert anchor in anchors(ROOT / path if path else readme), (path, anchor)
 
 
 def has_code_to_run(page):

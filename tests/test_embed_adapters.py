@@ -20,6 +20,7 @@ from encoding import (
     weights_digest,
 )
 from invoke import one_line
+from marks import needs_antiberty
 from safetensors.numpy import save
 from stores import merge
 
@@ -78,7 +79,7 @@ def mean(identity, encoder):
         ("tiny-esm2", "antigen", "packed"),
         ("tiny-esm2", "antigen", "reference"),
         ("tiny-esm2", "antibody", "packed"),
-        ("antiberty", "antibody", "packed"),
+        pytest.param("antiberty", "antibody", "packed", marks=needs_antiberty),
         ("roformer", "antibody", "packed"),  # the name of a family: a random checkpoint
         ("ankh", "antigen", "packed"),
         ("esmc", "antigen", "packed"),

@@ -27,6 +27,7 @@ from encoding import (
 from faults import raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import needs_antiberty
 from transformers import EsmConfig, EsmModel, T5EncoderModel
 
 from abag import EncoderError
@@ -181,6 +182,7 @@ def test_paired_bert_vectors_equal_transformers_with_residues_averaged_by_hand(
     assert_close(ours["light_mean"], parts[1].mean(0))
 
 
+@needs_antiberty
 def test_antiberty_encodes_heavy_and_light_separately_and_averages_all_residues():
     chains = (draw_chain(RNG, 118), draw_chain(RNG, 107))
     identity = identify("antiberty", "antibody")

@@ -26,6 +26,7 @@ from encoding import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import needs_antiberty
 from shapes import SHAPES
 
 import abag
@@ -45,7 +46,13 @@ FINGERPRINTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), FINGERPRINTS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(*case, marks=needs_antiberty if "antiberty" in case else ())
+        for case in FINGERPRINTS
+    ],
+)
 def test_fingerprints_do_not_change(name, kind):
     assert identify(name, kind).fingerprint == FINGERPRINTS[name, kind]
 

@@ -22,6 +22,7 @@ from encoding import (
     save_random_checkpoint,
 )
 from invoke import one_line, run
+from marks import needs_antiberty
 from safetensors.torch import load_file
 from stores import merge
 from test_embed_checkpoints import class_of, make_model, save
@@ -133,6 +134,7 @@ def test_amplify_and_glm2_norm_the_states_and_multiply_once(family, tmp_path):
     assert ours[0, 0] == pytest.approx(expected, rel=1e-5)
 
 
+@needs_antiberty
 def test_antiberty_gives_the_likelihoods_of_its_weights_in_transformers_bert(pairs, tmp_path):
     checkpoint = find_checkpoint("antiberty")
     model = BertForMaskedLM(BertConfig(**checkpoint.config)).eval()
@@ -185,6 +187,7 @@ def test_scores_of_few_tokens_at_a_time_give_the_same_values(monkeypatch):
     assert sum(sizes) == len(ids_T)
 
 
+@needs_antiberty
 def test_likelihoods_leave_vectors_and_fingerprint_and_keep_float32(table, tmp_path):
     encoders = {"antibody_encoder": "antiberty", "antigen_encoder": "tiny-esm2"}
     plain = abag.embed_table(table, tmp_path / "plain", **encoders)
@@ -294,6 +297,7 @@ def test_an_encoder_without_a_head_is_refused_before_anything_is_written(table, 
     assert not (tmp_path / "store").exists()
 
 
+@needs_antiberty
 def test_likelihoods_are_read_by_name_in_files_and_datasets(table, tmp_path):
     path = tmp_path / "pairs.csv"
     store = tmp_path / "store"
@@ -340,6 +344,7 @@ def test_embeddings_that_are_not_tied_are_read_as_config_json_says(tmp_path):
     assert torch.allclose((scores - bias).std(1), torch.zeros(4), atol=1e-4)
 
 
+@needs_antiberty
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "auto"])
 def test_likelihoods_of_a_gpu_are_those_of_the_cpu(table, tmp_path, precision):
