@@ -108,8 +108,8 @@ def cell_text(cell: object) -> str:
     if isinstance(cell, float | np.floating):
         if math.isnan(cell):
             return ""
-        is_whole = cell.is_integer() and abs(cell) < EXACT  # type: ignore[union-attr]
-        return str(int(cell)) if is_whole else str(cell)
+        number = float(cell)
+        return str(int(number)) if number.is_integer() and abs(number) < EXACT else str(cell)
     return str(cell)
 
 

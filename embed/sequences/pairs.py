@@ -6,6 +6,7 @@ columns are found by name and passed on.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -63,6 +64,7 @@ from abag.embed.sequences.tables import (
 _DEFAULTS = TableOptions()
 ROWS_LOOKED_AT = 1_000
 """Rows of a Parquet file that tell whether more than its columns of sequences has to be read."""
+_PLAIN_NUMBER = re.compile(r"[-+]?(\d{1,20}(\.\d{0,20})?|\.\d{1,20})(e[-+]?\d{1,4})?|-?inf", re.I)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,8 @@ class SequenceTable(Table):
         value = cells.iloc[at]
         if hasattr(value, "item"):  # numpy's numbers name their type
             value = value.item()
+        if isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value):
+            return value  # as a typed column of Parquet is shown
         return quoted(value)
 
     def sorted_by_key(self) -> SequenceTable:

@@ -134,8 +134,8 @@ class PairTable:
                 frame = chunk.frame
                 # rows that were skipped are in the chunk, and not among those to score
                 start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
-                rows = frame.loc[self._row[start:end]]
-                yield rows if self._types is None else self._types.apply(rows), scores[start:end]
+                kept = frame.loc[self._row[start:end]]
+                yield kept if self._types is None else self._types.apply(kept), scores[start:end]
                 shown.update(end - start)
 
 
