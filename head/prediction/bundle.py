@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from abag.head.models.pair_model import PairModel
     from abag.head.prediction.fitted import FittedParts, WeighedRegime, WeighedRun
 
-SCHEMA = 12
+SCHEMA = 13
 MOST = 1e15
 """Of a number in predictor.json; the square of a larger one could overflow."""
 
