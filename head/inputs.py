@@ -15,6 +15,7 @@ from abag.core.cache import cache_dir
 from abag.core.files import read_json
 from abag.core.messages import detail, say
 from abag.embed.sequences.chains import Kind
+from abag.embed.sequences.names import names_digest
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.references import constant_sequences
 from abag.embed.store.store import Store, folder_with, open_store
@@ -148,8 +149,14 @@ def _has_antibodies(store: Store, table: SequenceTable) -> bool:
 
 
 def options_of_run(config: FitConfig) -> dict[str, Any]:
-    """Return the options as config.json has them: the antigen and the parent as sequences."""
-    return config.to_json() | constant_sequences(config)
+    """Return the options as config.json has them.
+
+    The antigen and the parent are sequences; files of named sequences have absolute paths, and
+    their digests beside them.
+    """
+    files = [str(Path(path).expanduser().absolute()) for path in config.sequences]
+    named = {"sequences": files, "sequences_digests": [names_digest(path) for path in files]}
+    return config.to_json() | constant_sequences(config) | named
 
 
 def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:

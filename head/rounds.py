@@ -156,11 +156,19 @@ def join_round(table: TableLike, store: Store, config: FitConfig) -> Round:
         config,
         columns=columns,
         antigen=antigen,
+        sequences=_named_sequences(config, saved),
         # in the unit of the run, which that of the results may not be
         no_binding=saved.config["no_binding"],
         no_binding_empty=saved.config["no_binding_empty"],
     )
     return Round(pairs, remembered, history)
+
+
+def _named_sequences(config: FitConfig, saved: SavedRun) -> tuple[str, ...]:
+    """Return the files with the names of all rounds, of earlier ones those that are unchanged."""
+    files = [file.path for file in ReadAs.of(saved.config).sequences if not file.why_not()]
+    given = [str(Path(path).expanduser().absolute()) for path in config.sequences]
+    return tuple(dict.fromkeys([*files, *given]))
 
 
 def _refuse_other_columns(given: FitConfig, saved: SavedRun) -> None:

@@ -233,3 +233,103 @@ def test_a_molar_mass_of_a_run_is_that_of_later_tables(tmp_path):
     better = frame[:30].assign(**{"IC50 (ug/mL)": molar[:30] * 27e6 / 10})
     summary = abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", measured=better, **as_measured)
     assert summary["best_measured"] == pytest.approx(1 - np.log10(molar[:30]).min(), abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """Fit a run to names whose letters are all residues, looked up in a file."""
+    folder = tmp_path_factory.mktemp("named")
+    table = library()
+    table.insert(0, "clone", [f"SERV{a}{b}" for a in "ACDEFGHI" for b in "ACDEF"][: len(table)])
+    lists = table[["clone", "clone seq A", "clone seq B"]]
+    lists.columns = ["name", "heavy", "light"]
+    lists.to_csv(folder / "names.csv", index=False)
+    table[["clone", "result"]].to_csv(folder / "pairs.csv", index=False)
+    options = {
+        "columns": {"antibody": "clone", "pkd": "result"},
+        "antigen": ANTIGEN,
+        "sequences": [folder / "names.csv"],
+    }
+    abag.embed_table(folder / "pairs.csv", folder / "store", **options, **COMPOSITION)
+    quick = {"head": "ridge", "report": False, "label": "pkd"}
+    abag.fit(folder / "pairs.csv", folder / "store", folder / "run", **quick, **options)
+    return folder
+
+
+@pytest.fixture
+def names_file(named):
+    """Return the file of names, and put it back as it was."""
+    path = named / "names.csv"
+    content = path.read_bytes()
+    yield path
+    path.write_bytes(content)
+
+
+def test_names_are_looked_up_in_the_files_of_the_run(named, tmp_path, said, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"sequences": [named / "names.csv"], "columns": {"antibody": "clone"}}
+    abag.predict(named / "pairs.csv", named / "run", "given.csv", **given)
+    abag.predict(named / "pairs.csv", named / "run", "out.csv")
+    assert "pairs.csv: names are looked up in the file of the run, names.csv" in said
+    predicted, expected = (pd.read_csv(name) for name in ("out.csv", "given.csv"))
+    pd.testing.assert_frame_equal(predicted, expected)
+    assert set(predicted["regime"]) == {"known"}
+    with pytest.raises(abag.AbagError, match=f"{len(predicted)} measured"):  # and not new names
+        abag.rank("out.csv", "order.csv", run=named / "run", batch=2, keep_far=True)
+    parents = pd.read_csv(named / "pairs.csv").head(2)
+    scanned = abag.scan(named / "run", "scan.csv", parents=parents, positions="H57")
+    assert scanned["parents"] == 2
+    assert abag.evaluate(named / "run", table=named / "pairs.csv")["table"]["pairs"] == len(
+        predicted
+    )
+
+
+@pytest.mark.parametrize("what", ["removed", "changed"])
+def test_names_without_the_files_of_the_run_are_refused(named, names_file, tmp_path, what):
+    if what == "removed":
+        names_file.unlink()
+        why = "does not exist or cannot be read"
+    else:
+        names_file.write_text(names_file.read_text().replace("EVQ", "QVQ"))
+        why = "has changed since the run was fitted"
+    before = (named / "store").stat().st_mtime_ns
+    out = tmp_path / "out.csv"
+    commands = (
+        lambda: abag.predict(named / "pairs.csv", named / "run", out),
+        lambda: abag.evaluate(named / "run", table=named / "pairs.csv"),
+        lambda: abag.scan(named / "run", out, parents=named / "pairs.csv", positions="H57"),
+    )
+    for command in commands:
+        with pytest.raises(abag.TableError, match=f"{names_file}, in which .* {why}") as caught:
+            command()
+        assert "such as 'SERVAA'" in str(caught.value)
+    assert not out.exists()
+    assert (named / "store").stat().st_mtime_ns == before
+    whole = library().drop(columns="result")  # sequences need no names
+    columns = {"heavy": "clone seq A", "light": "clone seq B"}
+    abag.predict(whole, named / "run", out, columns=columns)
+
+
+def test_a_shared_predictor_names_the_file_that_it_needs(named, tmp_path):
+    abag.share(named / "run", tmp_path / "shared")
+    text = (tmp_path / "shared" / "predictor.json").read_text()
+    assert str(named) not in text
+    options = {"store": named / "store"}
+    with pytest.raises(abag.TableError, match=r"names\.csv, in which the run looked names up"):
+        abag.predict(named / "pairs.csv", tmp_path / "shared", tmp_path / "out.csv", **options)
+
+
+def test_a_round_keeps_the_names_of_earlier_rounds(named, tmp_path):
+    new = library().head(1).assign(result=7.0)
+    heavy = HEAVY[:60] + "W" + HEAVY[61:]
+    names = pd.DataFrame({"name": ["SERVWW"], "heavy": [heavy], "light": [LIGHT]})
+    names.to_csv(tmp_path / "new.csv", index=False)
+    table = pd.DataFrame({"clone": ["SERVWW"], "result": new["result"]})
+    options = {"sequences": [tmp_path / "new.csv"], "antigen": ANTIGEN}
+    columns = {"columns": {"antibody": "clone"}}
+    abag.embed_table(table, named / "store", **options, **columns, **COMPOSITION)
+    quick = {"head": "ridge", "report": False}
+    abag.fit(table, None, tmp_path / "run", add=named / "run", **quick, **options)
+    both = pd.concat([table, pd.read_csv(named / "pairs.csv")])
+    abag.predict(both, tmp_path / "run", tmp_path / "out.csv", store=named / "store")
+    assert set(pd.read_csv(tmp_path / "out.csv")["regime"]) == {"known"}

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -449,6 +450,20 @@ def load_names(paths: Sequence[str | Path]) -> NamedSequences:
         entries += read_entries(Path(path).expanduser(), problems)
     source = ", ".join(Path(path).name for path in paths)
     return name_sequences(entries, source, problems)
+
+
+def names_digest(path: str | Path) -> str:
+    """Hash a file of named sequences, or a folder of them: 32 hex digits; empty without one."""
+    place = Path(path).expanduser()
+    digest = blake2b(digest_size=16)
+    files = sorted(place.rglob("*.parquet")) if place.is_dir() else [place]
+    try:
+        for file in files:
+            with file.open("rb") as stream:
+                file_digest(stream, lambda: digest)
+    except OSError:
+        return ""
+    return digest.hexdigest()
 
 
 def read_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entry]:

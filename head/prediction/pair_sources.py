@@ -224,7 +224,8 @@ class CrossedTables:
         columns = {role: name for role, name in named_columns if role in roles}
         columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
         options = replace(self._options, columns=columns)
-        options = as_in_the_run(table, options, replace(self._reading, columns=columns_of_kind))
+        reading = replace(self._reading, columns=columns_of_kind)
+        options = as_in_the_run(table, options, reading, kinds=(kind,))
         read = read_pairs(table, options, kinds=(kind,), as_written=True)
         read.report_notes()
         if self._typed and holds_texts(table):

@@ -9,16 +9,27 @@ wins, and is said in a line.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from abag.core.errors import TableError
 from abag.core.messages import say
-from abag.embed.sequences.chains import KINDS, parse_antibody
+from abag.embed.sequences.chains import KINDS, NO_SEQUENCE, Kind, parse_antibody
 from abag.embed.sequences.chains import antigen as antigen_chains
 from abag.embed.sequences.columns import CHAIN_ROLES, LONGEST_NAME, ROLES, MissingColumn
-from abag.embed.sequences.contents import holds_sequences, roles_by_content, with_roles
+from abag.embed.sequences.contents import (
+    SHORT,
+    are_peptides,
+    distinct_texts,
+    holds_sequences,
+    roles_by_content,
+    with_roles,
+)
 from abag.embed.sequences.joined import read_chunks
+from abag.embed.sequences.names import names_digest
 from abag.embed.sequences.references import MUTATIONS, find_references
 from abag.embed.sequences.table_options import (
     MOST_RESIDUE,
@@ -39,6 +50,7 @@ OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affin
 OF_ANTIBODIES = frozenset({"heavy", "light", "antibody"})
 OF_VARIANTS = frozenset(MUTATIONS.values())
 """Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
+LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +59,23 @@ class NamedColumn:
 
     role: str
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesFile:
+    """A file of ``--sequences``, in which names of the table were looked up."""
+
+    path: str
+    """Absolute; in a shared predictor the name alone."""
+    digest: str
+    """That of `names_digest` when the run was fitted; empty: it is not known."""
+
+    def why_not(self) -> str:
+        """Say why the file cannot be used; empty if it is the same as it was."""
+        digest = names_digest(self.path)
+        if not digest:
+            return "does not exist or cannot be read"
+        return "" if self.digest in ("", digest) else "has changed since the run was fitted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +93,7 @@ class ReadAs:
     """Antibody that mutations are of; empty: none was given. Left out as `antigen` is."""
     numbering: Numbering = "sequential"
     first_residue: int = 1
+    sequences: tuple[NamesFile, ...] = ()
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -73,6 +103,10 @@ class ReadAs:
             if name or role not in CHAIN_ROLES:
                 columns.append(NamedColumn(role=role, name=name))
         absent = [role for role in CHAIN_ROLES if options["columns"].get(role) == ""]
+        files = []
+        digests = options.get("sequences_digests", [])
+        for path, digest in zip_longest(options["sequences"], digests, fillvalue=""):
+            files.append(NamesFile(path=path, digest=digest))
         return cls(
             columns=tuple(columns),
             absent=tuple(absent),
@@ -82,6 +116,7 @@ class ReadAs:
             parent=options["parent"] or "",
             numbering=options["numbering"],
             first_residue=options["first_residue"],
+            sequences=tuple(files),
         )
 
     def named(self) -> dict[str, str]:
@@ -114,6 +149,13 @@ class ReadAs:
             antigen_chains(self.antigen)
         if self.parent:
             parse_antibody(self.parent)
+        for file in self.sequences:
+            if not 0 < len(file.path) <= LONGEST_PATH or printable(file.path) != file.path:
+                msg = "reading has an invalid path of a file of sequences"
+                raise ValueError(msg)
+            if not re.fullmatch("([0-9a-f]{32})?", file.digest):
+                msg = f"reading has the digest {file.digest!r} of a file of sequences"
+                raise ValueError(msg)
         if abs(self.first_residue) > MOST_RESIDUE:
             msg = f"reading has residues from {self.first_residue} on"
             raise ValueError(msg)
@@ -122,18 +164,26 @@ class ReadAs:
 NOTHING = ReadAs()
 
 
-def as_in_the_run(table: TableLike, given: T, remembered: ReadAs) -> T:
+def as_in_the_run(
+    table: TableLike, given: T, remembered: ReadAs, *, kinds: Sequence[Kind] = KINDS
+) -> T:
     """Complete options of reading a table by those of the run.
 
     A column of the run is used where the table has it and the user named none for its role. The
     antigen of the run is used where the table has no antigen sequences, its parent where it has
-    mutations and no antibodies. Options that are None are as in the run.
+    mutations and no antibodies. Names in columns of these `kinds` are looked up in the files of the
+    run. Options that are None are as in the run.
+
+    Raises
+    ------
+    TableError
+        If there are names, and a file is missing or another one.
     """
     options = with_habits(given, remembered)
     named = remembered.named()
     if options.no_antigen:
         named.pop("antigen", None)
-    if not (named or remembered.antigen or remembered.parent):
+    if not (named or remembered.antigen or remembered.parent or remembered.sequences):
         return options
     first = next(read_chunks(table, replace(options, limit=ROWS_LOOKED_AT)))
     first = with_roles(first, roles_by_content(first, options))
@@ -143,6 +193,8 @@ def as_in_the_run(table: TableLike, given: T, remembered: ReadAs) -> T:
         completed = _with_antigen(first, completed, remembered)
     if options.parent is None and remembered.parent:
         completed = _with_parent(first, completed, remembered)
+    if remembered.sequences and not options.sequences:
+        completed = _with_names(first, completed, remembered, kinds)
     return completed
 
 
@@ -206,6 +258,42 @@ def _with_parent(first: Table, options: T, remembered: ReadAs) -> T:
         return options
     say(f"{first.source}: mutations are of the parent of the run")
     return completed
+
+
+def _with_names(first: Table, options: T, remembered: ReadAs, kinds: Sequence[Kind]) -> T:
+    """Add the files of the run to a table with names, or without a column of sequences."""
+    names = [name for kind in kinds if (name := _name_in(first, options, kind)) is not None]
+    if not names:
+        return options
+    for file in remembered.sequences:
+        if why := file.why_not():
+            has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
+            msg = (
+                f"{first.source}: {has}, and {file.path}, in which the run looked names up, {why}; "
+                "expected the same file. Give it with --sequences FILE, or a table of sequences."
+            )
+            raise TableError(msg)
+    files = tuple(file.path for file in remembered.sequences)
+    listed = ", ".join(Path(file).name for file in files)
+    say(f"{first.source}: names are looked up in the file of the run, {listed}")
+    return replace(options, sequences=files)
+
+
+def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:
+    """Return a name in the columns of a kind; empty without columns, None if all are sequences."""
+    constant = options.antigen if kind == "antigen" else options.parent
+    if constant is not None or (kind == "antigen" and options.no_antigen):
+        return None
+    roles = frozenset({"antigen"}) if kind == "antigen" else OF_ANTIBODIES
+    columns = {**first.columns, **options.columns}
+    held = [columns[role] for role in sorted(roles & columns.keys())]
+    held = [name for name in held if name in first.frame]
+    for name in held:
+        texts = [text for text in distinct_texts(first, name) if text not in NO_SEQUENCE]
+        short = [text for text in texts if len(text) < SHORT]
+        if short and not (kind == "antigen" and are_peptides(short)):
+            return short[0]
+    return None if held else ""
 
 
 def _mutations_of_run(
