@@ -23,7 +23,11 @@ _FUNCTIONS = {
     "adapt_encoders": ("adapt.train", "describe_adapter", "adapt.config:AdaptConfig"),
     "dataset": ("head.estimators.dataset", "", "head.estimators.dataset:DatasetOptions"),
     "embed_table": ("embed.embed", "describe_embedding", "embed.embed_options:EmbedOptions"),
-    "evaluate": ("head.runs.evaluate", _SCORES, "head.runs.run_options:EvaluateOptions"),
+    "evaluate": (
+        "head.runs.evaluate",
+        "head.runs.summary:describe_evaluation",
+        "head.runs.run_options:EvaluateOptions",
+    ),
     "export_vectors": (
         "embed.store.export",
         "describe_export",

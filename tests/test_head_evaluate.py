@@ -288,3 +288,18 @@ def test_a_table_is_scored_with_the_identities_of_the_run(side, tmp_path):
         assert regime["regime"] == f"new_{side}"
         n_groups[identity] = regime["groups"]
     assert n_groups == {0.5: 12, 0.95: 36}
+
+
+def test_an_evaluation_shows_the_scores_of_its_table_first(case):
+    summary, _ = run_evaluate(case, table=case.new)
+    (regime,) = summary["table"]["regimes"]
+    shown = repr(summary).splitlines()
+    assert shown[0].startswith("table: 30 pairs")
+    assert shown[1].split()[:2] == ["pairs", "groups"]
+    assert f"{regime['rmse']:.2f}" in shown[2]
+    assert regime["words"] in shown[2]
+    assert "new antibodies, known antigens: ranking" in summary._repr_html_()
+    assert "cross-validated: 180 pairs" in summary._repr_html_()
+    predicted, _ = run_evaluate(case, predictions=own_predictions(case))
+    assert repr(predicted).splitlines()[0] == "table"
+    assert repr(run_evaluate(case)[0]).splitlines()[0] == repr(case.one).splitlines()[0]

@@ -329,6 +329,54 @@ def test_rank_says_if_the_run_ranks_such_pairs_no_better_than_chance(
     assert (summary["expected_best"] is None) == by_chance
 
 
+@pytest.mark.parametrize(("verdict", "regimes", "can_rank"), [
+    ("better", ["both_new"] * 9, False),  # which no measured regime covers
+    ("better", ["both_new"] * 5 + ["known"] * 4, False),
+    ("better", ["both_new"] * 4 + ["known"] * 5, True),
+    ("not better", ["known"] * 5 + ["both_new"] * 4, False),
+])  # fmt: skip
+def test_a_regime_that_was_not_measured_is_no_evidence_that_the_run_ranks(
+    run, scored, tmp_path, said, verdict, regimes, can_rank
+):
+    def judge(record):
+        (regime,) = record["regimes"]
+        words, _, _ = regime["verdict"].partition(": ")
+        regime["verdict"] = f"{words}: ranking is {verdict} than chance; errors are smaller"
+
+    judged = shutil.copytree(run / "run", tmp_path / "run")
+    sign(judged / "predictor", judge)
+    table = scored.head(9).assign(regime=regimes, heavy=scored["heavy"] + "A")
+    table["pkd_predicted"] = np.linspace(6, 9, 9)
+    summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=judged, say=said.append)
+    assert summary["can_rank"] == can_rank
+    assert (summary["expected_best"] is None) != can_rank
+    line = "of a kind that the run has not ranked better than chance (new antibodies, new antigens"
+    assert any(line.replace("new", "known") in text or line in text for text in said)
+
+
+def test_a_label_called_score_is_kept_beside_the_scores_of_rank(run, tmp_path):
+    table = pd.read_csv(run / "pairs.csv").rename(columns={"pKd": "score"}).assign(note=1.23456789)
+    table["score"] += 0.00001
+    quick = {"label": "pkd", "head": "ridge", "report": False}
+    abag.fit(table[:200], run / "store", tmp_path / "r", **quick)
+    abag.predict(table, tmp_path / "r", tmp_path / "p.csv", store=run / "store")
+    predicted = pd.read_csv(tmp_path / "p.csv")
+    chosen = {"run": tmp_path / "r", "batch": 4, "keep_far": True}
+    abag.rank(tmp_path / "p.csv", tmp_path / "o.csv", **chosen)
+    order = pd.read_csv(tmp_path / "o.csv")
+    assert order.columns.tolist() == [*predicted.columns, "rank", "rank_score", "expected_best"]
+    measured = predicted.set_index("id").loc[order["id"], "score"]
+    assert order["score"].tolist() == measured.tolist()
+    assert order["rank_score"].tolist() == order["pkd_predicted"].tolist()
+    with pytest.raises(PredictionError, match="already has a column 'rank'"):
+        abag.rank(order, tmp_path / "o2.csv", **chosen)
+    again = abag.fit(predicted, run / "store", tmp_path / "r2", **quick)
+    assert again["data"]["pairs"] == len(table)
+    # the laboratory fills the column of the run, in the order of rank
+    added = abag.fit(order, None, tmp_path / "r3", add=tmp_path / "r", report=False)
+    assert added["data"]["pairs"] == 204
+
+
 BAD_TABLES = {
     "no predictions": (lambda t: t.drop(columns="pkd_predicted"), ColumnError, "no column for"),
     "two predictions": (lambda t: t.assign(predicted_pkd=1), ColumnError, "equally well"),

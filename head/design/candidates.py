@@ -30,7 +30,7 @@ from abag.head.data.label_unit import Remembered, choose_prediction
 from abag.head.data.labels import label_pairs
 from abag.head.data.quantity import PKD, Quantity
 from abag.head.data.units import USUAL_PKD, outside, to_pkd
-from abag.head.data.written_columns import RANK_COLUMNS
+from abag.head.data.written_columns import RANK_COLUMNS, score_column
 from abag.head.models.pair_vectors import Index
 from abag.head.prediction.predictor import SAME_PREDICTION_PKD
 from abag.head.prediction.reading import NOTHING, as_in_the_run
@@ -73,6 +73,8 @@ class Candidates:
     """Number of the first row of the table, as a spreadsheet shows it."""
     same: float = SAME_PREDICTION_PKD
     """Largest difference of two predictions of one pair that is rounding."""
+    score_column: str = "score"
+    """Name of the column of scores to add."""
 
     @property
     def mean(self) -> Floats:
@@ -121,7 +123,10 @@ def read_candidates(
     molar_mass_kda: float = ANTIBODY_KDA,
 ) -> Candidates:
     """Read sequences, predictions and flags of all rows."""
-    reader = PairReader(table, options, ADDED_COLUMNS)
+    first = next(read_chunks(table, replace(options, limit=1)))
+    score = score_column([*map(str, first.names)])
+    added = [score if name == "score" else name for name in ADDED_COLUMNS]
+    reader = PairReader(table, options, added)
     numbers = [_read_numbers(chunk, quantity, molar_mass_kda) for chunk in reader]
     frame = pd.concat(numbers, ignore_index=True)
     if quantity.affinity:
@@ -130,7 +135,7 @@ def read_candidates(
     same = SAME_PREDICTION_PKD
     if not quantity.affinity:
         same *= float(frame["mean"].std(ddof=0))
-    return Candidates(reader.source, frame, antibodies, antigens, reader.first_row, same)
+    return Candidates(reader.source, frame, antibodies, antigens, reader.first_row, same, score)
 
 
 def far_by_chains(candidates: Candidates, predictor: Predictor) -> Candidates:

@@ -151,7 +151,8 @@ def rank(
         outside the training data, are left out unless ``keep_far``.
     out : path
         Its suffix decides on the format; written whole or not at all. Holds the rows of the batch
-        with all their columns, ``rank``, ``score`` (what the rule gives), with sigma
+        with all their columns, ``rank``, ``score`` (what the rule gives; ``rank_score`` if the
+        table has a column ``score``), with sigma
         ``expected_best`` (of the pairs up to this rank, in pKd; not if the model cannot rank the
         candidates), and with ``above`` ``probability_above``.
     say : callable, optional
@@ -215,6 +216,8 @@ def rank(
         score_columns = [*map(str, frame.columns)]
         if quantity.affinity:  # a column called "predicted" is then the user's own
             score_columns = [name for name in score_columns if name not in OUTSIDE]
+        if candidates.score_column != "score":  # so is one called "score"
+            score_columns.remove("score")
         digits = quantity.digits(float(candidates.mean.std()))
         with writing_table(out) as write:
             write(rounded(frame, out, score_columns, digits))
@@ -233,7 +236,8 @@ def _with_scores(
     """Add the ranks and scores of a batch to its rows, in the direction of the quantity."""
     sign = quantity.sign
     value_sign = sign if options.rule in ("mean", "ucb") else 1
-    frame = frame.assign(rank=np.arange(1, len(batch.index) + 1), score=value_sign * batch.score)
+    frame = frame.assign(rank=np.arange(1, len(batch.index) + 1))
+    frame[candidates.score_column] = value_sign * batch.score
     if batch.expected is not None:
         frame = frame.assign(expected_best=sign * batch.expected.best_of_first)
     if candidates.sigma is not None and options.above is not None:

@@ -17,6 +17,7 @@ from abag.core.arrays import Floats, Ints
 from abag.core.messages import counted
 from abag.head.evaluation.regime_scores import is_by_chance
 from abag.head.evaluation.ties import equal_groups
+from abag.head.regimes.regimes import REGIMES, applicable
 
 if TYPE_CHECKING:
     from abag.head.data.quantity import Quantity
@@ -102,15 +103,24 @@ def say_unranked(
             return why
     if predictor is None or "regime" not in candidates.frame:
         return None
-    by_chance = [name for name, used in predictor.regimes.items() if is_by_chance(used.verdict)]
-    rows_of = candidates.frame["regime"].iloc[batch].astype(str).value_counts()
-    unranked = int(rows_of.reindex(by_chance, fill_value=0).sum())
+    rows_of = candidates.frame["regime"].iloc[batch].astype(str).value_counts().to_dict()
+    by_chance = [name for name in rows_of if name in REGIMES and not _is_ranked(name, predictor)]
+    unranked = sum(rows_of[name] for name in by_chance)
     if not unranked:
         return None
-    words = ", ".join(predictor.words(name) for name in by_chance if name in rows_of)
+    words = ", ".join(map(predictor.words, by_chance))
     why = (
         f"{unranked:,} of {counted(size, 'pair')} are of a kind that the run has not ranked better "
         f"than chance ({words})"
     )
     messages.say(f"{candidates.source}: {why}")
     return why if unranked > MOST_DRAWN * size else None
+
+
+def _is_ranked(regime: str, predictor: Predictor) -> bool:
+    """Return whether nothing says that the run ranks pairs of a regime by chance.
+
+    The evidence is of the regime itself, or of a newer one that was measured in its place.
+    """
+    is_covered, used = applicable(REGIMES[regime], predictor.regimes)
+    return is_covered and not is_by_chance(predictor.regimes[used].verdict)

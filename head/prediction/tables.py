@@ -21,6 +21,7 @@ from abag.embed.sequences.table_writer import check_writable
 from abag.embed.sequences.tables import OneTable, TableLike
 from abag.head.data.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.data.quantity import DIGITS
+from abag.head.data.written_columns import OWN_SCORE
 from abag.head.prediction.predictor import SCORE_COLUMNS
 from abag.head.prediction.sequences import SequenceCollector
 
@@ -43,6 +44,7 @@ ROUNDED = (
     "difference",
     "difference_sigma",
     "score",
+    OWN_SCORE,
     "expected_best",
 )
 PROBABILITIES = ("p_strong", "probability_above")

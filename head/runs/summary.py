@@ -328,6 +328,33 @@ def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
+    """Describe an evaluation for a notebook: the scores of what was given come first."""
+    lines = list[str]()
+    if "table" in summary:
+        of_table = summary["table"]
+        far = f", {of_table['far']:,} outside training data" if of_table["far"] else ""
+        lines.append(f"{of_table['source']}: {counted(of_table['pairs'], 'pair')}{far}")
+        lines += _scores_first(of_table["regimes"], summary)
+    if "predictions" in summary:
+        of_predictions = summary["predictions"]
+        lines.append(of_predictions["source"])
+        lines += [*_scores_first(of_predictions["regimes"], summary), *of_predictions["verdicts"]]
+    if "strong_at" in summary:
+        lines += describe_strong(summary["strong_at"], quantity_of(summary))
+    of_run = describe_briefly(summary)
+    if lines:
+        run, _, data = of_run[0].rpartition(": ")
+        of_run[0] = f"{run}, cross-validated: {data}"
+    return [*lines, *of_run]
+
+
+def _scores_first(regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
+    if not regimes:
+        return ["too few pairs of any kind to score"]
+    return [*align(_lay_out(regimes, summary)), *(regime["sentence"] for regime in regimes)]
+
+
 def _describe_data(summary: Mapping[str, Any]) -> list[str]:
     data = summary["data"]
     antigens = f" and {counted(data['antigens'], 'antigen')}" if data["antigens"] else " alone"
