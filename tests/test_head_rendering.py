@@ -14,6 +14,7 @@ from drawn import QUICK, add_vectors, draw_pairs
 
 import abag
 from abag import RunError, report
+from abag.head.runs.report import write_card
 
 HOSTILE = "</script><script>document.title='taken'</script>"
 
@@ -75,6 +76,44 @@ def test_names_in_a_run_cannot_break_out_of_the_page(run):
     (run / "summary.json").write_text(json.dumps(summary | {"verdict": HOSTILE}))
     report(run)
     assert (run / "report.html").read_text().count("<script") == 2
+
+
+@pytest.mark.parametrize("character", ["\u202e", "\u2066", "\u200f", "\x1b", "\x9b", "\u2028"])
+def test_characters_that_change_how_a_page_reads_are_shown_as_codes(run, character):
+    name = f"anti{character}gen"
+    code = character.encode("unicode_escape").decode()
+    path = run / "pairs.parquet"
+    pd.read_parquet(path).assign(id=name, antigen_name=name).to_parquet(path, index=False)
+    summary = json.loads((run / "summary.json").read_text())
+    data = summary["data"] | {"source": name}
+    (run / "summary.json").write_text(json.dumps(summary | {"data": data, "warnings": [name]}))
+    report(run)
+    page = (run / "report.html").read_text()
+    assert character not in page
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    charts = json.dumps(json.loads(data), ensure_ascii=False)
+    assert json.dumps(name, ensure_ascii=False)[1:-1] not in charts
+    assert json.dumps(f"anti{code}gen")[1:-1] in charts
+    for where in (
+        f'<p class="subtitle">anti{code}gen',
+        f"<li>anti{code}gen",
+        f">anti{code}gen</td>",
+    ):
+        assert where in page
+    assert "\N{NO-BREAK SPACE}" in page  # which abag writes itself
+
+
+@pytest.mark.parametrize("name", ["a|b", "<b>KD</b>", "*KD*", "[KD](x)", "`KD`"])
+def test_names_in_the_tables_of_the_card_are_escaped(run, name):
+    path = run / "config.json"
+    quantity = {"name": name, "unit": "", "better": "lower", "affinity": False}
+    config = json.loads(path.read_text())
+    write_card(run, config | {"quantity": quantity}, json.loads((run / "summary.json").read_text()))
+    lines = (run / "predictor/README.md").read_text().splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert not [line for line in table if name in line]
+    # cells are separated by pipes that are not escaped
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
 
 
 @pytest.mark.parametrize("damage", ["text for numbers", "not Parquet", "no scores"])

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from jinja2.utils import htmlsafe_json_dumps
@@ -31,7 +32,7 @@ def render_page(
         version=__version__,
         style=Markup(_read("report.css")),
         # htmlsafe: no name can end the script
-        data=htmlsafe_json_dumps(data, allow_nan=False, separators=(",", ":")),
+        data=htmlsafe_json_dumps(_shown(data), allow_nan=False, separators=(",", ":")),
         script=Markup(script),
         script_hash=f"sha256-{digest}",  # the only script that the page's policy allows
         **values,
@@ -50,6 +51,7 @@ def _environment() -> Environment:
         # the card is Markdown, which the filters `plain` and `code` escape
         autoescape=select_autoescape(["html.j2"], default=False),
         undefined=StrictUndefined,  # an error instead of an empty cell
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -57,7 +59,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "cell": _format_cell,
         "label": lambda name: str(name).replace("_", " "),
-        "plain": _plain_markdown,
+        "plain": plain_markdown,
         "code": _code_span,
     }
     return environment
@@ -69,7 +71,19 @@ def _read(name: str) -> str:
     return environment.loader.get_source(environment, name)[0]
 
 
-def _plain_markdown(text: object) -> str:
+def _shown(value: Any) -> Any:  # noqa: ANN401
+    """Write control and bidirectional characters of names as codes, also inside of lists."""
+    if isinstance(value, Mapping):
+        return {_shown(name): _shown(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(entry) for entry in value]
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    # pages separate words by no-break spaces
+    return "\N{NO-BREAK SPACE}".join(map(printable, value.split("\N{NO-BREAK SPACE}")))
+
+
+def plain_markdown(text: object) -> str:
     """Escape what Markdown reads as HTML, emphasis, code or a link: names are not ours."""
     line = " ".join(printable(str(text)).split())
     return re.sub(r"[\\`*<&|]|(?<=\])\(", r"\\\g<0>", line)
