@@ -150,7 +150,7 @@ class ReadAs:
         if self.parent:
             parse_antibody(self.parent)
         for file in self.sequences:
-            if not 0 < len(file.path) <= LONGEST_PATH or printable(file.path) != file.path:
+            if not 0 < len(file.path) <= LONGEST_PATH or "\0" in file.path:
                 msg = "reading has an invalid path of a file of sequences"
                 raise ValueError(msg)
             if not re.fullmatch("([0-9a-f]{32})?", file.digest):
