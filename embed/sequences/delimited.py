@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 import pandas as pd
 
 from abag.embed.sequences.airr import AIRR_TEXTS, NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.sequences.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES, find_columns
 from abag.embed.sequences.table_options import ChainPlaces
 
@@ -58,6 +58,8 @@ class ReadOptions:
     """Kinds of sequences that are asked for."""
     sheet: str | None = None
     """Sheet of an Excel file; None: the only one with values."""
+    names: bool = False
+    """Whether columns of sequences may hold names, of which ``NA`` is one."""
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
@@ -123,6 +125,8 @@ def read_separated(
         airr_texts = [name for name in AIRR_TEXTS if name in names]
         texts = options.sequence_columns(names) + airr_texts
         read["dtype"] = dict.fromkeys(texts, object)  # as str, half the time goes into Arrow
+        if options.names:
+            read |= _without_na(names, options)
     file.seek(0)
     if is_airr(names):  # the chains of a cell may be far apart
         joined, reader = join_cells(pd.read_csv(file, **read), options.chains)
@@ -135,6 +139,16 @@ def read_separated(
     with pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read) as frames:
         for frame in frames:
             yield _text_chunk(frame, options, first_row)
+
+
+def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
+    """Return how pandas reads text in which ``NA`` and the like may be names."""
+    roles, ties = find_columns(names, options.columns, options.source)
+    kept = {*options.sequence_columns(names)}
+    for role in ("antibody_name", "antigen_name"):
+        kept |= {roles[role]} if role in roles else {*ties.get(role, ())}
+    missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
+    return {"keep_default_na": False, "na_values": missing}
 
 
 def _text_chunk(frame: pd.DataFrame, options: ReadOptions, first_row: int) -> Chunk:
