@@ -292,6 +292,35 @@ def test_antigens_that_end_in_a_stop_codon_are_no_names(texts):
     assert "holds names" not in str(caught.value)
 
 
+@pytest.mark.parametrize("as_written", [False, True])
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".jsonl"])
+@pytest.mark.parametrize("column", ["antigen", "antigen_name"])
+def test_an_antigen_called_na_is_a_name(tmp_path, suffix, column, as_written):
+    path = write_fasta(tmp_path / "a.fasta", [("NA", ANTIGEN), ("HA", ANTIGEN[:40])])
+    table = pd.DataFrame({"heavy": HEAVY, column: ["NA", "HA", "NA"], "pKd": ["7", "NA", "8"]})
+    if suffix == ".csv":
+        table.to_csv(tmp_path / "t.csv", index=False)
+    elif suffix == ".jsonl":
+        table.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
+    else:
+        table.to_excel(tmp_path / "t.xlsx", index=False)
+    read = read_sequences(tmp_path / f"t{suffix}", sequences=(path,), as_written=as_written)
+    assert chains_of(read, "antigen") == [(ANTIGEN,), (ANTIGEN[:40],), (ANTIGEN,)]
+    if not as_written:
+        assert read.frame["pKd"].isna().tolist() == [False, True, False]
+
+
+def test_na_that_no_file_names_is_an_empty_cell(tmp_path):
+    path = write_fasta(tmp_path / "a.fasta", [("HA", ANTIGEN), ("spike", ANTIGENS["HIV-1 gp120"])])
+    table = pd.DataFrame({"heavy": HEAVY, "light": ["NA", LIGHT], "antigen": ["spike", "HA"]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    read = read_sequences(tmp_path / "t.csv", sequences=(path,))
+    assert chains_of(read, "antibody") == [(HEAVY, ""), (HEAVY, LIGHT)]
+    pd.concat([table, table.assign(antigen="NA")]).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(abag.AbagError, match=r"2 rows are bad[^$]*empty antigen chain"):
+        read_sequences(tmp_path / "t.csv", sequences=(path,))
+
+
 def test_a_table_of_names_alone_proposes_the_option(tmp_path):
     table = pd.DataFrame({"antibody": ["mAb-1", "mAb-2"], "antigen": ["HER2 ECD"] * 2})
     with pytest.raises(ColumnError, match="--sequences FILE"):

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 
 from abag.embed.sequences.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.sequences.chains import KINDS, Kind
+from abag.embed.sequences.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.sequences.columns import SEQUENCE_ROLES, find_columns
 from abag.embed.sequences.table_options import ChainPlaces
 
@@ -68,6 +68,8 @@ class ReadOptions:
     """Kinds of sequences that are asked for."""
     sheet: str | None = None
     """Sheet of an Excel file; None: the only one with values."""
+    names: bool = False
+    """Whether columns of sequences may hold names, of which ``NA`` is one."""
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
@@ -141,6 +143,8 @@ def read_separated(
     read: dict[str, Any] = {"sep": separator, "low_memory": False}
     if options.as_written:
         read["keep_default_na"] = False
+    elif options.names:
+        read |= _without_na(names, options)
     # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
     types = dict.fromkeys(options.sequence_columns(names), object)
     read["dtype"] = defaultdict(lambda: _ARROW_TEXT, types)
@@ -156,6 +160,16 @@ def read_separated(
     with pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read) as frames:
         for frame in frames:
             yield _text_chunk(frame, options, first_row)
+
+
+def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
+    """Return how pandas reads text in which ``NA`` and the like may be names."""
+    roles, ties = find_columns(names, options.columns, options.source)
+    kept = {*options.sequence_columns(names)}
+    for role in ("antibody_name", "antigen_name"):
+        kept |= {roles[role]} if role in roles else {*ties.get(role, ())}
+    missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
+    return {"keep_default_na": False, "na_values": missing}
 
 
 def _text_chunk(frame: pd.DataFrame, options: ReadOptions, first_row: int) -> Chunk:

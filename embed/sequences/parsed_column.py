@@ -110,8 +110,12 @@ class ParsedColumn:
                 return
 
 
-def distinct_cells(table: Table, role: str) -> tuple[NDArray[np.int64], list[Any]]:
+def distinct_cells(
+    table: Table, role: str, *, by_name: bool = False
+) -> tuple[NDArray[np.int64], list[Any]]:
     """Return the index of each row's cell, (R,), and the distinct cells, the missing one first.
+
+    In a column of names, ``NA`` and the like are cells as others.
 
     Raises
     ------
@@ -119,7 +123,8 @@ def distinct_cells(table: Table, role: str) -> tuple[NDArray[np.int64], list[Any
         If the column holds lists or the like.
     """
     try:
-        codes, distinct = pd.factorize(table.cells(role))  # -1: missing
+        cells = table.frame[table.column(role)] if by_name else table.cells(role)
+        codes, distinct = pd.factorize(cells)  # -1: missing
     except (TypeError, NotImplementedError) as error:  # lists, structs
         name = table.column(role)
         held = table.frame[name].dtype
@@ -134,7 +139,7 @@ def parse_column(
     """Parse each distinct text of a column; those that cannot be read are listed as bad."""
     name = table.column(role)
     kind: Kind = "antigen" if role == "antigen" else "antibody"
-    codes, texts = distinct_cells(table, role)
+    codes, texts = distinct_cells(table, role, by_name=role in references.by_name)
     chains: list[Chains] = [(text,) for text in texts]
     replaced = np.zeros(len(texts), np.int32)
     forms = [""] * len(texts)

@@ -16,6 +16,7 @@ from typing import TypedDict
 from abag.core.errors import AbagError, ColumnError, TableError
 from abag.core.messages import counted, quoted
 from abag.embed.sequences.chains import (
+    MISSING_TEXT,
     PLURAL,
     RESIDUES,
     Kind,
@@ -118,6 +119,8 @@ class References:
         named = self.names.find(role, cell)
         if named is not None:
             return named
+        if cell in MISSING_TEXT:
+            return ""
         if isinstance(cell, str) and role in self.peptides and is_peptide(cell):
             return sequence_text(cell)
         if not isinstance(cell, str) or (cell and not is_sequence(cell)):

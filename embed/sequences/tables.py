@@ -33,7 +33,12 @@ from abag.embed.sequences.delimited import (
 )
 from abag.embed.sequences.matrix import read_matrix
 from abag.embed.sequences.table_files import read_file_chunks
-from abag.embed.sequences.table_options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
+from abag.embed.sequences.table_options import (
+    DEFAULT_LAYOUT,
+    ChainPlaces,
+    FileOptions,
+    ReferenceOptions,
+)
 
 OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
@@ -61,6 +66,8 @@ class Table:
     as_written: bool
     """Whether missing cells of text files are still text (`MISSING_TEXT`)."""
     reader: ReaderNotes = NO_NOTES
+    may_be_names: bool = False
+    """Whether columns may hold names, and ``NA`` one of them."""
 
     def column(self, role: str, advice: str = "") -> str:
         """Return the name of the column that plays a role.
@@ -92,7 +99,9 @@ class Table:
 
     def _with_missing(self, cells: pd.Series) -> pd.Series:
         is_text = isinstance(cells.dtype, pd.StringDtype) or cells.dtype == np.dtype(object)
-        if self.as_written and is_text:  # Parquet marks missing cells, and has other types here
+        if (
+            self.as_written or self.may_be_names
+        ) and is_text:  # Parquet marks missing cells, and has other types here
             return cells.mask(cells.isin(MISSING_TEXT))
         return cells
 
@@ -169,6 +178,7 @@ def read_table_chunks(
     With `only_sequences`, columns of a Parquet file that hold no sequences may be left out.
     """
     chosen = dict(columns or {})
+    may_be_names = isinstance(files, ReferenceOptions) and bool(files.sequences)
     if isinstance(table, pd.DataFrame):
         source = "table"
         _refuse_unclear_columns(table)
@@ -185,6 +195,7 @@ def read_table_chunks(
             chains=chains,
             kinds=kinds,
             sheet=files.sheet,
+            names=may_be_names,
         )
         if files.matrix:
             # a matrix is turned as a whole; `rows` and `limit` are then those of its pairs
@@ -208,6 +219,7 @@ def read_table_chunks(
                 names=names,
                 as_written=as_written,
                 reader=reader,
+                may_be_names=may_be_names,
             )
         start += len(frame)
         if start == limit:
