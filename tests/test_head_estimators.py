@@ -1,6 +1,7 @@
 """abag in scikit-learn: the regressor, the vectorizer, the splitters and the import."""
 
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -155,6 +156,62 @@ def test_the_parameters_are_the_options_of_fit(store):
         assert parameters[name] == options[name]
     assert parameters.keys() - options.keys() == {"store", "encode", "verbose"}
     assert repr(AffinityRegressor("a", lr=0.1)) == "AffinityRegressor(lr=0.1, store='a')"
+
+
+NAMED_IN_UNITS = ["KD (nM)", "IC50_nM", "ΔG (kcal/mol)", "log10 KD (M)", "IC50 (ug/mL)"]
+NOT_NAMED_PKD = [*NAMED_IN_UNITS, "Kd", "nM", "KD error", "kon (1/Ms)", "fold change of KD"]
+
+
+@pytest.mark.parametrize("name", NOT_NAMED_PKD)
+def test_a_y_that_is_named_in_another_unit_than_pkd_is_refused(store, X, y, name):
+    with pytest.raises(LabelError, match=r"^y: its name .*; expected pKd, .* Convert it to pKd"):
+        AffinityRegressor(store, head="ridge").fit(X, y.rename(name))
+    if name in NAMED_IN_UNITS:
+        with pytest.raises(LabelError, match=r"^y: its name .* an affinity, and better or unit "):
+            AffinityRegressor(store, head="ridge", better="lower").fit(X, y.rename(name))
+
+
+@pytest.mark.parametrize("name", ["pKd", "y", "affinity", "-log10 KD", "pIC50", None, 7])
+def test_a_y_of_pkd_may_have_any_name_that_says_nothing_else(store, X, y, name):
+    model = AffinityRegressor(store, head="ridge", split="random")
+    assert model.fit(X, y.rename(name)).predictor_.quantity.affinity
+
+
+def spoiled(X, y, which):
+    """Return X and y of which one is wrong in some way."""
+    frames = {
+        "no antigen": (X.drop(columns="antigen"), y),
+        "names": (X.assign(antigen="HER2_x"), y),
+        "no residues": (X.assign(heavy=X["heavy"].where(X.index > 3, "1234")), y),
+        "no antibody": (X[["antigen"]], y),
+        "two heavy": (X.assign(VH=X["heavy"]), y),
+        "a Kd": (X, 10 ** (9 - y)),
+        "classes": (X, np.arange(len(y)) % 2),
+        "classes of Tm": (X, pd.Series(np.arange(len(y)) % 2, name="Tm")),
+        "missing": (X, y.where(y.index > 3)),
+        "words": (X, y.astype(object).where(y.index > 3, "NB")),
+        "words of Tm": (X, y.astype(object).where(y.index > 3, "NB").rename("Tm")),
+        "constant": (X, 0 * y + 7),
+    }
+    return frames[which]
+
+
+SPOILED = ["no antigen", "names", "no residues", "no antibody", "two heavy", "a Kd", "classes",
+           "classes of Tm", "missing", "words", "words of Tm", "constant"]  # fmt: skip
+
+
+@pytest.mark.parametrize("which", SPOILED)
+def test_errors_of_a_regressor_name_only_options_that_it_has(store, X, y, which):
+    model = AffinityRegressor(store, head="ridge", split="random")
+    with pytest.raises(abag.AbagError) as caught:
+        model.fit(*spoiled(X, y, which))
+    text = str(caught.value)
+    assert {*caught.value.options} <= {*model.get_params()}
+    for name in OF_TABLES_AND_RUNS - {"antigen", "label"}:  # words, too
+        assert not re.search(rf"\b{name}\b", text)
+    assert not re.search(r'--label|\blabel[,=]|antigen=|"(pkd|label)": "', text)
+    first, *_ = text.splitlines()
+    assert re.search(r"[.;] [A-Z][^;]*\.$", first), text  # what to do
 
 
 def test_sequences_that_the_store_lacks_are_encoded_on_request(store, X, y, tmp_path):

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from abag.core.errors import OptionError
 from abag.core.messages import reporting
 from abag.core.options import schema, unknown_option
-from abag.core.python_surface import naming_keywords
 from abag.embed.store.store import Store
 from abag.embed.store.store_files import ADAPTER_FOLDER
 from abag.head.data.feature_checks import with_feature_columns
@@ -29,6 +28,7 @@ from abag.head.estimators.sequence_frame import (
     folders_with,
     labelled,
     name_features,
+    naming_own_options,
     read_frame,
     refuse_missing,
     sequence_columns,
@@ -54,7 +54,11 @@ NOT_OF_ESTIMATORS = frozenset(
 )
 """Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
 _OPTIONS = [field for field in schema(FitConfig) if field.name not in NOT_OF_ESTIMATORS]
-_KEYWORDS = {field.flag: field for field in schema(FitConfig)}
+_KEYWORDS = {
+    field.flag: field
+    for field in schema(FitConfig)
+    if field.name == "columns" or field.name not in NOT_OF_ESTIMATORS
+}
 """What errors name instead of flags."""
 _INNER_SPLITS = ("auto", "random", "antigen", "antibody", "both")
 
@@ -64,7 +68,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
 
     X is a DataFrame with one pair per row, in columns such as ``heavy``, ``light`` and ``antigen``;
     y is the pKd, or another quantity: a Series with a name such as ``Tm (°C)``, or any numbers with
-    ``better="higher"`` or ``"lower"``. Columns that `features` and `categories` name are read
+    ``better="higher"`` or ``"lower"``. A Series that is named in another unit of an affinity, such
+    as ``KD (nM)``, is refused. Columns that `features` and `categories` name are read
     beside the sequences. With ``no_antigen=True``, X has antibodies alone. Rows of
     the same pair are merged as `replicates` says. As in `abag.fit`, folds of the training pairs
     weigh the parts of the head in each regime, and all pairs train them.
@@ -148,10 +153,16 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         AbagError
             If an option, a sequence, a label or the store is invalid.
         """
-        with naming_keywords(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
+        with naming_own_options(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
             config = self._config()
             labels = LabelOptions(
-                replicates=config.replicates, better=config.better, unit=config.unit
+                replicates=config.replicates,
+                better=config.better,
+                unit=config.unit,
+                label_range=config.label_range,
+                no_binding=config.no_binding,
+                no_binding_empty=config.no_binding_empty,
+                molar_mass=config.molar_mass,
             )
             table = read_frame(X, columns=self.columns, options=config)
             store = as_store(self.store)
@@ -218,7 +229,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         """
         check_is_fitted(self)
         predictor = self.predictor_
-        with naming_keywords(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
+        with naming_own_options(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
             table = read_frame(X, columns=self.columns, options=self._config())
             refuse_missing(table, self._columns)
             predictor.refuse_without_chains(table.antibodies, "X")

@@ -17,8 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from abag.core.cache import cache_dir
 from abag.core.options import schema
-from abag.core.python_surface import naming_keywords
-from abag.embed.sequences.table_options import ColumnOptions, TableOptions
+from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.export import vector_names
 from abag.embed.store.export_options import VectorOptions
 from abag.embed.store.store import Store
@@ -28,6 +27,7 @@ from abag.head.estimators.sequence_frame import (
     folders_with,
     labelled,
     name_features,
+    naming_own_options,
     pair_of_row,
     read_frame,
     refuse_missing,
@@ -47,7 +47,10 @@ if TYPE_CHECKING:
 _SKLEARN_NAMES = {"folds": "n_splits", "repeats": "n_repeats"}
 
 
-_ARGUMENTS = {field.flag: _SKLEARN_NAMES.get(field.name, field) for field in schema(SplitOptions)}
+_OF_ALL = {"--column": "columns", "--no-antigen": "no_antigen"}
+_ARGUMENTS = _OF_ALL | {
+    field.flag: _SKLEARN_NAMES.get(field.name, field) for field in schema(SplitOptions)
+}
 """What errors name instead of flags."""
 
 
@@ -113,7 +116,7 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         if groups is not None:
             words = f"The groups parameter is ignored by {type(self).__name__}"
             warnings.warn(words, UserWarning, stacklevel=2)
-        with naming_keywords(_ARGUMENTS):
+        with naming_own_options(_ARGUMENTS):
             pairs, of_row = self._read(X)
             splits = SPLIT_METHODS[self._method](pairs, self._options())
         for split in splits:
@@ -126,7 +129,7 @@ class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has n
         By default of the `kind` that is held out, for ``BothSplit`` the antigen.
         """
         default = "antigen" if self._method == "both" else self._method
-        with naming_keywords(_ARGUMENTS):
+        with naming_own_options(_ARGUMENTS):
             pairs, of_row = self._read(X)
             return pairs.of_method(kind or default)[of_row]
 
@@ -180,9 +183,7 @@ class BothSplit(_PairSplit):
     _method = "both"
 
 
-_VECTOR_KEYWORDS = {
-    field.flag: field for cls in (VectorOptions, ColumnOptions) for field in schema(cls)
-}
+_VECTOR_KEYWORDS = _OF_ALL | {field.flag: field for field in schema(VectorOptions)}
 """What errors name instead of flags."""
 
 
@@ -302,7 +303,7 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
     def _look_up(
         self, table: SequenceTable, fingerprints: Mapping[str, str] | None = None
     ) -> tuple[dict[Kind, NDArray[np.float32]], dict[str, str]]:
-        with naming_keywords(_VECTOR_KEYWORDS):
+        with naming_own_options(_VECTOR_KEYWORDS):
             options = self._options(fingerprints)
             folders = folders_with(
                 as_store(self.store), table, options, encode=self.encode, no_antigen=self.no_antigen

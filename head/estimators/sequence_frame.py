@@ -5,7 +5,9 @@ R rows, P distinct pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.core.errors import TableError
+from abag.core.errors import FLAG, AbagError, LabelError, TableError
+from abag.core.python_surface import naming_keywords
 from abag.embed.embed import embed_like_folders
 from abag.embed.sequences.columns import CHAIN_ROLES, SEQUENCE_ROLES, with_found
 from abag.embed.sequences.pairs import read_pairs
 from abag.embed.sequences.references import MUTATIONS
 from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import Store, folder_with, open_store
+from abag.head.data.headers import read_header
+from abag.head.data.label_column import is_named_affinity
 from abag.head.data.label_options import LabelOptions, PairColumnOptions
 from abag.head.data.labels import label_pairs
 from abag.head.data.quantity import read_value_header
@@ -36,10 +41,85 @@ if TYPE_CHECKING:
 ANY_PKD = 7.0
 """Label of pairs whose label does not matter."""
 _LABEL = "y"
+_CLAUSE = re.compile(r"; (?:else )?|, or (?!lower|higher)| or (?=another )")
+"""What divides the ways out of an error, one of which may need an option."""
+_COLUMN_OF_LABELS = re.compile(r"--column '?(?:pkd|label|prediction)\b")
+_COMMAND = re.compile(r"\babag [a-z]+ .*--")
+"""In advice to run a command, whose flags are its own."""
 
 
 class NotAFrame(TableError, ValueError):
     """X or y is not what the estimators of abag take."""
+
+
+@contextmanager
+def naming_own_options(own: Mapping[str, Any]) -> Iterator[None]:
+    """Let errors in the block name keyword arguments of an estimator, and no options it lacks.
+
+    `own` has its options, or the names of its arguments, by their flags.
+    """
+    with naming_keywords(own):
+        try:
+            yield
+        except AbagError as error:
+            lines = str(error).split("\n")
+            text = "\n".join(_without_others(line, own) for line in lines)
+            error.args = (text,)
+            error.options = tuple(dict.fromkeys(FLAG.findall(text)))
+            raise
+
+
+def _without_others(text: str, own: Mapping[str, Any]) -> str:
+    """Leave out the advice that needs options other than its `own`."""
+
+    def is_possible(clause: str) -> bool:
+        names_own = {*FLAG.findall(clause)} <= own.keys()
+        return names_own and not _COLUMN_OF_LABELS.search(clause)
+
+    problem, *advice = re.split(r"(?<=[.]) (?=[A-Z])", text)
+    kept = []
+    for sentence in advice:
+        if is_possible(sentence) or _COMMAND.search(sentence):
+            kept.append(sentence)
+            continue
+        clauses = [clause for clause in _CLAUSE.split(sentence.rstrip(".")) if is_possible(clause)]
+        if clauses and clauses[0].startswith("another "):
+            clauses[0] = f"Use {clauses[0]}"
+        if clauses:
+            joined = ", or ".join(clauses)
+            kept.append(f"{joined[0].upper()}{joined[1:]}.")
+    if advice and not kept:
+        kept = ["Correct X."]
+        if "--better" in own:
+            kept = ["Correct y: it is pKd, or another quantity with --better higher, or lower."]
+    return " ".join([problem, *kept])
+
+
+def _refuse_other_unit(name: str) -> None:
+    """Raise `LabelError` if labels without options are named in another unit than pKd."""
+    header = read_header(name)
+    says = header.not_label
+    if not says and header.unit not in (None, "pkd"):
+        says = f"{header.unit}, another unit of an affinity"
+    elif not says and header.affinity and header.unit is None:
+        says = "an affinity in no unit that is understood"
+    if says:
+        msg = (
+            f"y: its name {name!r} says {says}; expected pKd, the -log10 of Kd in M, or another "
+            "quantity. Convert it to pKd and rename it."
+        )
+        raise LabelError(msg)
+
+
+def _refuse_affinity(name: str) -> None:
+    """Raise `LabelError` if labels that options call another quantity are named as an affinity."""
+    if is_named_affinity(name):
+        msg = (
+            f"y: its name {name!r} says {read_header(name).unit}, an affinity, and --better or "
+            "--unit is given for another quantity; expected one or the other. Convert it to pKd "
+            "and leave these out, or rename it."
+        )
+        raise LabelError(msg)
 
 
 def read_frame(
@@ -122,7 +202,12 @@ def labelled(
     label = _LABEL
     if isinstance(name := getattr(y, "name", None), str):
         is_other = chosen.better is not None or chosen.unit is not None
-        if is_other or read_value_header(name).better is not None:
+        is_known = read_value_header(name).better is not None
+        if is_other:
+            _refuse_affinity(name)
+        elif not is_known:
+            _refuse_other_unit(name)
+        if is_other or is_known:
             label = name
     named = named or PairColumnOptions()
     beside = [*(named.features or ()), *(named.categories or ()), named.error, named.weight]
