@@ -257,6 +257,14 @@ def test_likelihoods_are_stored_and_timed_before_they_are_features(run_script, t
     assert len(fits) == joined[0]["seeds"] == 2
 
 
+def test_a_table_is_read_by_abag_as_by_pandas(run_script, tmp_path):
+    (line,) = tiny_lines(run_script, tmp_path, "bench_public_tables.py")
+    assert line["agree"]
+    assert line["abag_read"] == "63 rows read, 3 skipped, 60 used"
+    assert line["abag_pairs"] == line["pairs"] == 57
+    assert line["rmse"]
+
+
 def test_planted_errors_of_labels_are_noise_of_that_size(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     import bench_columns

@@ -66,7 +66,7 @@ def says_class(cell: object) -> bool:
 
 def says_no_binding(cell: object) -> bool:
     """Tell whether a cell says in words that a pair does not bind."""
-    if not isinstance(cell, str) or re.search(r"\d", cell):  # with a digit, it is a value
+    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
         return False
     return re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
 

@@ -1,0 +1,150 @@
+"""Compare what abag reads of a table of other people with a reading by pandas alone.
+
+    python benchmarks/bench_public_tables.py TABLE --column heavy=NAME --column antigen=NAME
+        --column pkd=NAME --label kd_m [--no-antigen | --antigen SEQ] --out lines.jsonl
+    python benchmarks/bench_public_tables.py --tiny --out lines.jsonl     # seconds, on a CPU
+
+The columns have to be named, so that pandas needs no rule of abag to find them. pandas reads every
+cell as text, converts the labels by the plain formula of their unit, and takes the median over rows
+with the same cells of sequences; of abag it is told only which rows were skipped for a sequence.
+Then the table is embedded with residue composition and fitted with ridge, as a new user would.
+One JSON object is written: counts and labels of both, and whether they agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import abag
+from abag.head.data.demo import demo_table
+
+FORMULAS = {
+    "pkd": lambda x: x, "value": lambda x: x, "kd_m": lambda x: -np.log10(x),
+    "kd_um": lambda x: 6 - np.log10(x), "kd_nm": lambda x: 9 - np.log10(x),
+    "kd_pm": lambda x: 12 - np.log10(x), "log10_kd_m": lambda x: -x, "log10_kd_nm": lambda x: 9 - x,
+    "dg_kcal": lambda x: -x / (1.987204259e-3 * 298.15 * np.log(10)),
+}  # fmt: skip
+SEQUENCES = ("heavy", "light", "antibody", "antigen")
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+SAME = 1e-9
+"""Difference of labels from rounding alone."""
+
+
+def read_with_pandas(path, columns, unit, skipped):
+    """Return rows, and the label of each pair by its cells of sequences; no code of abag runs."""
+    if path.suffix == ".xlsx":
+        frame = pd.read_excel(path, dtype=str)
+    else:
+        frame = pd.read_csv(path, dtype=str, sep="\t" if path.suffix == ".tsv" else ",")
+    label = columns.get("pkd", columns.get("label"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = FORMULAS[unit](pd.to_numeric(frame[label], errors="coerce"))
+    named = [columns[role] for role in SEQUENCES if role in columns]
+    valid = np.isfinite(value) & ~frame.index.isin([row - 2 for row in skipped])  # 1: the header
+    rows = frame[valid].assign(value=value)
+    cells = rows[named].fillna("").apply(lambda cell: cell.str.strip().str.upper())
+    return len(frame), len(rows), rows["value"].groupby([cells[name] for name in named]).median()
+
+
+def read_with_abag(path, reading, columns, store, skipped):
+    """Return what plan says of the rows, and the label of each pair by its cells of sequences."""
+    planned = abag.plan(path, **reading, **COMPOSITION, skipped=skipped)
+    encoders = {"antibody_encoder": "composition"} if reading["no_antigen"] else COMPOSITION
+    abag.embed_table(path, store, **encoders, **of_sequences(reading))
+    pairs = abag.dataset(store, path, **reading)
+    named = [columns[role] for role in SEQUENCES if role in columns]
+    cells = (
+        pairs.frame[named].fillna("").astype(str).apply(lambda cell: cell.str.strip().str.upper())
+    )
+    labels = pd.Series(pairs.y).groupby([cells[name] for name in named]).median()
+    return planned, labels
+
+
+def of_sequences(reading):
+    """Leave out the options of labels, which embed does not have."""
+    columns = {role: name for role, name in reading["columns"].items() if role in SEQUENCES}
+    kept = {name: value for name, value in reading.items() if name not in ("label", "better")}
+    return kept | {"columns": columns}
+
+
+def compare(path, given):
+    """Read a table both ways, fit it, and return what is written about it."""
+    columns = dict(text.partition("=")[::2] for text in given.column)
+    reading = {"columns": columns, "bad_rows": "skip", "label": given.label}
+    reading |= {"no_antigen": given.no_antigen, "antigen": given.antigen}
+    reading |= {"better": given.better}
+    with tempfile.TemporaryDirectory() as folder:
+        at = Path(folder)
+        planned, read = read_with_abag(path, reading, columns, at / "store", at / "skipped.csv")
+        listed = pd.read_csv(at / "skipped.csv")
+        of_sequence = listed.loc[listed["kind"] != "label", "row"].tolist()
+        rows, used, expected = read_with_pandas(path, columns, given.label, of_sequence)
+        summary = abag.fit(path, at / "store", at / "run", head="ridge", report=False, **reading)
+    same_pairs = read.index.sort_values().equals(expected.index.sort_values())
+    difference = float((read - expected).abs().max()) if same_pairs else None
+    skipped = rows - used
+    said = (
+        f"{rows:,} rows read, {skipped:,} skipped, {used:,} used" if skipped else f"{rows:,} rows"
+    )
+    measured = [regime for regime in summary["regimes"] if regime.get("rmse") is not None]
+    return {
+        "table": path.name,
+        "rows": rows,
+        "skipped_for_sequences": len(of_sequence),
+        "used": used,
+        "pairs": len(expected),
+        "abag_read": planned["read"],
+        "abag_pairs": len(read),
+        "label_difference": difference,
+        "low": float(expected.min()),
+        "high": float(expected.max()),
+        "rmse": {regime["regime"]: round(regime["rmse"], 3) for regime in measured},
+        "agree": planned["read"] == said and same_pairs and difference <= SAME,
+    }
+
+
+def write_tiny(path):
+    """Write a small table with replicates, empty and bad cells."""
+    frame = demo_table(0).head(60)
+    frame = pd.concat([frame, frame.head(3).assign(pKd=7.5)], ignore_index=True)
+    frame["K (nM)"] = (10 ** (9 - frame.pop("pKd"))).map("{:.6g}".format)
+    frame.loc[3, "K (nM)"] = ""
+    frame.loc[4, "K (nM)"] = "n.d."
+    frame.loc[5, "heavy"] = "EVQ*"
+    frame.to_csv(path, index=False)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME")
+    parser.add_argument("--label", choices=FORMULAS, default="pkd")
+    parser.add_argument("--better", choices=["higher", "lower"])
+    parser.add_argument("--antigen")
+    parser.add_argument("--no-antigen", action="store_true")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        if given.tiny:
+            given.table = Path(folder) / "tiny.csv"
+            write_tiny(given.table)
+            given.column = ["heavy=heavy", "light=light", "antigen=antigen", "pkd=K (nM)"]
+            given.label = "kd_nm"
+        line = compare(given.table, given)
+    with given.out.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    print(json.dumps(line, indent=1))
+    if not line["agree"]:
+        sys.exit("abag and pandas disagree")
+
+
+if __name__ == "__main__":
+    main()
