@@ -296,7 +296,7 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
         )
 
     def _read(self, X: pd.DataFrame) -> SequenceTable:
-        with naming_keywords(_VECTOR_KEYWORDS):
+        with naming_own_options(_VECTOR_KEYWORDS):
             reading = TableOptions(no_antigen=self.no_antigen)
             return read_frame(X, columns=self.columns, options=reading)
 
