@@ -140,7 +140,8 @@ def read_candidates(
 def molar_mass_of(options: RankOptions) -> float:
     """Return the molar mass of the antibodies in kDa: as given, or as in the run."""
     config = config_of_run(options.run)
-    return read_molar_mass(options.molar_mass or (config and config["molar_mass"]))
+    of_run = None if config is None else config["molar_mass"]
+    return read_molar_mass(options.molar_mass or of_run)
 
 
 def decide_reading(
