@@ -51,7 +51,6 @@ from abag.head.prediction.predictor import Predictor
 from abag.head.prediction.reading import NOTHING, ReadAs
 from abag.head.prediction.shared_folder import MANIFEST
 from abag.head.prediction.specs import (
-    FOLDER,
     RECORD,
     WEIGHTS,
     KnownNoise,
@@ -60,10 +59,10 @@ from abag.head.prediction.specs import (
     UsedRegime,
     VectorSpec,
     ViewSpec,
-    refuse_of_another_run,
 )
 from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import REGIMES
+from abag.head.runs.run_folder import PREDICTOR, refuse_of_another_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -313,7 +312,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
         folder of a run is that of another run.
     """
     path = Path(path)
-    folder = path / FOLDER if (path / FOLDER).is_dir() else path
+    folder = path / PREDICTOR if (path / PREDICTOR).is_dir() else path
     record, features, tensors, digest = _read(folder)
     store = store_of_run(folder.parent)
     pairs = folder.parent / "pairs.parquet"
@@ -343,12 +342,12 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             embed=embed,
             adapters=adapters,
             # beside a copy of the folder, the file may be of another run
-            pairs=pairs if folder.name == FOLDER and pairs.is_file() else None,
+            pairs=pairs if folder.name == PREDICTOR and pairs.is_file() else None,
             quantity=record.quantity,
             features=features,
         )
     is_shared = folder == path and (folder / MANIFEST).exists()  # which stands alone
-    if folder.absolute().name == FOLDER and not is_shared:
+    if folder.absolute().name == PREDICTOR and not is_shared:
         refuse_of_another_run(folder.absolute().parent, digest)
     return predictor
 

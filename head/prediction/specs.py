@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from abag.core.errors import DamagedFile
-from abag.core.files import read_json
 from abag.embed.sequences.columns import CHAIN_ROLES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from abag.embed.sequences.chains import Chains
@@ -28,31 +24,6 @@ WEIGHTS = "weights.safetensors"
 RECORD = "predictor.json"
 NEARLY_ALL = 0.95
 """Share of the training antibodies from which a chain is one that they have; the rest is odd."""
-FOLDER = "predictor"
-"""Of a predictor in the folder of its run."""
-DIGEST = "predictor_digest"
-"""What the summary of a run calls the digest of its predictor."""
-
-
-def refuse_of_another_run(run: Path, digest: object = None) -> None:
-    """Raise `DamagedFile` if the predictor in the folder of a finished run is that of another run.
-
-    `digest` is that of the predictor, by default as its record states it.
-    """
-    folder = run / FOLDER
-    summary = run / "summary.json"
-    if not ((run / "config.json").is_file() and summary.is_file() and (folder / RECORD).is_file()):
-        return
-    recorded = read_json(summary).get(DIGEST)
-    if digest is None:
-        digest = read_json(folder / RECORD).get("digest")
-    if recorded not in (None, digest):  # None: the run is of an earlier version
-        msg = (
-            f"{folder}: its digest is {digest}, and that of the predictor of this run is "
-            f"{recorded}; expected the predictor that the run has fitted. Copy the whole run "
-            "folder again; a predictor of another run needs no run folder around it."
-        )
-        raise DamagedFile(msg)
 
 
 @dataclass(frozen=True, slots=True)
