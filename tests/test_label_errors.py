@@ -94,6 +94,18 @@ def test_values_that_are_not_above_0_are_refused_with_their_row(option, bad):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("option", ["error", "weight"])
+@pytest.mark.parametrize("extreme", [1e154, 1e308, 1e14, 1e-14, 1e-154, 5e-324])
+def test_values_that_no_other_can_be_compared_with_are_refused_with_their_row(option, extreme):
+    errors = ERRORS.copy()
+    errors[2] = extreme
+    with pytest.raises(LabelError, match=r"row 3, column sd: .*leave the row out"):
+        read(table_of(pkd=PKD, sd=errors), **{option: "sd"})
+    errors[2] = 1e9
+    with np.errstate(all="raise"):
+        assert np.isfinite(read(table_of(pkd=PKD, sd=errors), **{option: "sd"}).share).all()
+
+
 def test_a_column_of_errors_that_is_absent_is_refused():
     with pytest.raises(ColumnError, match="no column 'std', which --error names"):
         read(table_of(pkd=PKD, sd=ERRORS), error="std")

@@ -34,6 +34,10 @@ PER_UNIT: Mapping[Label, float] = {
     "dg_kcal": 0.733, "dg_kj": 0.175,
 }  # fmt: skip
 """Change of a pKd per unit of a logarithm or an energy at 25 degrees; 1 for others."""
+LARGEST = 1e100
+"""Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
+MOST_UNLIKE = 1e12
+"""Factor between an error or a weight and their median, beyond which others would not count."""
 OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 
@@ -67,7 +71,7 @@ def read_trust(
     Raises
     ------
     LabelError
-        If an error or a weight is not a finite number above 0.
+        If an error or a weight is not a number above 0, or too far from the others.
     """
     name = options.error if options.error is not None else options.weight
     if name is None:
@@ -75,7 +79,7 @@ def read_trust(
     kind: Literal["error", "weight"] = "weight" if options.error is None else "error"
     refuse_absent(name, [*map(str, table.names)], table.source, f"--{kind} names")
     values = read_numbers(table.frame[name])
-    valid = np.isfinite(values) & (values > 0)
+    valid = (values > 1 / LARGEST) & (values < LARGEST)
     bad = used & ~valid
     if kind == "error":
         bad &= exact | ~np.isnan(values)
@@ -83,10 +87,11 @@ def read_trust(
         cell = table.describe_cell(int(np.flatnonzero(bad)[0]), name)
         msg = (
             f"{cell} ({counted(int(bad.sum()), 'such row')}) is not a valid {kind}; expected a "
-            "finite number above 0. Fix it, or leave the row out."
+            f"finite number above 0, and below {LARGEST:g}. Fix it, or leave the row out."
         )
         raise LabelError(msg)
     if kind == "weight":
+        _refuse_unlike(table, name, values, used)
         return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
     error = _of_pkd(values, labels)
     finite = used & exact & np.isfinite(error)
@@ -96,6 +101,7 @@ def read_trust(
             "labels. Leave --error out."
         )
         raise LabelError(msg)
+    _refuse_unlike(table, name, error, used & np.isfinite(error))
     typical = float(np.median(error[finite]))
     quantity = labels.quantity
     say(
@@ -104,6 +110,20 @@ def read_trust(
     )
     share_R = np.square(np.where(np.isfinite(error), error / typical, 1.0))
     return LabelTrust(kind, error, share_R)
+
+
+def _refuse_unlike(table: SequenceTable, name: str, values: Floats, used: Bools) -> None:
+    """Refuse a value beside which those of the other rows would not count, or that would not."""
+    median = float(np.median(values[used]))
+    unlike = used & ~((values < median * MOST_UNLIKE) & (values > median / MOST_UNLIKE))
+    if unlike.any():
+        cell = table.describe_cell(int(np.flatnonzero(unlike)[0]), name)
+        msg = (
+            f"{cell} ({counted(int(unlike.sum()), 'such row')}) is more than {MOST_UNLIKE:g} times "
+            "larger or smaller than the median of the column; expected values that can be "
+            "compared. Fix it, or leave the row out."
+        )
+        raise LabelError(msg)
 
 
 def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
