@@ -275,7 +275,7 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
     arguments = ["fit", pairs, "--store", store, "--run", where, "--epochs", 2, "--split", "random"]
     assert "140 of 'kd', 20 of 'ic50'" in run(*arguments, code=1).stderr
     fitted = run(*arguments, "--affinity-type", "kd", "--json")
-    assert "20 other affinity type rows" in fitted.stderr
+    assert "160 rows read, 20 of other affinity types, 140 used" in fitted.stderr
     again = json.loads(run("evaluate", "--run", where, "--json").stdout)
     assert again["regimes"] == json.loads(fitted.stdout)["regimes"]
     on_table = run("evaluate", pairs, "--run", where, "--store", store, "--affinity-type", "ic50")
