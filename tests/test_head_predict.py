@@ -296,6 +296,7 @@ def test_columns_of_a_text_table_are_numbers_in_parquet_where_no_cell_loses_anyt
         "padded": ["0012", "12"] * 6,
         "accession": ["123456789012345678901", "1"] * 6,
         "clone": [*range(12)],  # names are text
+        "comment": [""] * 12,
     }
     frame = case.frame.head(12).drop(columns="pKd").assign(**columns)
     frame.to_csv(tmp_path / "in.csv", index=False)

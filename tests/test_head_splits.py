@@ -219,7 +219,7 @@ def test_the_usual_names_of_parts_are_those_parts(words, spelled, where, said, t
 def test_a_cell_that_names_no_part_in_a_column_of_parts_is_refused(stray):
     frame = measured().assign(part=["train", "dev", "test", "train"] * 40)
     frame.loc[7, "part"] = stray
-    expected = f"table: row 8, column part: {stray!r} is not the name of a part"
+    expected = f"table: row 8, column part: '?{stray}'? is not the name of a part"
     with pytest.raises(SplitError, match=expected):
         splits_of(read_labels(frame), split="column=part")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pandas as pd
+import pyarrow as pa
 
 from abag.core.errors import AbagError, TableError
 from abag.core.files import write_text
@@ -248,12 +249,20 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     """Count the cells of text files that contain a line break."""
     count = 0
     for _, column in frame.select_dtypes(exclude=["number", "bool"]).items():
-        cells = column.tolist()
-        joined = "".join(map(str, cells))
-        if "\n" in joined or "\r" in joined:  # few columns have any: the others need no loop
-            for cell in cells:
+        if _may_hold_line_breaks(column):  # few do: the others need no loop
+            for cell in column.tolist():
                 count += isinstance(cell, str) and ("\n" in cell or "\r" in cell)
     return count
+
+
+def _may_hold_line_breaks(column: pd.Series) -> bool:
+    if isinstance(column.dtype, pd.StringDtype):
+        chunks = pa.table({"texts": column}).column("texts").chunks
+        buffers = [chunk.buffers()[2] for chunk in chunks]  # each has the text of all its cells
+        joined = b"".join(buffer.to_pybytes() for buffer in buffers if buffer is not None)
+    else:
+        joined = "".join(map(str, column.tolist())).encode("utf-8", "replace")
+    return b"\n" in joined or b"\r" in joined
 
 
 def describe_counts(

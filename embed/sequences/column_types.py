@@ -61,9 +61,9 @@ class _Column:
 
     @property
     def type(self) -> _Type:
-        """The type that all cells have; that of a column without cells is ``number``."""
+        """The type that all cells have; a column without cells, such as ``why_far``, is text."""
         if {"truth", "number"} <= self.types:  # no cell was seen
-            return "number"
+            return "text"
         if "number" in self.types and self.is_padded and len(self.decimals) > 1:
             return "text"
         for kind in ("integer", "number", "truth"):
