@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -28,22 +29,27 @@ from abag.core.hub import (
 )
 from abag.core.messages import say
 from abag.embed.families.registry import hub_source, known_alias
-from abag.embed.sequences.chains import KINDS, PLURAL
+from abag.embed.sequences.chains import KINDS
 from abag.embed.store.store_files import public_adapter_files, public_origin
 from abag.head.prediction.predictor import Predictor
 from abag.head.prediction.shared_folder import (
     ADAPTER_FILES,
+    CARD,
+    LICENCE,
     MANIFEST,
     READ,
+    FileContents,
+    contents_of,
     make_manifest,
     predictor_folder,
 )
 from abag.head.prediction.specs import RECORD, WEIGHTS
+from abag.head.runs.pages import plain_markdown, render_template
 from abag.head.share_options import ShareOptions
 
-CARD = "README.md"
-LICENCE = "LICENSE"
 NAMES = frozenset((MANIFEST, CARD, LICENCE, *READ))
+_CONTENTS = re.compile(r"^## What this folder holds\n.*?\n(?=\n*(?:^## |\Z))", re.M | re.S)
+"""Section of the card that `contents.md.j2` writes, without the empty line after it."""
 
 
 class ShareSummary(TypedDict):
@@ -98,14 +104,13 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     folder = predictor_folder(run)
     predictor = load_predictor(folder)  # checks all of it
     keeps = chosen.with_sequences and predictor.seen.has_sequences
-    held = _held_of_training(predictor, keeps)
     if not is_hub_address(to):
         where = Path(to).resolve().name
         files = public_files(folder, predictor, chosen.license, where, with_sequences=keeps)
-        return _write(files, Path(to), held)
+        return _write(files, Path(to))
     address = parse_address(to, "model")
     files = public_files(folder, predictor, chosen.license, str(address), with_sequences=keeps)
-    return _send(files, address, held, private=chosen.private)
+    return _send(files, address, private=chosen.private)
 
 
 def describe_share(summary: ShareSummary) -> str:
@@ -121,37 +126,18 @@ def describe_share(summary: ShareSummary) -> str:
 # --- what is shared ------------------------------------------------------------------------------
 
 
-def _held_of_training(predictor: Predictor, with_sequences: bool) -> str:
-    from abag.head.models.registry import MODELS  # imports torch
-    from abag.head.models.residues import ResidueSettings
+def _contents(files: Mapping[str, bytes]) -> list[FileContents]:
+    """Tell what each file holds; the card, which says so, is among them before it is written."""
+    others = {*files, CARD, MANIFEST} - {RECORD, WEIGHTS}
+    return contents_of(files[RECORD], BytesIO(files[WEIGHTS]), sorted(others))
 
-    entries = [MODELS[part.name] for part in predictor.parts]
-    held = ["keys of the training sequences, with which guesses can be tested"]
-    if with_sequences:
-        held = ["the training sequences"]
-    if any(entry.has_posterior for entry in entries):
-        antibodies, antigens = (predictor.spec(kind).training_sequences for kind in KINDS)
-        held.append(
-            f"vectors of up to {antibodies:,} training antibodies and {antigens:,} antigens"
-        )
-        held.append("which of them are training pairs, with weights that follow from their labels")
-    if predictor.noise:
-        held.append("which training sequences have smaller or larger errors than others")
-    if predictor.category_noise:
-        held.append(f"how large errors are by {', '.join(predictor.category_noise)}")
-    kinds = set()
-    for part in predictor.parts:
-        for model in part.models:
-            if isinstance(model.settings, ResidueSettings):
-                kinds |= {side.kind for side in model.settings.sides}
-    if kinds and not with_sequences:
-        both_kinds = " and ".join(PLURAL[kind] for kind in KINDS if kind in kinds)
-        held.append(f"sequences of training {both_kinds}")
-    if predictor.features is not None:
-        held.append(f"ranges and values of categories of the columns {predictor.features.words}")
-    if predictor.adapters:
-        held.append("the keys of the pairs that its adapters were trained on")
-    return f"It contains {'; '.join(held)}. Share it only where you may share these."
+
+def _warning(contents: Iterable[FileContents]) -> str:
+    """Say what is shared of the training data."""
+    read = [file for file in contents if file.name not in (CARD, LICENCE, MANIFEST)]
+    held = [text for file in read for text in file.sequences]
+    held += [text for file in read for text in file.other]
+    return f"It contains {'; '.join(dict.fromkeys(held))}. Share it only where you may share these."
 
 
 def public_files(
@@ -174,7 +160,7 @@ def public_files(
     adapters = [name for name in ADAPTER_FILES if (folder / name).exists()]
     files |= public_adapter_files(folder, {name: read_inside(folder, name) for name in adapters})
     files[LICENCE] = _licence_note(predictor, licence)
-    files[CARD] = _card(folder, predictor, licence, where)
+    files[CARD] = _card(folder, predictor, licence, where, _contents(files))
     for path in (Path.home(), folder.resolve().parent):  # a card may have been edited
         for name, content in files.items():
             if len(path.parts) > 1 and name != WEIGHTS and f"{path}/".encode() in content:
@@ -234,19 +220,30 @@ def _licence_note(predictor: Predictor, licence: str | None) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -> bytes:
+def _card(
+    folder: Path,
+    predictor: Predictor,
+    licence: str | None,
+    where: str,
+    contents: Sequence[FileContents],
+) -> bytes:
+    """Return the card of a run for others, with what is in their folder, which may be less."""
     try:
         text = read_inside(folder, CARD).decode(errors="replace")
     except FileNotFoundError:
         title = "Antibody-antigen affinity predictor"
         if not predictor.quantity.affinity:
-            title = f"Predictor of {predictor.quantity}"
+            title = f"Predictor of {plain_markdown(predictor.quantity)}"
         text = f"# {title}\n\nMade with abag.\n"
     comment = "" if is_hub_address(where) else "  # this folder"
     python = f"load_predictor({json.dumps(where)}){comment}"
     shell = f"--run {shlex.quote(where)} "
     text = re.sub(r'load_predictor\("[^"\n]*"\)(  # this folder)?', lambda _: python, text)
     text = re.sub(r"--run [^`\n]*?(?=--store store)", lambda _: shell, text)
+    section = render_template("contents.md.j2", files=contents)
+    if not _CONTENTS.search(text):  # the card was written by hand
+        text = f"{text.rstrip()}\n\n{section}"
+    text = _CONTENTS.sub(lambda _: section, text)
     if text.startswith("---\n"):  # shared before
         return text.encode()
     base = []
@@ -272,12 +269,12 @@ def _card(folder: Path, predictor: Predictor, licence: str | None, where: str) -
 # --- where it goes -------------------------------------------------------------------------------
 
 
-def _announce(where: object, files: Mapping[str, bytes], verb: str, held: str) -> None:
-    sizes = [f"{name} ({len(content):,} bytes)" for name, content in files.items()]
-    say(f"{where}: {verb} {', '.join(sizes)}. {held}")
+def _announce(where: object, files: Mapping[str, bytes], shown: Iterable[str], verb: str) -> None:
+    sizes = [f"{name} ({len(files[name]):,} bytes)" for name in shown]
+    say(f"{where}: {verb} {', '.join(sizes)}. {_warning(_contents(files))}")
 
 
-def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
+def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:
     present = [path for path in folder.rglob("*") if path.is_file() and not is_partial(path)]
     for path in [folder] if folder.is_file() else present:
         name = path.relative_to(folder).as_posix()
@@ -286,7 +283,7 @@ def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
             raise OutputError(msg)
     new = {name: c for name, c in files.items() if not (folder / name).is_file()}
     if new:
-        _announce(folder, new, "writing", held)
+        _announce(folder, files, new, "writing")
     for name, content in new.items():  # the manifest comes last
         make_folder((folder / name).parent)
         write_bytes(folder / name, content)
@@ -294,15 +291,13 @@ def _write(files: Mapping[str, bytes], folder: Path, held: str) -> ShareSummary:
     return ShareSummary(to=str(folder), page=None, files=sizes, sent=[*new])
 
 
-def _send(
-    files: Mapping[str, bytes], address: HubAddress, held: str, *, private: bool
-) -> ShareSummary:
+def _send(files: Mapping[str, bytes], address: HubAddress, *, private: bool) -> ShareSummary:
     hub = Repository(address)
     hub.create(private=private)
     before = hub.head()
     listed = hub.files(before)
     replaced = ", and replacing what differs" * (RECORD in listed)
-    _announce(address, files, f"sending what is new{replaced}, of", held)
+    _announce(address, files, files, f"sending what is new{replaced}, of")
     stale = sorted(NAMES & listed.keys() - files.keys())
     if stale:
         say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")

@@ -326,4 +326,7 @@ def test_a_stack_leans_on_the_residues_of_antigens_and_a_share_says_so(case, cap
     (regime,) = summary["regimes"]
     assert regime["weights"]["residue_kernel"] > 0.3
     abag.share(run, to=str(case.at / "shared"))
-    assert "sequences of training antigens." in capfd.readouterr().err
+    said = capfd.readouterr().err
+    antigens = case.frame["antigen"].nunique()
+    assert f"the sequences of {antigens} antigens of the training data, as residues" in said
+    assert "the consensus of the training antigens" in said

@@ -25,6 +25,8 @@ from abag.head.evaluation.score_table import Column, columns, describe_regimes
 from abag.head.evaluation.strong import page_of
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
+from abag.head.prediction.shared_folder import ADAPTER_FILES, contents_of
+from abag.head.prediction.specs import RECORD, WEIGHTS
 from abag.head.runs.charts import chart_data, name_antigens, shorten
 from abag.head.runs.pages import render_page, render_template
 from abag.head.runs.rounds import COLUMN_NAMES, draw_rounds, round_cells
@@ -137,6 +139,10 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     head, *rows = describe_regimes(
         summary["regimes"], quantity, no_antigen=bool(config["no_antigen"])
     )
+    adapters = [name for name in ADAPTER_FILES if (path.parent / name).exists()]
+    with (path.parent / WEIGHTS).open("rb") as weights:
+        record = (path.parent / RECORD).read_bytes()
+        files = contents_of(record, weights, [*adapters, path.name])
     card = render_template(
         "model_card.md.j2",
         source=summary["data"]["source"],
@@ -147,6 +153,7 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
         licences=LICENCES,
         quantity=quantity,
         noise=None if summary["noise"] is None else quantity.show(summary["noise"]),
+        files=files,
     )
     write_text(path, card)
     return str(path)

@@ -1,12 +1,15 @@
 """Predictors that are shared: as a folder and on the hub, which is a server on 127.0.0.1."""
 
 import errno
+import itertools
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -65,10 +68,13 @@ def test_the_card_is_read_by_huggingface_hub_with_tags_and_licence(trained, tmp_
     card = ModelCard((tmp_path / "shared" / "README.md").read_text())
     assert (card.data.license, card.data.library_name) == ("cc-by-4.0", "abag")
     assert card.data.pipeline_tag == "tabular-regression"
-    local_text = (
-        (trained.run / "predictor" / "README.md").read_text().replace('"predictor"', '"shared"')
-    )
-    assert card.text.strip() == local_text.replace("--run predictor ", "--run shared ").strip()
+    local_text = (trained.run / "predictor" / "README.md").read_text()
+    for before, after in (('"predictor"', '"shared"'), ("--run predictor ", "--run shared ")):
+        local_text = local_text.replace(before, after)
+    texts = [re.split(r"^(?=## )", text.strip(), flags=re.M) for text in (card.text, local_text)]
+    # what the folder holds is another thing
+    differing = [ours for ours, theirs in zip(*texts, strict=True) if ours != theirs]
+    assert [text.splitlines()[0] for text in differing] == ["## What this folder holds"]
     abag.share(trained.run, tmp_path / "other")
     about = yaml.safe_load((tmp_path / "other" / "README.md").read_text().split("---\n")[1])
     assert (about["license"], about["license_link"]) == ("other", "LICENSE")
@@ -95,6 +101,79 @@ def test_no_path_of_this_machine_and_no_training_data_is_shared(trained, tmp_pat
     assert predictions(tmp_path / "shared", trained).equals(predictions(trained.run, trained))
 
 
+def held(folder):
+    """Return the section of the card on what its folder holds: a summary, and words by file."""
+    text = (folder / "README.md").read_text().split("\n## What this folder holds\n")[1]
+    section, _, _ = text.partition("\n\n## ")
+    lines = section.strip().splitlines()
+    assert not any(line.startswith("## ") for line in lines)
+    files = dict(re.findall(r"^- `([^`]+)`: (.+)$", "\n".join(lines), re.MULTILINE))
+    return lines[0], files
+
+
+def library(parent):
+    """Return the parent and all combinations of five mutations, whose effects add up."""
+    names = [f"{parent[at]}{at + 1}{'A' if parent[at] != 'A' else 'G'}" for at in range(30, 80, 10)]
+    rows = []
+    for chosen in itertools.product([0, 1], repeat=len(names)):
+        mutations = ",".join(itertools.compress(names, chosen))
+        rows.append({"mutations": mutations, "pKd": 6 + np.dot(chosen, [1.0, -0.5, 0.4, 0.8, 0.3])})
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory):
+    """Runs of a library that was given as one parent, mutations and one antigen."""
+    at = tmp_path_factory.mktemp("variants")
+    pair = demo_table().iloc[0]
+    options = {"parent": pair["heavy"], "antigen": pair["antigen"]}
+    frame = library(pair["heavy"])
+    abag.embed_table(frame, at / "store", **COMPOSITION, **options)
+    for head in ("gp", "ridge", "one_hot_ridge", "residue_kernel"):
+        abag.fit(frame, at / "store", at / head, head=head, split="random", report=False, **options)
+    chains = {"antibody": pair["heavy"], "antigen": pair["antigen"]}
+    return SimpleNamespace(at=at, chains=chains)
+
+
+@pytest.mark.parametrize("head", ["gp", "ridge", "one_hot_ridge", "residue_kernel"])
+@pytest.mark.parametrize("way", ["run", "shared", "with sequences"])
+def test_the_card_names_every_file_and_those_in_which_sequences_can_be_read(
+    variants, tmp_path, head, way, said
+):
+    folder = variants.at / head / "predictor"
+    if way != "run":
+        folder = tmp_path / "shared"
+        abag.share(variants.at / head, folder, with_sequences=way == "with sequences")
+    summary, files = held(folder)
+    assert files.keys() == {path.name for path in folder.iterdir()}
+    has_parent = head in ("one_hot_ridge", "residue_kernel")
+    assert ("No sequence" in summary) == (way == "shared" and not has_parent)
+    for path in folder.iterdir():
+        content = path.read_bytes()
+        for kind, chain in variants.chains.items():
+            if chain.encode() in content:
+                assert f"(`{path.name}`)" in summary
+                assert kind[:6] in files[path.name] or "parent" in files[path.name]
+    if has_parent:
+        assert "consensus of the training antibodies" in files["predictor.json"]
+    if way != "shared":
+        assert "the parent that mutations are of" in files["predictor.json"]
+        assert "sequences of 32 antibodies and 1 antigen" in files["weights.safetensors"]
+    if head == "residue_kernel":
+        assert "sequences of 32 antibodies of the training" in files["weights.safetensors"]
+    if way != "run":
+        assert all(text.split(";")[0] in said[-1] for text in files.values() if "sequences" in text)
+
+
+def test_a_card_written_by_hand_says_what_its_folder_holds_too(trained, tmp_path):
+    run = shutil.copytree(trained.run, tmp_path / "copied")
+    (run / "predictor" / "README.md").write_text("# Mine\n\nText.\n")
+    abag.share(run, tmp_path / "shared")
+    assert "# Mine\n\nText.\n" in (tmp_path / "shared" / "README.md").read_text()
+    assert held(tmp_path / "shared")[1].keys() == FILES
+    assert abag.share(tmp_path / "shared", tmp_path / "shared")["sent"] == []
+
+
 def with_origin(run, origin):
     """Write the predictor of a run again, as if its encoder had been a folder."""
     from abag.head.prediction.bundle import record_digest
@@ -115,7 +194,7 @@ def test_what_a_predictor_contains_of_the_training_data_is_said_before_it_is_wri
         abag.share(trained.run, tmp_path / "shared")
     record = json.loads((trained.run / "predictor" / "predictor.json").read_text())
     counts = [record[kind]["training_sequences"] for kind in ("antibody", "antigen")]
-    assert f"vectors of up to {counts[0]} training antibodies and {counts[1]} antigens" in said[0]
+    assert f"vectors of {counts[0]} antibodies and {counts[1]} antigens of the trai" in said[0]
     assert "weights that follow from their labels" in said[0]
     assert "keys of the training sequences" in said[0]
 
