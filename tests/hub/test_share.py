@@ -15,6 +15,7 @@ import pytest
 import yaml
 from drawn import COMPOSITION, demo_table
 from faults import UnsafeFile, failing, host_name
+from heads import sign
 from huggingface_hub import ModelCard
 from invoke import run
 
@@ -176,14 +177,12 @@ def test_a_card_written_by_hand_says_what_its_folder_holds_too(trained, tmp_path
 
 def with_origin(run, origin):
     """Write the predictor of a run again, as if its encoder had been a folder."""
-    from abag.head.prediction.bundle import record_digest
 
-    folder = run / "predictor"
-    record = json.loads((folder / "predictor.json").read_text())
-    record["antibody"]["views"][0]["origin"] = origin
-    record["digest"] = record_digest(record, (folder / "weights.safetensors").read_bytes())
-    (folder / "predictor.json").write_text(json.dumps(record))
-    return record
+    def change(record):
+        record["antibody"]["views"][0]["origin"] = origin
+
+    folder = sign(run / "predictor", change)
+    return json.loads((folder / "predictor.json").read_text())
 
 
 def test_what_a_predictor_contains_of_the_training_data_is_said_before_it_is_written(
