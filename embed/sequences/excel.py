@@ -16,7 +16,6 @@ import pandas as pd
 from abag.embed.sequences.columns import quote_some
 from abag.embed.sequences.delimited import Chunk, ReadOptions, read_separated
 
-
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
 
