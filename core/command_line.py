@@ -96,6 +96,8 @@ def _in_one_line(error: Exception) -> str | None:
             )
         case MemoryError():  # also of a damaged file that says that it is huge
             return NO_MEMORY.format(text or "no more is available")
+        case Exception() if type(error).__name__ == "ArrowException" and "Wrapping" in text:
+            return NO_MEMORY.format("no more is available")  # Arrow could not make a text of Python
         case RuntimeError() if "can't start new thread" in text:
             return NO_MEMORY.format(f"{text}; or too many processes run, see ulimit -u")
         case ImportError() if "failed to map segment" in text and "permitted" not in text:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pandas as pd
+import pyarrow as pa
 import pytest
 from chunks import set_sizes
 from click.shell_completion import ShellComplete
@@ -120,6 +121,13 @@ def test_what_does_not_fit_into_memory_is_called_that(monkeypatch, tmp_path, err
     monkeypatch.setattr(pd.DataFrame, "to_csv", raising(error))
     line = one_line("demo", tmp_path / "demo")
     assert line.startswith(f"Error: not enough memory ({error}")
+
+
+def test_a_text_that_arrow_has_no_memory_for_is_not_shown(monkeypatch, tmp_path):
+    error = pa.lib.ArrowException(f"Unknown error: Wrapping {'EVQL' * 1000} failed")
+    monkeypatch.setattr(pd.DataFrame, "to_csv", raising(error))
+    line = one_line("demo", tmp_path / "demo")
+    assert line.startswith("Error: not enough memory (no more is available)")
 
 
 BROKEN_TORCH = """\

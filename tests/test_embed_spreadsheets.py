@@ -95,6 +95,39 @@ def test_formatting_and_empty_columns_are_no_cells_and_an_empty_row_counts_as_a_
     assert [*pairs.frame] == ROWS[0]
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("place", [(1_048_576, 1), (1, 16_384), (1_048_576, 16_384), (900, 9_000)])
+def test_an_empty_cell_that_is_far_away_takes_no_time(tmp_path, place):
+    def change(sheet):
+        sheet.cell(*place).font = Font(bold=True)
+
+    read = read_table(workbook(tmp_path / "a.xlsx", ROWS, change))
+    pd.testing.assert_frame_equal(read.frame, read_table(workbook(tmp_path / "b.xlsx")).frame)
+
+
+@pytest.mark.timeout(60)
+def test_a_value_that_is_far_away_is_a_column_or_a_row_and_too_far_is_refused(tmp_path):
+    def note(sheet):
+        sheet.cell(1, 16_384, "note")
+        sheet.cell(3, 16_384, "x")
+
+    def below(sheet):
+        sheet.cell(200_000, 1, "EVQ")
+        sheet.cell(200_000, 3, "MKT")
+        sheet.cell(200_000, 4, 7)
+
+    def far_below(sheet):
+        for column in range(1, 100):
+            sheet.cell(1, column, f"name {column}")
+        sheet.cell(1_048_576, 1, "x")
+
+    assert read_table(workbook(tmp_path / "a.xlsx", ROWS, note)).frame.shape == (2, 5)
+    pairs = read_sequences(workbook(tmp_path / "b.xlsx", ROWS, below))
+    assert pairs.row_numbers.tolist() == [2, 3, 200_000]
+    text = refusal(workbook(tmp_path / "c.xlsx", ROWS, far_below))
+    assert "c.xlsx: cannot be read: row 1048576 has a value, with 103," in text
+
+
 def test_a_formula_has_the_value_that_the_spreadsheet_program_stored(tmp_path):
     def change(sheet):
         sheet["D2"] = "=9-0.5"

@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from reading import demo_table, read_sequences, read_table, read_table_chunks
 
 import abag
 from abag import ColumnError, TableError
+from abag.embed.sequences.table_files import FORMATS
 from tests.invoke import one_line, run
 
 TABLE = demo_table().head(40).assign(n=range(40), note=["", "NA", "a,b", "é"] * 10)
@@ -115,3 +117,27 @@ def test_several_label_columns_are_named_with_the_line_of_each(tmp_path):
     table.assign(**{"pKd BLI": table["pKd (SPR)"]}).to_csv(tmp_path / "a.csv", index=False)
     message = json.loads(run("plan", tmp_path / "a.csv", "--json", code=1).stdout)["refused"]
     assert "--column 'pkd=pKd (SPR)' or --column 'pkd=pKd BLI'" in message
+
+
+def test_categories_of_text_are_read_without_a_copy_per_row(tmp_path):
+    frame = TABLE.assign(light=TABLE["light"].where(TABLE["n"] % 7 > 0))
+    texts = ["heavy", "light", "antigen"]
+    frame.astype(dict.fromkeys(texts, "category")).to_parquet(tmp_path / "a.parquet")
+    read = read_table(tmp_path / "a.parquet").frame
+    for name in texts:
+        cells = read[name].tolist()
+        assert [None if pd.isna(cell) else cell for cell in cells] == [
+            None if pd.isna(cell) else cell for cell in frame[name]
+        ]
+        assert len({id(cell) for cell in cells if isinstance(cell, str)}) == frame[name].nunique()
+
+
+def test_a_table_that_does_not_fit_into_memory_is_named_in_one_line(tmp_path, monkeypatch):
+    def read(*_):
+        msg = "malloc of size 400000000 failed"
+        raise pa.ArrowMemoryError(msg)
+
+    TABLE.to_parquet(tmp_path / "a.parquet")
+    monkeypatch.setitem(FORMATS, ".parquet", read)
+    text = one_line("plan", tmp_path / "a.parquet")
+    assert "a.parquet: needs more memory than there is (malloc of size 400000000 failed)" in text

@@ -16,6 +16,9 @@ import pandas as pd
 from abag.embed.sequences.columns import quote_some
 from abag.embed.sequences.delimited import Chunk, ReadOptions, cell_text, read_separated
 
+MOST_EMPTY = 50_000_000
+"""Empty cells between the first and the last value of a sheet; a table has few."""
+
 
 class MissingReader(Exception):
     """A package that reads a format is not installed."""
@@ -78,15 +81,30 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
 
 def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl ships no types
     """Return the text of the cells of a sheet, less empty columns and the empty rows around."""
-    rows = []
-    for values in sheet.values:
-        rows.append([cell_text(value) for value in values])
-    cells = pd.DataFrame(rows, dtype=object).fillna("")  # rows may be of several lengths
-    is_filled = cells != ""
-    filled_rows = np.flatnonzero(is_filled.any(axis=1))
-    if not len(filled_rows):
+    # not sheet.values, which makes a cell of every place up to a stray one in row 1,048,576
+    filled: dict[tuple[int, int], str] = {}
+    for (row, column), cell in sheet._cells.items():
+        text = cell_text(cell.value)
+        if text:
+            filled[row - 1, column - 1] = text
+    if not filled:
         return None
-    return cells.loc[filled_rows[0] : filled_rows[-1], is_filled.any()]
+    first_row, _ = min(filled)
+    last_row, _ = max(filled)
+    columns = sorted({column for _, column in filled})
+    empty = (last_row + 1 - first_row) * len(columns) - len(filled)
+    if empty > MOST_EMPTY:
+        msg = (
+            f"row {last_row + 1} has a value, with {empty:,} empty cells above; expected the rows "
+            "of one table. Delete what is far below the table"
+        )
+        raise ValueError(msg)
+    place = {column: number for number, column in enumerate(columns)}
+    cells = np.full((last_row + 1 - first_row, len(columns)), "", object)
+    for (row, column), text in filled.items():
+        cells[row - first_row, place[column]] = text
+    rows = range(first_row, last_row + 1)
+    return pd.DataFrame(cells, index=rows, columns=columns)
 
 
 def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:

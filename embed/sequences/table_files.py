@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pandas.api.types import is_string_dtype
 
 from abag.core.errors import TableError
 from abag.embed.sequences.delimited import Chunk, ReadOptions, read_text, refuse_repeated
@@ -71,6 +73,12 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             msg = (
                 f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
                 "openpyxl, or save the sheet as CSV."
+            )
+            raise TableError(msg) from error
+        except MemoryError as error:
+            msg = (
+                f"{file}: needs more memory than there is ({_reason(error) or 'no reason given'}); "
+                "expected a table that fits. Divide it, or use a machine with more memory."
             )
             raise TableError(msg) from error
         except _READING as error:
@@ -159,7 +167,18 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         fields = [field.with_type(_without_view(field.type)) for field in batch.schema]
         table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
         types = pd.ArrowDtype if options.as_written else None
-        yield Chunk(names, table.to_pandas(types_mapper=types))
+        yield Chunk(names, _with_shared_texts(table.to_pandas(types_mapper=types)))
+
+
+def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return categories of text as text, of which each row refers to one of the categories."""
+    for name, dtype in frame.dtypes.items():
+        # pandas makes a new text per row each time it goes through categories
+        if isinstance(dtype, pd.CategoricalDtype) and is_string_dtype(dtype.categories.dtype):
+            texts = np.array([*dtype.categories, None], object)
+            codes = frame[name].cat.codes.to_numpy()  # -1: missing
+            frame[name] = pd.Series(texts[codes], frame.index, object)
+    return frame
 
 
 def _without_view(kind: pa.DataType) -> pa.DataType:
