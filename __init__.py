@@ -22,11 +22,11 @@ _SCORES = "head.runs.summary:describe_briefly"
 _FUNCTIONS = {
     "adapt_encoders": ("adapt.train", "describe_adapter", "adapt.config:AdaptConfig"),
     "dataset": ("head.estimators.dataset", "", "head.estimators.dataset:DatasetOptions"),
-    "embed_table": ("embed.embed", "describe_embedding", "embed.embed_options:EmbedOptions"),
+    "embed_table": ("embed.embed", "describe_embedding", "embed.options:EmbedOptions"),
     "evaluate": (
         "head.runs.evaluate",
         "head.runs.summary:describe_evaluation",
-        "head.runs.run_options:EvaluateOptions",
+        "head.predictor.options:EvaluateOptions",
     ),
     "export_vectors": (
         "embed.store.export",
@@ -34,33 +34,33 @@ _FUNCTIONS = {
         "embed.store.export_options:ExportOptions",
     ),
     "export_residues": (
-        "embed.residue_files",
+        "embed.residues",
         "describe_residues",
         "core.options:EncoderOptions",
-        "embed.embed_options:ResidueFileOptions",
+        "embed.options:ResidueFileOptions",
     ),
     "fit": ("head.fit", _SCORES, _FIT),
-    "plan": ("head.plan", "describe_plan", "head.runs.run_options:PlanOptions"),
+    "plan": ("head.plan", "describe_plan", "head.predictor.options:PlanOptions"),
     "predict": (
-        "head.prediction.predict",
+        "head.predictor.scoring",
         "describe_prediction",
-        "head.prediction.predict_options:PredictOptions",
+        "head.predictor.options:PredictOptions",
     ),
-    "rank": ("head.design.rank", "describe_rank", "head.design.design_options:RankOptions"),
+    "rank": ("head.design.rank", "describe_rank", "head.predictor.options:RankOptions"),
     "report": ("head.runs.report", "describe_report"),
     "residues": (
         "embed.residues",
         "",
         "core.options:EncoderOptions",
-        "embed.embed_options:ResidueOptions",
+        "embed.options:ResidueOptions",
     ),
     "runs": ("head.runs.compare", "describe_runs"),
-    "scan": ("head.design.scan", "describe_scan", "head.design.design_options:ScanOptions"),
-    "share": ("head.share", "describe_share", "head.share_options:ShareOptions"),
+    "scan": ("head.design.scan", "describe_scan", "head.predictor.options:ScanOptions"),
+    "share": ("head.share", "describe_share", "head.predictor.options:ShareOptions"),
     "sweep": (
         "head.search.sweep",
         "describe_trials",
-        "head.search.sweep_options:SweepOptions",
+        "head.predictor.options:SweepOptions",
         _FIT,
     ),
 }
@@ -79,9 +79,9 @@ def _option_classes() -> dict[str, str]:
 
 _OTHERS = {
     "PairDataset": "head.estimators.dataset",
-    "Predictor": "head.prediction.predictor",
+    "Predictor": "head.predictor.predictor",
     "Store": "head.estimators.store",
-    "load_predictor": "head.prediction.loading",
+    "load_predictor": "head.predictor.loading",
     "open_store": "head.estimators.store",
     **_option_classes(),
 }

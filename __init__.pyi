@@ -30,16 +30,16 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.core.errors import WorkerError as WorkerError
     from abag.core.options import EncoderOptions as EncoderOptions
     from abag.embed.embed import EmbedSummary
-    from abag.embed.embed_options import EmbedOptions as EmbedOptions
-    from abag.embed.embed_options import ResidueFileOptions as ResidueFileOptions
-    from abag.embed.embed_options import ResidueOptions as ResidueOptions
-    from abag.embed.residue_files import ResidueSummary
+    from abag.embed.options import EmbedOptions as EmbedOptions
+    from abag.embed.options import ResidueFileOptions as ResidueFileOptions
+    from abag.embed.options import ResidueOptions as ResidueOptions
+    from abag.embed.residues import ResidueSummary
     from abag.embed.residues import ResidueVectors
-    from abag.embed.sequences.tables import TableLike
+    from abag.embed.tables.tables import TableLike
     from abag.embed.store.export import ExportSummary
     from abag.embed.store.export_options import ExportOptions as ExportOptions
-    from abag.head.design.design_options import RankOptions as RankOptions
-    from abag.head.design.design_options import ScanOptions as ScanOptions
+    from abag.head.predictor.options import RankOptions as RankOptions
+    from abag.head.predictor.options import ScanOptions as ScanOptions
     from abag.head.design.rank import RankSummary
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
@@ -48,19 +48,19 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.estimators.store import open_store as open_store
     from abag.head.models.config import FitConfig as FitConfig
     from abag.head.plan import Plan
-    from abag.head.prediction.loading import load_predictor as load_predictor
-    from abag.head.prediction.predict import PredictSummary
-    from abag.head.prediction.predict_options import PredictOptions as PredictOptions
-    from abag.head.prediction.predictor import Predictor as Predictor
+    from abag.head.predictor.loading import load_predictor as load_predictor
+    from abag.head.predictor.scoring import PredictSummary
+    from abag.head.predictor.options import PredictOptions as PredictOptions
+    from abag.head.predictor.predictor import Predictor as Predictor
     from abag.head.runs.compare import RunsSummary
     from abag.head.runs.report import ReportSummary
     from abag.head.runs.run_folder import RunSummary
-    from abag.head.runs.run_options import EvaluateOptions as EvaluateOptions
-    from abag.head.runs.run_options import PlanOptions as PlanOptions
+    from abag.head.predictor.options import EvaluateOptions as EvaluateOptions
+    from abag.head.predictor.options import PlanOptions as PlanOptions
     from abag.head.search.sweep import SweepSummary
-    from abag.head.search.sweep_options import SweepOptions as SweepOptions
+    from abag.head.predictor.options import SweepOptions as SweepOptions
     from abag.head.share import ShareSummary
-    from abag.head.share_options import ShareOptions as ShareOptions
+    from abag.head.predictor.options import ShareOptions as ShareOptions
     import abag.sklearn
 
 __version__: str

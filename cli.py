@@ -79,7 +79,7 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
 # what they call: torch takes seconds, and help does not need it.
 
 
-@_command("", "core.options:EncoderOptions", "embed.embed_options:EmbedOptions")
+@_command("", "core.options:EncoderOptions", "embed.options:EmbedOptions")
 @_TABLES
 @_STORE
 @click.option(
@@ -206,7 +206,7 @@ def predict(
         )
         raise AbagError(msg)
     from abag import load_predictor
-    from abag.head.prediction.predict import describe_pair, predict_pair
+    from abag.head.predictor.scoring import describe_pair, predict_pair
 
     pair = predict_pair(load_predictor(run), heavy, light, **options)
     _print(pair, as_json, describe_pair)
@@ -426,7 +426,7 @@ def store_info(store: Path, as_json: bool) -> None:
     Example:
       abag store info store
     """
-    from abag.embed.store.maintenance import describe, info
+    from abag.embed.store.care import describe, info
     from abag.embed.store.store import open_store
 
     _print(info(open_store(store)), as_json, describe)
@@ -442,7 +442,7 @@ def store_verify(store: Path, as_json: bool) -> None:
     Example:
       abag store verify store
     """
-    from abag.embed.store.maintenance import verify
+    from abag.embed.store.care import verify
     from abag.embed.store.store import open_store
 
     problems = []
@@ -466,7 +466,7 @@ def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Example:
       abag store merge laptop-store cluster-store --out store
     """
-    from abag.embed.store.maintenance import merge
+    from abag.embed.store.care import merge
 
     _print(merge(sources, out), as_json, outline)
 
@@ -488,7 +488,7 @@ def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
     Example:
       abag store push store hf://datasets/user/name
     """
-    from abag.embed.store.sync import push
+    from abag.embed.store.care import push
 
     with reporting(bars=True):
         _print(push(store, address, private=private), as_json, outline)
@@ -508,7 +508,7 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
     Example:
       abag store pull hf://datasets/user/name --store store
     """
-    from abag.embed.store.sync import pull
+    from abag.embed.store.care import pull
 
     with reporting(bars=True):
         _print(pull(address, store), as_json, outline)
@@ -544,7 +544,7 @@ def demo(folder: Path, force: bool) -> None:
       abag demo
     """
     from abag.embed.embed import describe_embedding, embed_table
-    from abag.head.data.demo import planted_ceiling, write_demo_table
+    from abag.head.demo import planted_ceiling, write_demo_table
     from abag.head.fit import fit as fit_head
     from abag.head.runs.summary import describe_fit
 

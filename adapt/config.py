@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from abag.core.options import DeviceOptions, EncoderOptions, option
-from abag.embed.embed_options import Lora
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.label_options import LabelOptions
+from abag.embed.options import Lora
+from abag.embed.tables.options import TableOptions
+from abag.head.labels.options import LabelOptions
 from abag.head.models.config import Precision
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
+    from abag.embed.tables.chains import Kind
 
 Sides = Literal["antibody", "antigen", "both"]
 

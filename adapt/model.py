@@ -16,8 +16,8 @@ from abag.core.device import default_batch_tokens, to_device
 from abag.embed.encode import encode_stream
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.lora import LoraEncoder, fit_lora
-from abag.embed.packing import longest_first, pack_spans, pool_tokens
-from abag.head.data.vectors import Standardizer
+from abag.embed.kernels.packing import longest_first, pack_spans, pool_tokens
+from abag.head.labels.vectors import Standardizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from abag.adapt.config import AdaptConfig
     from abag.core.device import DevicePlan
     from abag.embed.encoders.identity import Identity
-    from abag.embed.sequences.chains import Chains, Kind
-    from abag.head.data.labels import LabelledPairs
+    from abag.embed.tables.chains import Chains, Kind
+    from abag.head.labels.pairs import LabelledPairs
 
 STATISTICS_SAMPLE = 2048
 """Sequences from which the statistics of an adapted encoder's vectors are measured."""

@@ -36,21 +36,21 @@ from abag.core.messages import counted, reporting, say
 from abag.embed.encoders.adapters import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import fit_lora, import_peft
-from abag.embed.sequences.chains import KINDS
-from abag.embed.store.store_files import (
+from abag.embed.store.shard import (
     ADAPTER_FILE,
     CONFIG_FILE,
     ROWS_FILE,
     WEIGHTS_FILE,
     adapter_digest,
 )
-from abag.head.data.labels import read_labelled_pairs, training_labels
+from abag.embed.tables.chains import KINDS
 from abag.head.evaluation import metrics
+from abag.head.labels.pairs import read_labelled_pairs, training_labels
 from abag.head.models.config import check_same
 from abag.head.models.losses import one_sided_errors
-from abag.head.training.batches import cosine_rates
 from abag.head.training.checkpoint import digest
-from abag.head.training.loop import ResumableTraining, TrainingProgress, training_digest
+from abag.head.training.stack import cosine_rates
+from abag.head.training.train import ResumableTraining, TrainingProgress, training_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
     from abag.adapt.pairs import PairAssignment
     from abag.embed.encoders.identity import Identity
-    from abag.embed.sequences.chains import Kind
-    from abag.head.data.labels import LabelledPairs
+    from abag.embed.tables.chains import Kind
+    from abag.head.labels.pairs import LabelledPairs
 
 CLIP = 1.0
 WEIGHT_DECAY = 0.01

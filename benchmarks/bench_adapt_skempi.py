@@ -32,11 +32,11 @@ import torch
 
 from abag.adapt.train import adapt_encoders
 from abag.embed.embed import embed_table
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import SplitOptions
-from abag.head.data.labels import label_pairs
+from abag.embed.tables.pairs import read_pairs
+from abag.head.demo import demo_table
 from abag.head.fit import fit
+from abag.head.labels.options import SplitOptions
+from abag.head.labels.pairs import label_pairs
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import split_frame
 

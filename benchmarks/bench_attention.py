@@ -23,7 +23,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from abag.core.messages import first_line
 from abag.embed.kernels.attention import Attention
-from abag.embed.packing import TokenSpan, pack_spans
+from abag.embed.kernels.packing import TokenSpan, pack_spans
 
 ENCODERS = {"ESM-2 650M": ("antigen", 20, 64, False), "IgT5": ("antibody", 32, 128, True)}
 """Sequences, heads, their width, and whether there is a bias."""

@@ -395,7 +395,7 @@ def summarise_correlations(lines, correlations=(0, 0.25, 0.5, 0.7, 0.9)):
 
 def demo_library(folder, rows):
     """Make a library of the demo table."""
-    from abag.head.data.demo import demo_table
+    from abag.head.demo import demo_table
 
     path = folder / "demo.csv"
     demo_table().to_csv(path, index=False)

@@ -25,7 +25,7 @@ import torch
 from scipy.special import ndtri
 
 import abag
-from abag.head.data.demo import demo_table
+from abag.head.demo import demo_table
 
 BELOW = 0.4
 FOLDS = 3

@@ -31,7 +31,7 @@ from scipy import sparse
 
 from abag.core.cores import count_cores
 from abag.head.regimes.clusters import antibody_clusters, antigen_clusters, clone_clusters
-from abag.head.regimes.contained import Block
+from abag.head.regimes.similar import Block
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 FREQUENCIES = np.array(

@@ -33,12 +33,12 @@ from scipy.stats import spearmanr
 
 import abag
 from abag.core.messages import reporting
-from abag.embed.sequences.chains import PLURAL
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.affinities import read_affinities
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import LabelOptions
+from abag.embed.tables.chains import PLURAL
+from abag.embed.tables.options import TableOptions
+from abag.embed.tables.pairs import read_pairs
+from abag.head.demo import demo_table
+from abag.head.labels.column import read_affinities
+from abag.head.labels.options import LabelOptions
 from abag.head.models.config import is_used
 
 OFF = "off"

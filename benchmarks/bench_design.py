@@ -27,18 +27,17 @@ import numpy as np
 import pandas as pd
 
 import abag
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
-from abag.head.data.labels import LabelledPairs, label_pairs
+from abag.embed.tables.options import TableOptions
+from abag.embed.tables.pairs import read_pairs
+from abag.head.demo import demo_table
 from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
 from abag.head.design.rank import IDENTITY, POOL
+from abag.head.labels.pairs import LabelledPairs, label_pairs
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
-from abag.head.models.sigma import fit_sigma
-from abag.head.models.training_rows import TrainingRows
+from abag.head.models.ridge import fit_sigma
+from abag.head.models.vectors import PairVectors, TrainingRows
 from abag.head.regimes.clusters import antibody_clusters
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)

@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from abag.embed.sequences.chains import Chains
-from abag.embed.sequences.domains import UnsureDomains, split_domains
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.tables import read_table
+from abag.embed.tables.chains import Chains
+from abag.embed.tables.domains import UnsureDomains, split_domains
+from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.tables import read_table
 
 WRONG_RESIDUES = 10
 G4S3 = "GGGGS" * 3

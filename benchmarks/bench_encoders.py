@@ -35,8 +35,8 @@ from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.heads import load_head
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.registry import ALIASES, FAMILIES, family_of
-from abag.embed.packing import fill_batches, pack_spans, pool_tokens
+from abag.embed.encoders.registry import ALIASES, FAMILIES, family_of
+from abag.embed.kernels.packing import fill_batches, pack_spans, pool_tokens
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import abag
-from abag.head.data.demo import demo_table
+from abag.head.demo import demo_table
 from abag.head.models.config import is_used
 from abag.head.runs.compare import describe_runs
 

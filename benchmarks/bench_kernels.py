@@ -18,7 +18,7 @@ import triton
 from abag.embed.kernels import attention as attention_module
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention
-from abag.embed.packing import TokenSpan, pack_spans
+from abag.embed.kernels.packing import TokenSpan, pack_spans
 
 
 def milliseconds(run) -> float:

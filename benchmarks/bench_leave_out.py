@@ -25,10 +25,10 @@ from scipy.special import ndtri
 
 import abag
 from abag.core.messages import reporting
-from abag.embed.sequences.table_options import TableOptions
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import LabelOptions, SplitOptions
-from abag.head.data.labels import read_labelled_pairs
+from abag.embed.tables.options import TableOptions
+from abag.head.demo import demo_table
+from abag.head.labels.options import LabelOptions, SplitOptions
+from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.regimes.clusters import PairGroups
 
 COVERED = float(ndtri(0.95))

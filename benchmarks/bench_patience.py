@@ -23,7 +23,7 @@ import pandas as pd
 
 import abag
 from abag.core.messages import reporting
-from abag.head.data.demo import demo_table
+from abag.head.demo import demo_table
 
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 HEADS = ("mlp", "stack")

@@ -28,9 +28,9 @@ import pandas as pd
 import torch
 from bench_clusters import RESIDUES, synthetic_antibodies, synthetic_antigens
 
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.label_options import LabelOptions
-from abag.head.data.labels import label_pairs
+from abag.embed.tables.pairs import read_pairs
+from abag.head.labels.options import LabelOptions
+from abag.head.labels.pairs import label_pairs
 from abag.head.machines import fit_time
 
 

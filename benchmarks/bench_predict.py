@@ -29,9 +29,9 @@ import pandas as pd
 import torch
 
 import abag
-from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
+from abag.embed.tables.pairs import read_pairs
+from abag.head.demo import demo_table
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 WIDTHS = {"antibody": 1024, "antigen": 1280}

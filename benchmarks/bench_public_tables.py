@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 import abag
-from abag.head.data.demo import demo_table
+from abag.head.demo import demo_table
 
 FORMULAS = {
     "pkd": lambda x: x, "value": lambda x: x, "kd_m": lambda x: -np.log10(x),

@@ -20,13 +20,12 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
-from abag.embed.sequences.domains import position_number
-from abag.embed.sequences.numbering import number_antibodies
-from abag.embed.sequences.pairs import read_pairs
+from abag.embed.tables.domains import position_number
+from abag.embed.tables.numbering import number_antibodies
+from abag.embed.tables.pairs import read_pairs
 from abag.head.regimes.recognition import KnownSequences
 from abag.head.regimes.regimes import KNOWN
-from abag.head.regimes.seen_residues import align
-from abag.head.regimes.sides import Side
+from abag.head.regimes.sides import Side, align
 
 CDR_H3 = range(105, 118)
 """IMGT positions."""

@@ -28,19 +28,16 @@ import torch
 from scipy.special import ndtri
 
 from abag.core.messages import reporting
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.labels import label_pairs
+from abag.embed.tables.pairs import read_pairs
+from abag.head.labels.pairs import label_pairs
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
-from abag.head.models.pair_vectors import PairVectors
-from abag.head.models.parts import RunParts
-from abag.head.models.training_rows import TrainingRows
-from abag.head.prediction.fitted import fit_closed_forms, weigh_run
-from abag.head.prediction.mixture import variance_of
+from abag.head.models.vectors import PairVectors, TrainingRows
+from abag.head.predictor.predictor import variance_of
+from abag.head.predictor.weigh import RunParts, fit_closed_forms, weigh_run
 from abag.head.regimes.clusters import PairGroups
-from abag.head.regimes.folds import all_pairs
-from abag.head.regimes.regime_folds import RegimesOfTable
+from abag.head.regimes.folds import RegimesOfTable, all_pairs
 from abag.head.regimes.splits import learned_rows
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))

@@ -23,20 +23,19 @@ import pandas as pd
 
 from abag.core.errors import TableError
 from abag.embed.embed import embed_table
-from abag.embed.sequences.chains import keys_array
-from abag.embed.sequences.domains import find_domains
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import SplitOptions
-from abag.head.data.labels import label_pairs
+from abag.embed.tables.chains import keys_array
+from abag.embed.tables.domains import find_domains
+from abag.embed.tables.options import TableOptions
+from abag.embed.tables.pairs import read_pairs
+from abag.head.demo import demo_table
 from abag.head.evaluation.metrics import average_folds, score
-from abag.head.evaluation.regime_scores import TestedPairs, compare_models
+from abag.head.evaluation.scores import TestedPairs, compare_models
+from abag.head.labels.options import SplitOptions
+from abag.head.labels.pairs import label_pairs
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
-from abag.head.models.training_rows import TrainingRows
+from abag.head.models.vectors import PairVectors, TrainingRows
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import measure_regimes
 from abag.head.regimes.splits import TEST, TRAIN

@@ -17,8 +17,7 @@ import torch
 from numpy.linalg import eigh
 
 from abag.core.cores import limit_blas
-from abag.head.models.normal_equations import Factorised, Tridiagonal
-from abag.head.models.ridge import STRENGTHS
+from abag.head.models.ridge import STRENGTHS, Factorised, Tridiagonal
 
 
 def cpu_ms(call, least_s):

@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 
 import abag
-from abag.embed.sequences.pairs import read_pairs
 from abag.embed.store.store import open_store
+from abag.embed.tables.pairs import read_pairs
 
 RESIDUES = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", dtype=np.uint8)
 WIDTHS = {"antibody": 1024, "antigen": 1280}

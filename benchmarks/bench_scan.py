@@ -22,8 +22,8 @@ from pathlib import Path
 import pandas as pd
 
 import abag
-from abag.embed.sequences.pairs import read_pairs
-from abag.head.data.demo import demo_table
+from abag.embed.tables.pairs import read_pairs
+from abag.head.demo import demo_table
 
 TRASTUZUMAB = {
     "heavy": "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAE"

@@ -101,9 +101,8 @@ def main():
 def measure(at):
     """Return lines about the times of merging and exporting, and the size of the store."""
     from abag.core.messages import reporting
-    from abag.embed.store.maintenance import verify
+    from abag.embed.store.care import pull, push, verify
     from abag.embed.store.store import open_store
-    from abag.embed.store.sync import pull, push
 
     store = at / "store"
     new = at / "new"

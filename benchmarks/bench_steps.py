@@ -38,7 +38,7 @@ from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.kernels import triton_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.packing import pack_spans
+from abag.embed.kernels.packing import pack_spans
 
 
 class Report:

@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 
 import abag
-from abag.embed.store.maintenance import verify
+from abag.embed.store.care import verify
 from abag.embed.store.store import open_store
 
 INFO = {"name": "bench", "fingerprint": "be" * 16}

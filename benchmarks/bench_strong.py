@@ -29,7 +29,7 @@ from scipy.special import ndtr
 import abag
 import abag.head.fit as fitting
 from abag.core.messages import reporting
-from abag.head.data.demo import demo_table
+from abag.head.demo import demo_table
 
 RECALLS = (0.5, 0.8)
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)

@@ -98,9 +98,9 @@ def walk(table, store, gib):
 
 def read(table):
     """Read a table into parts of distinct sequences; print the CPU seconds."""
-    from abag.embed.sequences.pairs import read_pair_chunks
-    from abag.embed.sequences.partitions import Partitions
-    from abag.embed.sequences.table_options import TableOptions
+    from abag.embed.tables.options import TableOptions
+    from abag.embed.tables.pairs import read_pair_chunks
+    from abag.embed.tables.unique import Partitions
 
     start_s = time.process_time()
     with Partitions("antibody") as antibodies, Partitions("antigen") as antigens:

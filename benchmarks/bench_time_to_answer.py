@@ -48,14 +48,14 @@ STAGES = {
         "split": "abag.head.fit:split_inputs",
         "clusters of antigens": "abag.head.regimes.clusters:antigen_clusters",
         "clusters of antibodies": "abag.head.regimes.clusters:antibody_clusters",
-        "IMGT numbering": "abag.embed.sequences.numbering:number_antibodies",
+        "IMGT numbering": "abag.embed.tables.numbering:number_antibodies",
     },
 }
 """By command: the name of a stage and the function that it is, named where it is called."""
 AFTER = {
     "split": {
         "prepare the step": "abag.head.training.stack:TrainingStep.__init__",
-        "training": "abag.head.training.heads:train",
+        "training": "abag.head.training.train:train",
         "baselines": "abag.head.fit:predict_baselines",
         "models in closed form": "abag.head.fit:fit_closed_forms",
         "predictor": "abag.head.fit:save_predictor",

@@ -30,7 +30,7 @@ import pandas as pd
 
 import abag
 from abag.core.messages import reporting
-from abag.head.data.demo import demo_table
+from abag.head.demo import demo_table
 from abag.head.models import registry
 from abag.head.models.config import is_used
 

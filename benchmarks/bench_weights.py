@@ -21,7 +21,7 @@ from pathlib import Path
 from bench_encoders import config_of
 
 import abag
-from abag.embed import weights as digest
+from abag.embed.encoders import weights as digest
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint
 

@@ -22,16 +22,16 @@ import torch
 
 from abag.embed.embed import embed_table
 from abag.embed.encoders.identity import find_checkpoint
-from abag.embed.sequences.chains import keys_array
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
-from abag.head.data.label_options import SplitOptions
-from abag.head.data.labels import label_pairs
-from abag.head.data.vectors import Standardizer
+from abag.embed.tables.chains import keys_array
+from abag.embed.tables.options import TableOptions
+from abag.embed.tables.pairs import read_pairs
+from abag.head.demo import demo_table
 from abag.head.evaluation import metrics
-from abag.head.evaluation.ranks import spearman
+from abag.head.evaluation.metrics import spearman
+from abag.head.labels.options import SplitOptions
+from abag.head.labels.pairs import label_pairs
+from abag.head.labels.vectors import Standardizer
 from abag.head.models.baselines import group_mean, inner_folds
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.folds import make_splits

@@ -26,7 +26,7 @@ from scipy.stats import spearmanr
 
 import abag
 from abag.core.messages import reporting
-from abag.head.data.demo import demo_table
+from abag.head.demo import demo_table
 
 TABLES = {
     "hiv": "hiv_ic50_seen.csv.gz",

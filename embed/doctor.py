@@ -28,17 +28,17 @@ from abag.core.files import nearest_existing, remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
 from abag.embed.encode import encode_stream
 from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
+from abag.embed.encoders.family import Backend
 from abag.embed.encoders.identity import Identity, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.family import Backend
-from abag.embed.families.registry import FAMILIES, HubSource, guess_family, hub_source
+from abag.embed.encoders.registry import FAMILIES, HubSource, guess_family, hub_source
+from abag.embed.encoders.weights import EncoderCheckpoint, EncoderNotFound
 from abag.embed.kernels.attention import kernel_problems, triton_problem
-from abag.embed.packing import Layout
-from abag.embed.sequences.chains import STANDARD_RESIDUES, Chains, Kind
-from abag.embed.store.filesystem import is_unmounted_drive
+from abag.embed.kernels.packing import Layout
+from abag.embed.store.shard import is_unmounted_drive
 from abag.embed.store.store import open_store
 from abag.embed.store.writer import spooled_rows
-from abag.embed.weights import EncoderCheckpoint, EncoderNotFound
+from abag.embed.tables.chains import STANDARD_RESIDUES, Chains, Kind
 
 State = Literal["PASS", "WARN", "FAIL"]
 Result = tuple[State, str]

@@ -19,28 +19,28 @@ from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import sweep_partials
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
-from abag.embed.embed_options import EmbedOptions
-from abag.embed.families.registry import known_alias
+from abag.embed.encoders.registry import known_alias
 from abag.embed.job import KindJob, Rank, check_layers, identify_for, rank_here
-from abag.embed.ranks import count_devices, launch
-from abag.embed.sequences.chains import KINDS, PLURAL, Kind
-from abag.embed.sequences.changes import (
+from abag.embed.options import EmbedOptions
+from abag.embed.store.shard import ADAPTER_FOLDER
+from abag.embed.store.store import Store, open_store
+from abag.embed.store.writer import publish_spools
+from abag.embed.tables.chains import KINDS, PLURAL, Kind
+from abag.embed.tables.notes import (
     SkippedRows,
     count_changes,
     describe_counts,
     describe_rows,
 )
-from abag.embed.sequences.pairs import SequenceTable, read_pair_chunks
-from abag.embed.sequences.partitions import Partitions
-from abag.embed.sequences.tables import TableLike
-from abag.embed.store.store import Store, open_store
-from abag.embed.store.store_files import ADAPTER_FOLDER
-from abag.embed.store.writer import publish_spools
+from abag.embed.tables.pairs import SequenceTable, read_pair_chunks
+from abag.embed.tables.tables import TableLike
+from abag.embed.tables.unique import Partitions
+from abag.embed.workers import count_devices, launch
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from abag.embed.store.encoder_folder import EncoderFolder
+    from abag.embed.store.folder import EncoderFolder
 
 Meanwhile: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """Called with the rows of the table if one GPU encodes it."""
@@ -357,7 +357,7 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
 
 
 def _on_ray(jobs: Sequence[KindJob], store: Store, names: tuple[str, str]) -> list[float]:
-    from abag.embed.ray_cluster import cluster, encode_on
+    from abag.embed.workers import cluster, encode_on
 
     seconds = []
     options = jobs[0].options

@@ -19,18 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.errors import OptionError, SequenceError, StoreError, WorkerError
-from abag.embed.embed_options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
-from abag.embed.sequences.chains import PLURAL, Kind
-from abag.embed.sequences.partitions import Partitions, SequencePart
-from abag.embed.store.encoder_folder import EncoderFolder
+from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
+from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.shard import MAX_ARRAYS
 from abag.embed.store.store import Store
+from abag.embed.tables.chains import PLURAL, Kind
+from abag.embed.tables.unique import Partitions, SequencePart
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing import Layout
+    from abag.embed.kernels.packing import Layout
 
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14

@@ -25,9 +25,7 @@ from abag.core.errors import OptionError, OutputError
 from abag.core.files import only_writer, sweep_partials
 from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
-from abag.head.data.feature_checks import encoded_features
-from abag.head.data.labels import NothingToLearn, training_labels
-from abag.head.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
+from abag.head.labels.pairs import NothingToLearn, encoded_features, training_labels
 from abag.head.models.baselines import (
     BaselineInputs,
     count_mutations,
@@ -35,28 +33,27 @@ from abag.head.models.baselines import (
     predict_baselines,
 )
 from abag.head.models.config import FitConfig
-from abag.head.models.kernel_search import with_searches
-from abag.head.models.pair_model import DoesNotApply
-from abag.head.models.pair_vectors import PairVectors
-from abag.head.models.parts import RunParts
 from abag.head.models.ridge import impute_censored
-from abag.head.models.training_rows import TrainingRows
-from abag.head.prediction.bundle import save_predictor, store_of_run
-from abag.head.prediction.fitted import (
+from abag.head.models.search import with_searches
+from abag.head.models.vectors import DoesNotApply, PairVectors, TrainingRows
+from abag.head.predictor.check import PredictorDiffers, check_predictor
+from abag.head.predictor.files import save_predictor, store_of_run
+from abag.head.predictor.predictor import RECORD
+from abag.head.predictor.reading import ReadAs
+from abag.head.predictor.weigh import (
     FittedParts,
+    RunParts,
     WeighedRun,
     add_networks,
     fit_closed_forms,
     weigh_run,
 )
-from abag.head.prediction.reading import ReadAs
-from abag.head.prediction.self_check import PredictorDiffers, check_predictor
-from abag.head.prediction.specs import RECORD
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.rounds import read_round
 from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
+from abag.head.training.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
 from abag.head.training.kept_parts import KeptParts, read_kept, write_kept
 from abag.head.training.tasks import run_tasks
 
@@ -65,14 +62,14 @@ if TYPE_CHECKING:
 
     import torch
 
-    from abag.embed.sequences.tables import TableLike
-    from abag.head.evaluation.regime_scores import RegimeScore
-    from abag.head.inputs import RunInputs
-    from abag.head.models.kernel_search import SearchTask
-    from abag.head.regimes.regime_folds import MeasuredRegime
+    from abag.embed.tables.tables import TableLike
+    from abag.head.evaluation.scores import RegimeScore
+    from abag.head.models.search import SearchTask
+    from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
-    from abag.head.training.heads import TrainedHeads
+    from abag.head.training.inputs import RunInputs
+    from abag.head.training.train import TrainedHeads
 
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
@@ -152,7 +149,7 @@ def _fit(
     inputs, regimes = split_inputs(inputs, config)
     config = named
     trainings = Trainings.of(run, inputs, config, regimes, verbose)
-    from abag.head.training.torch_settings import torch_settings  # torch: not before all is checked
+    from abag.head.training.train import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
         # again, now that no other process can write: it may have finished since
@@ -228,7 +225,7 @@ def fit_predictor(
     inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
 ) -> list[RegimeScore]:
     """Fit and write a predictor without a run; return the scores of its regimes."""
-    from abag.head.training.torch_settings import torch_settings
+    from abag.head.training.train import torch_settings
 
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings.of(folder, inputs, config, regimes)
@@ -356,8 +353,7 @@ def fit_folds(
 
     `rows` are what closed forms learn from, by default `training_rows` of each split.
     """
-    from abag.head.training.loop import training_digest
-    from abag.head.training.torch_settings import matrix_threads
+    from abag.head.training.train import matrix_threads, training_digest
 
     pairs = trainings.inputs.pairs
     device = trainings.device
@@ -438,8 +434,8 @@ def _network_tasks(
     """Return tasks that train the networks of every split, the longest first."""
     if trainings.config.network is None:
         return []
-    from abag.head.training.heads import TrainingInputs, train
     from abag.head.training.stack import folds_per_stack, group_folds
+    from abag.head.training.train import TrainingInputs, train
 
     config = trainings.config
     on_cpu = trainings.device.type == "cpu"

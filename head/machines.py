@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from abag.core.cores import count_cores
-from abag.embed.families.registry import ALIASES, FAMILIES, Alias
+from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias
 
 SESSION_HOURS = (4, 12, 24)
 

@@ -16,26 +16,26 @@ import numpy as np
 
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting
-from abag.embed.families.registry import ALIASES, FAMILIES
-from abag.embed.packing import Layout
-from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.changes import describe_rows
-from abag.embed.sequences.columns import MissingColumn, quote_names
-from abag.embed.sequences.pairs import SequenceTable, UniqueSequences, read_pairs
-from abag.embed.sequences.tables import TableLike
-from abag.head.data.feature_checks import with_feature_columns
-from abag.head.data.label_column import UnclearLabel, has_numbers
-from abag.head.data.label_options import PairColumnOptions
-from abag.head.data.label_reading import label_sense
-from abag.head.data.labels import (
+from abag.embed.encoders.registry import ALIASES, FAMILIES
+from abag.embed.kernels.packing import Layout
+from abag.embed.tables.chains import KINDS
+from abag.embed.tables.columns import MissingColumn, quote_names
+from abag.embed.tables.notes import describe_rows
+from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
+from abag.embed.tables.tables import TableLike
+from abag.head.evaluation.verdicts import label_problems, summarize_labels
+from abag.head.labels.column import UnclearLabel, has_numbers
+from abag.head.labels.features import likelihoods_asked_for
+from abag.head.labels.headers import PKD, Quantity
+from abag.head.labels.options import PairColumnOptions
+from abag.head.labels.pairs import (
     LabelledPairs,
     describe_columns,
     label_pairs,
+    label_sense,
     training_labels,
+    with_feature_columns,
 )
-from abag.head.data.likelihoods import likelihoods_asked_for
-from abag.head.data.quantity import PKD, Quantity
-from abag.head.evaluation.verdicts import label_problems, summarize_labels
 from abag.head.machines import (
     GPUS,
     SESSION_HOURS,
@@ -45,7 +45,7 @@ from abag.head.machines import (
     estimate_here,
 )
 from abag.head.models.registry import describe_left_out
-from abag.head.runs.run_options import PlanOptions
+from abag.head.predictor.options import PlanOptions
 
 SHOWN_GPUS = ("T4", "H100")
 """The free GPU of Colab and the fastest that is easy to rent; --all-gpus lists all."""

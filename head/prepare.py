@@ -21,10 +21,10 @@ from abag.core.cache import cache_dir
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
 from abag.core.messages import detail, reporting
-from abag.embed.sequences.table_options import TableOptions
+from abag.embed.tables.options import TableOptions
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.tables import TableLike
+    from abag.embed.tables.tables import TableLike
     from abag.head.models.config import FitConfig
 
 FEWEST_CORES = 4
@@ -35,8 +35,8 @@ MOST_ROWS = 1_000_000
 
 def prepare_fit(table: TableLike, config: FitConfig) -> None:
     """Compute the clusters and the numbering of a table, and leave them in the caches."""
-    from abag.embed.sequences.numbering import number_antibodies
-    from abag.head.data.labels import read_labelled_pairs
+    from abag.embed.tables.numbering import number_antibodies
+    from abag.head.labels.pairs import read_labelled_pairs
     from abag.head.regimes.clusters import PairGroups
 
     pairs = read_labelled_pairs(table, config, config)

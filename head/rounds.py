@@ -17,40 +17,43 @@ import pandas as pd
 from abag.core.errors import DamagedFile, RunError
 from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.store.encoder_folder import LOGLIK
+from abag.embed.store.folder import LOGLIK
 from abag.embed.store.store import open_store
-from abag.head.data.cells import read_numbers
-from abag.head.data.feature_checks import with_feature_columns
-from abag.head.data.features import LOGLIKS, refuse_absent
-from abag.head.data.label_column import holds_numbers
-from abag.head.data.label_options import LabelOptions, PairColumnOptions
-from abag.head.data.label_unit import AS_IN_THE_RUN
-from abag.head.data.labels import LabelledPairs, beside_name, label_pairs, report_counts
-from abag.head.data.likelihoods import with_logliks
-from abag.head.data.units import USUAL_PKD, outside
-from abag.head.data.written_columns import written_by
+from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import expect
-from abag.head.inputs import RunInputs, first_folders, vectors_of_pairs
+from abag.head.labels.column import AS_IN_THE_RUN, holds_numbers
+from abag.head.labels.features import LOGLIKS, refuse_absent, with_logliks
+from abag.head.labels.headers import USUAL_PKD, outside, written_by
+from abag.head.labels.options import LabelOptions, PairColumnOptions
+from abag.head.labels.pairs import (
+    LabelledPairs,
+    beside_name,
+    label_pairs,
+    report_counts,
+    with_feature_columns,
+)
+from abag.head.labels.values import read_numbers
 from abag.head.models.config import PRESETS, FitConfig, Preset
-from abag.head.prediction.reading import OF_LABELS, BadRows, ReadAs, as_in_the_run
-from abag.head.runs.conflicts import refuse_contradictions, without_repeats
+from abag.head.predictor.reading import OF_LABELS, BadRows, ReadAs, as_in_the_run
 from abag.head.runs.rounds import (
     MEASURED,
     NAMES,
     measured_rows,
     read_measured_rows,
+    refuse_contradictions,
     rounds_of,
+    without_repeats,
     written_label,
 )
 from abag.head.runs.run_folder import SavedRun, read_config, read_run, remembered_label
+from abag.head.training.inputs import RunInputs, first_folders, vectors_of_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from abag.embed.sequences.pairs import SequenceTable
-    from abag.embed.sequences.tables import TableLike
     from abag.embed.store.store import Store
+    from abag.embed.tables.pairs import SequenceTable
+    from abag.embed.tables.tables import TableLike
 
 NOT_INHERITED = frozenset(
     {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}

@@ -28,11 +28,10 @@ from abag.core.hub import (
     parse_address,
 )
 from abag.core.messages import say
-from abag.embed.families.registry import hub_source, known_alias
-from abag.embed.sequences.chains import KINDS
-from abag.embed.store.store_files import public_adapter_files, public_origin
-from abag.head.prediction.predictor import Predictor
-from abag.head.prediction.shared_folder import (
+from abag.embed.encoders.registry import hub_source, known_alias
+from abag.embed.store.shard import public_adapter_files, public_origin
+from abag.embed.tables.chains import KINDS
+from abag.head.predictor.files import (
     ADAPTER_FILES,
     CARD,
     LICENCE,
@@ -43,9 +42,9 @@ from abag.head.prediction.shared_folder import (
     make_manifest,
     predictor_folder,
 )
-from abag.head.prediction.specs import RECORD, WEIGHTS
-from abag.head.runs.pages import plain_markdown, render_template
-from abag.head.share_options import ShareOptions
+from abag.head.predictor.options import ShareOptions
+from abag.head.predictor.predictor import RECORD, WEIGHTS, Predictor
+from abag.head.runs.report import plain_markdown, render_template
 
 NAMES = frozenset((MANIFEST, CARD, LICENCE, *READ))
 _CONTENTS = re.compile(r"^## What this folder holds\n.*?\n(?=\n*(?:^## |\Z))", re.M | re.S)
@@ -91,7 +90,7 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     AbagError
         If the predictor is damaged, or an option is invalid.
     """
-    from abag.head.prediction.bundle import load_predictor  # imports torch
+    from abag.head.predictor.files import load_predictor  # imports torch
 
     chosen = ShareOptions.from_keywords(options, "share")
     # which licences exist is for the hub to know
@@ -184,7 +183,7 @@ def _without_sequences(weights: bytes, predictor: Predictor) -> bytes:
 
 def _public_record(folder: Path, weights: bytes, *, with_sequences: bool) -> bytes:
     """Return predictor.json without places on this machine, with the digest of these weights."""
-    from abag.head.prediction.bundle import record_digest  # imports torch
+    from abag.head.predictor.files import record_digest  # imports torch
 
     content = read_inside(folder, RECORD)
     record = json.loads(content)

@@ -5,8 +5,8 @@ import os
 from pkgutil import resolve_name
 
 from abag.embed import embed
-from abag.embed.sequences import joined, pairs
-from abag.embed.sequences.partitions import Partitions
+from abag.embed.tables import pairs
+from abag.embed.tables.unique import Partitions
 
 
 def set_chunk_rows(patch, rows):
@@ -14,7 +14,7 @@ def set_chunk_rows(patch, rows):
 
     Tests that call a reader give it `rows`.
     """
-    for module in (pairs, joined):
+    for module in (pairs, pairs):
         patch.setattr(module, "CHUNK_ROWS", rows)
 
 
@@ -25,42 +25,42 @@ def set_part_bytes(patch, *, held, part):
 
 
 SIZES = {
-    "aligned_residues": "head.regimes.contained:BLOCK",
-    "aligned_parts": "head.regimes.contained:PARTS",
-    "aligned_first": "head.regimes.contained:FIRST_PATTERNS",
-    "substituted_share": "head.regimes.contained:SUBSTITUTED",
-    "compared_batch": "head.regimes.near_duplicates:BATCH_PAIRS",
-    "compared_columns": "head.regimes.near_duplicates:COLUMNS",
-    "compared_rows": "head.regimes.near_duplicates:ROWS",
-    "neighbours": "head.regimes.near_duplicates:NEIGHBOURS",
-    "projected_sample": "head.regimes.near_duplicates:SAMPLE",
+    "aligned_residues": "head.regimes.similar:BLOCK",
+    "aligned_parts": "head.regimes.similar:PARTS",
+    "aligned_first": "head.regimes.similar:FIRST_PATTERNS",
+    "substituted_share": "head.regimes.similar:SUBSTITUTED",
+    "compared_batch": "head.regimes.similar:BATCH_PAIRS",
+    "compared_columns": "head.regimes.similar:COLUMNS",
+    "compared_rows": "head.regimes.similar:ROWS",
+    "neighbours": "head.regimes.similar:NEIGHBOURS",
+    "projected_sample": "head.regimes.similar:SAMPLE",
     "clustered_sequences": "head.regimes.clusters:MANY_SEQUENCES",
-    "standardised_numbers": "head.data.vectors:BLOCK",
-    "recognised_cells": "embed.sequences.contents:CHECKED_AT_MOST",
-    "large_table": "head.regimes.regime_folds:LARGE_TABLE",
+    "standardised_numbers": "head.labels.vectors:BLOCK",
+    "recognised_cells": "embed.tables.sources:CHECKED_AT_MOST",
+    "large_table": "head.regimes.folds:LARGE_TABLE",
     "compared_antibodies": "head.models.baselines:MAX_COMPARISONS",
-    "demo_pairs": "head.data.demo:PAIRS",
-    "enough_groups": "head.regimes.regime_folds:ENOUGH_GROUPS",
-    "exact_pairs": "head.models.gaussian_process:EXACT_PAIRS",
-    "inducing_pairs": "head.models.gaussian_process:INDUCING_PAIRS",
-    "kernel_noises": "head.models.kernel_choice:NOISES",
-    "kernel_products": "head.models.kernel_choice:PRODUCTS",
-    "kernel_scales": "head.models.kernel_choice:SCALES",
+    "demo_pairs": "head.demo:PAIRS",
+    "enough_groups": "head.regimes.folds:ENOUGH_GROUPS",
+    "exact_pairs": "head.models.process:EXACT_PAIRS",
+    "inducing_pairs": "head.models.process:INDUCING_PAIRS",
+    "kernel_noises": "head.models.kernels:NOISES",
+    "kernel_products": "head.models.kernels:PRODUCTS",
+    "kernel_scales": "head.models.kernels:SCALES",
     "kept_part_seconds": "head.training.kept_parts:LEAST_SECONDS",
     "map_cells": "head.design.heat_map:MAX_CELLS",
     "one_hot_products": "head.models.residues:MAX_PRODUCTS",
     "parallel_columns": "head.models.ridge:PARALLEL_COLUMNS",
-    "predicted_antibodies": "head.prediction.pair_sources:ANTIBODIES",
-    "predicted_pairs": "head.prediction.pair_sources:PAIRS",
-    "prior_groups": "head.prediction.fitted:PRIOR_GROUPS",
-    "reduced_columns": "head.models.normal_equations:PARALLEL_COLUMNS",
+    "predicted_antibodies": "head.predictor.scoring:ANTIBODIES",
+    "predicted_pairs": "head.predictor.scoring:PAIRS",
+    "prior_groups": "head.predictor.weigh:PRIOR_GROUPS",
+    "reduced_columns": "head.models.ridge:PARALLEL_COLUMNS",
     "ridge_rows": "head.models.ridge:CHUNK",
     "ridge_strengths": "head.models.ridge:STRENGTHS",
-    "scanned_mutants": "head.design.mutant_scores:BATCH",
-    "search_pairs": "head.models.kernel_choice:SEARCH_PAIRS",
+    "scanned_mutants": "head.design.scan:BATCH",
+    "search_pairs": "head.models.kernels:SEARCH_PAIRS",
     "trained_cpu_bytes": "head.training.stack:MAX_CPU_BYTES",
-    "validation_pairs": "head.training.heads:VALIDATION_PAIRS",
-    "variance_pairs": "head.models.gaussian_process:VARIANCE_PAIRS",
+    "validation_pairs": "head.training.train:VALIDATION_PAIRS",
+    "variance_pairs": "head.models.process:VARIANCE_PAIRS",
 }
 """The constant of each block, sample or limit, as ``module:name`` below the package."""
 
@@ -85,4 +85,4 @@ def keep_tables_on_host(patch):
 
 def train_without_bootstrap(patch):
     """Let each member of an ensemble train on all pairs, as a single head does."""
-    patch.setattr("abag.head.training.batches.draw_bootstrap_sample", lambda rows, *_: rows)
+    patch.setattr("abag.head.training.stack.draw_bootstrap_sample", lambda rows, *_: rows)

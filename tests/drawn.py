@@ -10,8 +10,8 @@ from reading import demo_table as demo_table  # for the tests that read it from 
 from reading import read_labels, read_sequences, splits_of
 
 from abag import open_store
-from abag.head.data.labels import LabelledPairs
-from abag.head.prediction.specs import Part
+from abag.head.labels.pairs import LabelledPairs
+from abag.head.predictor.predictor import Part
 from abag.head.regimes.splits import split_frame
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")

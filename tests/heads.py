@@ -15,15 +15,13 @@ from reading import demo_table, groups_of, read_labels, read_sequences, splits_o
 from abag.core.arrays import hex_keys
 from abag.core.options import schema
 from abag.embed.store.store import open_store
-from abag.head.data.label_options import SPLIT_VALUES
-from abag.head.data.vectors import Standardizer
+from abag.head.labels.options import SPLIT_VALUES
+from abag.head.labels.vectors import Standardizer
 from abag.head.models.baselines import BASELINES, inner_folds
 from abag.head.models.config import is_used
-from abag.head.models.pair_model import DoesNotApply
-from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
-from abag.head.models.training_rows import TrainingRows
-from abag.head.prediction.bundle import parse_record, record_digest
+from abag.head.models.vectors import DoesNotApply, PairVectors, TrainingRows
+from abag.head.predictor.files import parse_record, record_digest
 from abag.head.regimes.clusters import with_clusters
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 

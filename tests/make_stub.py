@@ -40,9 +40,9 @@ def stub():
 
 TYPES = {
     "AdaptSummary": "abag.adapt.train", "EmbedSummary": "abag.embed.embed",
-    "ExportSummary": "abag.embed.store.export", "ResidueSummary": "abag.embed.residue_files",
-    "ResidueVectors": "abag.embed.residues", "TableLike": "abag.embed.sequences.tables",
-    "Plan": "abag.head.plan", "PredictSummary": "abag.head.prediction.predict",
+    "ExportSummary": "abag.embed.store.export", "ResidueSummary": "abag.embed.residues",
+    "ResidueVectors": "abag.embed.residues", "TableLike": "abag.embed.tables.tables",
+    "Plan": "abag.head.plan", "PredictSummary": "abag.head.predictor.scoring",
     "RankSummary": "abag.head.design.rank", "RunSummary": "abag.head.runs.run_folder",
     "RunsSummary": "abag.head.runs.compare", "ReportSummary": "abag.head.runs.report",
     "ScanSummary": "abag.head.design.scan", "ShareSummary": "abag.head.share",

@@ -6,13 +6,12 @@ Options are keyword arguments, as in the public functions.
 from dataclasses import replace
 
 import abag
-from abag.embed.sequences.chains import KINDS
-from abag.embed.sequences.pairs import read_pair_chunks, read_pairs
-from abag.embed.sequences.table_files import FORMATS
-from abag.embed.sequences.tables import read_table, read_table_chunks
-from abag.head.data.demo import demo_table
-from abag.head.data.feature_checks import with_feature_columns
-from abag.head.data.labels import label_pairs
+from abag.embed.tables.chains import KINDS
+from abag.embed.tables.formats import FORMATS
+from abag.embed.tables.pairs import read_pair_chunks, read_pairs
+from abag.embed.tables.tables import read_table, read_table_chunks
+from abag.head.demo import demo_table
+from abag.head.labels.pairs import label_pairs, with_feature_columns
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
 

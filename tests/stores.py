@@ -2,13 +2,12 @@
 
 from functools import partialmethod
 
-from abag.embed.sequences.chains import keys_array
-from abag.embed.store import filesystem, writer
-from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.filesystem import StoreUnreachable
-from abag.embed.store.maintenance import merge, verify
-from abag.embed.store.shard import open_shard, shard_name
+from abag.embed.store import shard, writer
+from abag.embed.store.care import merge, verify
+from abag.embed.store.folder import EncoderFolder
+from abag.embed.store.shard import StoreUnreachable, open_shard, shard_name
 from abag.embed.store.writer import QUEUED_COMMITS, publish_spools, spool_of, spooled_rows
+from abag.embed.tables.chains import keys_array
 
 __all__ = [
     "QUEUED_COMMITS",
@@ -37,9 +36,9 @@ def set_patience(
         writer_of = EncoderFolder.writer
         patch.setattr(EncoderFolder, "writer", partialmethod(writer_of, retry_seconds=write_s))
     for module, name, seconds in (
-        (filesystem, "FIRST_PAUSE_SECONDS", first_pause_s),
-        (filesystem, "REPORT_SECONDS", report_s),
-        (filesystem, "RETRY_SECONDS", read_s),
+        (shard, "FIRST_PAUSE_SECONDS", first_pause_s),
+        (shard, "REPORT_SECONDS", report_s),
+        (shard, "RETRY_SECONDS", read_s),
         (writer, "HANG_SECONDS", hang_s),
     ):
         if seconds is not None:
@@ -48,4 +47,4 @@ def set_patience(
 
 def mount_drives_at(patch, folder):
     """Let this folder be where a Colab machine mounts a Drive."""
-    patch.setattr(filesystem, "COLAB_DRIVE", folder)
+    patch.setattr(shard, "COLAB_DRIVE", folder)

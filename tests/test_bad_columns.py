@@ -12,7 +12,7 @@ from trastuzumab import HEAVY
 
 import abag
 from abag.core.messages import reporting
-from abag.head.data.label_options import MOST_VALUE
+from abag.head.labels.options import MOST_VALUE
 
 ROWS = 60
 MANY = 100_000

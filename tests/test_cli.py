@@ -23,7 +23,7 @@ from trastuzumab import CH1
 import abag
 from abag.cli import main
 from abag.core.command_line import HEADINGS
-from abag.head.data.demo import demo_table, planted_ceiling, planted_pkd
+from abag.head.demo import demo_table, planted_ceiling, planted_pkd
 from abag.head.models.config import PRESETS
 
 ROOT = Path(__file__).parent.parent

@@ -8,9 +8,9 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import OptionError, StoreError
-from abag.embed.cdr_pooling import weigh_cdrs
-from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import Layout
+from abag.embed.encode import weigh_cdrs
+from abag.embed.encoders.registry import FAMILIES
+from abag.embed.kernels.packing import Layout
 
 CDRS = (("GFNIKDTY", "IYPTNGYT", "SRWGGDGFYAMDY"), ("QDVNTA", "SAS", "QQHYTTPPT"))  # by IMGT
 UNKNOWN = "ACDEFGHIKLMNPQRSTVWY"

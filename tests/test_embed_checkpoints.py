@@ -34,7 +34,7 @@ from marks import in_ci
 from safetensors.torch import load_file
 
 from abag import EncoderError
-from abag.embed.weights import WeightNames
+from abag.embed.encoders.weights import WeightNames
 
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
 CONFIG = {

@@ -11,8 +11,8 @@ from trastuzumab import CH1, CK, D13_HEAVY, D13_LIGHT, LAMBDA
 from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
-from abag.embed.sequences import domains
-from abag.embed.sequences.domains import UnsureDomains, split_domains
+from abag.embed.tables import domains
+from abag.embed.tables.domains import UnsureDomains, split_domains
 
 D13 = (D13_HEAVY, D13_LIGHT)
 PAIRS = [(VH, VL), D13, (VH, LAMBDA), (D13_HEAVY, VL)]

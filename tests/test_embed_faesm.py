@@ -8,9 +8,9 @@ import pytest
 from abag.core.device import plan_device
 from abag.core.errors import EncoderError, MissingPackage
 from abag.embed.embed import embed_table
+from abag.embed.encoders.faesm import import_faesm
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.families.faesm import import_faesm
 from abag.embed.store.store import open_store
 
 TABLE = pd.DataFrame({"heavy": ["EVQL"], "light": ["DIQM"], "antigen": ["MKTAYIAK"]})

@@ -78,7 +78,7 @@ def test_attention_of_any_width_equals_one_sequence_at_a_time(
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("descriptors", [True, False])
 def test_queries_rotated_while_loading_equal_those_rotated_before(descriptors, biased, monkeypatch):
-    from abag.embed.families.packed import rotary_tables
+    from abag.embed.encoders.packed import rotary_tables
 
     monkeypatch.setattr("abag.embed.kernels.attention.loads_by_descriptors", lambda: descriptors)
     lengths = [90, 1, 64, 17]
@@ -160,7 +160,7 @@ def test_norms_equal_their_plain_versions(width):
 @pytest.mark.parametrize("width", [16, 24])
 @pytest.mark.parametrize("step", ["rotary", "with a bias", "after a norm"])
 def test_rotary_equals_its_plain_version(step, width):
-    from abag.embed.families.packed import rotary_tables
+    from abag.embed.encoders.packed import rotary_tables
 
     heads = 3
     cos, sin = rotary_tables(40, width, HERE)
@@ -214,5 +214,5 @@ def test_an_encoder_with_triton_equals_the_same_without(family, tmp_path, monkey
     plain = load_encoder(identity, plan)(batch)
     # heads this small only fit the interpreter
     chosen = "triton" if HERE.type == "cpu" else "sdpa", FUSED
-    monkeypatch.setattr("abag.embed.families.packed.load_kernels", lambda *_, **__: chosen)
+    monkeypatch.setattr("abag.embed.encoders.packed.load_kernels", lambda *_, **__: chosen)
     assert far(load_encoder(identity, plan)(batch), plain) < NEAR

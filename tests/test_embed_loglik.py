@@ -31,7 +31,7 @@ from transformers import BertConfig, BertForMaskedLM, EsmForMaskedLM, EsmModel
 import abag
 from abag import EncoderError, StoreError
 from abag.embed.encoders.heads import head_digest, load_head
-from abag.embed.sequences.chains import RESIDUES
+from abag.embed.tables.chains import RESIDUES
 
 RNG = np.random.default_rng(11)
 CLASSES = {

@@ -9,8 +9,8 @@ import pytest
 from chunks import set_cores
 from trastuzumab import HEAVY, LIGHT
 
-from abag.embed.sequences.domains import locate_positions
-from abag.embed.sequences.numbering import CHAINS, number_antibodies
+from abag.embed.tables.domains import locate_positions
+from abag.embed.tables.numbering import CHAINS, number_antibodies
 
 H3 = HEAVY.index("WGGDGFYAMDY")
 NOT_AN_ANTIBODY = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEK"

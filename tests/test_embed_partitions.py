@@ -22,10 +22,10 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import AbagError, OutputError, TableError, embed_table
-from abag.embed.sequences.chains import antibody, antigen, keys_array, parse_antibody, sequence_text
-from abag.embed.sequences.changes import EMPTY_ROW, SkippedRows
-from abag.embed.sequences.pairs import UniqueSequences
-from abag.embed.sequences.partitions import Partitions
+from abag.embed.tables.chains import antibody, antigen, keys_array, parse_antibody, sequence_text
+from abag.embed.tables.notes import EMPTY_ROW, SkippedRows
+from abag.embed.tables.pairs import UniqueSequences
+from abag.embed.tables.unique import Partitions
 
 PLAIN = ("composition", "composition")
 sequences = st.text("ACDEFGHIK", min_size=1, max_size=4)

@@ -17,12 +17,12 @@ from invoke import PLAIN_ENCODERS, TINY_ENCODERS
 import abag
 from abag.core.errors import AbagError, MissingPackage, StoreError
 from abag.embed.embed import embed_table
-from abag.embed.embed_options import EmbedOptions
 from abag.embed.job import identify_for
-from abag.embed.ray_cluster import _units, _Worker
-from abag.embed.sequences.chains import keys_array
-from abag.embed.sequences.partitions import SequencePart
-from abag.head.data.demo import demo_table
+from abag.embed.options import EmbedOptions
+from abag.embed.tables.chains import keys_array
+from abag.embed.tables.unique import SequencePart
+from abag.embed.workers import _units, _Worker
+from abag.head.demo import demo_table
 
 pytest.importorskip("ray", reason="extra ray")
 

@@ -18,9 +18,9 @@ from trastuzumab import LIGHT as VL
 
 import abag
 from abag import TableError
-from abag.embed.sequences import domain_types, domains
-from abag.embed.sequences.domain_types import chain_types
-from abag.embed.sequences.domains import variable_domain
+from abag.embed.tables import domain_types, domains
+from abag.embed.tables.domain_types import chain_types
+from abag.embed.tables.domains import variable_domain
 
 SIGNAL = "MGWSCIILFLVATATGVHS"
 

@@ -22,7 +22,7 @@ from stores import open_shard
 
 import abag
 from abag import DeviceError, EncoderError, OptionError, embed_table
-from abag.embed.sequences.chains import antibody, keys_array
+from abag.embed.tables.chains import antibody, keys_array
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
 from abag import AbagError, ColumnError, SequenceError
-from abag.embed.sequences.chains import NO_SEQUENCE, antibody, antigen, keys_array
-from abag.embed.sequences.domains import UnsureDomains
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
+from abag.embed.tables.chains import NO_SEQUENCE, antibody, antigen, keys_array
+from abag.embed.tables.domains import UnsureDomains
+from abag.embed.tables.options import TableOptions
+from abag.embed.tables.pairs import read_pairs
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import abag
 from abag import DeviceError, WorkerError, embed_table
 from abag.embed.job import Rank, owners, rank_here
-from abag.embed.ranks import count_devices
+from abag.embed.workers import count_devices
 
 
 def keys_of(n, seed=0):

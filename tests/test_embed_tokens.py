@@ -27,8 +27,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag import EncoderError
-from abag.embed.packing import Layout, fill_batches, longest_first
-from abag.embed.sequences.chains import RESIDUES
+from abag.embed.kernels.packing import Layout, fill_batches, longest_first
+from abag.embed.tables.chains import RESIDUES
 
 T5, ESM, BERT = (FAMILIES[name].vocabulary for name in ("t5", "esm", "bert"))
 chain = st.text(RESIDUES, min_size=1, max_size=60)

@@ -14,9 +14,9 @@ from sklearn.linear_model import LinearRegression
 
 import abag
 from abag import ColumnError
-from abag.head.data.feature_scaling import FeatureScaling, PairFeatures
-from abag.head.models.pair_vectors import PairVectors
-from abag.head.prediction.bundle import record_digest
+from abag.head.labels.vectors import FeatureScaling, PairFeatures
+from abag.head.models.vectors import PairVectors
+from abag.head.predictor.files import record_digest
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}
 COLUMNS = {"features": ("ddg",), "categories": ("lab",)}
@@ -207,8 +207,8 @@ def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
 def vectors_of(predictor, frame):
     """Return the vectors and features of the rows of a table."""
     from abag.embed.store.store import open_store
-    from abag.head.data.features import read_features
-    from abag.head.prediction.sequences import Sequences
+    from abag.head.labels.features import read_features
+    from abag.head.predictor.predictor import Sequences
 
     store = open_store(predictor.store)
     sides = [
@@ -316,7 +316,7 @@ def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
     from safetensors.torch import load_file
 
     from abag import DamagedFile
-    from abag.head.prediction.bundle import WEIGHTS, record_digest
+    from abag.head.predictor.files import WEIGHTS, record_digest
 
     folder = planted.at / "with-ridge" / "predictor"
     assert load_file(folder / WEIGHTS)

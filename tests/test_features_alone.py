@@ -11,11 +11,10 @@ from sklearn.linear_model import RidgeCV
 
 import abag
 from abag import open_store
-from abag.head.data.feature_scaling import PairFeatures
+from abag.head.labels.vectors import PairFeatures
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.ridge import impute_censored
-from abag.head.models.training_rows import TrainingRows
+from abag.head.models.vectors import PairVectors, TrainingRows
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}
 TRAINED = 150

@@ -10,7 +10,7 @@ from heads import read_labels, sequence_keys, splits_of, store_vectors
 
 import abag
 from abag import SplitError
-from abag.embed.store.store_files import write_adapter_files
+from abag.embed.store.shard import write_adapter_files
 from abag.head.regimes.splits import split_frame
 
 RNG = np.random.default_rng(5)

@@ -14,10 +14,8 @@ from scipy.stats import norm, truncnorm
 
 import abag
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_vectors import PairVectors
-from abag.head.models.ridge import fit_linear, impute_censored
-from abag.head.models.sigma import expected_labels, fit_sigma
-from abag.head.models.training_rows import TrainingRows
+from abag.head.models.ridge import expected_labels, fit_linear, fit_sigma, impute_censored
+from abag.head.models.vectors import PairVectors, TrainingRows
 
 LIMIT = 8.0
 """Half of the labels lie below it."""

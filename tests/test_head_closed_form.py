@@ -19,15 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from abag.head.models.gaussian_process import (
+from abag.head.models.kernels import Chosen, PairKernel, SolvedKernels, solved_kernels
+from abag.head.models.process import (
     GaussianProcess,
     _solve_inducing,
     fit_gaussian_process,
 )
-from abag.head.models.kernel_choice import Chosen, SolvedKernels, solved_kernels
-from abag.head.models.kernel_search import FoldLabels, SharedSearch, with_searches
-from abag.head.models.pair_kernels import PairKernel
 from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
+from abag.head.models.search import FoldLabels, SharedSearch, with_searches
 
 
 def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
-from abag.embed.sequences.domains import locate_positions, position_number
-from abag.head.regimes import contained, near_duplicates
+from abag.embed.tables.domains import locate_positions, position_number
+from abag.head.regimes import similar
 from abag.head.regimes.clusters import (
     antibody_clusters,
     antigen_clusters,
@@ -20,8 +20,7 @@ from abag.head.regimes.clusters import (
     contained_peptides,
     distance_to_parent,
 )
-from abag.head.regimes.contained import Block, contained_near
-from abag.head.regimes.near_duplicates import cluster, whole_distances
+from abag.head.regimes.similar import Block, cluster, contained_near, whole_distances
 
 
 @cache
@@ -100,7 +99,7 @@ def test_a_text_is_aligned_as_if_it_were_alone_in_its_block():
 @pytest.fixture(params=["edlib", "no edlib"])
 def each_platform(request, monkeypatch):
     if request.param == "no edlib":
-        monkeypatch.setattr(contained, "edlib", None)
+        monkeypatch.setattr(similar, "edlib", None)
 
 
 @pytest.mark.usefixtures("each_platform")
@@ -217,7 +216,7 @@ def test_clusters_that_are_joined_anyway_are_joined_with_others():
     _, first = np.unique(strings, return_index=True)  # equal strings are joined in any case
     clusters = cluster([strings[i] for i in first], 0.8, joined=joined[first])
     expected = plain_clusters([strings[i] for i in first], 0.8, False)
-    both = near_duplicates.join_clusters(
+    both = similar.join_clusters(
         len(first),
         [(np.arange(len(first)), labels) for labels in (joined[first], np.array(expected))],
     )

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 import abag
 from abag import FitConfig
 from abag.head.models.network import MAX_GRADIENT_NORM, AdamW, _Dropout
-from abag.head.training.batches import draw_bootstrap_sample, make_training_sets
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
+    draw_bootstrap_sample,
+    make_training_sets,
     step_seed,
     uses_bf16,
 )

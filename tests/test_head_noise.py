@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from abag.head.prediction.fitted import calibrate, tail_factor
-from abag.head.prediction.mixture import Mixture
-from abag.head.prediction.noise import fit_sequence_noise
+from abag.head.predictor.predictor import Mixture
+from abag.head.predictor.weigh import calibrate, fit_sequence_noise, tail_factor
 
 
 def draw_errors(scales, pairs, seed=0):

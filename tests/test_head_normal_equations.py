@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from abag.core.cores import limit_blas
-from abag.head.models.normal_equations import Factorised, Tridiagonal
-from abag.head.models.ridge import STRENGTHS, FeatureBlock, Ridge
+from abag.head.models.ridge import STRENGTHS, Factorised, FeatureBlock, Ridge, Tridiagonal
 
 
 @given(columns=st.integers(2, 40), rows=st.integers(1, 60), seed=st.integers(0, 2**32 - 1))

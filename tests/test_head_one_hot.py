@@ -14,9 +14,14 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag import TrainingError
-from abag.head.models.kernel_choice import NOISES
-from abag.head.models.residue_columns import OneHot, coordinates, similarity
-from abag.head.models.residues import common_reference, fit_residue_kernel
+from abag.head.models.kernels import NOISES
+from abag.head.models.residues import (
+    OneHot,
+    common_reference,
+    coordinates,
+    fit_residue_kernel,
+    similarity,
+)
 
 PARENT = ("EVQLVESGGGLV", "DIQMTQSPSS")
 H3 = np.arange(98, 104)

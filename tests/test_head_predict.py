@@ -33,12 +33,12 @@ from abag import (
     SequenceError,
     TableError,
 )
-from abag.embed.sequences.chains import MISSING_TEXT
-from abag.embed.sequences.column_types import with_types
-from abag.embed.sequences.table_writer import writing_table
-from abag.embed.sequences.tables import read_table, read_table_chunks
-from abag.head.prediction.pair_sources import by_antibody
-from abag.head.prediction.sequences import SequenceCollector, Sequences
+from abag.embed.tables.chains import MISSING_TEXT
+from abag.embed.tables.tables import read_table, read_table_chunks
+from abag.embed.tables.types import with_types
+from abag.embed.tables.writer import writing_table
+from abag.head.predictor.predictor import SequenceCollector, Sequences
+from abag.head.predictor.scoring import by_antibody
 
 OURS = ["pkd_predicted", "sigma", "regime", "far", "why_far"]
 

@@ -13,15 +13,15 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag import FitConfig, TrainingError
-from abag.head.models.parts import RunParts
-from abag.head.models.residue_columns import OneHot
 from abag.head.models.residues import (
+    OneHot,
     OneHotRidgeSettings,
     ResidueSettings,
     SideColumns,
     columns_of,
     find_residue_sides,
 )
+from abag.head.predictor.weigh import RunParts
 
 HEADS = ("residue_kernel", "one_hot_kernel", "one_hot_ridge")
 SITES = np.arange(3, 11)

@@ -26,8 +26,8 @@ from marks import in_ci
 
 import abag
 from abag import OptionError, RunError
-from abag.head.prediction.fitted import PRIOR_GROUPS, FittedParts, stack_weights, weigh_run
-from abag.head.regimes.regime_folds import MeasuredRegime
+from abag.head.predictor.weigh import PRIOR_GROUPS, FittedParts, stack_weights, weigh_run
+from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import effective_groups
 from abag.head.training.kept_parts import KeptParts, PartPredictions

@@ -27,10 +27,10 @@ from abag import (
     RunError,
     SplitError,
 )
-from abag.head.inputs import read_inputs
 from abag.head.search import search, sweep
 from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
 from abag.head.search.sweep import describe_trials
+from abag.head.training.inputs import read_inputs
 
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
 

@@ -45,7 +45,7 @@ from abag import (
     RunError,
     TrainingError,
 )
-from abag.head.training.batches import cosine_rates, make_epoch_batches
+from abag.head.training.stack import cosine_rates, make_epoch_batches
 
 QUICK = drawn.QUICK | {"split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3}
 

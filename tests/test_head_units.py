@@ -11,8 +11,7 @@ from reading import read_labels
 
 import abag
 from abag import ColumnError, LabelError, OptionError
-from abag.head.data.headers import read_header
-from abag.head.data.units import HIGHER_IS_STRONGER, TO_PKD, to_pkd
+from abag.head.labels.headers import HIGHER_IS_STRONGER, TO_PKD, read_header, to_pkd
 
 RT_LN10 = 1.987204259e-3 * 298.15 * np.log(10)  # kcal/mol
 PKD = np.linspace(5, 11, 12).round(2)

@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 import abag
 from abag import ColumnError, LabelError
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
-from abag.head.models.training_rows import TrainingRows
+from abag.head.models.vectors import TrainingRows
 from abag.head.regimes.splits import TEST, TRAIN, Split
 from abag.head.search.search import without_test_part
 

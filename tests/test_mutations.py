@@ -6,7 +6,7 @@ from reading import read_sequences
 
 import abag
 from abag import ColumnError, OptionError, SequenceError
-from abag.embed.sequences.mutations import BadMutation, MutationRules, mutate, read_mutations
+from abag.embed.tables.mutations import BadMutation, MutationRules, mutate, read_mutations
 from tests.trastuzumab import HEAVY, LIGHT
 
 RBD = "NITNLCPFGEVFNATRFASVYAWNRKRISNCVADYSVLYNSASFSTFKCYG"  # from residue 331 of the spike

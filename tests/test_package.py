@@ -215,19 +215,17 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
 
 LAYERS = """
     core
-    embed.sequences embed.embed_options embed.store embed.packing embed.kernels embed.weights
-    embed.families embed.encoders embed.cdr_pooling
-    embed.ranks embed.job embed.encode embed.ray_cluster embed.embed embed.residues
-    embed.residue_files
+    embed.tables embed.options embed.store embed.kernels embed.encoders
+    embed.job embed.encode embed.workers embed.embed embed.residues
     embed.doctor
-    head.data head.regimes head.evaluation head.models
-    head.inputs head.runs.run_folder head.training head.prediction
+    head.labels head.regimes head.evaluation head.models
+    head.training.inputs head.runs.run_folder head.training head.predictor
     head.runs
     head.design
     head.rounds head.fit
-    head.search head.prepare head.machines head.plan
+    head.search head.prepare head.machines head.demo head.plan
     head.estimators
-    head.share_options head.share
+    head.share
     adapt
 """.split()
 """Sub-packages and modules in order; each may import only from earlier ones."""
@@ -272,18 +270,18 @@ def test_no_module_imports_from_a_later_layer_or_in_a_cycle():
 
 
 def test_head_imports_no_encoder_to_learn_or_score():
-    allowed = ("embed.sequences.", "embed.store.")
+    allowed = ("embed.tables.", "embed.store.")
     for module, imports in IMPORTS.items():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
             tokens = {
-                "head.machines": ("embed.families.registry",),
-                "head.plan": ("embed.packing", "embed.families.registry"),
-                "head.runs.report": ("embed.families.registry",),  # licences
-                "head.share": ("embed.families.registry",),  # licences and hub names
+                "head.machines": ("embed.encoders.registry",),
+                "head.plan": ("embed.kernels.packing", "embed.encoders.registry"),
+                "head.runs.report": ("embed.encoders.registry",),  # licences
+                "head.share": ("embed.encoders.registry",),  # licences and hub names
                 # sequences that a store lacks are encoded on the user's behalf
-                "head.prediction.loading": ("embed.embed",),
-                "head.estimators.sequence_frame": ("embed.embed",),
+                "head.predictor.loading": ("embed.embed",),
+                "head.estimators.regressor": ("embed.embed",),
             }.get(module, ())
             met = [
                 m for m in imports if m.startswith("embed.") and not m.startswith(allowed + tokens)

@@ -15,9 +15,9 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import ColumnError, LabelError, OptionError, PredictionError
-from abag.head.data.quantity import PKD, Quantity, read_value_header
 from abag.head.evaluation.metrics import MeasuredRows
 from abag.head.evaluation.strong import score_strong
+from abag.head.labels.headers import PKD, Quantity, read_value_header
 from abag.sklearn import AffinityRegressor
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"

@@ -13,10 +13,9 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import SplitError
-from abag.head.evaluation import regime_scores
-from abag.head.regimes.folds import all_pairs, measure_regimes
+from abag.head.evaluation import scores
+from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
 from abag.head.regimes.recognition import KnownSequences, Recogniser
-from abag.head.regimes.regime_folds import RegimesOfTable
 from abag.head.regimes.regimes import (
     KNOWN,
     NEW,
@@ -161,10 +160,10 @@ def test_the_best_baseline_is_compared_with_twice_the_variance_in_several_folds(
     pkd, predicted, other = rng.normal(8, 1, (3, n))
 
     def widths(fold):
-        tested = regime_scores.TestedPairs(
+        tested = scores.TestedPairs(
             np.arange(n), pkd, fold, np.arange(n), np.zeros(n, int), [np.arange(n)]
         )
-        score = regime_scores.score_regime(
+        score = scores.score_regime(
             "known", "known", tested, predicted, np.full(n, 8.0), {"ridge": other}, None
         )
         claims = score["better_than_best"], score["better_than_mean"]

@@ -10,7 +10,7 @@ from reading import demo_table, read_sequences, read_table, read_table_chunks
 
 import abag
 from abag import ColumnError, TableError
-from abag.embed.sequences.table_files import FORMATS
+from abag.embed.tables.formats import FORMATS
 from tests.invoke import one_line, run
 
 TABLE = demo_table().head(40).assign(n=range(40), note=["", "NA", "a,b", "é"] * 10)

@@ -19,8 +19,8 @@ from marks import in_ci
 
 import abag
 from abag import DamagedFile, RunError
-from abag.head.models import gaussian_process
-from abag.head.prediction.fitted import fit_closed_forms
+from abag.head.models import process
+from abag.head.predictor.weigh import fit_closed_forms
 
 FAST = {name: value for name, value in QUICK.items() if name != "split"}
 Z_90 = 1.6448536269514722
@@ -162,10 +162,10 @@ def test_a_fit_larger_than_its_folds_uses_inducing_points_in_all_or_in_none(
     linear, tmp_path, monkeypatch
 ):
     solved = []
-    original = gaussian_process._solve_inducing
+    original = process._solve_inducing
     set_sizes(monkeypatch, exact_pairs=250)  # between the folds and all
     monkeypatch.setattr(
-        gaussian_process,
+        process,
         "_solve_inducing",
         lambda *arguments: solved.append(len(arguments[0])) or original(*arguments),
     )

@@ -25,7 +25,8 @@ from safetensors import SafetensorError
 
 from abag.core.errors import DamagedFile, EncoderError
 from abag.core.files import read_inside
-from abag.embed.store.store_files import (
+from abag.embed.encoders.weights import Adapter, EncoderCheckpoint
+from abag.embed.store.shard import (
     ADAPTER_FILE,
     ADAPTER_FOLDER,
     CONFIG_FILE,
@@ -34,11 +35,10 @@ from abag.embed.store.store_files import (
     adapter_digest,
     write_adapter_files,
 )
-from abag.embed.weights import Adapter, EncoderCheckpoint
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
-    from abag.embed.store.encoder_folder import EncoderFolder
+    from abag.embed.store.folder import EncoderFolder
+    from abag.embed.tables.chains import Kind
 
 ADAPTER_FORMAT = {"format": "abag-adapter", "version": 1}
 """Keys of adapter.json that say how to read it."""

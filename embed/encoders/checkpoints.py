@@ -24,16 +24,16 @@ from abag.core.files import make_folder, write_bytes, write_text
 from abag.core.hub import HubAddress, Repository, explain_refusal
 from abag.core.messages import first_line
 from abag.core.options import user_path
-from abag.embed.families.family import Config, Family
-from abag.embed.families.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
-from abag.embed.store.store_files import CONFIG_FILE as ADAPTER_CONFIG
-from abag.embed.weights import (
+from abag.embed.encoders.family import Config, Family
+from abag.embed.encoders.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
+from abag.embed.encoders.weights import (
     WHOLE_FILES,
     EncoderCheckpoint,
     EncoderNotFound,
     shard_names,
     weight_files,
 )
+from abag.embed.store.shard import CONFIG_FILE as ADAPTER_CONFIG
 
 _SMALL_FILES = ["*.json", "*.model", "vocab.txt"]
 _IN_WORDS = {int: "a whole number", float: "a number", str: "text"}

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from abag.core.errors import EncoderError
-from abag.embed.families.family import Family, LanguageHead
-from abag.embed.families.registry import FAMILIES
-from abag.embed.weights import (
+from abag.embed.encoders.family import Family, LanguageHead
+from abag.embed.encoders.registry import FAMILIES
+from abag.embed.encoders.weights import (
     EncoderCheckpoint,
     EncoderTensors,
     EncoderWeights,

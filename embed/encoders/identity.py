@@ -19,11 +19,11 @@ from abag.core.errors import EncoderError
 from abag.core.messages import first_line
 from abag.embed.encoders.adapters import with_adapter
 from abag.embed.encoders.checkpoints import find_checkpoint
-from abag.embed.families.family import Backend, EncoderShape, Family
-from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import TOKENS_VERSION, Layout, LongPolicy, Vocabulary
-from abag.embed.sequences.chains import RESIDUES, STANDARD_RESIDUES, Kind
-from abag.embed.weights import EncoderCheckpoint, weights_digest
+from abag.embed.encoders.family import Backend, EncoderShape, Family
+from abag.embed.encoders.registry import FAMILIES
+from abag.embed.encoders.weights import EncoderCheckpoint, weights_digest
+from abag.embed.kernels.packing import TOKENS_VERSION, Layout, LongPolicy, Vocabulary
+from abag.embed.tables.chains import RESIDUES, STANDARD_RESIDUES, Kind
 
 POOLING_VERSION = 1
 """Part of the fingerprint; changes if the meaning of a pooled vector changes."""
@@ -131,7 +131,7 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
             f"{identity.family.name}, and FAESM runs only ESM-2; give packed or reference"
         )
         raise EncoderError(msg)
-    from abag.embed.families.faesm import import_faesm
+    from abag.embed.encoders.faesm import import_faesm
 
     import_faesm()
 

@@ -1,26 +1,183 @@
-"""Identified encoders to modules on a device, with the reference for every faster path.
+"""A plain torch module of a declared architecture, with the names of its published checkpoints.
 
-The reference runs transformers' own modules over padded batches.
-"""
+For encoders that transformers has no class of: the reference for `packed`, and what `abag adapt`
+trains. N sequences, L tokens of the longest, D hidden width, H heads, E width of a head.
+
+Identified encoders to modules on a device, with the reference for every faster path.
+
+The reference runs transformers' own modules over padded batches."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from abag.core.device import DevicePlan
 from abag.core.errors import AbagError
+from abag.embed.encoders.family import Architecture, Backend, Config, Encoder, EncoderShape, Family
 from abag.embed.encoders.identity import Identity, check_backend
-from abag.embed.families.family import Backend, Encoder, Family
-from abag.embed.families.packed import PackedLayerNormEncoder, PackedRmsNormEncoder
-from abag.embed.families.registry import FAMILIES
-from abag.embed.packing import PackedBatch, pad_batch
-from abag.embed.weights import EncoderCheckpoint, EncoderWeights
+from abag.embed.encoders.packed import PackedLayerNormEncoder, PackedRmsNormEncoder, rotary_tables
+from abag.embed.encoders.registry import FAMILIES
+from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
+from abag.embed.kernels.packing import PackedBatch, pad_batch
 
 if TYPE_CHECKING:
-    from abag.embed.packing import LayerPooling
+    from abag.embed.kernels.packing import LayerPooling
+
+
+class EncoderModule(nn.Module):
+    """An encoder with norms before each part, rotary positions and a gated feed-forward."""
+
+    def __init__(self, declared: Architecture, shape: EncoderShape, config: Config) -> None:
+        super().__init__()
+        assert declared.rotary
+        assert declared.gate
+        assert not declared.norm_after
+        eps = declared.epsilon(config)
+        place(self, declared.embedding, nn.Embedding(config["vocab_size"], shape.width))
+        layers = nn.ModuleList(_Layer(declared, shape, eps) for _ in range(shape.layers))
+        place(self, declared.layers, layers)
+        if declared.last_norm:
+            norm = _norm(declared, shape.width, eps, biased=declared.last_norm_biased)
+            place(self, declared.last_norm, norm)
+        self._declared = declared
+        self._head_width = shape.head_width
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: bool) -> SimpleNamespace:
+        """Encode padded ids, and return what transformers' modules return.
+
+        Parameters
+        ----------
+        input_ids : Tensor, shape=(N, L), dtype=int64
+        attention_mask : Tensor, shape=(N, L)
+            1 where there is a token, 0 where there is padding.
+
+        Returns
+        -------
+        SimpleNamespace
+            ``last_hidden_state``, shape (N, L, D), and ``hidden_states``: the embeddings, then the
+            output of each layer.
+        """
+        angles = rotary_tables(input_ids.shape[1], self._head_width, input_ids.device)
+        x_NLD = self.get_submodule(self._declared.embedding)(input_ids)
+        states = [x_NLD]
+        for layer in self.get_submodule(self._declared.layers).children():
+            x_NLD = layer(x_NLD, attention_mask.bool(), *angles)
+            states.append(x_NLD)
+        if self._declared.last_norm:
+            states[-1] = self.get_submodule(self._declared.last_norm)(x_NLD)
+        return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
+
+
+class _Layer(nn.Module):
+    def __init__(self, declared: Architecture, shape: EncoderShape, eps: float) -> None:
+        super().__init__()
+        d = shape.width
+        f = shape.feed_forward_width
+        # inputs and outputs of each product
+        sizes = {name: (d, 3 * d // len(declared.qkv)) for name in declared.qkv}
+        sizes |= {name: (d, 2 * f // len(declared.up)) for name in declared.up}
+        sizes |= {declared.out: (d, d), declared.down: (f, d)}
+        for name, size in sizes.items():
+            place(self, name, nn.Linear(*size, bias=declared.biased))
+        for name in declared.norms:
+            place(self, name, _norm(declared, d, eps))
+        for name in declared.qk_norms or ():
+            place(self, name, _norm(declared, d, eps, biased=False))
+        self._declared = declared
+        self._shape = shape
+
+    def forward(self, x_NLD: Tensor, is_token_NL: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        declared = self._declared
+        norm1, norm2 = (self.get_submodule(name) for name in declared.norms)
+        scale = declared.branch_scale(self._shape.layers)
+        mixed_NLD = self._attend(norm1(x_NLD), is_token_NL, cos, sin)
+        x_NLD = x_NLD + self.get_submodule(declared.out)(mixed_NLD) / scale
+        y_NLD = norm2(x_NLD)
+        both = torch.cat([self.get_submodule(name)(y_NLD) for name in declared.up], dim=-1)
+        gate, up = both.chunk(2, dim=-1)
+        if declared.gate == "second":
+            gate, up = up, gate
+        hidden_NLF = F.silu(gate) * up
+        out_NLD: Tensor = x_NLD + self.get_submodule(declared.down)(hidden_NLF) / scale
+        return out_NLD
+
+    def _attend(self, y_NLD: Tensor, is_token_NL: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        declared = self._declared
+        heads = self._shape.heads
+        head_width = self._shape.head_width
+        qkv = torch.cat([self.get_submodule(name)(y_NLD) for name in declared.qkv], dim=-1)
+        query, key, value = qkv.chunk(3, dim=-1)
+        if declared.qk_norms:
+            query_norm, key_norm = (self.get_submodule(name) for name in declared.qk_norms)
+            query = query_norm(query)
+            key = key_norm(key)
+        query, key, value_NLHE = (x.view(*x.shape[:2], heads, -1) for x in (query, key, value))
+        neighbours = declared.rotary == "neighbours"
+        query, key = (rotate(x, cos, sin, neighbours=neighbours) for x in (query, key))
+        scale = head_width ** (-1.0 if declared.scaled_twice else -0.5)
+        mixed_NHLE = F.scaled_dot_product_attention(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value_NLHE.transpose(1, 2),
+            attn_mask=is_token_NL[:, None, None],
+            scale=scale,
+        )
+        return mixed_NHLE.transpose(1, 2).flatten(2)
+
+
+class _LayerNorm(nn.LayerNorm):
+    """A layer norm that keeps the type of its input, under autocast too."""
+
+    def forward(self, x_NLD: Tensor) -> Tensor:
+        return super().forward(x_NLD).to(x_NLD.dtype)
+
+
+def _norm(declared: Architecture, width: int, eps: float, *, biased: bool = True) -> nn.Module:
+    if declared.norm == "rms":
+        return nn.RMSNorm(width, eps)
+    return _LayerNorm(width, eps, bias=biased)
+
+
+def rotate(x_NLHE: Tensor, cos: Tensor, sin: Tensor, *, neighbours: bool) -> Tensor:
+    """Rotate pairs of dimensions by the angle of their position.
+
+    Parameters
+    ----------
+    x_NLHE : Tensor, shape=(N, L, H, E)
+        Queries or keys.
+    cos, sin : Tensor, shape=(L, E / 2), dtype=float32
+        Of the angles, see `rotary_tables`.
+    neighbours : bool
+        Whether pairs are neighbours, or else half a head apart.
+
+    Returns
+    -------
+    Tensor, shape=(N, L, H, E)
+        In the type of `x_NLHE`.
+    """
+    pair_shape = (-1, 2) if neighbours else (2, -1)
+    pair_dim = -1 if neighbours else -2
+    pairs = x_NLHE.float().view(*x_NLHE.shape[:-1], *pair_shape)
+    first, second = pairs.unbind(pair_dim)
+    c = cos[:, None]
+    s = sin[:, None]
+    turned = [first * c - second * s, second * c + first * s]
+    return torch.stack(turned, dim=pair_dim).flatten(-2).to(x_NLHE.dtype)
+
+
+def place(parent: nn.Module, path: str, module: nn.Module) -> None:
+    """Add a submodule at a dotted path, whose parts are created."""
+    *parts, last = path.split(".")
+    for part in parts:
+        if not hasattr(parent, part):
+            parent.add_module(part, nn.Module())
+        parent = parent.get_submodule(part)
+    parent.add_module(last, module)
 
 
 def load_encoder(
@@ -52,7 +209,7 @@ def load_encoder(
     if chosen == "reference":
         return ReferenceEncoder(checkpoint, plan)
     if chosen == "faesm":
-        from abag.embed.families.faesm import FaesmEncoder
+        from abag.embed.encoders.faesm import FaesmEncoder
 
         return FaesmEncoder(checkpoint, plan)
     if chosen != "packed":
@@ -140,8 +297,6 @@ def load_transformers_model(checkpoint: EncoderCheckpoint) -> torch.nn.Module:
     config = family.checked_config(checkpoint)
     encoder = _transformers_class(family)
     if encoder is None:
-        from abag.embed.families.encoder_module import EncoderModule
-
         model: torch.nn.Module = EncoderModule(
             family.architecture_of(config), family.shape(config), config
         )

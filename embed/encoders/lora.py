@@ -19,15 +19,15 @@ import torch
 from torch.utils.checkpoint import checkpoint as recompute
 
 from abag.core.errors import MissingPackage, OptionError
-from abag.embed.embed_options import Lora
 from abag.embed.encoders.adapters import PEFT_PREFIX
 from abag.embed.encoders.loading import cast_parameters, load_transformers_model, run_padded
-from abag.embed.families.registry import FAMILIES
-from abag.embed.weights import EncoderCheckpoint
+from abag.embed.encoders.registry import FAMILIES
+from abag.embed.encoders.weights import EncoderCheckpoint
+from abag.embed.options import Lora
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.packing import PackedBatch
+    from abag.embed.kernels.packing import PackedBatch
 
 
 def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.core.device import DevicePlan
-    from abag.embed.packing import PackedBatch
+    from abag.embed.kernels.packing import PackedBatch
 
 AttentionName = Literal["triton", "flash-attn", "varlen", "sdpa"]
 

@@ -29,13 +29,12 @@ from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
 from abag.core.errors import OutputError
 from abag.core.files import replacing, why_not_writable
 from abag.core.messages import counted, first_line, reporting
-from abag.embed.sequences.chains import KINDS, Kind
-from abag.embed.sequences.column_types import with_types
-from abag.embed.sequences.joined import holds_texts
-from abag.embed.sequences.pairs import SequenceTable, read_pairs
-from abag.embed.store.encoder_folder import EncoderFolder
 from abag.embed.store.export_options import ExportOptions
+from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.store import Store, folder_with, open_store
+from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.pairs import SequenceTable, holds_texts, read_pairs
+from abag.embed.tables.types import with_types
 
 
 class ExportSummary(TypedDict):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from abag.core.errors import OptionError
 from abag.core.options import Options, option
-from abag.embed.sequences.table_options import TableOptions
+from abag.embed.tables.options import TableOptions
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
+    from abag.embed.tables.chains import Kind
 
 
 class VectorsOf(TypedDict):

@@ -21,7 +21,23 @@ from abag.core.files import UnsafeFile
 from abag.core.messages import say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, shorten
-from abag.embed.sequences.chains import (
+from abag.embed.store.folder import EncoderFolder
+from abag.embed.store.shard import (
+    COLAB_DRIVE,
+    FOLDER_NAME,
+    OTHER_VERSION,
+    STORE_FILE,
+    STORE_MARK,
+    StoreUnreachable,
+    attempts,
+    check_encoder_info,
+    create_encoder_folder,
+    folder_name,
+    is_unmounted_drive,
+    read_encoder_info,
+    read_json,
+)
+from abag.embed.tables.chains import (
     KINDS,
     Chains,
     Kind,
@@ -31,20 +47,7 @@ from abag.embed.sequences.chains import (
     parse_antibody,
     sequence_text,
 )
-from abag.embed.sequences.pairs import SequenceTable
-from abag.embed.store.encoder_folder import EncoderFolder
-from abag.embed.store.filesystem import COLAB_DRIVE, StoreUnreachable, attempts, is_unmounted_drive
-from abag.embed.store.store_files import (
-    FOLDER_NAME,
-    OTHER_VERSION,
-    STORE_FILE,
-    STORE_MARK,
-    check_encoder_info,
-    create_encoder_folder,
-    folder_name,
-    read_encoder_info,
-    read_json,
-)
+from abag.embed.tables.pairs import SequenceTable
 
 S = TypeVar("S", bound="Store")
 

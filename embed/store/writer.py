@@ -23,9 +23,18 @@ from abag.core.cache import cache_dir
 from abag.core.errors import AbagError, EncoderError
 from abag.core.files import make_folder, remove_quietly, sweep_partials, write_bytes, write_json
 from abag.core.messages import say
-from abag.embed.store.filesystem import RETRY_SECONDS, StoreUnreachable, attempts
-from abag.embed.store.shard import Attrs, is_finite, shard_image, shard_name
-from abag.embed.store.store_files import ENCODER_FILE, create_encoder_folder, read_encoder_info
+from abag.embed.store.shard import (
+    ENCODER_FILE,
+    RETRY_SECONDS,
+    Attrs,
+    StoreUnreachable,
+    attempts,
+    create_encoder_folder,
+    is_finite,
+    read_encoder_info,
+    shard_image,
+    shard_name,
+)
 
 COMMIT_ROWS = 4096
 QUEUED_COMMITS = 4  # shards' worth of added vectors before add() blocks

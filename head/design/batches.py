@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from abag.core.arrays import Floats, Ints
-from abag.head.design.design_options import RuleName
+from abag.head.predictor.options import RuleName
 
 
 class Aim(NamedTuple):

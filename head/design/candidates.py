@@ -18,34 +18,37 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
-from abag.embed.sequences.column_types import with_types
-from abag.embed.sequences.joined import holds_texts, read_chunks
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
-from abag.embed.sequences.tables import TableLike
-from abag.head.data.cells import read_numbers, read_texts
-from abag.head.data.label_column import UnclearLabel
-from abag.head.data.label_options import ANTIBODY_KDA, LabelOptions, read_molar_mass
-from abag.head.data.label_unit import Remembered, choose_prediction
-from abag.head.data.labels import label_pairs
-from abag.head.data.quantity import PKD, Quantity
-from abag.head.data.units import USUAL_PKD, outside, to_pkd
-from abag.head.data.written_columns import RANK_COLUMNS, score_column
-from abag.head.models.pair_vectors import Index
-from abag.head.prediction.predictor import SAME_PREDICTION_PKD
-from abag.head.prediction.reading import NOTHING, as_in_the_run
-from abag.head.prediction.sequences import Sequences
-from abag.head.prediction.tables import PairReader
+from abag.embed.tables.options import TableOptions
+from abag.embed.tables.pairs import holds_texts, read_chunks, read_pairs
+from abag.embed.tables.tables import TableLike
+from abag.embed.tables.types import with_types
+from abag.head.labels.column import Remembered, UnclearLabel, choose_prediction
+from abag.head.labels.headers import (
+    PKD,
+    RANK_COLUMNS,
+    USUAL_PKD,
+    Quantity,
+    outside,
+    score_column,
+    to_pkd,
+)
+from abag.head.labels.options import ANTIBODY_KDA, LabelOptions, read_molar_mass
+from abag.head.labels.pairs import label_pairs
+from abag.head.labels.values import read_numbers, read_texts
+from abag.head.models.vectors import Index
+from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Sequences
+from abag.head.predictor.reading import NOTHING, as_in_the_run
+from abag.head.predictor.tables import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
 from abag.head.runs.run_folder import labels_as_in_the_run, read_config, remembered_label
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Chains
-    from abag.embed.sequences.pairs import SequenceTable
-    from abag.embed.sequences.tables import Table
-    from abag.head.design.design_options import RankOptions
-    from abag.head.prediction.predictor import Predictor
-    from abag.head.prediction.reading import ReadAs
+    from abag.embed.tables.chains import Chains
+    from abag.embed.tables.pairs import SequenceTable
+    from abag.embed.tables.tables import Table
+    from abag.head.predictor.options import RankOptions
+    from abag.head.predictor.predictor import Predictor
+    from abag.head.predictor.reading import ReadAs
 
 ADDED_COLUMNS = RANK_COLUMNS
 MEASURED_ROLES = frozenset({"pkd", "label", "censored", "affinity_type"})

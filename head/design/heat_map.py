@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.head.data.quantity import INSIDE, PKD, Quantity
-from abag.head.runs.pages import render_page
+from abag.head.labels.headers import INSIDE, PKD, Quantity
+from abag.head.runs.report import render_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,14 +15,14 @@ import pandas as pd
 
 from abag.core.errors import PredictionError
 from abag.core.messages import bar, counted, printable, say
-from abag.embed.sequences.domains import IMGT_REGIONS, locate_positions, position_number
-from abag.embed.sequences.pairs import read_pairs
+from abag.embed.tables.domains import IMGT_REGIONS, locate_positions, position_number
+from abag.embed.tables.pairs import read_pairs
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Chains
-    from abag.embed.sequences.pairs import SequenceTable
-    from abag.embed.sequences.tables import TableLike
-    from abag.head.design.design_options import PositionRange, ScanOptions
+    from abag.embed.tables.chains import Chains
+    from abag.embed.tables.pairs import SequenceTable
+    from abag.embed.tables.tables import TableLike
+    from abag.head.predictor.options import PositionRange, ScanOptions
 
 
 class Site(NamedTuple):

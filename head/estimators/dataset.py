@@ -18,19 +18,17 @@ from abag.core.arrays import hex_keys
 from abag.core.cache import cache_dir
 from abag.core.messages import counted, reporting
 from abag.core.python_surface import as_html, shorten
-from abag.embed.sequences.column_types import with_types
-from abag.embed.sequences.joined import holds_texts
-from abag.embed.sequences.pairs import read_pairs
-from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.export_options import VectorOptions
 from abag.embed.store.store import folder_with
-from abag.head.data.feature_checks import with_feature_columns
-from abag.head.data.label_options import LabelOptions, PairColumnOptions, SplitOptions
-from abag.head.data.labels import label_pairs, report_counts
-from abag.head.data.likelihoods import with_logliks
-from abag.head.estimators.sequence_frame import as_store
+from abag.embed.tables.options import TableOptions
+from abag.embed.tables.pairs import holds_texts, read_pairs
+from abag.embed.tables.types import with_types
+from abag.head.estimators.regressor import as_store
 from abag.head.evaluation.verdicts import label_problems
-from abag.head.models.training_rows import label_weights
+from abag.head.labels.features import with_logliks
+from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
+from abag.head.labels.pairs import label_pairs, report_counts, with_feature_columns
+from abag.head.models.vectors import label_weights
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
 
@@ -39,12 +37,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.embed.sequences.chains import Kind
-    from abag.embed.sequences.tables import TableLike
-    from abag.embed.store.encoder_folder import EncoderFolder
+    from abag.embed.store.folder import EncoderFolder
     from abag.embed.store.store import Store
-    from abag.head.data.labels import LabelledPairs
+    from abag.embed.tables.chains import Kind
+    from abag.embed.tables.tables import TableLike
     from abag.head.estimators.torch_pairs import TorchPairs
+    from abag.head.labels.pairs import LabelledPairs
     from abag.head.regimes.splits import Split
 
 

@@ -17,12 +17,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from abag.core.cache import cache_dir
 from abag.core.options import schema
-from abag.embed.sequences.table_options import TableOptions
 from abag.embed.store.export import vector_names
 from abag.embed.store.export_options import VectorOptions
 from abag.embed.store.store import Store
-from abag.head.data.label_options import SplitOptions
-from abag.head.estimators.sequence_frame import (
+from abag.embed.tables.options import TableOptions
+from abag.head.estimators.regressor import (
     as_store,
     folders_with,
     labelled,
@@ -33,6 +32,7 @@ from abag.head.estimators.sequence_frame import (
     refuse_missing,
     sequence_columns,
 )
+from abag.head.labels.options import SplitOptions
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import SPLIT_METHODS
 from abag.head.regimes.splits import TEST, UNUSED
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from abag.embed.sequences.chains import Kind
-    from abag.embed.sequences.pairs import SequenceTable
+    from abag.embed.tables.chains import Kind
+    from abag.embed.tables.pairs import SequenceTable
 
 _SKLEARN_NAMES = {"folds": "n_splits", "repeats": "n_repeats"}
 

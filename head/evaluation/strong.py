@@ -25,8 +25,8 @@ import pandas as pd
 from scipy.special import ndtr
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.head.data.quantity import PKD, Quantity
 from abag.head.evaluation.metrics import average_precision
+from abag.head.labels.headers import PKD, Quantity
 from abag.head.regimes.splits import grouped_folds
 
 WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.8))

@@ -17,16 +17,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, distinct
-from abag.head.data.feature_scaling import FeatureScaling
-from abag.head.data.vectors import Standardizer
+from abag.head.labels.vectors import FeatureScaling, Standardizer
 from abag.head.models.residues import common_reference
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.clusters import distance_to_parent
 from abag.head.regimes.splits import Split, grouped_folds
 
 if TYPE_CHECKING:
-    from abag.head.data.labels import LabelledPairs
-    from abag.head.models.training_rows import TrainingRows
+    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.models.vectors import TrainingRows
 
 INNER_FOLDS = 5
 """Folds within the training pairs of a fold, at most."""

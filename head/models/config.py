@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from abag.core.errors import OptionError, RunError
 from abag.core.options import DeviceOptions, Options, flag, option
-from abag.embed.sequences.chains import KINDS, Kind
-from abag.embed.sequences.table_options import SkippedOptions, TableOptions
 from abag.embed.store.export_options import VectorOptions, VectorsOf
-from abag.head.data.label_options import AdapterRows, LabelOptions, PairColumnOptions, SplitOptions
+from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.options import SkippedOptions, TableOptions
+from abag.head.labels.options import AdapterRows, LabelOptions, PairColumnOptions, SplitOptions
 
 WITH_A_NETWORK = ("mlp", "stack")
 PresetName = Literal["small", "medium", "seed"]

@@ -23,11 +23,9 @@ from torch.nn import functional
 from torch.optim.adamw import adamw
 
 from abag.core.arrays import Floats
-from abag.embed.sequences.chains import KINDS
-from abag.head.data.feature_scaling import FeatureScaling
-from abag.head.data.vectors import Standardizer
-from abag.head.models.pair_model import Arrays, NetworkSettings
-from abag.head.models.pair_vectors import PairVectors, given_features
+from abag.embed.tables.chains import KINDS
+from abag.head.labels.vectors import FeatureScaling, Standardizer
+from abag.head.models.vectors import Arrays, NetworkSettings, PairVectors, given_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from abag.head.models import gaussian_process as gp
+from abag.head.models import process as gp
 from abag.head.models import residues, ridge
-from abag.head.models.kernel_choice import CRITERIA
-from abag.head.models.pair_model import NetworkSettings
+from abag.head.models.kernels import CRITERIA
+from abag.head.models.vectors import NetworkSettings
 
 if TYPE_CHECKING:
     from abag.core.arrays import Ints
-    from abag.embed.sequences.chains import Kind
-    from abag.head.models.pair_model import Arrays, Fit, PairModel
-    from abag.head.models.pair_vectors import PairVectors
+    from abag.embed.tables.chains import Kind
+    from abag.head.models.vectors import Arrays, Fit, PairModel, PairVectors
 
 MEAN = "train_mean"
 NETWORK = "mlp"

@@ -3,32 +3,247 @@
 The sums that a ridge needs follow from the unique vectors and how often two are paired; those of
 inner folds add up, and all that does not depend on labels is computed once. Censored labels are
 replaced by expected ones: by turns a ridge is fitted, and the mean of a normal distribution cut off
-at the bound taken (Tobin, Econometrica 26, 1958). P pairs, R rows of them, F training pairs, N
-sequences, D joined columns, E those of another block, S strengths.
+at the bound taken (Tobin, Econometrica 26, 1958).
+
+The matrix is brought to tridiagonal form by reflections. This takes as long as about two
+factorisations, and then a strength costs D operations and labels D^2, where a factorisation per
+strength costs D^3 / 3 (Elden, BIT 17, 1977; Golub and Van Loan, Matrix Computations, 8.3). Large
+matrices are factorised per strength by torch instead, which uses all cores or a GPU.
+
+sigma^2 = (spread x the standard deviation of the prediction)^2 + noise^2. Spread and noise are
+fitted to errors on pairs that no model had seen.
+P pairs, R rows of them, F training pairs, N sequences, D joined columns, E those of another block,
+S strengths, K ratios that are tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import erfcx
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.core.cores import limit_blas
-from abag.head.data.feature_scaling import FeatureScaling
-from abag.head.data.vectors import Standardizer
-from abag.head.models.normal_equations import PARALLEL_COLUMNS, NormalEquations, Sums
-from abag.head.models.pair_model import Arrays
-from abag.head.models.pair_vectors import PairVectors, given_features
-from abag.head.models.sigma import expected_labels
-from abag.head.models.training_rows import TrainingRows
+from abag.head.labels.vectors import FeatureScaling, Standardizer
+from abag.head.models.vectors import Arrays, PairVectors, TrainingRows, given_features
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
+"""Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
+LARGEST_RATIO = 8.0
+"""Largest ratio of the two parts of sigma^2 at the median deviation: the noise is at least a third
+of sigma, or sigma of a pair that was trained on could be a tenth of its error."""
+CENSORED_ROUNDS = 20
+"""Rounds of expectation maximisation if there are censored pairs."""
+SMALLEST = 1e-6
+"""Least noise in pKd: errors of 0 would have sigma 0."""
+
+
+def expected_labels(
+    label: Floats, censored: NDArray[np.int8], mean: Floats, sigma: Floats | float
+) -> tuple[Floats, Floats]:
+    """Return mean and variance of the labels behind bounds, (R,) each, in pKd and pKd^2.
+
+    A label is normal around `mean` with `sigma`, cut off at the bound `label` where `censored` is
+    -1 (below it) or 1 (above). Where it is 0, the label is exact and its variance 0.
+    """
+    allowed = censored * (mean - label) / sigma  # sigmas from the bound, above 0 if it is satisfied
+    # erfcx: far beyond the bound, density and probability are both 0 in floating point
+    ratio = np.sqrt(2 / np.pi) / erfcx(-allowed / np.sqrt(2))  # normal density / probability
+    expected = np.where(censored == 0, label, mean + censored * sigma * ratio)
+    left = np.clip(1 - ratio * (allowed + ratio), 0, 1)  # share of the variance
+    return expected, np.where(censored == 0, 0.0, np.square(sigma) * left)
+
+
+def fit_sigma(
+    error: Floats, deviation: Floats, censored: NDArray[np.int8] | None = None
+) -> tuple[float, float]:
+    """Fit spread and noise to errors by maximum likelihood.
+
+    Parameters
+    ----------
+    error : Floats, shape=(R,)
+        Label or bound minus prediction, in pKd.
+    deviation : Floats, shape=(R,)
+        Standard deviation of each prediction, in pKd.
+    censored : NDArray, shape=(R,), dtype=int8, optional
+        -1 if the label is below its bound, 1 if above, 0 if exact; None: all are exact.
+
+    Returns
+    -------
+    tuple of float
+        Spread, a factor of the deviation, and noise in pKd.
+    """
+    square = error**2
+    spread, noise = _fit_squares(square, deviation)
+    if censored is None or not censored.any():
+        return spread, noise
+    for _ in range(CENSORED_ROUNDS):
+        sigma = np.sqrt(spread**2 * deviation**2 + noise**2)
+        mean, variance = expected_labels(error, censored, np.zeros_like(error), sigma)
+        spread, noise = _fit_squares(mean**2 + variance, deviation)
+    return spread, noise
+
+
+def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
+    # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
+    factor_KR = 1 + RATIOS[:, None] * deviation**2
+    noise2_K = np.maximum(np.mean(square / factor_KR, axis=1), SMALLEST**2)
+    loss_K = np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)
+    loss_K[RATIOS * np.median(deviation**2) > LARGEST_RATIO] = np.inf
+    best = int(np.argmin(loss_K))
+    noise = np.sqrt(noise2_K[best])
+    return float(noise * np.sqrt(RATIOS[best])), float(noise)
+
+
+PARALLEL_COLUMNS = 1500
+"""Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
+it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
+ROUNDING = 1e-10
+"""Scatter, relative to the sums it is computed from, below which it may be rounding alone."""
+REFLECTED = 64
+"""Columns of reflections that are applied at a time, in LAPACK's workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Hold sums over rows, each as often as its weight says."""
+
+    products_DD: Tensor
+    """Sums of the products of columns, float64."""
+    columns_D: Tensor
+    """Sums of the columns, float64."""
+    rows: float
+    """Sum of the weights."""
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            self.products_DD + other.products_DD,
+            self.columns_D + other.columns_D,
+            self.rows + other.rows,
+        )
+
+    def __sub__(self, other: Sums) -> Sums:
+        return Sums(
+            self.products_DD - other.products_DD,
+            self.columns_D - other.columns_D,
+            self.rows - other.rows,
+        )
+
+
+class NormalEquations:
+    """Solve the normal equations of a ridge with an unpenalised intercept.
+
+    `size` is the trace of the products of columns over all rows of the problem.
+    """
+
+    def __init__(self, sums: Sums, size: float) -> None:
+        self._rows = sums.rows
+        self._mean_D = sums.columns_D / sums.rows
+        scatter_DD = sums.products_DD - sums.rows * self._mean_D[:, None] * self._mean_D
+        columns = len(self._mean_D)
+        self._unit = float(scatter_DD.trace()) / min(sums.rows, columns)
+        if self._unit <= ROUNDING * size:  # all rows are equal
+            scatter_DD = 0 * scatter_DD
+            self._unit = 1.0
+        is_small = 1 < columns < PARALLEL_COLUMNS and scatter_DD.device.type == "cpu"
+        self._solver: ShiftedSolver = (
+            Tridiagonal(scatter_DD) if is_small else Factorised(scatter_DD)
+        )
+
+    def solve(self, products_D: Tensor, labels: float, strengths: Floats) -> tuple[Floats, Floats]:
+        """Return weights, (D, S), and intercepts, (S,), for S strengths.
+
+        Parameters
+        ----------
+        products_D : Tensor, shape=(D,), dtype=float64
+            Sums of the products of columns and labels.
+        labels : float
+            Sum of the labels.
+        strengths : ndarray, shape=(S,)
+            In units of the mean eigenvalue of the scatter of the rows.
+        """
+        target_D = products_D - labels * self._mean_D
+        weights_DS = self._solver.solve(target_D, strengths * self._unit)
+        intercept_S = labels / self._rows - self._mean_D.cpu().numpy() @ weights_DS
+        return weights_DS, intercept_S
+
+
+class ShiftedSolver(Protocol):
+    """Solve a symmetric matrix with S numbers added to its diagonal."""
+
+    def solve(self, target_D: Tensor, shift_S: Floats) -> Floats:
+        """Return the solutions, (D, S)."""
+
+
+class Factorised:
+    """Factorise a matrix anew per number by Cholesky: the plain way."""
+
+    def __init__(self, matrix_DD: Tensor) -> None:
+        self._matrix_DD = matrix_DD
+
+    def solve(self, target_D: Tensor, shift_S: Floats) -> Floats:
+        """Return the solutions, (D, S)."""
+        import torch
+
+        solved = []
+        for shift in shift_S.tolist():
+            matrix_DD = self._matrix_DD.clone()
+            matrix_DD.diagonal().add_(shift)
+            factor_DD = torch.linalg.cholesky(matrix_DD)
+            solved.append(torch.cholesky_solve(target_D[:, None], factor_DD))
+        return np.asarray(torch.cat(solved, dim=1).cpu())
+
+
+class Tridiagonal:
+    """A matrix of two or more columns as reflections Q of a tridiagonal T: Q T Q^t, on one core.
+
+    Reflections leave the first row as it is.
+    """
+
+    def __init__(self, matrix_DD: Tensor) -> None:
+        from scipy.linalg import lapack
+
+        columns = len(matrix_DD)
+        # LAPACK counts along columns; the matrix is symmetric
+        scratch_DD = matrix_DD.numpy().copy().T
+        size, _ = lapack.dsytrd_lwork(columns, lower=1)
+        reduced_DD, self._diagonal_D, self._beside, self._scale, _ = lapack.dsytrd(
+            scratch_DD, lower=1, lwork=int(size), overwrite_a=1
+        )
+        self._reflections = np.asfortranarray(reduced_DD[1:, :-1])
+
+    def solve(self, target_D: Tensor, shift_S: Floats) -> Floats:
+        """Return the solutions, (D, S); raise `numpy.linalg.LinAlgError` if not positive."""
+        from scipy.linalg import lapack
+
+        turned_D = self._reflect(target_D.numpy()[:, None].copy(order="F"), "T")[:, 0]
+        solved_DS = np.empty((len(turned_D), len(shift_S)), order="F")
+        for at, shift in enumerate(shift_S.tolist()):
+            _, _, solved_DS[:, at], info = lapack.dptsv(
+                self._diagonal_D + shift, self._beside, turned_D
+            )
+            if info:
+                msg = f"a ridge of {len(turned_D)} columns: row {info} is not positive definite"
+                raise np.linalg.LinAlgError(msg)
+        return self._reflect(solved_DS, "N")
+
+    def _reflect(self, x_DS: Floats, transposed: str) -> Floats:
+        """Multiply by Q, or by its transpose if "T"."""
+        from scipy.linalg import lapack
+
+        x_DS[1:], _, _ = lapack.dormqr(
+            "L", transposed, self._reflections, self._scale, x_DS[1:], REFLECTED * x_DS.shape[1]
+        )
+        return x_DS
 
 
 CHUNK = 8192

@@ -23,22 +23,22 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Ints
 from abag.core.cache import cache_dir, load_cached, store_cached
 from abag.core.messages import say
-from abag.embed.sequences.chains import Chains
-from abag.embed.sequences.domains import position_number
-from abag.embed.sequences.numbering import Numbered, number_antibodies
-from abag.head.regimes.contained import lengths_of
-from abag.head.regimes.near_duplicates import (
+from abag.embed.tables.chains import Chains
+from abag.embed.tables.domains import position_number
+from abag.embed.tables.numbering import Numbered, number_antibodies
+from abag.head.regimes.similar import (
     Clones,
     cluster,
     join_clusters,
+    lengths_of,
     number_by_appearance,
     whole_distances,
 )
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Kind
-    from abag.head.data.label_options import SplitOptions
-    from abag.head.data.labels import LabelledPairs
+    from abag.embed.tables.chains import Kind
+    from abag.head.labels.options import SplitOptions
+    from abag.head.labels.pairs import LabelledPairs
 
 CLONE_LOOP = 0.8
 """Smallest identity of the CDR H3 of clones, which have equal length."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints
-from abag.embed.sequences.chains import RESIDUES, keys_array
-from abag.embed.sequences.numbering import CHAINS, number_antibodies
+from abag.embed.tables.chains import RESIDUES, keys_array
+from abag.embed.tables.numbering import CHAINS, number_antibodies
 from abag.head.regimes.clusters import (
     CLONE_HEAVY,
     CLONE_LOOP,
@@ -25,13 +25,12 @@ from abag.head.regimes.clusters import (
     PEPTIDE_IDENTITY,
     cdr3_of_chains,
 )
-from abag.head.regimes.contained import Strings, contained_near, lengths_of
-from abag.head.regimes.near_duplicates import Clones, whole_near
 from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
-from abag.head.regimes.seen_residues import REGIONS, Aligner, SeenResidues
+from abag.head.regimes.sides import REGIONS, Aligner, SeenResidues
+from abag.head.regimes.similar import Clones, Strings, contained_near, lengths_of, whole_near
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Chains, Kind
+    from abag.embed.tables.chains import Chains, Kind
     from abag.head.regimes.sides import Side
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]

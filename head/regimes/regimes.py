@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.embed.sequences.chains import KINDS
+from abag.embed.tables.chains import KINDS
 
 if TYPE_CHECKING:
     from abag.core.arrays import Ints
-    from abag.embed.sequences.chains import Kind
+    from abag.embed.tables.chains import Kind
 
 KNOWN = 0
 VARIANT = 1

@@ -1,30 +1,268 @@
 """A side of a table's pairs, antibody or antigen: its groups, and what is new about a sequence.
 
-All that regimes, folds and metrics ask of antibodies they ask of antigens. P pairs, N unique
-sequences of the side.
+All that regimes, folds and metrics ask of antibodies they ask of antigens. A library is a side
+whose sequences are variants that align to one reference: antibodies by IMGT numbering, antigens to
+the most common residues of those of the usual lengths. A residue at a position is kept as a digest
+of both. P pairs, N unique sequences of the side, L positions of all chains, R regions.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints, distinct
 from abag.core.cache import cache_dir
-from abag.embed.sequences.numbering import number_antibodies
+from abag.embed.tables.domains import IMGT_REGIONS, position_number
+from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
+from abag.head.regimes.clusters import consensus
 from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
-from abag.head.regimes.seen_residues import Aligner, Residues, SeenResidues, usual_tokens
+from abag.head.regimes.similar import lengths_of
 from abag.head.regimes.splits import grouped_folds
 
 if TYPE_CHECKING:
-    from abag.embed.sequences.chains import Chains, Kind
-    from abag.embed.sequences.domains import ChainName
-    from abag.embed.sequences.numbering import Numbered
+    from abag.embed.tables.chains import Chains, Kind
+    from abag.embed.tables.domains import ChainName
     from abag.head.regimes.clusters import PairGroups
+
+
+Words: TypeAlias = NDArray[np.uint64]
+GAP = ord("-")
+"""Code of a place without a residue."""
+UNKNOWN = ord("X")
+"""Code of a residue that nobody knows, which counts as none."""
+REGIONS = len(IMGT_REGIONS)
+"""Regions of one chain of an antibody."""
+INSERTED = 1 << 20
+"""Places of insertions are numbered from here, so that they differ from positions."""
+
+
+class Residues(NamedTuple):
+    """Hold the residues of N sequences of a side."""
+
+    token_NL: Words
+    """Digest of position and residue; 0 for none."""
+    region_NR: Words
+    """Digest of each region of both chains of an antibody; of antigens there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aligner:
+    """Find the residues of the sequences of one kind."""
+
+    kind: Kind
+    reference: tuple[str, ...] = ()
+    """Chains of the antigen to which others are aligned; antibodies are numbered instead."""
+
+    @classmethod
+    def of(cls, kind: Kind, chains: Sequence[Chains]) -> Aligner:
+        """Choose the reference of a library: the consensus of those of the most common lengths."""
+        if kind == "antibody":
+            return cls(kind)
+        by_lengths: dict[tuple[int, ...], list[Chains]] = {}
+        for antigen in map(by_length, chains):
+            lengths = tuple(map(len, antigen))
+            by_lengths.setdefault(lengths, []).append(antigen)
+        # of equally common lengths the smallest: the order of the sequences does not matter
+        usual = min(by_lengths, key=lambda lengths: (-len(by_lengths[lengths]), lengths))
+        reference = map(consensus, zip(*by_lengths[usual], strict=True))
+        return cls(kind, tuple(reference))
+
+    def residues(
+        self, chains: Sequence[Chains], numbered: Mapping[ChainName, Numbered] | None = None
+    ) -> Residues:
+        """Find the residues of N sequences; `numbered` has antibodies and any others."""
+        if self.kind == "antibody":
+            return _of_antibodies(chains, numbered or number_antibodies(chains, None))
+        antigens = [by_length(antigen) for antigen in chains]
+        columns = []
+        for number, reference in enumerate(self.reference):
+            texts = [antigen[number] if number < len(antigen) else "" for antigen in antigens]
+            columns.append(_aligned(texts, reference, number))
+        # chains that the reference lacks: each is one unseen residue
+        n_chains = np.array([len(antigen) for antigen in antigens])
+        more = (n_chains > len(self.reference)).astype(np.uint64)
+        token_NL = np.concatenate([*columns, more[:, None]], axis=1)
+        return Residues(token_NL, np.zeros((len(chains), 0), np.uint64))
+
+
+@dataclass(frozen=True, slots=True)
+class SeenResidues:
+    """Hold what occurs in the training sequences of a library."""
+
+    aligner: Aligner
+    tokens: Words
+    """Sorted digests of position and residue."""
+    usual: Words
+    """The most frequent of them at each position."""
+    consensus: Words
+    """Most frequent digest of each region, (R,)."""
+    changed: Ints
+    """Sorted sets of regions that differ from the consensus, one bit each."""
+
+    @classmethod
+    def of(cls, aligner: Aligner, residues: Residues) -> SeenResidues:
+        """Collect what occurs in N training sequences."""
+        usual_regions = []
+        for column in residues.region_NR.T:
+            regions, counts = np.unique(column, return_counts=True)
+            usual_regions.append(regions[counts.argmax()])
+        usual_R = np.array(usual_regions, np.uint64)
+        return cls(
+            aligner,
+            tokens=np.unique(residues.token_NL),
+            usual=usual_tokens(residues.token_NL),
+            consensus=usual_R,
+            changed=np.unique(_changed(residues.region_NR, usual_R)),
+        )
+
+    def count_unseen(self, residues: Residues) -> tuple[Ints, Bools]:
+        """Count the residues that no training sequence has at their position.
+
+        Returns
+        -------
+        count : ndarray, shape=(N,), dtype=int64
+            Unseen residues.
+        is_new : ndarray, shape=(N,), dtype=bool
+            Whether a sequence has an unseen residue, a set of changed regions that did not occur
+            in training, or nothing that could be aligned.
+        """
+        token_NL = residues.token_NL
+        is_seen_NL = np.isin(token_NL, self.tokens) | (token_NL == 0)
+        count = (~is_seen_NL).sum(axis=1)
+        changed = _changed(residues.region_NR, self.consensus)
+        is_aligned = token_NL.any(axis=1)
+        is_known = (count == 0) & np.isin(changed, self.changed) & is_aligned
+        return count, ~is_known
+
+    def count_mutations(self, residues: Residues) -> Ints:
+        """Count the residues that most training sequences do not have at their position, (N,)."""
+        token_NL = residues.token_NL
+        is_mutation_NL = (token_NL != 0) & ~np.isin(token_NL, self.usual)
+        return np.asarray(is_mutation_NL.sum(axis=1))
+
+
+def by_length(antigen: Chains) -> Chains:
+    """Order the chains of an antigen by length: they are stored by letters, which may mutate."""
+    return tuple(sorted(antigen, key=lambda chain: (-len(chain), chain)))
+
+
+def usual_tokens(token_NL: Words) -> Words:
+    """Return the most frequent token of each position."""
+    usual = []
+    for column in token_NL.T:
+        tokens, counts = np.unique(column[column > 0], return_counts=True)
+        if len(tokens):
+            usual.append(tokens[counts.argmax()])
+    return np.array(usual, np.uint64)
+
+
+def _changed(region_NR: Words, usual_R: Words) -> Ints:
+    """Return the set of regions of each antibody that differ from the consensus, (N,)."""
+    bits = 1 << np.arange(len(usual_R), dtype=np.int64)
+    return np.asarray((region_NR != usual_R) @ bits)
+
+
+def _of_antibodies(
+    antibodies: Sequence[Chains], numbered: Mapping[ChainName, Numbered]
+) -> Residues:
+    tokens = []
+    regions = []
+    for at, name in enumerate(CHAINS):
+        positions, x_NL = align([chains[at] for chains in antibodies], numbered[name])
+        number_L = np.array([position_number(position) for position in positions], np.int64)
+        inserted = []
+        for position, number in zip(positions, number_L, strict=True):
+            letters = position[len(str(number)) :]  # 111A and 111 are different places
+            inserted.append(sum(map(ord, letters)))
+        # chain, position and letters of an insertion in one number
+        place_L = (at << 24) | (number_L << 12) | np.array(inserted, np.int64)
+        token_NL = _digest(place_L, x_NL)
+        tokens.append(token_NL)
+        # a sum, in which gaps are 0: positions that only other sequences have change nothing
+        region_L = np.searchsorted([end for _, end in IMGT_REGIONS[:-1]], number_L)
+        with np.errstate(over="ignore"):  # sums of digests wrap around
+            for region in range(REGIONS):
+                regions.append(token_NL[:, region_L == region].sum(axis=1))
+    region_NR = np.stack(regions, axis=1).astype(np.uint64)
+    return Residues(np.concatenate(tokens, axis=1), region_NR)
+
+
+def _aligned(texts: Sequence[str], reference: str, chain: int) -> Words:
+    """Digest the residues of one chain, aligned to a reference by edits, (N, L)."""
+    from rapidfuzz.distance import Levenshtein
+
+    length = len(reference)
+    unique, of_text = np.unique(np.array(texts, object), return_inverse=True)
+    codes = np.full((len(unique), length), GAP, np.uint8)
+    is_as_long = lengths_of(unique) == length
+    letters = np.frombuffer("".join(unique[is_as_long]).encode("ascii"), np.uint8)
+    codes[is_as_long] = letters.reshape(-1, length)
+    insertions: dict[tuple[int, str], list[int]] = {}
+    for row in np.flatnonzero(~is_as_long).tolist():
+        text = unique[row]
+        for edit in Levenshtein.opcodes(reference, text):
+            letters_here = text[edit.dest_start : edit.dest_end]
+            if edit.tag == "insert":
+                insertions.setdefault((edit.src_start, letters_here), []).append(row)
+            elif letters_here:
+                codes[row, edit.src_start : edit.src_end] = list(letters_here.encode("ascii"))
+    place_L = (chain << 24) | np.arange(length, dtype=np.int64)
+    # a deletion is a letter, too; unlike in antibodies, where numbering has gaps anyway
+    token_NL = _digest(place_L, codes, gaps=True)
+    if insertions:
+        columns = np.zeros((len(unique), len(insertions)), np.uint64)
+        for at, ((place, text), rows) in enumerate(insertions.items()):
+            hashed = np.uint64(INSERTED + ((chain << 24) | place))
+            for letter in text.encode("ascii"):
+                hashed = mix(np.array([hashed ^ np.uint64(letter)], np.uint64))[0]
+            columns[rows, at] = hashed
+        token_NL = np.concatenate([token_NL, columns], axis=1)
+    return token_NL[of_text]
+
+
+def _digest(place_L: Ints, code_NL: NDArray[np.uint8], *, gaps: bool = False) -> Words:
+    token_NL = mix((place_L << 8 | code_NL).astype(np.uint64))
+    # letters have larger codes than a gap; 0 is beyond the ends of a chain
+    is_none = (code_NL < GAP) if gaps else (code_NL <= GAP)
+    token_NL[is_none | (code_NL == UNKNOWN)] = 0
+    return token_NL
+
+
+def align(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:
+    """Align N chains: the L positions that occur, and ASCII codes, (N, L), 0 beyond the ends."""
+    positions = dict.fromkeys(itertools.chain.from_iterable(numbered.layouts))
+    columns = {position: column for column, position in enumerate(positions)}
+    number_L = np.array([position_number(position) for position in columns], np.int16)
+    x_ML = np.zeros((len(numbered.chains) + 1, len(columns)), np.uint8)  # the last has no domain
+    for layout, rows, codes_RL in numbered.by_layout():
+        numbers = [position_number(position) for position in layout]
+        inside = (number_L >= min(numbers, default=0)) & (number_L <= max(numbers, default=0))
+        line_RL = np.tile(inside * np.uint8(GAP), (len(rows), 1))
+        line_RL[:, [columns[position] for position in layout]] = codes_RL
+        x_ML[rows] = line_RL
+    row_of = {text: row for row, text in enumerate(numbered.chains)}
+    row_of[""] = len(numbered.chains)
+    rows_of_chains = [row_of[text] for text in chains]
+    x_NL = x_ML[rows_of_chains]
+    # the others, which are numbered too, may have residues where these have gaps only
+    occurs_L = np.asarray((x_NL > GAP).any(axis=0))
+    return [*itertools.compress(columns, occurs_L.tolist())], x_NL[:, occurs_L]
+
+
+def mix(x: Words) -> Words:
+    """Hash 64-bit numbers; the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
 
 LEAST_GROUPS = 5.0
 """Effective groups below which nothing can be measured."""

@@ -23,9 +23,8 @@ from abag.core.errors import DamagedFile, RunError
 from abag.core.files import read_json
 from abag.core.messages import align
 from abag.core.options import user_path
-from abag.head.data.quantity import Quantity
-from abag.head.evaluation.regime_scores import INDISTINGUISHABLE, compare_models
-from abag.head.evaluation.score_table import describe_regimes
+from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models, describe_regimes
+from abag.head.labels.headers import Quantity
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.rounds import describe_rounds, rounds_of
 from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read_run, training_logs

@@ -24,23 +24,21 @@ from abag.core.files import (
 )
 from abag.core.messages import first_line, say
 from abag.core.options import schema
-from abag.head.data.label_options import LabelOptions, read_molar_mass
-from abag.head.data.label_unit import Remembered
-from abag.head.data.labels import LabelledPairs
-from abag.head.data.quantity import Quantity
-from abag.head.data.units import to_pkd
 from abag.head.evaluation.metrics import Scores
-from abag.head.evaluation.regime_scores import RegimeScore, TestedPairs
-from abag.head.evaluation.score_table import describe_regimes
+from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regimes
 from abag.head.evaluation.strong import StrongSummary
+from abag.head.labels.column import Remembered
+from abag.head.labels.headers import Quantity, to_pkd
+from abag.head.labels.options import LabelOptions, read_molar_mass
+from abag.head.labels.pairs import LabelledPairs
 from abag.head.models.config import FitConfig, check_same
 from abag.head.regimes.splits import KEYS, Split, split_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from abag.embed.sequences.tables import Table
-    from abag.head.data.label_options import Label
+    from abag.embed.tables.tables import Table
+    from abag.head.labels.options import Label
 
 RUN_FORMAT = "abag-run 4"
 PREDICTOR = "predictor"

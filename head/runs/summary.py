@@ -13,15 +13,14 @@ from abag.core.arrays import Floats, Ints, distinct
 from abag.core.cores import limit_blas
 from abag.core.files import replacing, write_json, write_text
 from abag.core.messages import align, counted, printable
-from abag.embed.sequences.chains import KINDS
-from abag.head.data.quantity import Quantity
+from abag.embed.tables.chains import KINDS
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import rows_to_score
-from abag.head.evaluation.score_table import describe_regimes
+from abag.head.evaluation.scores import describe_regimes
 from abag.head.evaluation.strong import describe_strong, score_strong
 from abag.head.evaluation.verdicts import warnings
-from abag.head.regimes.leaks import total_leaks
-from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys
+from abag.head.labels.headers import Quantity
+from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.report import write_card, write_report
 from abag.head.runs.rounds import MEASURED, describe_history, measured_rows
 from abag.head.runs.run_folder import read_config, read_tables, training_logs
@@ -29,10 +28,10 @@ from abag.head.runs.run_folder import read_config, read_tables, training_logs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from abag.head.data.labels import LabelledPairs
-    from abag.head.evaluation.regime_scores import RegimeScore
-    from abag.head.prediction.fitted import FittedParts, WeighedRegime
-    from abag.head.regimes.regime_folds import MeasuredRegime
+    from abag.head.evaluation.scores import RegimeScore
+    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.predictor.weigh import FittedParts, WeighedRegime
+    from abag.head.regimes.folds import MeasuredRegime
     from abag.head.runs.run_folder import (
         DataSummary,
         RegimeSummary,

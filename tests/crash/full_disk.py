@@ -184,7 +184,7 @@ def main(folder, levels=18, *names):
 
     import abag.embed.embed
     import abag.head.fit
-    import abag.head.prediction.predict  # noqa: F401
+    import abag.head.predictor.scoring  # noqa: F401
 
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ from click.testing import CliRunner
 
 from abag.cli import main as abag
 from abag.embed.store.store import open_store
-from abag.head.data.demo import demo_table
+from abag.head.demo import demo_table
 from abag.head.models.baselines import BASELINES
 from abag.head.models.config import head_names, is_used
 from abag.head.models.registry import MODELS

@@ -19,7 +19,7 @@ from transformers import (
 
 from abag import EncoderError, HubError
 from abag.embed.encoders.heads import head_digest
-from abag.embed.families.registry import hub_source
+from abag.embed.encoders.registry import hub_source
 
 
 @pytest.fixture

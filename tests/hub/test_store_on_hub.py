@@ -17,7 +17,7 @@ from marks import in_ci
 from stores import shard_name, verify
 
 from abag import DamagedFile, HubError, OutputError, StoreError, open_store
-from abag.embed.store.sync import pull, push
+from abag.embed.store.care import pull, push
 
 NAME = "lab/vectors"
 ADDRESS = f"hf://datasets/{NAME}"
@@ -173,9 +173,9 @@ def test_another_encoder_or_other_poolings_of_the_same_folder_are_refused(hub, p
 
 CHILD = """
 import sys
-from abag.embed.store import sync
-sys.argv[1] == "pull" and sync.pull(sys.argv[2], sys.argv[3], batch_files=1)
-sys.argv[1] == "push" and sync.push(sys.argv[3], sys.argv[2])
+from abag.embed.store import care
+sys.argv[1] == "pull" and care.pull(sys.argv[2], sys.argv[3], batch_files=1)
+sys.argv[1] == "push" and care.push(sys.argv[3], sys.argv[2])
 """
 
 

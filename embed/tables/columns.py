@@ -1,0 +1,191 @@
+"""Find the column of a table that plays each role: heavy, light, antigen, pKd ...
+
+Column names are recognized as people write them (``VH``, ``Ab_heavy_chain_seq``, ``hc_sequence``
+...). Where two columns fit a role equally well, none is chosen.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Literal
+
+from abag.core.errors import ColumnError
+from abag.core.messages import quoted
+
+# Patterns over the lower-case letters and digits of a name. The first pattern that matches any
+# column decides: a column that says "sequence" goes before one that may hold a name or PDB chain.
+_SEQUENCE = "(seq|sequence|aa|aaseq|aminoacidsequence)"
+_MUTANT = "(mut|mutant|mutated)"
+_OWNER = "(antibody|ab|mab|fab|fv)?"
+_HEAVY = f"{_OWNER}(heavy|heavychain|vh|vhchain|vhh|vhorvhh|hc|variableheavy|heavyvariable)"
+_LIGHT = f"{_OWNER}(light|lightchain|vl|vlchain|lc|variablelight|lightvariable)"
+_ANTIGEN = "(antigen|ag|target)"
+# A name of such parts alone is that of a chain, in any order; others, as in hc_cdr3, light_v_gene
+# or lambda_max, make it something else.
+_PART = (
+    "(sequences?|seqs?|aas?|aminoacids?|proteins?|polypeptides?|chains?|variable|domains?|regions?|"
+    "antibody|ab|mab|fab|fv|igg?|immunoglobulin|bcr|alignment|aligned|full|fulllength|mature|"
+    "trimmed|translated|translation|input)"
+)
+_SAYS_SEQUENCE = "(?=.*(seq|aa|aminoacid|protein|polypeptide))"
+_SAYS_CHAIN = "(?=.*(seq|aa|aminoacid|protein|polypeptide|chain|variable|domain|region))"
+_HEAVY_WORD = "(heavy|vhh|vh|hcvr|hc)"
+_LIGHT_WORD = "(light|vl|vk|vkappa|vlambda|lcvr|lc)"
+# alone, these may be names, genes or numbers: `contents.roles_by_content` looks at the cells
+_HEAVY_WORDS = f"({_HEAVY_WORD}|igh|nanobody|sdab)"
+_LIGHT_WORDS = f"({_LIGHT_WORD}|kappa|lambda|igk|igl)"
+
+
+def _of_parts(word: str) -> str:
+    """Return the pattern of names that consist of parts, with at least one of these words."""
+    return f"{_PART}*({word}{_PART}*)+"
+
+
+ROLES: dict[str, tuple[str, ...]] = {
+    "heavy": (
+        f"{_MUTANT}{_HEAVY}{_SEQUENCE}?",
+        f"({_HEAVY}|nanobody){_SEQUENCE}",
+        f"{_HEAVY}|fabh",
+        "antibodyseqa",  # of BioMap
+        _SAYS_SEQUENCE + _of_parts(_HEAVY_WORDS),
+        f"{_of_parts(_HEAVY_WORD)}|{_SAYS_CHAIN}{_of_parts(_HEAVY_WORDS)}",
+    ),
+    "light": (
+        f"{_MUTANT}{_LIGHT}{_SEQUENCE}?",
+        f"{_LIGHT}{_SEQUENCE}",
+        f"{_LIGHT}|fabl",
+        "antibodyseqb",
+        _SAYS_SEQUENCE + _of_parts(_LIGHT_WORDS),
+        f"{_of_parts(_LIGHT_WORD)}|{_SAYS_CHAIN}{_of_parts(_LIGHT_WORDS)}",
+    ),
+    "antibody": (
+        f"(antibody|ab|mab|scfv|fv){_SEQUENCE}",
+        "antibody|ab|mab|fv",
+        f"mata{_SEQUENCE}|{_SEQUENCE}",
+    ),
+    "antigen": (f"{_ANTIGEN}(chain)?{_SEQUENCE}", "antigen|ag", f"target|matalpha{_SEQUENCE}"),
+    "pkd": (),  # head.labels.column finds the label
+    "label": (),  # of any quantity, which has to be said
+    "prediction": ("pkdpredicted|predictedpkd|predictions?|predicted",),
+    "sigma": (
+        "(pkd)?sigma",
+        "(pkd|prediction|predicted|pkdpredicted)?(std|sd|stddev|stdev|uncertainty|standarderror)",
+    ),
+    "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
+    "assay": ("assay|assayid|assayname", "dataset|study", "source"),
+    "affinity_type": ("(affinity|label|measurement)type",),
+    "mutations": (),  # embed.tables.sources finds them where there is a parent
+    "antigen_mutations": (),
+    "id": ("id|pairid|rowid",),
+    "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
+    "antigen_name": (f"{_ANTIGEN}(name|id)", "pdb(id)?"),
+}
+"""Role to patterns."""
+
+UNIT_ROLES = (
+    "kd_m", "kd_mm", "kd_um", "kd_nm", "kd_pm", "log10_kd_m", "log10_kd_um", "log10_kd_nm",
+    "log10_kd_pm", "neg_log10_kd_nm", "ln_kd_m", "ln_kd_nm", "ka_per_m", "ka_per_um", "ka_per_nm",
+    "ug_ml", "ng_ml", "dg_kcal", "dg_kj",
+)  # fmt: skip
+"""Units of labels (``--label``), which are easily taken for roles; a label has the role ``pkd``."""
+SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
+LONGEST_NAME = 1000
+"""Characters of the name of a column that a run reads."""
+CHAIN_ROLES: tuple[Literal["heavy", "light"], ...] = ("heavy", "light")
+"""Roles that a user may leave empty: ``--column light=`` says that no column is the light chain."""
+LISTED_NAMES = 12
+"""Columns that an error lists before it counts the others."""
+
+
+class MissingColumn(ColumnError):
+    """No column plays a role, or the table lacks a column that the user named."""
+
+
+def find_columns(
+    names: Iterable[Hashable], chosen: Mapping[str, str], source: str
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Find the column of each role, some `chosen` by the user, and roles that several fit.
+
+    A chain whose chosen name is empty has no column.
+
+    Raises
+    ------
+    MissingColumn
+        If the user chose a role or a column that does not exist.
+    """
+    present = [str(name) for name in names]
+    for role, name in chosen.items():
+        if role in UNIT_ROLES:
+            msg = (
+                f"--column {role}={name}: {role} is the unit of a label, not a role. "
+                f"Give --column pkd={name} --label {role}."
+            )
+            raise MissingColumn(msg)
+        if role not in ROLES:
+            expected = ", ".join(ROLES)
+            msg = f"--column {role}={name}: no such role; expected one of {expected}."
+            raise MissingColumn(msg)
+        if not name and role in CHAIN_ROLES:
+            continue
+        if not name and name not in present:
+            msg = (
+                f"--column '{role}=': names no column; expected one (only heavy and light may have "
+                "none). Name it, or leave the option out."
+            )
+            raise MissingColumn(msg)
+        if name not in present:
+            close = get_close_matches(name, present, n=2, cutoff=0.7)
+            advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            problem = f"{source}: --column {role}={name}: no such column"
+            raise MissingColumn(with_found(problem, present, advice or "Give one of these."))
+    free = [name for name in present if name not in chosen.values()]
+    fits = {role: _best_fits(role, free) for role in ROLES if role not in chosen}
+    columns = {role: names[0] for role, names in fits.items() if len(names) == 1}
+    ties = {role: names for role, names in fits.items() if len(names) > 1}
+    return {**columns, **{role: name for role, name in chosen.items() if name}}, ties
+
+
+def column_option(role: str, name: object) -> str:
+    """Spell the option that gives a role a column, or none, as it is pasted into a shell."""
+    if not name:
+        return f"--column '{role}='"
+    return f"--column {shlex.quote(f'{role}={name}')}"
+
+
+def quote_names(names: Iterable[Hashable]) -> str:
+    """Quote names of columns, with commas between them."""
+    return ", ".join(quoted(str(name)) for name in names)
+
+
+def quote_some(names: Sequence[Hashable]) -> str:
+    """Quote the first names, and count the others."""
+    rest = len(names) - LISTED_NAMES
+    return quote_names(names[:LISTED_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def with_found(problem: str, names: Sequence[Hashable], advice: str) -> str:
+    """Write an error about the columns of a table; a long list of these follows the advice."""
+    if len(names) <= LISTED_NAMES:
+        return f"{problem}; found {quote_some(names)}. {advice}"
+    return f"{problem}. {advice} Found {quote_some(names)}."
+
+
+def _best_fits(role: str, names: Sequence[str]) -> list[str]:
+    for pattern in ROLES[role]:
+        fits = [name for name in names if re.fullmatch(pattern, simplified(name))]
+        if fits:
+            return fits
+    return []
+
+
+def simplified(name: str) -> str:
+    """Return the lower-case letters and digits of a name."""
+    # a minus at the start, as in -log10(Kd), reverses the meaning
+    minus = "-" if name.startswith("-") else ""
+    # pandas names the second of two columns called "heavy" "heavy.1"
+    bare = re.sub(r"\.\d+$", "", name.lower()).replace("κ", "kappa").replace("λ", "lambda")
+    # signs such as a delta stay, so that no pattern matches what they change
+    return minus + re.sub(r"[\x00-/:-`{-\x7f]|\s", "", bare)

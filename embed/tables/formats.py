@@ -1,0 +1,662 @@
+"""Formats of tables: text, Excel, JSON Lines, FASTA and Parquet, read in chunks of rows.
+
+Promises that every column and row of a file is there, unchanged, or that one line says what is
+wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
+``.gz``; only those of `writer.WRITERS` are written, too.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import re
+import shlex
+import warnings
+import zipfile
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pandas.api.types import is_string_dtype
+
+from abag.core.errors import TableError
+from abag.core.messages import quoted
+from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
+from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
+from abag.embed.tables.columns import SEQUENCE_ROLES, find_columns, quote_some
+from abag.embed.tables.options import ChainPlaces
+
+TEXT_ROLES = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
+"""Roles of columns that are read as text."""
+EXACT = 1e15
+"""Numbers of less size are shown with all of their digits."""
+_FOREIGN = {
+    b"\x1f\x8b": "it is compressed by gzip; rename it to end in .gz",
+    b"PK\x03\x04": "it is a zip archive; if it is an Excel file, rename it to end in .xlsx",
+    b"\xd0\xcf\x11\xe0": "it is an Excel file in an old format; export it as CSV",
+    b"PAR1": "it is a Parquet file; rename it to end in .parquet",
+    b"\xff\xfe": "it is UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "it is UTF-16 text; save it as UTF-8",
+    b"sep=": "its first line tells Excel the separator; remove that line",
+    b">": "it is FASTA, or its first name begins with '>'; rename it to end in .fasta",
+}
+"""Messages about other files that are called text, by their first bytes."""
+_PANDAS_TEXT = pd.Series([""]).dtype
+"""Type of text columns; object before pandas 3."""
+_HAS_TEXT = isinstance(_PANDAS_TEXT, pd.StringDtype)
+_ARROW_TEXT = pd.ArrowDtype(pa.string()) if _HAS_TEXT else _PANDAS_TEXT
+"""Type by which pandas reads text about as fast as numbers."""
+_MORE_FIELDS = (
+    "rows have more fields than the header; remove lines above it, name the column of row names, "
+    "or remove the separators at the ends of the rows"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Choice of the rows, columns and cells that are read of a file."""
+
+    rows: int | None
+    """Most rows per frame; None: one frame per file."""
+    limit: int | None
+    """Rows to read from the top; None: all. A reader may return more."""
+    as_written: bool
+    """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
+    only_sequences: bool
+    """Whether other columns may be left out."""
+    columns: Mapping[str, str]
+    """Names of columns by role, as the user gave them."""
+    source: str
+    """Name of the file, for messages."""
+    chains: ChainPlaces = "as-given"
+    """``most``: of several chains of an AIRR cell, take the one that was seen most."""
+    kinds: Sequence[Kind] = KINDS
+    """Kinds of sequences that are asked for."""
+    sheet: str | None = None
+    """Sheet of an Excel file; None: the only one with values."""
+    names: bool = False
+    """Whether columns of sequences may hold names, of which ``NA`` is one."""
+
+    def sequence_columns(self, names: Sequence[str]) -> list[str]:
+        """List the columns that hold, or may hold, sequences; they are read as text."""
+        columns, ties = find_columns(names, self.columns, self.source)
+        distinct: dict[str, None] = {}
+        for role in TEXT_ROLES:
+            if role in columns:
+                distinct[columns[role]] = None
+            distinct |= dict.fromkeys(ties.get(role, ()))
+        return [*distinct]
+
+
+class Chunk(NamedTuple):
+    """Some rows of a file."""
+
+    names: list[str]
+    """All columns of the file; the frame may lack some."""
+    frame: pd.DataFrame
+    first_row: int = 1
+    """Number of the first row of the file; 2 where a spreadsheet shows the header as row 1."""
+    reader: ReaderNotes = NO_NOTES
+    """Notes on all rows of the file."""
+
+
+def in_chunks(
+    whole: pd.DataFrame, rows: int | None, reader: ReaderNotes = NO_NOTES
+) -> Iterator[Chunk]:
+    """Cut a table that is in memory into chunks of rows; None: one chunk."""
+    rows = rows or max(1, len(whole))
+    for start in range(0, len(whole), rows):
+        yield Chunk([*whole.columns], whole.iloc[start : start + rows], reader=reader)
+
+
+def cell_text(cell: object) -> str:
+    """Return a cell of any type as a text file has it: 12, not 12.0; empty if it is missing."""
+    if cell is None or cell is pd.NA or cell is pd.NaT:
+        return ""
+    if isinstance(cell, float | np.floating):
+        if math.isnan(cell):
+            return ""
+        number = float(cell)
+        return str(int(number)) if number.is_integer() and abs(number) < EXACT else str(cell)
+    return str(cell)
+
+
+def refuse_repeated(names: Sequence[str]) -> None:
+    """Raise ValueError if two columns have one name; pandas would rename the second."""
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        msg = f"two columns are called {repeated[0]!r}; expected distinct names"
+        raise ValueError(msg)
+
+
+def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    """Read text with the separator that its header line has most of."""
+    # not the name decides: public tables have tabs in files called .csv
+    header = file.readline().removeprefix(b"\xef\xbb\xbf")
+    for start, msg in _FOREIGN.items():
+        if header.startswith((start, start.upper())):
+            raise ValueError(msg)
+    separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
+    yield from read_separated(file, separator, options)
+
+
+def read_separated(
+    file: IO[Any], separator: str, options: ReadOptions, first_row: int = 2
+) -> Iterator[Chunk]:
+    """Read text with this separator; AIRR files become a row per cell."""
+    names = _header_names(file, separator)
+    # with low_memory, pandas chooses the type of a column anew within one chunk
+    read: dict[str, Any] = {"sep": separator, "low_memory": False}
+    if options.as_written:
+        read["keep_default_na"] = False
+    elif options.names:
+        read |= _without_na(names, options)
+    # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
+    types = dict.fromkeys(options.sequence_columns(names), object)
+    read["dtype"] = defaultdict(lambda: _ARROW_TEXT, types)
+    file.seek(0)
+    if is_airr(names):  # the chains of a cell may be far apart
+        joined, reader = join_cells(_as_text(pd.read_csv(file, **read)), options.chains)
+        yield from in_chunks(joined, options.rows, reader)
+        return
+    if options.rows is None:
+        yield _text_chunk(pd.read_csv(file, nrows=options.limit, **read), options, first_row)
+        return
+    # closed also if the caller takes the first chunks only
+    with pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read) as frames:
+        for frame in frames:
+            yield _text_chunk(frame, options, first_row)
+
+
+def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
+    """Return how pandas reads text in which ``NA`` and the like may be names."""
+    roles, ties = find_columns(names, options.columns, options.source)
+    kept = {*options.sequence_columns(names)}
+    for role in ("antibody_name", "antigen_name"):
+        kept |= {roles[role]} if role in roles else {*ties.get(role, ())}
+    missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
+    return {"keep_default_na": False, "na_values": missing}
+
+
+def _text_chunk(frame: pd.DataFrame, options: ReadOptions, first_row: int) -> Chunk:
+    texts = _as_text(frame)
+    filled = texts.fillna("") if options.as_written else texts
+    return Chunk([*frame.columns], filled, first_row)
+
+
+def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
+    """Give columns of Arrow's text the type that pandas itself gives text."""
+    arrow = [name for name, kind in frame.dtypes.items() if isinstance(kind, pd.ArrowDtype)]
+    return frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
+
+
+def _header_names(file: IO[Any], separator: str) -> list[str]:
+    """Return the names in the header; refuse a first row that has more fields."""
+    # pandas would take its first fields for an index, so that all columns shift
+    file.seek(0)
+    top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    try:
+        rows = pd.read_csv(file, sep=separator, nrows=2, **top)
+    except pd.errors.ParserError as error:
+        raise ValueError(_MORE_FIELDS if "Expected" in str(error) else str(error)) from error
+    names = rows.iloc[0].tolist()
+    refuse_repeated([name for name in names if name])
+    return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
+
+
+MOST_EMPTY = 50_000_000
+"""Empty cells between the first and the last value of a sheet; a table has few."""
+
+
+class MissingReader(Exception):
+    """A package that reads a format is not installed."""
+
+
+def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    """Read the only sheet that has values, as a CSV export of it would be read."""
+    rows, first_row = _read_sheet(file, options.sheet)
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(rows)
+    yield from read_separated(text, ",", options, first_row)
+
+
+def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], int]:
+    """Return the rows of a plain sheet from its header on, and the number of the second."""
+    if not zipfile.is_zipfile(file):  # as a workbook with a password is not
+        msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
+        raise ValueError(msg)
+    try:
+        import openpyxl
+    except ModuleNotFoundError as error:
+        raise MissingReader from error
+    sheets: dict[str, pd.DataFrame] = {}
+    with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
+        warnings.simplefilter("ignore")
+        # data_only: the values that Excel computed last, in place of formulas; not read_only, in
+        # which openpyxl does not say which cells are merged
+        worksheets = openpyxl.load_workbook(file, data_only=True).worksheets
+        for sheet in _choose_sheets(worksheets, chosen):
+            merged = sheet.merged_cells.ranges
+            if merged:  # all but the first of them are empty
+                msg = f"cells {min(map(str, merged))} are merged; unmerge them and fill each one"
+                raise ValueError(msg)
+            cells = _filled_part(sheet)
+            if cells is not None:
+                sheets[sheet.title] = cells
+    if not sheets:
+        msg = "no cell has a value"
+        raise ValueError(msg)
+    if len(sheets) > 1:
+        names = ", ".join(map(repr, sheets))
+        example = shlex.quote(next(iter(sheets)))
+        msg = (
+            f"it has {len(sheets)} sheets with values, {names}; choose one with --sheet {example} "
+            "or the like"
+        )
+        raise ValueError(msg)
+    (cells,) = sheets.values()
+    header = int(cells.index[0]) + 1
+    unnamed = [column for column in cells.columns[1:] if cells[column].iloc[0] == ""]
+    if unnamed:  # only the first may lack a name: pandas writes its index so
+        letters = openpyxl.utils.get_column_letter(int(unnamed[0]) + 1)
+        msg = (
+            f"cell {letters}{header} is empty, but its column is not; expected the names of the "
+            "columns in the first row"
+        )
+        raise ValueError(msg)
+    return cells.to_numpy().tolist(), header + 1
+
+
+def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl ships no types
+    """Return the text of the cells of a sheet, less empty columns and the empty rows around."""
+    # not sheet.values, which makes a cell of every place up to a stray one in row 1,048,576
+    filled: dict[tuple[int, int], str] = {}
+    for (row, column), cell in sheet._cells.items():
+        text = cell_text(cell.value)
+        if text:
+            filled[row - 1, column - 1] = text
+    if not filled:
+        return None
+    first_row, _ = min(filled)
+    last_row, _ = max(filled)
+    columns = sorted({column for _, column in filled})
+    empty = (last_row + 1 - first_row) * len(columns) - len(filled)
+    if empty > MOST_EMPTY:
+        msg = (
+            f"row {last_row + 1} has a value, with {empty:,} empty cells above; expected the rows "
+            "of one table. Delete what is far below the table"
+        )
+        raise ValueError(msg)
+    place = {column: number for number, column in enumerate(columns)}
+    cells = np.full((last_row + 1 - first_row, len(columns)), "", object)
+    for (row, column), text in filled.items():
+        cells[row - first_row, place[column]] = text
+    rows = range(first_row, last_row + 1)
+    return pd.DataFrame(cells, index=rows, columns=columns)
+
+
+def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:
+    """Return the sheet that the user chose, or all."""
+    if chosen is None:
+        return [*sheets]
+    exact = [sheet for sheet in sheets if sheet.title == chosen]
+    alike = [sheet for sheet in sheets if sheet.title.strip().lower() == chosen.strip().lower()]
+    if not exact and len(alike) != 1:
+        titles = quote_some([sheet.title for sheet in sheets])
+        msg = f"it has no sheet {chosen!r}; choose another with --sheet, of {titles}"
+        raise ValueError(msg)
+    return exact or alike
+
+
+_ROLES = ("heavy", "light", "antigen")
+_NAME = re.compile(
+    r"(.+)[_|:./-](?:(?P<heavy>h|vh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|lambda)|"
+    r"(?P<antigen>ag|antigen))",
+    re.IGNORECASE,
+)
+"""A name that ends in the role of its chain."""
+
+
+def read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    """Read the records of a file as one table."""
+    text = re.sub("\r\n?", "\n", file.read().decode("utf-8-sig"))
+    role = ""
+    if [*options.kinds] == ["antigen"]:
+        role = options.columns.get("antigen", "antigen")
+    yield from in_chunks(_parse_fasta(text, role), options.rows)
+
+
+def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
+    """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``.
+
+    Where antigens are asked for alone, each record is one, in the column `only`: what ends in -L or
+    -H is a name (cathepsin-L). Unless an antigen shares its name with chains of an antibody.
+    """
+    first, *records = re.split(r"^\s*>", text, flags=re.MULTILINE)
+    if first.strip():
+        line = first.strip().partition("\n")[0]
+        msg = f"it begins with {line[:20]!r}, not with '>'"
+        raise ValueError(msg)
+    names = [_first_word(record.partition("\n")[0]) for record in records]
+    ends = [_NAME.fullmatch(name) for name in names]
+    if only and not _names_pairs(ends):
+        ends = [None] * len(names)
+    without_end = "sequence" if not only or any(ends) else only
+    rows: dict[str, dict[str, str]] = {}
+    for record, name, end in zip(records, names, ends, strict=True):
+        lines = record.split("\n")[1:]
+        stem = end[1] if end else name
+        role = str(end.lastgroup) if end else without_end
+        row = rows.setdefault(stem, {})
+        if role in row:
+            msg = (
+                f"record {quoted(name)} is the second {role} of {quoted(stem)}; expected "
+                "distinct names"
+            )
+            raise ValueError(msg)
+        row[role] = "".join(map(str.strip, lines))
+        # the table is read as CSV is, where these are empty cells
+        if row[role] in ("", *MISSING_TEXT):
+            msg = f"record {quoted(name)} holds {quoted(row[role])}; expected residues"
+            raise ValueError(msg)
+    roles = set[str]().union(*rows.values())
+    if "sequence" in roles and len(roles) > 1:
+        without_role = [stem for stem, row in rows.items() if "sequence" in row]
+        name = without_role[0]
+        msg = (
+            f"record {quoted(name)} does not end in a role as the others do, such as _H, _L "
+            "or _antigen"
+        )
+        raise ValueError(msg)
+    columns = {"id": [*rows]}
+    for role in (*_ROLES, "sequence", without_end):
+        if role in roles:
+            columns[role] = [row.get(role, "") for row in rows.values()]
+    return pd.DataFrame(columns, dtype=str)
+
+
+def _first_word(line: str) -> str:
+    """Return the name in a header, which a description may follow; empty without one."""
+    words = line.split(maxsplit=1)
+    return words[0] if words else ""
+
+
+def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
+    """Tell whether an antigen has the name of an antibody's chain, less the ending."""
+    endings = [end for end in ends if end]
+    antigens = {end[1] for end in endings if end.lastgroup == "antigen"}
+    chains = {end[1] for end in endings if end.lastgroup != "antigen"}
+    return not antigens.isdisjoint(chains)
+
+
+def read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    """Read an object per line, as a CSV file with the same cells would be read."""
+    records = [*_json_records(file.read().decode("utf-8-sig"))]
+    distinct: dict[str, None] = {}  # in the order in which they occur first
+    for _, record in records:
+        distinct |= dict.fromkeys(record)
+    names = [*distinct]
+    sequences = options.sequence_columns(names)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+    writer.writerow(names)
+    for number, record in records:
+        for name in sequences:
+            if isinstance(record.get(name), dict | list):
+                held = type(record[name]).__name__
+                msg = f"line {number}: {name!r} holds {held}; expected a sequence as text"
+                raise ValueError(msg)
+        writer.writerow([_json_cell(record.get(name)) for name in names])
+    yield from read_separated(text, ",", options, first_row=1)
+
+
+def _json_records(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a file and the numbers of their lines; numbers stay as written."""
+    # not splitlines: a text may contain U+2028 and other ends of lines
+    lines = text.rstrip().split("\n")
+    if lines == [""]:
+        msg = "it is empty"
+        raise ValueError(msg)
+    if lines[0].lstrip().startswith("["):
+        msg = (
+            "line 1 begins a JSON array; save one object per line, as pandas does with "
+            "to_json(path, orient='records', lines=True)"
+        )
+        raise ValueError(msg)
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(
+                line,
+                parse_float=str,  # 7.10 stays 7.10, and a long id all of its digits
+                parse_int=str,
+                parse_constant=str,
+                object_pairs_hook=_distinct_names,
+            )
+        except json.JSONDecodeError as error:
+            msg = f"line {number} is not JSON ({error.msg}); expected one object per line"
+            raise ValueError(msg) from None
+        if not isinstance(record, dict) or not record:
+            msg = (
+                f"line {number} holds {line.strip()[:20]!r}, not an object; expected one object "
+                'such as {"heavy": "EVQ", "pKd": 8.5} per line'
+            )
+            raise ValueError(msg)
+        yield number, record
+
+
+def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    refuse_repeated([name for name, _ in pairs])
+    return dict(pairs)
+
+
+def _json_cell(value: object) -> str:
+    """Return a value as text; lists and objects, which are passed on only, as JSON."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None else str(value)
+
+
+EXCEL = ".xlsx"
+_READING = (
+    OSError,
+    EOFError,
+    zlib.error,
+    zipfile.BadZipFile,
+    ValueError,
+    pa.ArrowException,
+    # pandas, pyarrow and openpyxl raise these for damaged files and types they cannot convert
+    TypeError,
+    LookupError,
+    AttributeError,
+    RuntimeError,
+    SyntaxError,
+    OverflowError,  # pandas 3.0, of a whole number with hundreds of digits
+)
+
+
+def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
+    """Read a file, or a folder of Parquet files in the order of their names.
+
+    Raises
+    ------
+    TableError
+        If a file cannot be read, or is of an unknown format.
+    """
+    if not path.exists():
+        kind = path.suffix or "readable"
+        msg = f"{path}: does not exist; expected a {kind} table. Check the path."
+        raise TableError(msg)
+    for file in _parquet_files(path) if path.is_dir() else [path]:
+        suffix = bare_suffix(file)
+        _refuse_unreadable(file, suffix, options.sheet)
+        try:
+            opening: Any = gzip.open if is_gzip(file) else Path.open
+            with opening(file, "rb") as stream:
+                if is_gzip(file) and suffix in _SEEKING:
+                    # each seek backwards would decompress the file from its start
+                    yield from FORMATS[suffix](io.BytesIO(stream.read()), options)
+                else:
+                    yield from FORMATS[suffix](stream, options)
+        except MissingReader as error:
+            msg = (
+                f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
+                "openpyxl, or save the sheet as CSV."
+            )
+            raise TableError(msg) from error
+        except MemoryError as error:
+            msg = (
+                f"{file}: needs more memory than there is ({_reason(error) or 'no reason given'}); "
+                "expected a table that fits. Divide it, or use a machine with more memory."
+            )
+            raise TableError(msg) from error
+        except _READING as error:
+            msg = (
+                f"{file}: cannot be read: {_reason(error)}; expected a {suffix} table. "
+                "Check the file."
+            )
+            raise TableError(msg) from error
+
+
+def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
+    """Refuse a file of a format, or a kind of file, that cannot be read with these options."""
+    if suffix not in FORMATS:
+        msg = (
+            f"{file}: not a supported table format; expected a name that ends in "
+            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
+            "Convert or rename it."
+        )
+        raise TableError(msg)
+    if sheet is not None and suffix != EXCEL:
+        msg = (
+            f"{file}: is not an Excel file; expected one that ends in {EXCEL} with --sheet "
+            f"{shlex.quote(sheet)}. Leave --sheet out."
+        )
+        raise TableError(msg)
+    if not file.is_file():  # a pipe would be waited for
+        msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+        raise TableError(msg)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UnicodeDecodeError):  # its position counts from the start of a block
+        byte = error.object[error.start]
+        return f"byte 0x{byte:02x} is not utf-8; save it as UTF-8 (in Excel, as CSV UTF-8)"
+    if isinstance(error, pd.errors.EmptyDataError):
+        return "it is empty"
+    return " ".join(str(error).split())
+
+
+def bare_suffix(path: Path) -> str:
+    """Return the suffix of a file's name less ``.gz``, in lower case."""
+    return Path(path.stem if is_gzip(path) else path.name).suffix.lower()
+
+
+def is_gzip(path: Path) -> bool:
+    """Tell whether a file's name says that it is compressed."""
+    return path.suffix.lower() == ".gz"
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """List the files of a folder, less those that other readers of such folders leave out."""
+    files = []
+    for path in sorted(folder.rglob("*.parquet")):
+        inside = path.relative_to(folder)
+        if any(part.startswith(("_", ".")) for part in inside.parts):  # such as Spark's _temporary
+            continue
+        if "=" in str(inside.parent):
+            msg = (
+                f"{path.parent}: the name of this folder states a column, which is not supported; "
+                "expected all columns in the files. Write the column into them, and rename the "
+                "folder."
+            )
+            raise TableError(msg)
+        files.append(path)
+    if not files:
+        msg = f"{folder}: holds no .parquet file; expected a table. Give a file or such a folder."
+        raise TableError(msg)
+    return files
+
+
+def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    # By default every byte read is kept until the file is closed.
+    parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
+    names = parquet.schema_arrow.names
+    refuse_repeated(names)
+    for field in parquet.schema_arrow:  # of all columns, before sequences are encoded
+        _refuse_unsupported(field)
+    wanted = None
+    if options.only_sequences:
+        # without any sequence column, everything is read and the caller names the missing role
+        wanted = options.sequence_columns(names) or None
+    limits = filter(None, (options.rows, options.limit, parquet.metadata.num_rows))
+    rows = min(limits, default=1)  # a batch of 0 rows is an error, also of an empty file
+    for batch in parquet.iter_batches(rows, columns=wanted):
+        batch.validate(full=True)  # text that is not UTF-8
+        fields = [field.with_type(_without_view(field.type)) for field in batch.schema]
+        table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
+        types = pd.ArrowDtype if options.as_written else None
+        yield Chunk(names, _with_shared_texts(table.to_pandas(types_mapper=types)))
+
+
+def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return categories of text as text, of which each row refers to one of the categories."""
+    for name, dtype in frame.dtypes.items():
+        # pandas makes a new text per row each time it goes through categories
+        if isinstance(dtype, pd.CategoricalDtype) and is_string_dtype(dtype.categories.dtype):
+            texts = np.array([*dtype.categories, None], object)
+            codes = frame[name].cat.codes.to_numpy()  # -1: missing
+            frame[name] = pd.Series(texts[codes], frame.index, object)
+    return frame
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values for which all functions of pandas and Arrow exist."""
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return views.get(kind, kind)
+
+
+def _refuse_unsupported(field: pa.Field) -> None:
+    """Raise ValueError for a column of a type that fails when its values are used."""
+    inner = [field.type]
+    for kind in inner:  # grows: the types that a list or a record consists of
+        inner += [kind.field(number).type for number in range(kind.num_fields)]
+        if pa.types.is_dictionary(kind):
+            inner.append(kind.value_type)
+        elif isinstance(kind, pa.BaseExtensionType):
+            inner.append(kind.storage_type)
+    for kind in inner[1:]:
+        if kind != _without_view(kind):  # Arrow casts views, but not those inside another type
+            msg = f"column {field.name!r} has the type {field.type}; convert it to {pa.string()}"
+            raise ValueError(msg)
+    for kind in filter(pa.types.is_timestamp, inner):
+        try:
+            pa.scalar(0, kind).as_py()  # Arrow accepts any zone, and looks it up only here
+        except (ValueError, KeyError) as error:  # of zoneinfo, or of pytz if it is installed
+            zone = f"times of the unknown zone {kind.tz!r}"
+            msg = f"column {field.name!r} has {zone}; convert it to UTC"
+            raise ValueError(msg) from error
+
+
+FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
+    ".csv": read_text,
+    ".tsv": read_text,
+    ".txt": read_text,
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    ".parquet": _read_parquet,
+    EXCEL: read_excel,
+    ".fasta": read_fasta,
+    ".fa": read_fasta,
+}
+"""Readers by the suffix of the file's name, less ``.gz``: each yields rows from top to bottom."""
+_SEEKING = (".parquet", EXCEL)  # formats whose readers need random access

@@ -1,0 +1,473 @@
+"""Variants that a table writes as mutations of a parent: ``H:A50G,L:S52T``, ``p.Ala50Gly``.
+
+Promises that every wild-type residue that is named is compared with the parent's, and that what is
+not understood is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from string import ascii_uppercase
+from typing import NamedTuple, TypeAlias
+
+from abag.core.errors import AbagError, SequenceError
+from abag.core.messages import quoted
+from abag.embed.tables.chains import STANDARD_RESIDUES, Kind, parse_antibody, parse_chain
+from abag.embed.tables.domains import ChainName, locate_positions
+from abag.embed.tables.options import MOST_RESIDUE, Numbering
+
+ChainId: TypeAlias = str
+"""``H`` or ``L`` of an antibody, another letter as in a PDB file, or empty."""
+
+PARENT_WORDS = frozenset(
+    "- = _ wt _wt _sy wildtype wild parent parental none reference p.= p.(=)".split()
+)
+"""Cells, without spaces and hyphens inside, of what has no mutation."""
+_CODES = {
+    "ALA": "A", "ARG": "R", "ASN": "N", "ASP": "D", "CYS": "C", "GLN": "Q", "GLU": "E", "GLY": "G",
+    "HIS": "H", "ILE": "I", "LEU": "L", "LYS": "K", "MET": "M", "PHE": "F", "PRO": "P", "SER": "S",
+    "THR": "T", "TRP": "W", "TYR": "Y", "VAL": "V", "TER": "*",
+}  # fmt: skip
+_LONG = re.compile(f"(?<![A-Z])(?:{'|'.join(_CODES)})(?=\\d)|(?<=[\\d()])(?:{'|'.join(_CODES)})")
+_HEAVY_NAMES = frozenset(("H", "HC", "VH", "VHH", "HEAVY", "HEAVYCHAIN"))
+_LIGHT_NAMES = frozenset(("L", "LC", "VL", "VK", "LIGHT", "LIGHTCHAIN"))
+_CHAIN_WORD = "(?:HEAVY|LIGHT)(?:[ _]?CHAIN)?|VHH|VH|VL|VK|HC|LC"
+# a digit is a chain only where it cannot be a position: 5_9A may be of two residues
+_CHAIN = (
+    rf"(?:(?P<chain>{_CHAIN_WORD}|[A-Z]|[0-9](?=\s*:|\s*[_./ -]\s*[A-Z]{{1,2}}\d))\s*[:_./ -]\s*)?"
+)
+_NUMBER = r"\d{1,7}(?:\.\d{1,2}|[A-Z])?(?![\d.])"
+_SUBSTITUTION = re.compile(
+    rf"{_CHAIN}(?:(?P<wild>[A-Z])(?P<inner>[A-Z])?)?(?P<position>{_NUMBER})"
+    r"(?P<mutant>DEL|[A-Z*=Δ-])(?![A-Z0-9])"
+)
+"""``A50G``, ``H:A50G``, with the chain behind the wild type, as SKEMPI writes, ``AH50G``, and
+without the wild type, as EVOLVEpro writes, ``50G``."""
+_RANGE = re.compile(
+    rf"{_CHAIN}(?P<wild>[A-Z])(?P<position>{_NUMBER})_(?P<last_wild>[A-Z])(?P<last>{_NUMBER})"
+    r"(?P<what>DEL|INS(?P<inserted>[A-Z]+))(?![A-Z0-9])"
+)
+_UNSURE_RANGE = re.compile(
+    rf"{_CHAIN}(?:{_NUMBER}\s*[_:-]\s*[A-Z]?|[A-Z]{_NUMBER}\s*[_:-]\s*){_NUMBER}"
+    r"(?:DEL|INS|DUP|[Δ-](?![A-Z0-9]))"
+)
+"""``82a_82bdel``: a range whose letters are of positions, or a substitution and a deletion."""
+_CHAIN_BEHIND = re.compile(
+    rf"(?P<before>[A-Z]?{_NUMBER})\((?P<chain>{_CHAIN_WORD}|[A-Z])\)(?P<mutant>DEL|[A-Z*=Δ-])"
+)
+"""``I30(H)V``"""
+_CHAIN_AT_END = re.compile(
+    rf"(?P<mutation>[A-Z]?{_NUMBER}(?:DEL|[A-Z*=Δ-]))\s*\((?P<chain>{_CHAIN_WORD}|[A-Z])\)"
+)
+_CHAIN_BEFORE = re.compile(
+    rf"\((?P<chain>{_CHAIN_WORD}|[A-Z])\)\s*(?=[A-Z]\d)|"
+    rf"(?<![A-Z0-9])(?P<around>{_CHAIN_WORD}|[A-Z])\s*\((?=[A-Z]\d)"
+)
+"""``(H)I30V`` and ``H(I30V)``"""
+_FRAME_SHIFT = re.compile(r"\d[A-Za-z]{0,3}fs")  # unlike Y100fS, residue 100F to S
+_ACCESSION = re.compile(r"^(?:[A-Z]{2}_|ENS[A-Z]+)\d+(?:\.\d+)?:(?=p\.)")
+_SEPARATORS = re.compile(r"[\s,;:/_+|&-]*")
+_EXPECTED = (
+    "expected substitutions such as A50G, H:A50G or p.Ala50Gly, deletions A50del, or insertions "
+    "A50_S51insGG"
+)
+ENOUGH = 0.9
+"""Share of the variants that have to fit other numbers before these are proposed."""
+LEAST_VARIANTS = 3
+LOOKED_AT = 2_000
+"""Variants that are tried with other numbers."""
+_CHAIN_WORDS: Mapping[str, str] = {"H": "the heavy chain", "L": "the light chain", "": "the parent"}
+
+
+class BadMutation(SequenceError):
+    """A mutation that is not understood, or not of the parent."""
+
+
+class Mutation(NamedTuple):
+    """Residues of a chain that are replaced."""
+
+    text: str
+    """The mutation as it is written."""
+    chain: ChainId
+    wild: str
+    """Residue of the parent at `position`; empty if it is not named, and cannot be checked."""
+    position: str
+    last_wild: str
+    """Residue of the parent at `last`."""
+    last: str
+    residues: str
+    """The residues that replace those from `position` to `last`."""
+    inserts: bool = False
+    """Whether `residues` go between the two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutationRules:
+    """Rules by which the mutations of one kind of sequence are read."""
+
+    kind: Kind
+    numbering: Numbering = "sequential"
+    first_residue: int = 1
+    """Sequential number of the first residue."""
+    shared: bool = False
+    """Whether the cells name the mutations of the other kind too."""
+
+    @property
+    def words(self) -> str:
+        """The numbering in words, for messages."""
+        start = f" from {self.first_residue}" if self.first_residue != 1 else ""
+        return f"{self.numbering} numbering{start}"
+
+
+def means_parent(text: str) -> bool:
+    """Tell whether a cell says that there is no mutation."""
+    bare = "".join(text.lower().split())
+    return bare in PARENT_WORDS or bare.replace("-", "").replace("_", "") in PARENT_WORDS | {""}
+
+
+@lru_cache(100_000)  # a cell is read to find the column, to apply it, and to try other numbers
+def read_mutations(text: str) -> tuple[Mutation, ...]:
+    """Read the mutations in a cell, none for the parent.
+
+    Raises
+    ------
+    BadMutation
+        If a part of the text is not understood, or leaves no whole chain.
+    """
+    if means_parent(text):
+        return ()
+    # NP_000537.3:p.Ala50Gly and p.[Ala50Gly;Ser52Thr]
+    bare = re.sub(r"\bp\.", "", _ACCESSION.sub("", text.strip()))
+    bare = _LONG.sub(lambda code: _CODES[code[0]], _with_insertions(bare).upper())
+    bare = re.sub(r"[\[\]()'\"]", "", _with_chains(bare))
+    if _FRAME_SHIFT.search(text):
+        msg = f"{quoted(text)} is a frame shift, which leaves no whole chain; remove the row"
+        raise BadMutation(msg)
+    mutations: list[Mutation] = []
+    at = _next(bare, 0)
+    chain = ""
+    while at < len(bare):
+        match = _RANGE.match(bare, at) or _SUBSTITUTION.match(bare, at)
+        if match is None or (match.re is _SUBSTITUTION and _UNSURE_RANGE.match(bare, at)):
+            msg = f"{quoted(text)} is not understood at {bare[at : at + 12]!r}; {_EXPECTED}"
+            raise BadMutation(msg)
+        mutation = _read_match(match, text)
+        # in "VH: A50G, S52T" the chain is that of both
+        chain = mutation.chain or chain
+        mutations.append(mutation._replace(chain=chain))
+        at = _next(bare, match.end())
+    return tuple(mutations)
+
+
+def _with_insertions(text: str) -> str:
+    """Take the letter of an insertion out of its parentheses: ``S52(b)T``, not ``I30(H)V``."""
+    return re.sub(r"(?<=[A-Z]\d)(\d*)\(([a-z])\)", r"\1\2", text)
+
+
+def _with_chains(text: str) -> str:
+    """Write a chain in parentheses before its mutation: ``I30(H)V`` as ``H:I30V``."""
+    text = _CHAIN_BEHIND.sub(r"\g<chain>:\g<before>\g<mutant>", text)
+    text = _CHAIN_AT_END.sub(r"\g<chain>:\g<mutation>", text)
+    return _CHAIN_BEFORE.sub(lambda match: f"{match['chain'] or match['around']}:", text)
+
+
+def _next(text: str, at: int) -> int:
+    """Return where the separators end that begin here."""
+    separators = _SEPARATORS.match(text, at)
+    return separators.end() if separators else at
+
+
+def _read_match(match: re.Match[str], text: str) -> Mutation:
+    parts = match.groupdict()
+    inner = parts.get("inner") or ""
+    if inner and parts["chain"]:
+        msg = f"{quoted(text)} names two chains, {parts['chain']} and {inner}; expected one"
+        raise BadMutation(msg)
+    chain = _chain_id(parts["chain"] or inner)
+    wild = parts["wild"] or ""
+    position = _lettered(parts["position"])
+    last_wild = parts.get("last_wild") or wild
+    last = _lettered(parts.get("last") or position)
+    mutant = parts.get("mutant", "")
+    inserted = parts.get("inserted") or ""
+    without_letter = {"DEL": "", "-": "", "Δ": "", "=": wild}
+    residues = without_letter.get(mutant, mutant) + inserted
+    if mutant == "=" and not wild:
+        msg = f"{quoted(match[0])} names no residue; {_EXPECTED}"
+        raise BadMutation(msg)
+    if "*" in residues:
+        msg = f"{quoted(match[0])} is a stop codon, which leaves no whole chain; remove the row"
+        raise BadMutation(msg)
+    strange = set(wild + last_wild + residues) - set(STANDARD_RESIDUES)
+    if strange:
+        msg = f"{quoted(match[0])}: {min(strange)} is not one of the 20 residues; {_EXPECTED}"
+        raise BadMutation(msg)
+    return Mutation(
+        text=match[0],
+        chain=chain,
+        wild=wild,
+        position=position,
+        last_wild=last_wild,
+        last=last,
+        residues=residues,
+        inserts=bool(inserted),
+    )
+
+
+def _chain_id(name: str) -> ChainId:
+    letters = re.sub("[ _]", "", name)
+    if letters in _HEAVY_NAMES:
+        return "H"
+    return "L" if letters in _LIGHT_NAMES else letters
+
+
+def _lettered(position: str) -> str:
+    """Write an insertion of IMGT, 111.1, as 111A."""
+    number, point, insertion = position.partition(".")
+    if not point:
+        return position
+    if insertion.startswith("0") or int(insertion) > len(ascii_uppercase):
+        msg = f"{position!r} is not a position; expected one such as 111.1 or 111A"
+        raise BadMutation(msg)
+    return number + ascii_uppercase[int(insertion) - 1]
+
+
+def mutate(parent: str, text: str, rules: MutationRules) -> str:
+    """Apply the mutations in a cell to a parent, which is text as in a column of sequences.
+
+    Raises
+    ------
+    AbagError
+        `BadMutation`, or what parsing the parent raises.
+    """
+    mutations = read_mutations(text)
+    if rules.shared:
+        mutations = tuple(_of_kind(mutations, rules.kind))
+    if not mutations:
+        return parent
+    chains = _chains_of(parent, mutations, rules)
+    edits: dict[ChainId, list[_Edit]] = {}
+    for mutation in mutations:
+        chain = _chain_of(mutation, chains, rules)
+        edit = _edit(mutation, chain, chains[chain], rules)
+        edits.setdefault(chain, []).append(edit)
+    for chain, chain_edits in edits.items():
+        chains[chain] = _apply(chains[chain], chain_edits, text)
+    return "|".join(chains.values())
+
+
+def of_chain(text: str, chain: ChainId) -> str:
+    """Return a cell of a column for one chain with the name of this chain; empty for the parent.
+
+    Raises
+    ------
+    BadMutation
+        If a part of the text is not understood, or names another chain.
+    """
+    mutations = read_mutations(text)
+    for mutation in mutations:
+        if mutation.chain not in ("", chain):
+            msg = f"{quoted(mutation.text)} is of chain {mutation.chain}; expected {chain}, as "
+            msg += "the column is named"
+            raise BadMutation(msg)
+    if not mutations or mutations[0].chain:
+        return text if mutations else ""
+    return f"{chain}:{_ACCESSION.sub('', text.strip())}"
+
+
+def _of_kind(mutations: Sequence[Mutation], kind: Kind) -> Iterator[Mutation]:
+    """Yield the mutations of the chains of one kind, from a cell that has both kinds."""
+    for mutation in mutations:
+        if not mutation.chain:
+            msg = f"{quoted(mutation.text)} names no chain; expected H:, L: or that of the antigen"
+            raise BadMutation(msg)
+        if (mutation.chain in ("H", "L")) == (kind == "antibody"):
+            yield mutation
+
+
+def _chains_of(
+    parent: str, mutations: Sequence[Mutation], rules: MutationRules
+) -> dict[ChainId, str]:
+    parts = []
+    for part in re.split("[|:]", parent):
+        parts.append(parse_chain(part).chains[0] if part.strip() else "")
+    if rules.kind == "antigen":
+        numbers = ["", *map(str, range(1, len(parts)))]
+        return dict(zip(numbers, parts, strict=True))
+    names_chain = any(mutation.chain for mutation in mutations)
+    # else the numbers are those of the whole string
+    if len(parts) == 1 and (names_chain or rules.numbering != "sequential"):
+        parts = [*parse_antibody(parent).chains]
+    return {"": parts[0]} if len(parts) == 1 else dict(zip("HL", parts, strict=False))
+
+
+def _chain_of(mutation: Mutation, chains: Mapping[ChainId, str], rules: MutationRules) -> ChainId:
+    shown = quoted(mutation.text)
+    if rules.kind == "antigen":
+        if len(chains) > 1:
+            msg = (
+                f"{shown}: the antigen has {len(chains)} chains; expected one. Write its "
+                "sequence in each row"
+            )
+            raise BadMutation(msg)
+        return ""
+    filled = [name for name, chain in chains.items() if chain]
+    if not mutation.chain:
+        if len(filled) == 1:
+            return filled[0]
+        bare = shown.strip("'")
+        msg = f"{shown} names no chain; expected H:{bare} or L:{bare}"
+        raise BadMutation(msg)
+    if mutation.chain not in filled:
+        has = " and ".join(filled)
+        msg = (
+            f"{shown}: the antibody has no chain {mutation.chain}; expected {has}. If it "
+            "is one of the antigen, name this column as --column antigen_mutations=NAME too"
+        )
+        raise BadMutation(msg)
+    return mutation.chain
+
+
+class _Edit(NamedTuple):
+    """Residues of a chain, from 0, and those that replace them."""
+
+    start: int
+    end: int
+    residues: str
+
+
+def _edit(mutation: Mutation, chain: ChainId, residues: str, rules: MutationRules) -> _Edit:
+    """Find the residues to replace, and compare them with the wild type."""
+    places = _positions(residues, chain, rules.numbering, rules.first_residue)
+    where = _CHAIN_WORDS[chain] if rules.kind == "antibody" else "the antigen"
+    pairs = [(mutation.position, mutation.wild), (mutation.last, mutation.last_wild)]
+    shown = quoted(mutation.text)
+    for position, wild in pairs:
+        if position not in places:
+            if not places:
+                hint = "no variable domain is recognized"
+            elif rules.numbering == "sequential" and position[-1:].isalpha():
+                hint = "52A and the like are of --numbering imgt, kabat or chothia"
+            else:
+                hint = f"it has {next(iter(places))} to {[*places][-1]}"
+            msg = f"{shown}: {where} has no residue {position} ({rules.words}; {hint})"
+            raise BadMutation(msg)
+        held = residues[places[position]]
+        if wild and held != wild:
+            msg = f"{shown}: residue {position} of {where} is {held}, not {wild} ({rules.words})"
+            raise BadMutation(msg)
+    first = places[mutation.position]
+    last = places[mutation.last]
+    if last < first or (mutation.inserts and last != first + 1):
+        msg = f"{shown}: {mutation.last} does not follow {mutation.position}; expected so"
+        raise BadMutation(msg)
+    if mutation.inserts:
+        return _Edit(last, last, mutation.residues)
+    return _Edit(first, last + 1, mutation.residues)
+
+
+@lru_cache(4096)
+def _positions(
+    residues: str, chain: ChainId, numbering: Numbering, first: int
+) -> Mapping[str, int]:
+    """Return the index of each position of a chain."""
+    if numbering == "sequential":
+        return {str(first + at): at for at in range(len(residues))}
+    name: ChainName = "light" if chain == "L" else "heavy"
+    return locate_positions(residues, name, numbering)
+
+
+def _apply(residues: str, edits: Sequence[_Edit], text: str) -> str:
+    """Replace residues from the end of the chain, so that the places before it stay valid."""
+    ordered = sorted(edits, reverse=True)
+    for later, earlier in pairwise(ordered):
+        is_same_place = (later.start, later.end) == (earlier.start, earlier.end)  # two insertions
+        if later.start < earlier.end or is_same_place:
+            msg = f"{quoted(text)} changes a residue twice; expected one mutation per residue"
+            raise BadMutation(msg)
+    for start, end, new in ordered:
+        residues = residues[:start] + new + residues[end:]
+    return residues
+
+
+# --- other numbers --------------------------------------------------------------------------------
+
+
+def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -> str:
+    """Name the options with which nearly all variants, (parent, mutations), fit, if there are any.
+
+    Empty if there are none, or too few variants.
+    """
+    tried = [(parent, text) for parent, text in variants[:LOOKED_AT] if _is_read(text)]
+    if len(tried) < LEAST_VARIANTS:
+        return ""
+    counts: dict[MutationRules, int] = {}
+    for other in _other_rules(tried, rules):
+        if other != rules:
+            counts[other] = _count_fitting(tried, other)
+    most = max(counts.values(), default=0)
+    if most < ENOUGH * len(tried) or most <= _count_fitting(tried, rules):
+        return ""
+    options = [_as_option(other) for other, count in counts.items() if count == most]
+    return f"{most:,} of {len(tried):,} variants fit {' or '.join(options)}."
+
+
+def _other_rules(variants: Sequence[tuple[str, str]], rules: MutationRules) -> list[MutationRules]:
+    """List the numberings that may fit: the schemes, and the most likely first residue."""
+    others: list[MutationRules] = []
+    if rules.kind == "antibody":
+        for numbering in ("kabat", "chothia", "imgt"):
+            others.append(replace(rules, numbering=numbering, first_residue=1))
+    starts: Counter[int] = Counter()
+    for parent, text in variants:
+        starts.update(_possible_starts(parent, text, rules))
+    for start, _ in starts.most_common(1):
+        others.append(replace(rules, numbering="sequential", first_residue=start))
+    return others
+
+
+def _count_fitting(variants: Sequence[tuple[str, str]], rules: MutationRules) -> int:
+    return sum(_fits(parent, text, rules) for parent, text in variants)
+
+
+def _as_option(rules: MutationRules) -> str:
+    if rules.numbering == "sequential":
+        return f"--first-residue {rules.first_residue}"
+    return f"--numbering {rules.numbering}"
+
+
+def _is_read(text: str) -> bool:
+    try:
+        return bool(read_mutations(text))
+    except BadMutation:
+        return False
+
+
+def _fits(parent: str, text: str, rules: MutationRules) -> bool:
+    try:
+        mutate(parent, text, rules)
+    except AbagError:
+        return False
+    return True
+
+
+def _possible_starts(parent: str, text: str, rules: MutationRules) -> Iterator[int]:
+    """Yield which number the first residue may have for one mutation to fit."""
+    mutation = read_mutations(text)[0]
+    if not mutation.position.isdigit():
+        return
+    try:
+        chains = _chains_of(parent, [mutation], replace(rules, numbering="sequential"))
+        residues = chains[_chain_of(mutation, chains, rules)]
+    except AbagError:
+        return
+    for at, residue in enumerate(residues):
+        if residue == mutation.wild:
+            start = int(mutation.position) - at
+            if abs(start) <= MOST_RESIDUE:
+                yield start

@@ -1,0 +1,640 @@
+"""Antibodies and antigens of a table, checked, with chains in their places.
+
+Each distinct text of a column, and each distinct variant of a parent, is parsed once.
+R rows, N distinct sequences or chains.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from abag.core.errors import AbagError, TableError
+from abag.core.messages import bar, quoted
+from abag.embed.tables.chains import (
+    NO_ANTIGEN,
+    RESIDUES,
+    Chains,
+    EmptySequence,
+    Kind,
+    ParsedSequence,
+    UnknownResidue,
+    antigen,
+    parse_antibody,
+    parse_antigen,
+    parse_chain,
+)
+from abag.embed.tables.columns import MissingColumn, quote_names, with_found
+from abag.embed.tables.domain_types import (
+    HEAVY_TYPE,
+    HISTIDINE_TAG,
+    LIGHT_TYPE,
+    UNCLEAR_TYPE,
+    chain_types,
+    cut_to_domains,
+    find_leaders,
+    find_tails,
+    find_types,
+    have_constant_domain,
+    have_motif,
+    place_chains,
+)
+from abag.embed.tables.domains import WHOLE_DOMAIN, UnsureDomains
+from abag.embed.tables.mutations import BadMutation, ChainId, mutate, of_chain, propose_numbers
+from abag.embed.tables.notes import BadCell
+from abag.embed.tables.options import ChainPlaces, TableOptions
+from abag.embed.tables.sources import (
+    LIGHT_MUTATIONS,
+    MUTATIONS,
+    NO_REFERENCES,
+    REGION,
+    SHORT,
+    References,
+    UnknownName,
+    antigen_candidates,
+    cell_name,
+    describe_unused,
+    is_peptide,
+    is_sequence,
+    names_as_residues,
+    suggest_columns,
+)
+from abag.embed.tables.tables import Table
+
+# read as it is: nucleotides have no L, and words that are no sequence have fewer letters
+_PROTEIN = f"^[{RESIDUES}]*L[{RESIDUES}]{{6}}[{RESIDUES}]*$"
+REASONS: dict[type[AbagError], str] = {
+    EmptySequence: "empty sequence",
+    UnknownResidue: "unknown residue",
+    UnsureDomains: "unsure domains",
+    UnknownName: "name without a sequence",
+    BadMutation: "mutation",
+}
+UNREADABLE = tuple(REASONS)
+
+
+@dataclass(slots=True, kw_only=True)
+class ParsedColumn:
+    """A column of R rows with N distinct sequences, of which some may be bad."""
+
+    codes: NDArray[np.int64]
+    """Shape (R,); row ``r`` holds sequence ``codes[r]``."""
+    chains: list[Chains]
+    """N sequences; those that are bad have no meaning."""
+    replaced: NDArray[np.int32]
+    """Shape (N,); residues read as X."""
+    forms: list[str]
+    """`ParsedSequence.form` of N sequences."""
+    bad: dict[int, BadCell]
+    """Problem of each bad sequence, by its index."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """Residues that a word in `forms` is about."""
+
+    @classmethod
+    def constant(cls, rows: int, chains: Chains) -> ParsedColumn:
+        """Make a column with the same valid sequence in every row."""
+        return cls(
+            codes=np.zeros(rows, np.int64),
+            chains=[chains],
+            replaced=np.zeros(1, np.int32),
+            forms=[""],
+            bad={},
+        )
+
+    @property
+    def longest(self) -> int:
+        """Residues of the longest chain."""
+        return max(map(len, chain.from_iterable(self.chains)), default=0)
+
+    @property
+    def good(self) -> list[int]:
+        """Indices of the sequences that are not bad."""
+        return [i for i in range(len(self.chains)) if i not in self.bad]
+
+    @property
+    def bad_texts(self) -> list[str]:
+        """Texts of the bad cells that hold any."""
+        return [cell.text for cell in self.bad.values() if cell.text.strip()]
+
+    def is_bad(self) -> NDArray[np.bool_]:
+        """Tell which sequences are bad, shape (N,)."""
+        bad_N = np.zeros(len(self.chains), np.bool_)
+        bad_N[[*self.bad]] = True
+        return bad_N
+
+    def mark(self, word: str, sequences: Sequence[int]) -> None:
+        """Add a word to the forms of these sequences, by their indices, less the bad ones."""
+        for i in sequences:
+            if i not in self.bad:
+                self.forms[i] += f"+{word}"
+
+    def mark_residues(self, word: str, residues: Mapping[int, str]) -> None:
+        """Add a word to the forms of sequences with such residues, and keep some as an example."""
+        self.mark(word, [*residues])
+        for i, text in residues.items():
+            if i not in self.bad:  # a bad one is not shown: its row is skipped
+                self.examples.setdefault(word, text)
+                return
+
+
+def distinct_cells(
+    table: Table, role: str, *, by_name: bool = False
+) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return the index of each row's cell, (R,), and the distinct cells, the missing one first.
+
+    In a column of names, ``NA`` and the like are cells as others.
+
+    Raises
+    ------
+    TableError
+        If the column holds lists or the like.
+    """
+    try:
+        cells = table.frame[table.column(role)] if by_name else table.cells(role)
+        codes, distinct = pd.factorize(cells)  # -1: missing
+    except (TypeError, NotImplementedError) as error:  # lists, structs
+        name = table.column(role)
+        held = table.frame[name].dtype
+        msg = f"{table.source}: column {name!r} holds {held} values; expected text. Convert it."
+        raise TableError(msg) from error
+    return codes.astype(np.int64) + 1, ["", *distinct.tolist()]
+
+
+def parse_column(
+    table: Table, role: str, parse: Callable[[str], ParsedSequence], references: References
+) -> ParsedColumn:
+    """Parse each distinct text of a column; those that cannot be read are listed as bad."""
+    name = table.column(role)
+    kind: Kind = "antigen" if role == "antigen" else "antibody"
+    codes, texts = distinct_cells(table, role, by_name=role in references.by_name)
+    chains: list[Chains] = [(text,) for text in texts]
+    replaced = np.zeros(len(texts), np.int32)
+    forms = [""] * len(texts)
+    bad: dict[int, BadCell] = {}
+    # a string of both chains is always looked at: it may have to be split
+    todo: Sequence[int] = range(len(texts))
+    if parse is not parse_antibody and role not in references.by_name:
+        todo = _not_clean(texts)
+    for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
+        try:
+            chains[i], replaced[i], forms[i] = parse(references.text(role, texts[i]))
+        except UNREADABLE as error:
+            msg = f"column {name!r}: {error}"
+            chains[i] = ("", "") if parse is parse_antibody else ("",)
+            bad[i] = BadCell(kind, REASONS[type(error)], str(texts[i]), msg, type(error))
+    return ParsedColumn(codes=codes, chains=chains, replaced=replaced, forms=forms, bad=bad)
+
+
+def _not_clean(texts: Sequence[object]) -> list[int]:
+    """Find the texts that may not be one chain as they are written, by index."""
+    ascii_texts = []
+    for text in texts:
+        is_ascii = isinstance(text, str) and text.isascii()
+        ascii_texts.append(text if is_ascii else "")
+    is_clean = have_motif(_PROTEIN, pa.array(ascii_texts, pa.large_string()))
+    return np.flatnonzero(~is_clean).tolist()
+
+
+def parse_variants(table: Table, kind: Kind, references: References) -> ParsedColumn:
+    """Parse the sequences of a kind that rows give as a parent and its mutations."""
+    rules = references.rules[kind]
+    name = table.column(MUTATIONS[kind])
+    where = f"column {name!r}"
+    if kind == "antibody" and LIGHT_MUTATIONS in table.columns:
+        where = f"columns {name!r} and {table.column(LIGHT_MUTATIONS)!r}"
+    parent_R, parents = _parents(table, kind, references)
+    change_R, changes = _changes(table, kind, references)
+    codes, pairs = pd.factorize(parent_R * len(changes) + change_R)
+    parse = parse_antibody if kind == "antibody" else parse_antigen
+    no_chains: Chains = ("", "") if kind == "antibody" else ("",)
+    column = ParsedColumn(
+        codes=codes.astype(np.int64),
+        chains=[no_chains] * len(pairs),
+        replaced=np.zeros(len(pairs), np.int32),
+        forms=[""] * len(pairs),
+        bad={},
+    )
+    variants: list[tuple[str, str]] = []
+    for i, pair in enumerate(bar(iterable=pairs.tolist(), desc=f"reading {name}", delay=2)):
+        parent, change = divmod(pair, len(changes))
+        text = changes[change].text
+        try:
+            problem = changes[change].problem
+            if problem is not None:
+                raise problem
+            parent_text = parents[parent]
+            if isinstance(parent_text, AbagError):
+                raise parent_text  # once per variant, so that each of its rows is listed
+            variants.append((parent_text, text))
+            parsed = parse(mutate(parent_text, text, rules))
+            column.chains[i], column.replaced[i], column.forms[i] = parsed
+        except UNREADABLE as error:
+            msg = f"{where}: {error}".rstrip(".") + "."
+            column.bad[i] = BadCell(kind, REASONS[type(error)], text, msg, type(error))
+    misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
+    hint = propose_numbers(variants, rules) if misfits else ""
+    if hint:
+        for i in misfits:
+            cell = column.bad[i]
+            column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
+    return column
+
+
+class _Changes(NamedTuple):
+    """Hold the mutations of one variant as they are written, or why they cannot be read."""
+
+    text: str
+    problem: BadMutation | None = None
+
+
+def _changes(
+    table: Table, kind: Kind, references: References
+) -> tuple[NDArray[np.int64], list[_Changes]]:
+    """Return the index of each row's mutations, (R,), and the distinct ones."""
+    chains = references.chain_of_role if kind == "antibody" else {}
+    if not chains:
+        codes, cells = distinct_cells(table, MUTATIONS[kind])
+        return codes, [_Changes(cell_name(cell)) for cell in cells]
+    codes, changes = _of_column(table, "mutations", chains)
+    if LIGHT_MUTATIONS not in chains:
+        return codes, changes
+    light_R, lights = _of_column(table, LIGHT_MUTATIONS, chains)
+    codes, pairs = pd.factorize(codes * len(lights) + light_R)
+    joined = []
+    for pair in pairs.tolist():
+        both = (changes[pair // len(lights)], lights[pair % len(lights)])
+        text = "; ".join(filter(None, (part.text for part in both)))
+        joined.append(_Changes(text, both[0].problem or both[1].problem))
+    return codes.astype(np.int64), joined
+
+
+def _of_column(
+    table: Table, role: str, chains: Mapping[str, ChainId]
+) -> tuple[NDArray[np.int64], list[_Changes]]:
+    """Return the index of each row's mutations in a column of one chain, and the distinct ones."""
+    codes, cells = distinct_cells(table, role)
+    changes = []
+    for cell in cells:
+        text = cell_name(cell)
+        try:
+            changes.append(_Changes(of_chain(text, chains[role])))
+        except BadMutation as error:
+            changes.append(_Changes(text, error))
+    return codes, changes
+
+
+def _parents(
+    table: Table, kind: Kind, references: References
+) -> tuple[NDArray[np.int64], list[str | AbagError]]:
+    """Return the index of each row's parent, (R,), and the distinct parents, or their errors."""
+    constant = references.parent if kind == "antibody" else references.antigen
+    if constant is not None:
+        return np.zeros(len(table.frame), np.int64), [constant]
+
+    def texts(role: str) -> tuple[NDArray[np.int64], list[str | AbagError]]:
+        codes, cells = distinct_cells(table, role)
+        read: list[str | AbagError] = []
+        for cell in cells:
+            try:
+                read.append(references.text(role, cell))
+            except UNREADABLE as error:
+                located = type(error)(f"column {table.column(role)!r}: {error}")
+                read.append(located)
+        return codes, read
+
+    if kind == "antigen":
+        table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
+        return texts("antigen")
+    roles = [role for role in ("heavy", "light") if table.has(role)]
+    if not roles:
+        table.column("antibody", ", or give one parent for all rows with --parent SEQ")
+        return texts("antibody")
+    heavy_R, heavies = texts("heavy") if "heavy" in roles else _no_chain(table)
+    light_R, lights = texts("light") if "light" in roles else _no_chain(table)
+    codes, pairs = pd.factorize(heavy_R * len(lights) + light_R)
+    joined: list[str | AbagError] = []
+    for pair in pairs.tolist():
+        h, k = divmod(pair, len(lights))
+        joined.append(_join_texts(heavies[h], lights[k]))
+    return codes.astype(np.int64), joined
+
+
+def _join_texts(heavy: str | AbagError, light: str | AbagError) -> str | AbagError:
+    if isinstance(heavy, AbagError):
+        return heavy
+    if isinstance(light, AbagError):
+        return light
+    return f"{heavy}|{light}"
+
+
+def _no_chain(table: Table) -> tuple[NDArray[np.int64], list[str | AbagError]]:
+    return np.zeros(len(table.frame), np.int64), [""]
+
+
+# at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
+NUMBERED_AT_MOST = 200
+SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
+# as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
+_CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
+
+
+def parse_antibodies(
+    table: Table, options: TableOptions, references: References = NO_REFERENCES
+) -> ParsedColumn:
+    """Parse the antibodies of a table and bring their chains into place.
+
+    Bad sequences are listed in the result.
+
+    Raises
+    ------
+    MissingColumn
+        If no column holds antibodies, or one holds names.
+    TableError
+        If a column holds parts of chains, or no text.
+    """
+    if "antibody" in references.rules:
+        return _arranged(parse_variants(table, "antibody", references), table, options)
+    if references.parent is not None:
+        parent = ParsedColumn.constant(len(table.frame), parse_antibody(references.parent).chains)
+        return _arranged(parent, table, options)
+    if table.has("antibody"):
+        column = parse_column(table, "antibody", parse_antibody, references)
+        _refuse_names(column, table, references)
+        return _arranged(column, table, options)
+    roles = [role for role in ("heavy", "light") if table.has(role)]
+    if not roles:
+        problem = f"{table.source}: no column for heavy, light or antibody"
+        commas = ", or separate columns by commas" if len(table.names) == 1 else ""
+        advice = (
+            f"Name them with --column heavy=NAME, light=NAME or antibody=NAME{commas}. "
+            f"{suggest_columns(table)}{_advise_antigen(table, options)}"
+        )
+        raise MissingColumn(with_found(problem, table.names, advice))
+    if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
+        light = table.column("light")
+        problem = f"{table.source}: no column for heavy, only {light!r} for light"
+        advice = (
+            "Name it with --column heavy=NAME, or, if the antibodies have no heavy chains, the "
+            f"other with --column light={shlex.quote(light)}."
+        )
+        raise MissingColumn(with_found(problem, table.names, advice))
+    parsed = {role: parse_column(table, role, parse_chain, references) for role in roles}
+    for role, column in parsed.items():
+        _refuse_names(column, table, references, role)
+    absent = ParsedColumn.constant(len(table.frame), ("",))
+    names = quote_names([table.column(role) for role in roles])
+    joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
+    return _arranged(joined, table, options)
+
+
+def describe_unused_chains(
+    column: ParsedColumn, table: Table, options: TableOptions, ignored: Sequence[str]
+) -> list[str]:
+    """Refuse a table with variable domains in columns that no role uses, as `describe_unused`.
+
+    `column` has its antibodies, and `ignored` are columns that options replace.
+    """
+    if table.frame.index[0]:  # the first chunk decides
+        return []
+    chains_of_row = {}
+    for row, code in enumerate(column.codes.tolist()):
+        if code not in column.bad:
+            chains_of_row[row] = column.chains[code]
+    others = [name for name in table.frame.columns if str(name) not in ignored]
+    return describe_unused(replace(table, frame=table.frame[others]), options, chains_of_row)
+
+
+def _advise_antigen(table: Table, options: TableOptions) -> str:
+    """Say what else is missing, so that it does not take another attempt to learn it."""
+    is_chosen = options.antigen is not None or "antigen" in options.columns
+    if is_chosen or options.no_antigen or options.matrix:
+        return ""
+    if not options.proposes_no_antigen or table.has("antigen"):
+        return ""
+    return (
+        " No column is named like an antigen, either: name it with --column antigen=NAME, give one "
+        "for all rows with --antigen SEQ, or learn from antibodies alone with --no-antigen."
+    )
+
+
+def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
+    """Join the chains of each row; a row without any is bad."""
+    codes, pairs = pd.factorize(heavy.codes * len(light.chains) + light.codes)
+    heavy_N, light_N = np.divmod(pairs, len(light.chains))
+    places = [*zip(heavy_N.tolist(), light_N.tolist(), strict=True)]
+    chains = [heavy.chains[h] + light.chains[k] for h, k in places]
+    bad: dict[int, BadCell] = {}
+    is_bad = heavy.is_bad()[heavy_N] | light.is_bad()[light_N]
+    for i in np.flatnonzero(is_bad).tolist():
+        h, k = places[i]
+        bad[i] = heavy.bad.get(h) or light.bad[k]
+    msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
+    no_chain = BadCell("antibody", REASONS[EmptySequence], "", msg, EmptySequence)
+    for i, pair in enumerate(chains):
+        if not any(pair):
+            bad.setdefault(i, no_chain)
+    return ParsedColumn(
+        codes=codes.astype(np.int64),
+        chains=chains,
+        replaced=heavy.replaced[heavy_N] + light.replaced[light_N],
+        forms=[""] * len(chains),
+        bad=bad,
+    )
+
+
+def parse_antigens(
+    table: Table, options: TableOptions, references: References = NO_REFERENCES
+) -> ParsedColumn:
+    """Parse the antigens of a table, unless the options have one for all rows, or say none.
+
+    Bad sequences are listed in the result.
+
+    Raises
+    ------
+    MissingColumn
+        If no column holds antigens, or it holds names.
+    TableError
+        If the column holds no text.
+    """
+    if options.no_antigen:
+        return ParsedColumn.constant(len(table.frame), NO_ANTIGEN)
+    if "antigen" in references.rules:
+        return _with_antigen_notes(parse_variants(table, "antigen", references))
+    if options.antigen is not None:
+        text = options.antigen if references.antigen is None else references.antigen
+        return ParsedColumn.constant(len(table.frame), antigen(text))
+    if not table.has("antigen"):
+        advice = ", or give one antigen for all rows with --antigen SEQ"
+        if options.proposes_no_antigen:
+            advice += ", or learn from antibodies alone with --no-antigen"
+        candidates = antigen_candidates(table)
+        if candidates:
+            advice += f". {quote_names(candidates)} may hold it"
+        table.column("antigen", advice)
+    column = parse_column(table, "antigen", parse_antigen, references)
+    _refuse_antigen_names(column, table, options, references)
+    return _with_antigen_notes(column)
+
+
+def _refuse_antigen_names(
+    column: ParsedColumn, table: Table, options: TableOptions, references: References
+) -> None:
+    """Refuse a table whose column of antigens holds names."""
+    if table.frame.index[0] or "antigen" in references.by_name:
+        return
+    names = column.bad_texts
+    distinct = len(column.chains) - 1  # less that of empty cells
+    # what is longer, or ends in a stop codon, is a sequence with a fault
+    names = [text for text in names if not (is_sequence(text) or is_peptide(text))]
+    if 2 * len(names) <= distinct:  # some names are valid residues, such as VEGF
+        names = names_as_residues(table, table.column("antigen"))
+    if column.longest < SHORT and names:
+        msg = (
+            f"{table.source}: column {table.column('antigen')!r} holds names, such as "
+            f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
+            "sequence with --antigen SEQ; else add a column of sequences and name it with "
+            "--column antigen=NAME, or give a FASTA file or table of names and sequences with "
+            "--sequences FILE."
+        )
+        if options.proposes_no_antigen:
+            msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
+        raise MissingColumn(msg)
+
+
+def _with_antigen_notes(column: ParsedColumn) -> ParsedColumn:
+    """Mark antigens that are short or have a tag."""
+    column.mark("short antigen", _with_short_chain(column.chains))
+    joined = pa.array(map("|".join, column.chains), pa.large_string())
+    is_tagged = have_motif(HISTIDINE_TAG, joined)
+    column.mark("tagged antigen", np.flatnonzero(is_tagged).tolist())
+    return column
+
+
+def _refuse_names(
+    column: ParsedColumn, table: Table, references: References, role: str = "antibody"
+) -> None:
+    """Refuse a table whose column of antibodies, or of their chains, holds names."""
+    if table.frame.index[0] or role in references.by_name:
+        return
+    names = names_as_residues(table, table.column(role))
+    if not names:
+        names = column.bad_texts if role == "antibody" else []
+        if len(names) < 2 or column.longest >= SHORT_DOMAIN:
+            return
+    if max(map(len, names)) < SHORT:
+        where = f"{table.source}: column {table.column(role)!r}"
+        msg = (
+            f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
+            "or table of names and sequences with --sequences FILE, or name the columns of "
+            "sequences with --column heavy=NAME and --column light=NAME."
+        )
+        raise MissingColumn(msg)
+
+
+def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> ParsedColumn:
+    """Put chains in their places and cut them, if asked to, and mark what is unusual."""
+    _place(column, table, options.chains)
+    chains = column.chains
+    forms = column.forms
+    if options.antibody_region == "fv" or table.reader.cut:
+        for i in bar(iterable=column.good, desc="cutting chains", unit=" texts", delay=2):
+            chains[i], words = cut_to_domains(chains[i])
+            forms[i] = "+".join(filter(None, [forms[i], *words]))
+    else:
+        _mark_flanks(column)
+    if table.has("heavy"):
+        without_heavy = [i for i, (heavy, _) in enumerate(chains) if not heavy]
+        column.mark("no heavy", without_heavy)
+    column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
+    _refuse_parts(column, table)
+    return column
+
+
+def _mark_flanks(column: ParsedColumn) -> None:
+    """Mark the antibodies that have residues beside their variable domains."""
+    heavies, lights = zip(*column.chains, strict=True)
+    constant_heavy = have_constant_domain(heavies)
+    constant_light = have_constant_domain(lights)
+    column.mark("constant", np.flatnonzero(constant_heavy | constant_light).tolist())
+    leaders = find_leaders(heavies, "heavy") | find_leaders(lights, "light")
+    column.mark_residues("leader", leaders)
+    for texts, is_constant in ((heavies, constant_heavy), (lights, constant_light)):
+        tails = find_tails(texts)
+        unusual = {i: tail for i, tail in tails.items() if not is_constant[i]}
+        column.mark_residues("tail", unusual)
+
+
+def _refuse_parts(column: ParsedColumn, table: Table) -> None:
+    """Refuse a table whose heavy or light chains are all CDRs or other parts of a chain."""
+    if table.frame.index[0]:  # the first chunk decides
+        return
+    good = [column.chains[i] for i in column.good]
+    for role, place in (("heavy", 0), ("light", 1)):
+        texts = [*dict.fromkeys(chains[place] for chains in good if chains[place])]
+        if not texts or max(map(len, texts)) >= SHORT_DOMAIN:
+            continue
+        name = table.columns.get("antibody") or table.columns.get(role, role)
+        alike = len(texts) > 1 and all(map(_CDR3.fullmatch, texts))
+        if alike or REGION.search(name):
+            msg = (
+                f"{table.source}: column {name!r} holds parts of {role} chains, such as "
+                f"{quoted(texts[0])}; expected whole variable domains, of about 110 to 130 "
+                f"residues. Name the column of these with --column {role}=NAME."
+            )
+            raise TableError(msg)
+
+
+def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
+    """Find misplaced chains, of the unclear ones in a sample, and put them right if asked to."""
+    chains = column.chains
+    forms = column.forms
+    heavy_N, light_N = map(find_types, zip(*chains, strict=True))
+    is_unclear = (heavy_N == UNCLEAR_TYPE) | (light_N == UNCLEAR_TYPE)
+    # strings, which have a form, were looked at when they were split
+    is_open = np.array([not form for form in forms]) & ~column.is_bad()
+    unclear = np.flatnonzero(is_open & is_unclear)
+    if places != "auto":
+        sample = min(len(unclear), NUMBERED_AT_MOST) if table.frame.index[0] == 0 else 0
+        chosen = np.linspace(0, len(unclear) - 1, sample).astype(int)
+        column.mark("unclear", np.delete(unclear, chosen).tolist())
+        unclear = unclear[chosen]
+    is_misplaced = (heavy_N == LIGHT_TYPE) | (light_N == HEAVY_TYPE)
+    unusual = np.flatnonzero(is_open & ~is_unclear & is_misplaced)
+    todo = np.union1d(unclear, unusual).tolist()
+    for i in bar(iterable=todo, desc="looking at chains", unit=" texts", delay=2):
+        heavy, light = chains[i]
+        types = (chain_types(heavy, heavy_N[i]), chain_types(light, light_N[i]))
+        # told before the chains are placed: `types` keeps the order of the columns
+        is_unknown = [
+            len(text) >= WHOLE_DOMAIN and not domains
+            for text, domains in zip(chains[i], types, strict=True)
+        ]
+        try:
+            chains[i], forms[i] = place_chains(chains[i], types, places)
+            if any(is_unknown):
+                forms[i] += "+unknown chain"
+        except UnsureDomains as error:
+            names = [table.columns[role] for role in ("heavy", "light") if role in table.columns]
+            msg = f"column {quote_names(names)}: {error}"
+            text = "|".join(chains[i])
+            reason = REASONS[UnsureDomains]
+            column.bad[i] = BadCell("antibody", reason, text, msg, UnsureDomains)
+
+
+def _with_short_chain(sequences: Sequence[Chains], least: int = SHORT) -> list[int]:
+    """Find the sequences with a chain of fewer than `least` residues, but not empty."""
+    lengths = np.fromiter(map(len, chain.from_iterable(sequences)), np.int64)
+    chain_counts = [*map(len, sequences)]
+    sequence_of_chain = np.repeat(np.arange(len(sequences)), chain_counts)
+    is_short = (lengths > 0) & (lengths < least)
+    short: list[int] = np.unique(sequence_of_chain[is_short]).tolist()
+    return short

@@ -1,0 +1,349 @@
+"""Read tables for every command, whole or in chunks, and find the roles of their columns.
+
+A table is a file (`formats`), a matrix or a data frame. Promises that it keeps all of its rows and
+columns, and that rows are numbered as in the file. Each cell of a matrix that is not empty becomes
+one row, with the row number of the matrix, and empty cells become none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from abag.core.errors import ColumnError, TableError
+from abag.core.messages import counted
+from abag.core.numbers import plain_number
+from abag.embed.tables.airr import NO_NOTES, ReaderNotes
+from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
+from abag.embed.tables.columns import (
+    MissingColumn,
+    find_columns,
+    quote_names,
+    quote_some,
+    with_found,
+)
+from abag.embed.tables.formats import (
+    Chunk,
+    ReadOptions,
+    cell_text,
+    in_chunks,
+    read_file_chunks,
+    refuse_repeated,
+)
+from abag.embed.tables.options import DEFAULT_LAYOUT, ChainPlaces, FileOptions, ReferenceOptions
+
+ANTIGEN_COLUMN = "antigen"
+LABEL_COLUMN = "label"
+_OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutations")
+"""Roles of columns that say which antibody a row has."""
+_NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
+"""A label or bound."""
+
+
+def read_matrix(
+    cells: pd.DataFrame, chosen: Mapping[str, str], source: str, first_row: int
+) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
+    """Make a row per antibody and antigen of a matrix of text.
+
+    Parameters
+    ----------
+    cells : DataFrame
+        Text of all cells; the index is ignored.
+    chosen : mapping
+        Column names by role, as the user gave them.
+    source : str
+        Name of the file.
+    first_row : int
+        Number of the first row.
+
+    Returns
+    -------
+    frame : DataFrame
+        The columns without labels, and `ANTIGEN_COLUMN` and `LABEL_COLUMN`.
+    roles : dict
+        Columns of the roles that the layout says.
+    notes : ReaderNotes
+        Row numbers of the matrix, and what was read.
+
+    Raises
+    ------
+    ValueError
+        If no column holds labels, or the names of the new columns are taken.
+    """
+    cells = cells.reset_index(drop=True)
+    texts = cells.mask(cells.isin(MISSING_TEXT)).apply(lambda column: column.str.strip())
+    texts = texts.mask(texts == "")
+    names = [str(name) for name in cells]
+    columns, ties = find_columns(names, chosen, source)
+    named: set[str] = set()
+    for role in _OF_ANTIBODIES:
+        if role in columns:
+            named.add(columns[role])
+        named.update(ties.get(role, ()))
+    antigens = [name for name in names if name not in named and _holds_labels(texts[name])]
+    others = [name for name in names if name not in antigens]
+    if not antigens or not others:
+        missing = "columns of labels" if not antigens else "column that names the antibodies"
+        msg = (
+            f"it has no {missing}; --matrix expects a row per antibody and a column per antigen "
+            "with numbers in the cells. Leave --matrix out for a table with a row per pair"
+        )
+        raise ValueError(msg)
+    taken = {ANTIGEN_COLUMN, LABEL_COLUMN}.intersection(others)
+    if taken:
+        msg = (
+            f"it has a column {min(taken)!r}, which --matrix makes of the other columns; rename or "
+            "remove that column, or leave --matrix out for a table with a row per pair"
+        )
+        raise ValueError(msg)
+    labels = texts[antigens].to_numpy(object)
+    row, column = np.nonzero(pd.notna(labels))
+    frame = cells[others].iloc[row].reset_index(drop=True)
+    frame[ANTIGEN_COLUMN] = np.array(antigens, object)[column]
+    frame[LABEL_COLUMN] = labels[row, column]
+    roles = {"antigen": ANTIGEN_COLUMN, "pkd": LABEL_COLUMN}
+    if len(others) == 1 and not named:
+        roles["antibody"] = others[0]
+    empty = labels.size - len(row)
+    size = f"{counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')}"
+    remark = (
+        f"matrix of {size}, read from the headers ({quote_some(antigens)}): "
+        f"{counted(len(row), 'label')}, {counted(empty, 'empty cell')} left out as not measured"
+    )
+    return frame, roles, ReaderNotes(remarks=(remark,), numbers=tuple((row + first_row).tolist()))
+
+
+def _holds_labels(cells: pd.Series) -> bool:
+    """Tell whether at least half of the cells that are filled are numbers or bounds."""
+    filled = cells.dropna()
+    is_number = filled.map(lambda text: bool(_NUMBER.fullmatch(plain_number(text))))
+    return 0 < len(filled) <= 2 * int(is_number.sum())
+
+
+OneTable: TypeAlias = Path | str | pd.DataFrame
+"""A file, a folder of Parquet files, or a table in memory."""
+TableLike: TypeAlias = OneTable | Sequence[OneTable]
+"""A table, or several that are read as one (`embed.tables.pairs`)."""
+CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of a table, and the roles of its columns."""
+
+    source: str
+    """Name of the file, for messages."""
+    frame: pd.DataFrame
+    """Rows and columns in the order of the file; the index counts all rows of the table from 0."""
+    first_row: int
+    """Number of the first row of the table, as a spreadsheet shows it: 2 below a header."""
+    columns: dict[str, str]
+    """Names of columns by role."""
+    ties: dict[str, list[str]]
+    """Names of the columns that fit a role equally well, by role."""
+    names: Sequence[str]
+    """All columns of the file, also those that were not read."""
+    as_written: bool
+    """Whether missing cells of text files are still text (`MISSING_TEXT`)."""
+    reader: ReaderNotes = NO_NOTES
+    may_be_names: bool = False
+    """Whether columns may hold names, and ``NA`` one of them."""
+
+    def column(self, role: str, advice: str = "") -> str:
+        """Return the name of the column that plays a role.
+
+        Raises
+        ------
+        ColumnError
+            If no column plays it, or several fit; `advice` is added to what to do.
+        """
+        if role in self.columns:
+            return self.columns[role]
+        if role in self.ties:
+            msg = (
+                f"{self.source}: columns {quote_names(self.ties[role])} fit {role} equally well; "
+                f"expected one. Choose with --column {role}=NAME."
+            )
+            raise ColumnError(msg)
+        problem = f"{self.source}: no column for {role}"
+        remedy = f"Name it with --column {role}=NAME{advice}."
+        raise MissingColumn(with_found(problem, self.names, remedy))
+
+    def has(self, role: str) -> bool:
+        """Tell whether one or several columns fit a role."""
+        return role in self.columns or role in self.ties
+
+    def cells(self, role: str) -> pd.Series:
+        """Return the cells of the column that plays a role, missing ones as pandas has them."""
+        return self._with_missing(self.frame[self.column(role)])
+
+    def _with_missing(self, cells: pd.Series) -> pd.Series:
+        is_text = isinstance(cells.dtype, pd.StringDtype) or cells.dtype == np.dtype(object)
+        if (
+            self.as_written or self.may_be_names
+        ) and is_text:  # Parquet marks missing cells, and has other types here
+            return cells.mask(cells.isin(MISSING_TEXT))
+        return cells
+
+    def are_empty(self) -> NDArray[np.bool_]:
+        """Mark the rows in which every cell is empty, as spreadsheets write them; shape (R,)."""
+        empty = np.ones(len(self.frame), np.bool_)
+        for number in range(self.frame.shape[1]):
+            if not empty.any():
+                break
+            cells = self._with_missing(self.frame.iloc[empty, number])
+            still_empty = cells.isna().tolist()
+            for at, cell in enumerate(cells.tolist()):
+                if isinstance(cell, str):
+                    still_empty[at] = cell.strip() == ""
+            empty[empty] = still_empty
+        return empty
+
+
+def read_table(
+    table: OneTable,
+    *,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    as_written: bool = False,
+    chains: ChainPlaces = "as-given",
+    kinds: Sequence[Kind] = KINDS,
+    files: FileOptions = DEFAULT_LAYOUT,
+) -> Table:
+    """Read a whole table and find the roles of its columns, except those that the user chose.
+
+    With `as_written`, cells stay as in the file: text stays text (an id such as ``007``, or
+    ``NA``), and Parquet keeps its types. Otherwise pandas chooses types for all but sequences.
+    `chains` and `kinds` are those of `ReadOptions`.
+
+    Raises
+    ------
+    TableError
+        If the file cannot be read, or has no rows.
+    ColumnError
+        If a column that the user chose does not exist.
+    """
+    first, *others = read_table_chunks(
+        table,
+        columns=columns,
+        limit=limit,
+        rows=None,
+        as_written=as_written,
+        chains=chains,
+        kinds=kinds,
+        files=files,
+    )
+    if not others:
+        return first
+    frames = [first.frame, *(chunk.frame for chunk in others)]
+    frame = pd.concat(frames, ignore_index=True)
+    roles, ties = find_columns(frame.columns, columns or {}, first.source)
+    return replace(first, frame=frame, columns=roles, ties=ties, names=[*frame.columns])
+
+
+def read_table_chunks(
+    table: OneTable,
+    *,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    rows: int | None = CHUNK_ROWS,
+    as_written: bool = False,
+    only_sequences: bool = False,
+    chains: ChainPlaces = "as-given",
+    kinds: Sequence[Kind] = KINDS,
+    files: FileOptions = DEFAULT_LAYOUT,
+) -> Iterator[Table]:
+    """Read a table as `read_table`, in chunks of `rows`; None: one chunk per file.
+
+    With `only_sequences`, columns of a Parquet file that hold no sequences may be left out.
+    """
+    chosen = dict(columns or {})
+    may_be_names = isinstance(files, ReferenceOptions) and bool(files.sequences)
+    if isinstance(table, pd.DataFrame):
+        source = "table"
+        _refuse_unclear_columns(table)
+        chunks = in_chunks(table, None if files.matrix else rows)
+    else:
+        source = Path(table).name or str(table)
+        options = ReadOptions(
+            rows=rows,
+            limit=limit,
+            as_written=as_written,
+            only_sequences=only_sequences,
+            columns=chosen,
+            source=source,
+            chains=chains,
+            kinds=kinds,
+            sheet=files.sheet,
+            names=may_be_names,
+        )
+        if files.matrix:
+            # a matrix is turned as a whole; `rows` and `limit` are then those of its pairs
+            options = replace(options, rows=None, limit=None, as_written=True, only_sequences=False)
+        chunks = read_file_chunks(Path(table), options)
+    if files.matrix:
+        pairs, matrix_roles, notes = _read_matrix(chunks, chosen, source)
+        chunks = in_chunks(pairs, rows, notes)
+        chosen = matrix_roles | chosen
+    start = 0
+    for names, whole, first_row, reader in chunks:
+        frame = whole if limit is None else whole.head(limit - start)
+        if len(frame):
+            roles, ties = find_columns(names, chosen, source)
+            yield Table(
+                source=source,
+                frame=frame.set_axis(pd.RangeIndex(start, start + len(frame))),
+                first_row=first_row,
+                columns=roles,
+                ties=ties,
+                names=names,
+                as_written=as_written,
+                reader=reader,
+                may_be_names=may_be_names,
+            )
+        start += len(frame)
+        if start == limit:
+            return
+    if not start:
+        msg = f"{source}: the table has no rows; expected at least one."
+        raise TableError(msg)
+
+
+def _read_matrix(
+    chunks: Iterator[Chunk], chosen: Mapping[str, str], source: str
+) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
+    read = [*chunks]
+    if not read:
+        msg = f"{source}: the table has no rows; expected at least one."
+        raise TableError(msg)
+    cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
+    texts = cells.map(cell_text)
+    texts.columns = [str(name) for name in texts]
+    try:
+        return read_matrix(texts, chosen, source, read[0].first_row)
+    except ValueError as error:
+        msg = f"{source}: {error}."
+        raise TableError(msg) from None
+
+
+def _refuse_unclear_columns(frame: pd.DataFrame) -> None:
+    """Raise `TableError` if a column of a DataFrame has no name of its own."""
+    levels = frame.columns.nlevels
+    if levels > 1:
+        msg = (
+            f"table: the columns have names of {levels} levels; expected one name each. Join them, "
+            "for example with table.columns = table.columns.map(' '.join)."
+        )
+        raise TableError(msg)
+    try:
+        refuse_repeated([*map(str, frame.columns)])
+    except ValueError as error:
+        msg = f"table: {error}. Rename one, or remove it."
+        raise TableError(msg) from None

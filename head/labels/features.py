@@ -1,0 +1,525 @@
+"""Columns of a table that models of pairs read beside the vectors: numbers and categories.
+
+They belong to the pair: a log-likelihood, a calculated ddG, an accessible surface, expression; or
+an assay and a laboratory. A number that is missing is read as the training mean, and a column with
+missing cells in training has a second column of 0 and 1 that says where. Each value of a category
+is a column of 0 and 1. Likelihoods of sequences, which ``abag embed --loglik`` stores beside the
+vectors, are features, too.
+R rows of a table or pairs, P pairs, F columns of numbers, G of categories, C columns of 0 and 1,
+K = F + C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from abag.core.arrays import Bools, Floats, Ints
+from abag.core.errors import ColumnError, StoreError
+from abag.core.messages import counted, printable, quoted, say
+from abag.embed.store.folder import LOGLIK
+from abag.embed.tables.chains import MISSING_TEXT, Kind
+from abag.embed.tables.columns import LONGEST_NAME, quote_some, with_found
+from abag.embed.tables.formats import cell_text
+from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES
+from abag.head.labels.values import read_numbers
+from abag.head.labels.vectors import PairFeatures
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from abag.embed.store.folder import EncoderFolder
+    from abag.embed.tables.pairs import SequenceTable
+    from abag.head.labels.options import PairColumnOptions
+
+
+LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
+"""Likelihoods of a store (``abag embed --loglik``) as features, by name."""
+LONGEST_TEXT = 200
+"""Characters of a value of a category."""
+MARGIN = 0.1
+"""Share of the trained range by which a value may lie outside of it."""
+MISSING = "(missing)"
+"""Value of an empty cell of a category."""
+_EMPTY = frozenset({"", "-", "--", "?", *(text.lower() for text in MISSING_TEXT)})
+
+
+class FeatureCells(NamedTuple):
+    """What the columns say of R rows or pairs."""
+
+    numbers_RF: Floats
+    """NaN where a cell is missing."""
+    words_RG: NDArray[np.object_]
+    """Values of categories, which are texts."""
+
+    def take(self, rows: Ints) -> FeatureCells:
+        """Return the cells of some rows."""
+        return FeatureCells(self.numbers_RF[rows], self.words_RG[rows])
+
+
+# ---- what a run reads ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberColumn:
+    """A column of numbers that a run was trained with."""
+
+    name: str
+    low: float
+    """Smallest value of a training pair."""
+    high: float
+    has_missing: bool
+    """Whether training pairs lack it, which a column of 0 and 1 says."""
+    head: str = ""
+    """Of a likelihood that the store has, the digest of what gives it; empty for a table's column.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse what no training gives, since predictors come from files."""
+        _check_name(self.name)
+        if self.head and self.name not in LOGLIKS:
+            msg = f"the feature {self.name!r} is no likelihood of a store"
+            raise ValueError(msg)
+        if not -MOST_FEATURE <= self.low < self.high <= MOST_FEATURE:
+            msg = f"the feature {self.name!r} ranges from {self.low} to {self.high}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryColumn:
+    """A column of categories that a run was trained with."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what no training gives."""
+        _check_name(self.name)
+        for text in self.values:
+            if not 0 < len(text) <= LONGEST_TEXT:
+                msg = f"{quoted(text)} is no value of a category"
+                raise ValueError(msg)
+        if not 2 <= len(set(self.values)) == len(self.values):
+            msg = f"the category {self.name!r} has the values {', '.join(self.values)}"
+            raise ValueError(msg)
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name) <= LONGEST_NAME:
+        msg = f"the name {quoted(name)} is too long; expected 1 to {LONGEST_NAME:,} characters"
+        raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureColumns:
+    """The columns that a run reads, with what its training pairs have there."""
+
+    numbers: tuple[NumberColumn, ...]
+    categories: tuple[CategoryColumn, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse no columns, too many, and names that two have."""
+        if not 0 < len(set(self.names)) == len(self.names) or self.width > MOST_FEATURES:
+            msg = (
+                f"too many features ({self.words} in {self.width:,} columns); expected at most "
+                f"{MOST_FEATURES:,} columns of numbers and values of categories"
+            )
+            raise ValueError(msg)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns in a table."""
+        names = [column.name for column in self.numbers]
+        names += [column.name for column in self.categories]
+        return tuple(names)
+
+    @property
+    def in_tables(self) -> tuple[str, ...]:
+        """Names of the columns that a table has to have, numbers first."""
+        stored = {column.name for column in self.numbers if column.head}
+        return tuple(name for name in self.names if name not in stored)
+
+    @property
+    def in_store(self) -> tuple[str, ...]:
+        """Names of the columns that a store has."""
+        return tuple(column.name for column in self.numbers if column.head)
+
+    @property
+    def width(self) -> int:
+        """Columns that models read."""
+        width = len(self.numbers)
+        for number in self.numbers:
+            width += number.has_missing
+        for category in self.categories:
+            width += len(category.values)
+        return width
+
+    @property
+    def words(self) -> str:
+        """Names of the columns, the first dozen of many."""
+        return quote_some(self.names)
+
+    @classmethod
+    def of(
+        cls, cells: FeatureCells, options: PairColumnOptions, heads: Mapping[str, str]
+    ) -> FeatureColumns:
+        """Describe the cells of training pairs; `heads` are those of likelihoods in a store."""
+        numbers = []
+        for name, values_R in zip(options.features or (), cells.numbers_RF.T, strict=True):
+            column = NumberColumn(
+                name=name,
+                low=float(np.nanmin(values_R)),
+                high=float(np.nanmax(values_R)),
+                has_missing=bool(np.isnan(values_R).any()),
+                head=heads.get(name, ""),
+            )
+            numbers.append(column)
+        categories = []
+        for name, words_R in zip(options.categories or (), cells.words_RG.T, strict=True):
+            values = sorted(set(words_R.tolist()))
+            categories.append(CategoryColumn(name=name, values=tuple(values)))
+        return cls(numbers=tuple(numbers), categories=tuple(categories))
+
+    def encode(self, cells: FeatureCells) -> PairFeatures:
+        """Turn cells into the columns that models read."""
+        no_marks = np.zeros((len(cells.numbers_RF), 0), np.bool_)
+        marks = [no_marks]  # `hstack` refuses an empty list
+        for number, values_R in zip(self.numbers, cells.numbers_RF.T, strict=True):
+            if number.has_missing:
+                marks.append(np.isnan(values_R)[:, None])
+        for category, words_R in zip(self.categories, cells.words_RG.T, strict=True):
+            marks.append(words_R[:, None] == np.array(category.values, object))
+        return PairFeatures(cells.numbers_RF, np.hstack(marks).astype(np.float32))
+
+    def why_far(self, cells: FeatureCells) -> NDArray[np.object_]:
+        """Say of each row why its features are outside those of training; empty if they are not."""
+        why = np.full(len(cells.numbers_RF), "", object)
+        for column, values_R in zip(self.numbers, cells.numbers_RF.T, strict=True):
+            margin = MARGIN * (column.high - column.low)
+            below = values_R < column.low - margin
+            above = values_R > column.high + margin
+            trained = f"the {column.low:g} to {column.high:g} of training"
+            why[below & (why == "")] = f"its {column.name} is below {trained}"
+            why[above & (why == "")] = f"its {column.name} is above {trained}"
+        for category, words_R in zip(self.categories, cells.words_RG.T, strict=True):
+            unknown = ~np.isin(words_R, np.array(category.values, object)) & (why == "")
+            for word in sorted(set(words_R[unknown].tolist())):
+                reason = f"its {category.name} is {quoted(word)}, which training lacks"
+                why[unknown & (words_R == word)] = reason
+        return why
+
+    def with_stored(self, cells: FeatureCells | None, rows: int) -> FeatureCells:
+        """Add columns without values for what the store has, to the cells of R rows of a table."""
+        numbers_RF = np.full((rows, len(self.numbers)), np.nan)
+        if cells is None:
+            return FeatureCells(numbers_RF, np.empty((rows, 0), object))
+        numbers_RF[:, [not column.head for column in self.numbers]] = cells.numbers_RF
+        return FeatureCells(numbers_RF, cells.words_RG)
+
+    def nothing(self, rows: int) -> PairFeatures:
+        """Return features of pairs of which nothing is known."""
+        empty = np.full((rows, len(self.categories)), MISSING, object)
+        return self.encode(FeatureCells(np.full((rows, len(self.numbers)), np.nan), empty))
+
+    def describe_missing(self, cells: FeatureCells) -> str:
+        """Count the cells that are missing and read as a training mean; empty if none is."""
+        in_tables_F = np.array([not column.head for column in self.numbers], np.bool_)
+        missing_F = np.isnan(cells.numbers_RF).sum(axis=0) * in_tables_F
+        parts = []
+        for column, count in zip(self.numbers, missing_F.tolist(), strict=True):
+            if count:
+                parts.append(f"{count:,} of {column.name!r}")
+        return f"missing and read as the mean of training: {', '.join(parts)}" if parts else ""
+
+
+class ReadFeatures(NamedTuple):
+    """The features of R rows that a predictor scores."""
+
+    columns: FeatureColumns
+    cells: FeatureCells
+
+    @property
+    def values(self) -> PairFeatures:
+        """What models read."""
+        return self.columns.encode(self.cells)
+
+    @property
+    def why_far(self) -> NDArray[np.object_]:
+        """Why the rows are outside those of training, (R,); empty if they are not."""
+        return self.columns.why_far(self.cells)
+
+    def factor(self, of_categories: Mapping[str, Mapping[str, float]]) -> Floats:
+        """Return the product of the factors of each row's categories, (R,).
+
+        `of_categories` has them by column and value; of others, the factor is 1.
+        """
+        factor_R = np.ones(len(self.cells.words_RG))
+        for column, words_R in zip(self.columns.categories, self.cells.words_RG.T, strict=True):
+            factors = of_categories.get(column.name, {})
+            factor_R *= np.array([factors.get(word, 1.0) for word in words_R.tolist()])
+        return factor_R
+
+    def take(self, rows: Ints) -> ReadFeatures:
+        """Return those of some rows."""
+        return ReadFeatures(self.columns, self.cells.take(rows))
+
+
+def _from_one(at: int) -> str:
+    return str(at + 1)
+
+
+def features_of(columns: FeatureColumns, cells: FeatureCells, source: str) -> ReadFeatures:
+    """Return what a predictor reads in cells, and say what of them is missing."""
+    if missing := columns.describe_missing(cells):
+        say(f"{source}: features {missing}")
+    return ReadFeatures(columns, cells)
+
+
+def read_features(columns: FeatureColumns, frame: pd.DataFrame, source: str) -> ReadFeatures:
+    """Return what a predictor reads in the rows of a frame."""
+    return features_of(columns, cells_of_run(columns, frame, source), source)
+
+
+def cells_of_run(
+    columns: FeatureColumns,
+    frame: pd.DataFrame,
+    source: str,
+    row_name: Callable[[int], str] = _from_one,
+) -> FeatureCells:
+    """Read the columns of a run in a table, by name; `ColumnError` if one lacks or is invalid."""
+    numbers = [column.name for column in columns.numbers if not column.head]
+    words = [column.name for column in columns.categories]
+    cells = read_cells(frame, numbers, words, source, "the run was trained with", row_name)
+    _as_trained(cells.words_RG, columns.categories)
+    return columns.with_stored(cells, len(frame))
+
+
+def joined_cells(chunks: Sequence[FeatureCells]) -> FeatureCells:
+    """Return the cells of all chunks of a table."""
+    numbers_RF = np.concatenate([chunk.numbers_RF for chunk in chunks])
+    return FeatureCells(numbers_RF, np.concatenate([chunk.words_RG for chunk in chunks]))
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def read_cells(
+    frame: pd.DataFrame,
+    features: Sequence[str],
+    categories: Sequence[str],
+    source: str,
+    where: str,
+    row_name: Callable[[int], str] = _from_one,
+) -> FeatureCells:
+    """Read columns of a table, by name.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        R rows.
+    features, categories : sequence of str
+        Names of columns of numbers, and of categories.
+    source, where : str
+        Name of the table, and what names the columns, for errors.
+    row_name : callable
+        Names a row, by its position, in errors.
+
+    Raises
+    ------
+    ColumnError
+        If a column is absent, plays another role, or has a cell that is no number.
+    """
+    for name in (*features, *categories):
+        refuse_absent(name, [*map(str, frame.columns)], source, where)
+    numbers_RF = np.empty((len(frame), len(features)))
+    words_RG = np.empty((len(frame), len(categories)), object)
+    for at, name in enumerate(features):
+        numbers_RF[:, at] = _numbers_of(frame[name], name, source, row_name)
+    for at, name in enumerate(categories):
+        words_RG[:, at] = [_word(cell) for cell in frame[name].tolist()]
+    return FeatureCells(numbers_RF, words_RG)
+
+
+def refuse_absent(name: str, names: Sequence[str], source: str, where: str) -> None:
+    """Raise `ColumnError` if no column has this name, and propose similar ones."""
+    if name in names:
+        return
+    close = get_close_matches(name, names, n=2, cutoff=0.7)
+    advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Add it, or rename one."
+    raise ColumnError(with_found(f"{source}: no column {name!r}, which {where}", names, advice))
+
+
+def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[int], str]) -> Floats:
+    """Read a column of numbers, (R,); NaN where a cell is empty."""
+    values = read_numbers(cells)
+    bad = ~(np.abs(values) <= MOST_FEATURE)
+    if bad.any():  # else columns of numbers are spared a loop over all cells
+        bad &= ~_are_missing(cells)
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        advice = "Fix or empty it."
+        if 2 * bad.sum() > len(bad) and np.isnan(values[bad]).all():
+            advice = "Name a column of text with --categories."
+        cell = cells.iloc[at]
+        shown = getattr(cell, "item", lambda: cell)()  # numpy's numbers name their type
+        limit = f" up to {MOST_FEATURE:g}" if np.isfinite(values[at]) else ""
+        msg = (
+            f"{source}: row {row_name(at)}, column {name}: {quoted(shown)} "
+            f"({counted(int(bad.sum()), 'such row')}) is not a valid feature; expected a finite "
+            f"number{limit} or an empty cell. {advice}"
+        )
+        raise ColumnError(msg)
+    return values
+
+
+def _are_missing(cells: pd.Series) -> Bools:
+    missing = cells.isna().to_numpy(np.bool_, copy=True)  # pandas' is read-only
+    for at, cell in enumerate(cells.tolist()):
+        if isinstance(cell, str) and cell.strip().lower() in _EMPTY:
+            missing[at] = True
+    return missing
+
+
+def _word(cell: object) -> str:
+    """Return the value of a category, which is text: 1.1 and 1.10 are two."""
+    if pd.isna(cell):  # type: ignore[call-overload]
+        return MISSING
+    text = printable(cell_text(cell).strip())
+    if text.lower() in _EMPTY:
+        return MISSING
+    if text.lower() in ("true", "false"):  # spreadsheets write capitals
+        return text.title()
+    return text[:LONGEST_TEXT]
+
+
+def _as_trained(words_RG: NDArray[np.object_], columns: Sequence[CategoryColumn]) -> None:
+    """Replace whole numbers that training lacks as they are written, such as 2.0, by its 2."""
+    for column, words_R in zip(columns, words_RG.T, strict=True):
+        for word in set(words_R.tolist()) - set(column.values):
+            other = word.removesuffix(".0") if word.endswith(".0") else f"{word}.0"
+            if other in column.values and other.removesuffix(".0").lstrip("-").isdigit():
+                words_R[words_R == word] = other
+
+
+def words_as_codes(cells: FeatureCells) -> dict[str, Ints]:
+    """Number the values of each category, (R,), by a name that no column of labels has."""
+    codes = {}
+    for at, words_R in enumerate(cells.words_RG.T):
+        codes[f"category {at}"] = pd.factorize(words_R)[0].astype(np.int64)
+    return codes
+
+
+def mean_cells(cells: FeatureCells, pair_of_row: Ints, first_row: Ints) -> FeatureCells:
+    """Join the rows of pairs: means of the numbers that are known, and the words of one row.
+
+    Parameters
+    ----------
+    cells : FeatureCells
+        Of R rows.
+    pair_of_row : ndarray, shape=(R,)
+        -1 for rows of no pair.
+    first_row : ndarray, shape=(P,)
+        A row of each pair.
+    """
+    pairs = len(first_row)
+    used = pair_of_row >= 0
+    numbers_PF = np.empty((pairs, cells.numbers_RF.shape[1]))
+    for at, values_R in enumerate(cells.numbers_RF.T):
+        finite = used & np.isfinite(values_R)
+        count = np.bincount(pair_of_row[finite], minlength=pairs)
+        total = np.bincount(pair_of_row[finite], values_R[finite], minlength=pairs)
+        numbers_PF[:, at] = np.where(count > 0, total / np.maximum(1, count), np.nan)
+    return FeatureCells(numbers_PF, cells.words_RG[first_row])
+
+
+def refuse_features(names: Iterable[str], where: str, advice: str) -> None:
+    """Refuse to score pairs whose features nobody gives."""
+    listed = quote_some([*names])
+    msg = f"{where}: the run reads the columns {listed}; expected these of each pair. {advice}"
+    raise ColumnError(msg)
+
+
+def asks_for_logliks(table: SequenceTable, named: PairColumnOptions) -> bool:
+    """Tell whether features are named that are likelihoods of a store, not columns of a table."""
+    return bool(likelihoods_asked_for(table, named))
+
+
+def likelihoods_asked_for(table: SequenceTable, named: PairColumnOptions) -> list[str]:
+    """Return the names of features that are likelihoods of a store, not columns of a table."""
+    columns = set(map(str, table.frame.columns))
+    features = named.features or ()
+    return [name for name in features if name in (LOGLIK, *LOGLIKS) and name not in columns]
+
+
+def with_logliks(
+    table: SequenceTable, named: PairColumnOptions, folders: Mapping[Kind, EncoderFolder]
+) -> tuple[SequenceTable, PairColumnOptions, dict[str, str]]:
+    """Add likelihoods that features name, and that a table lacks, as columns.
+
+    Parameters
+    ----------
+    table : SequenceTable
+        R rows.
+    named : PairColumnOptions
+        ``loglik`` stands for the likelihoods of all sides that have one.
+    folders : mapping
+        Where the vectors of each kind are; none for antigens that nobody encodes.
+
+    Returns
+    -------
+    table : SequenceTable
+        With a column for each.
+    named : PairColumnOptions
+        With the names of these columns.
+    heads : dict
+        Digests of what gives the likelihoods, by column.
+
+    Raises
+    ------
+    ColumnError
+        If the store has none.
+    """
+    names: list[str] = []
+    heads: dict[str, str] = {}
+    frame = table.frame
+    for name in named.features or ():
+        if name in frame.columns or name not in (LOGLIK, *LOGLIKS):
+            names.append(name)
+            continue
+        asked = LOGLIKS if name == LOGLIK else {name: LOGLIKS[name]}
+        likelihoods = {}
+        for column, kind in asked.items():
+            is_stored = kind in folders and folders[kind].head
+            if is_stored and column not in frame.columns:
+                likelihoods[column] = folders[kind]
+        if not likelihoods:
+            msg = (
+                f"{table.source}: no column {name!r}, and no likelihood of the "
+                f"{' or '.join(asked.values())} in the store; expected one of them. Run abag embed "
+                "--loglik into a new store, or leave it out."
+            )
+            raise ColumnError(msg)
+        for column, folder in likelihoods.items():
+            sequences = table.sequences[LOGLIKS[column]]
+            loglik_N = read_logliks(folder, sequences.keys)
+            frame = frame.assign(**{column: loglik_N[sequences.of_row]})
+            heads[column] = folder.head
+        names += likelihoods
+    names = list(dict.fromkeys(names))  # loglik may be named beside a likelihood of its own
+    return replace(table, frame=frame), replace(named, features=tuple(names) or None), heads
+
+
+def read_logliks(folder: EncoderFolder, keys: NDArray[np.uint8], head: str = "") -> Floats:
+    """Read the likelihoods of sequences, keys (N, 16), (N,); of another `head` they are refused."""
+    if head and folder.head and folder.head != head:
+        msg = (
+            f"{folder.path}: has likelihoods of head {folder.head[:8]}; the run was trained with "
+            f"{head[:8]}. Give the --store of the run, or a new one."
+        )
+        raise StoreError(msg)
+    return folder.read(keys, LOGLIK)[:, 0].astype(np.float64)

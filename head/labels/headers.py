@@ -1,0 +1,785 @@
+"""What the name of a column says about a measurement: quantity, unit, direction, and how surely.
+
+A name states a unit if all that it needs is there: ``Fab KD (nM)``, ``−log10 KD``, ``Ka (1/M)``.
+What is not understood makes the unit unknown, it is never dropped: ``KD (☃M)``, ``KD (nM⁻¹)``.
+Affinities are converted to pKd; any other quantity stays as it is written. Columns that commands
+add to tables are recognised when such a table comes back, and are never labels.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from abag.core.arrays import Bools, Floats
+from abag.core.errors import OptionError
+from abag.core.messages import printable
+from abag.head.labels.options import ANTIBODY_KDA, Better, Label
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
+"""R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
+KJ_PER_KCAL = 4.184
+DECADES = {"m": 0.0, "mm": 3.0, "um": 6.0, "nm": 9.0, "pm": 12.0}
+"""Powers of ten that a mole per litre has of each unit."""
+_MASS_SHIFT = np.log10(ANTIBODY_KDA * 1e6)
+"""pKd of 1 ug/mL of an antibody, less its sign: ug/mL = 1e-3 g/L, kDa = 1e3 g/mol."""
+
+TO_PKD: Mapping[Label, Callable[[Floats], Floats]] = {
+    "pkd": lambda x: x,
+    "kd_m": lambda x: -np.log10(x),
+    "kd_mm": lambda x: 3.0 - np.log10(x),
+    "kd_um": lambda x: 6.0 - np.log10(x),
+    "kd_nm": lambda x: 9.0 - np.log10(x),
+    "kd_pm": lambda x: 12.0 - np.log10(x),
+    "log10_kd_m": lambda x: -x,
+    "log10_kd_um": lambda x: 6.0 - x,
+    "log10_kd_nm": lambda x: 9.0 - x,
+    "log10_kd_pm": lambda x: 12.0 - x,
+    "neg_log10_kd_nm": lambda x: 9.0 + x,
+    "ln_kd_m": lambda x: -x / np.log(10.0),
+    "ln_kd_nm": lambda x: 9.0 - x / np.log(10.0),
+    "ka_per_m": lambda x: np.log10(x),
+    "ka_per_um": lambda x: 6.0 + np.log10(x),
+    "ka_per_nm": lambda x: 9.0 + np.log10(x),
+    "ug_ml": lambda x: _MASS_SHIFT - np.log10(x),
+    "ng_ml": lambda x: _MASS_SHIFT + 3.0 - np.log10(x),
+    "dg_kcal": lambda x: -x / KCAL_PER_PKD,
+    "dg_kj": lambda x: -x / KCAL_PER_PKD / KJ_PER_KCAL,
+}
+POSITIVE: frozenset[Label] = frozenset(
+    {
+        "kd_m",
+        "kd_mm",
+        "kd_um",
+        "kd_nm",
+        "kd_pm",
+        "ka_per_m",
+        "ka_per_um",
+        "ka_per_nm",
+        "ug_ml",
+        "ng_ml",
+    }
+)
+"""Units of which the logarithm is taken."""
+HIGHER_IS_STRONGER: frozenset[Label] = frozenset(
+    {
+        "pkd",
+        "neg_log10_kd_nm",
+        "ka_per_m",
+        "ka_per_um",
+        "ka_per_nm",
+    }
+)
+USUAL_PKD = (2.0, 14.0)
+"""Affinities outside this range do not occur; the label has another unit or meaning."""
+OF_MASS: frozenset[Label] = frozenset({"ug_ml", "ng_ml"})
+"""Units that need a molar mass."""
+
+
+def to_pkd(values: Floats, unit: Label, molar_mass_kda: float = ANTIBODY_KDA) -> Floats:
+    """Convert values to pKd; what has no logarithm becomes NaN, other quantities stay."""
+    if unit == "value":
+        return np.where(np.isfinite(values), values, np.nan)
+    # zero and negative numbers have no logarithm, and become NaN below
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        pkd = TO_PKD[unit](values)
+        if unit in OF_MASS:
+            pkd = pkd + np.log10(molar_mass_kda / ANTIBODY_KDA)
+    return np.where(np.isfinite(pkd), pkd, np.nan)
+
+
+def stronger(unit: Label) -> str:
+    """Say which values of a unit bind more strongly."""
+    return "higher" if unit in HIGHER_IS_STRONGER else "lower"
+
+
+def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
+    """Return which values lie below the first bound or above the second, (R,)."""
+    return (values < bounds[0]) | (values > bounds[1])
+
+
+RANK_COLUMNS = ("rank", "score", "expected_best", "probability_above")
+OWN_SCORE = "rank_score"
+"""Name of the scores of `rank` beside a column ``score`` of the user."""
+PREDICT_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far")
+STRONG_COLUMN = "p_strong"
+SCAN_MEASURED = ("pkd_measured", "measured")
+WRITTEN_BY = {
+    "rank": (*RANK_COLUMNS, OWN_SCORE),
+    "predict": (*PREDICT_COLUMNS, STRONG_COLUMN, "predicted"),
+    "scan": ("difference", "difference_sigma", *SCAN_MEASURED),
+}
+"""Columns that commands add to tables, which come back with measurements from the laboratory."""
+_CERTAIN = frozenset(
+    {
+        "rank",
+        OWN_SCORE,
+        "expected_best",
+        "probability_above",
+        "pkd_predicted",
+        "why_far",
+        "p_strong",
+        "difference_sigma",
+        "pkd_measured",
+    }
+)
+"""Of these, names that no other table has; the others are of a command only beside one."""
+
+
+def written_by(name: str, names: Sequence[object]) -> str:
+    """Return the command that has written a column of a table, or nothing."""
+    written = _as_written(name)
+    if written != "rank" and not any(written in columns for columns in WRITTEN_BY.values()):
+        return ""  # before the others are looked at: tables may have 100,000 columns
+    beside = {_as_written(str(other)) for other in names} - {written}
+    if written == "score":  # `predict` writes none, and `rank` not alone
+        is_of_rank = not beside.isdisjoint(RANK_COLUMNS) and OWN_SCORE not in beside
+        return "rank" if is_of_rank else ""
+    for command, columns in WRITTEN_BY.items():
+        if written == "measured" and "difference" not in beside:
+            continue  # a word of every laboratory
+        if written in columns and (written in _CERTAIN - {"rank"} or beside & _CERTAIN):
+            return command
+        if written == "rank" and "score" in beside:
+            return "rank"
+    return ""
+
+
+def score_column(names: Sequence[object]) -> str:
+    """Return the name of the scores that `rank` adds: ``score``, unless that is the user's own."""
+    is_own = "score" in names and not written_by("score", names)
+    return OWN_SCORE if is_own else "score"
+
+
+def _as_written(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What the name of a column says."""
+
+    units: tuple[Label, ...] = ()
+    """Units that the name allows, the one that it states or implies first; empty: it names none."""
+    sure: bool = True
+    """Whether every word of the name is understood, so that the column is taken unasked."""
+    affinity: bool = False
+    """Whether it names an affinity, whose unit has to be given if `units` is empty."""
+    unit_alone: bool = False
+    """Whether it names a unit, but nothing that is measured in it."""
+    plain: bool = False
+    """Whether it is one of the words for any measurement, such as ``fitness``."""
+    order: int = 0
+    """Of several columns that state a unit, those of the lowest number are taken."""
+    not_label: str = ""
+    """What the column is instead of an affinity, such as ``a difference``."""
+    predicted: bool = False
+    """Whether it says that its values are predictions."""
+
+    @property
+    def unit(self) -> Label | None:
+        """The unit that the name states first; None if it states none."""
+        return self.units[0] if self.units else None
+
+
+_AS_ASCII = {
+    "μ": "u", "Δ": "delta", "δ": "delta", "∆": "delta", "−": "-", "–": "-", "—": "-", "‐": "-",
+    "‑": "-", "‒": "-", "×": " x ", "·": " ", "⋅": " ", "∙": " ", "•": " ", "±": " std ", "°": " ",
+    "∕": "/", "⁄": "/", "’": "'", "‘": "'", "“": '"', "”": '"', "₋": "-",
+}  # fmt: skip
+"""Signs that have a meaning here, in composed form (NFKC)."""
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻−]*[⁰¹²³⁴⁵⁶⁷⁸⁹][⁰¹²³⁴⁵⁶⁷⁸⁹]*")
+_SEPARATORS = frozenset(" \t\n_-()[]{},;:/.|=#'\"*^<>~")
+_OF_QUANTITY = {
+    "kd": ("kd", "kds", "ki", "ic50", "ec50", "kdapp"),
+    "ka": ("ka",),
+    "pkd": ("pkd", "pkds"),
+    "pic50": ("pki", "pic50", "pec50"),
+    "dg": ("dg", "gibbs"),
+    "affinity": ("affinity", "affinities", "aff"),
+    "dissociation": ("dissociation",),
+    "association": ("association",),
+}
+_UNIT_WORDS = {
+    "m": ("m", "molar"), "mm": ("mm", "millimolar"), "um": ("um", "micromolar", "umolar"),
+    "nm": ("nm", "nanomolar", "nmolar"), "pm": ("pm", "picomolar", "pmolar"),
+    "kcal": ("kcal", "kcalmol"), "kj": ("kj", "kjmol"), "ug_ml": ("ugml", "ugml1"),
+    "ng_ml": ("ngml", "ngml1"), "?": ("fm", "femtomolar", "gml", "mgml", "pgml", "cal"),
+}  # fmt: skip
+"""Words of each unit; ``?`` is of those that are not supported."""
+_REASONS = {
+    "an error or interval": (
+        "error", "err", "std", "sd", "sem", "se", "stdev", "stddev", "ci", "ci95", "cv",
+        "variance", "uncertainty", "lower", "upper", "chi2", "stderr", "sigma", "ci90",
+    ),
+    "a difference": (
+        "delta", "ddelta", "ddg", "dddg", "dpkd", "dkd", "dlogkd", "diff", "difference",
+    ),
+    "a ratio": ("ratio", "fold", "foldchange", "fc", "change", "percent", "pct", "percentage"),
+    "a rate": ("kon", "koff", "kass", "kdis", "kdiss", "kobs", "rate", "konoff"),
+    "another energy": ("ddh", "dh", "ds", "tds", "folding", "unfolding", "unfold", "stability"),
+}  # fmt: skip
+"""Words that say what a column is instead of an affinity."""
+_KNOWN = (
+    "a abs ab analysis and antibody apparent app assay at average averaged avg avidity "
+    "ave biacore bind binding bli by carterra constant consensus curated data dissociation "
+    "elisa energy eq equilibrium est estimate estimated exp experiment experimental expt fab facs "
+    "final fit fitted flow for free from geo geomean geometric global gmean gyrolab igg igg1 igg2 "
+    "igg3 igg4 in itc kinetic kinetics kinexa langmuir lsa mab mean meas measure measured "
+    "measurement med median mono monovalent msd mst nanobody nb normal obs observed octet of "
+    "overall pub published raw reported result results scfv si spr ss standard state steady "
+    "surface plasmon resonance the titeseq tite seq titration to unit units "
+    "using val value values vhh fv via vitro wasatch with yeast ysd display bio layer "
+    "interferometry conc concentration half maximal inhibitory effective inhibition neutralization "
+    "neutralisation scale"
+).split()
+_PREDICTED = ("predicted", "prediction", "predictions", "pred", "predict")
+_OTHERS = {
+    "log10": ("log10", "log"), "ln": ("ln", "loge"), "neg": ("neg", "negative", "minus"),
+    "predicted": _PREDICTED, "": (*_KNOWN,),
+}  # fmt: skip
+_PLAIN = frozenset(
+    {
+        "affinity",
+        "bindingaffinity",
+        "affinityvalue",
+        "affinities",
+        "label",
+        "labels",
+        "fitness",
+        "measurement",
+        "measurements",
+        "score",
+        "scores",
+        "bindingscore",
+        "bindingscores",
+        "processedmeasurement",
+        "affinityscore",
+        "affinitylabel",
+        "fitnessscore",
+    }
+)
+"""Names of columns of any measurement, which state no unit."""
+_ALPHASEQ = ("alphaseqaffinity", "predaffinity")
+"""Columns of AlphaSeq tables, of log10 of a Kd in nM, which is not said."""
+_NOT_SPLIT = ("kim", "kam", "dm", "kin")
+"""Words of few letters that are no quantity beside its unit."""
+_WITHIN = re.compile("^(?:ddg|delta|p?kd|p?[ie]c50)|(?:p?kd|p?[ie]c50)$")
+"""What an unknown word, such as ``kd1`` or ``her2kd``, is about."""
+
+
+def _vocabulary() -> dict[str, str]:
+    words = dict[str, str]()
+    for tag, spelled in _OTHERS.items():
+        words |= dict.fromkeys(spelled, tag)
+    for unit, spelled in _UNIT_WORDS.items():
+        words |= dict.fromkeys(spelled, f"unit {unit}")
+    for quantity, spelled in _OF_QUANTITY.items():
+        words |= dict.fromkeys(spelled, f"of {quantity}")
+    for reason, spelled in _REASONS.items():
+        words |= dict.fromkeys(spelled, f"not {reason}")
+    return words
+
+
+_WORDS = _vocabulary()
+_MOLAR = "(?:(?P<prefix>[munp]?)m(?:olar)?)"
+_INVERSE = r"\s*\^?\s*[({\[]?\s*-\s*1[)}]?(?![0-9])"
+_BY = r"(?:\s*(?:/|\bper\b|_per_|per|\*|_|\.)\s*|\s+|)"
+_START = "(?<![a-z0-9])"
+_END = "(?![a-z0-9])"
+_RATES = (
+    rf"{_START}1\s*/\s*\(?\s*(?:[munp]?m[\s*./_]*)?s(?:ec|econds?)?\s*\)?{_END}",
+    rf"{_START}(?:[munp]?m{_INVERSE}[\s*./_]*)?s(?:ec)?{_INVERSE}",
+    rf"(?<=[\s(\[])/\s*s(?:ec)?{_END}",
+    rf"{_START}per[\s_]*(?:[munp]?m[\s_]*)?(?:s|sec|second){_END}",
+)
+_RECIPROCALS = (
+    rf"{_START}1\s*/\s*\(?\s*{_MOLAR}\)?{_END}",
+    rf"{_START}{_MOLAR}{_INVERSE}",
+    rf"(?<=[(\[])/\s*{_MOLAR}{_END}",
+    rf"{_START}per[\s_]*{_MOLAR}{_END}",
+    rf"{_START}(?P<prefix>)l(?:it(?:er|re))?(?:\s*/\s*mol|\s*mol{_INVERSE}){_END}",
+)
+_POWER = (
+    rf"(?:{_START}|(?<=x))(?:x\s*|\*\s*)?(?:10\s*\^?\s*\(?\s*|1?e)-\s*0?(?P<power>\d+)\)?\s*"
+    rf"m(?:olar)?{_END}"
+)
+_MASS = (
+    rf"{_START}(?P<mass>mc|micro|nano|[munpk]?)(?:g|grams?){_BY}"
+    rf"(?P<volume>[mu]?)l(?:{_INVERSE}|1?){_END}"
+)
+_MOLES = (
+    rf"{_START}(?P<prefix>milli|micro|nano|pico|femto|[munpf]?)[\s-]?"
+    rf"(?:mol(?:es?)?{_BY}(?:l|lit(?:er|re))(?:{_INVERSE})?|molar){_END}"
+)
+_ENERGY = rf"{_START}(?P<energy>kcal|kj|j|cal)(?:{_BY}mol(?:e|ar)?(?:{_INVERSE}|1)?|){_END}"
+_BY_PREFIX = {"": "m", "m": "mm", "u": "um", "n": "nm", "p": "pm", "milli": "mm", "micro": "um",
+              "nano": "nm", "pico": "pm"}  # fmt: skip
+_BY_MASS = {("u", "m"): "ug_ml", ("mc", "m"): "ug_ml", ("micro", "m"): "ug_ml", ("m", ""): "ug_ml",
+            ("n", "m"): "ng_ml", ("nano", "m"): "ng_ml", ("u", ""): "ng_ml"}  # fmt: skip
+_BY_POWER = {0: "m", 3: "mm", 6: "um", 9: "nm", 12: "pm"}
+_REWRITTEN = (
+    (r"(?<![a-z])(p?)k[\s_]*[\s_{(\-]\s*([dia])[})]?(?![a-z])", r"\1k\2 "),
+    (r"(?<![a-z])(p?[ie]c)[\s_{\-]+50\}?", r"\1 50"),
+    (r"(p?[ie]c) 50", r"\g<1>50"),
+    (r"log[\s_]*[({]?10[)}]?(?!\s*\^|[0-9])", "log10 "),
+    (r"(?<![a-z])p[\s_-]+(kd|ki|ic50|ec50)(?![a-z])", r"p\1"),
+    (r"(?<![a-z])(?:delta[\s_\-]*){2,}", " ddelta "),
+    (r"(?<!d)delta[\s_\-]*g(?=bind|exp|$|[^a-z])", " dg "),
+    (r"half[\s_-]*life", " rate "),
+    (r"(?<![a-z])(?:binding[\s_]*|gibbs[\s_]*)?free[\s_]*energy|binding[\s_]*energy", " dg "),
+    (r"binding[\s_]*constant", " affinity "),
+    (r"(?<![a-z0-9])k[\s_\-{(]*(on|off)(?![a-z])", r" k\1 "),
+    (r"%", " percent "),
+    (r"\+\s*/\s*-", " std "),
+    (r"\b(?:at|@)?\s*\d+\s*(?:deg)?\s*c\b", " "),
+)
+"""Spellings of one word in several."""
+
+
+def plain_text(name: str) -> tuple[str, bool]:
+    """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
+    name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
+    name = _SUPERSCRIPT.sub(lambda m: "^" + m[0].replace("−", "-").translate(_SUPERSCRIPTS), name)
+    composed = unicodedata.normalize("NFKC", name.replace("°", " ").replace("º", " "))
+    text = ""
+    for sign in composed:
+        if unicodedata.category(sign) == "Cf":  # invisible, such as a byte order mark
+            continue
+        text += " " if sign.isspace() else _AS_ASCII.get(sign, sign)
+    text = text.lower()
+    return text, text.isascii()
+
+
+def _segments(run: str) -> list[str] | None:
+    """Divide letters and digits into the fewest words that are known, and list their tags."""
+    if run in _NOT_SPLIT:
+        return None
+    # the tags of the fewest words that the first k letters divide into; None if they do not
+    best: list[list[str] | None] = [[], *[None] * len(run)]
+    for end in range(1, len(run) + 1):
+        for start in range(end):
+            tag = _WORDS.get(run[start:end])
+            before = best[start]
+            if tag is None or before is None:
+                continue
+            if best[end] is None or len(before) + 1 < len(best[end] or ()):
+                best[end] = [*before, tag]
+    return best[-1]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the words of a name are, as they are found."""
+
+    units: set[str]
+    tags: set[str]
+    unknown_words: bool = False
+    unknown_unit: bool = False
+
+
+def _take(pattern: str, text: str, found: _Found, unit: Callable[[re.Match[str]], str]) -> str:
+    """Replace what a pattern matches by a space, and note its units."""
+
+    def note(match: re.Match[str]) -> str:
+        found.units.add(unit(match))
+        return " "
+
+    return re.sub(pattern, note, text)
+
+
+def _take_units(text: str, found: _Found) -> str:
+    """Take units out of a text that consist of several words or signs."""
+    text = _take(_ENERGY, text, found, lambda m: {"kcal": "kcal", "kj": "kj"}.get(m["energy"], "?"))
+    text = _take(_MASS, text, found, lambda m: _BY_MASS.get((m["mass"], m["volume"]), "?"))
+    for pattern in _RATES:
+        text = _take(pattern, text, found, lambda _: "rate")
+    text = _take(_POWER, text, found, lambda m: _BY_POWER.get(int(m["power"]), "?"))
+    for pattern in _RECIPROCALS:
+        text = _take(pattern, text, found, lambda m: f"per {_BY_PREFIX[m['prefix']]}")
+    return _take(_MOLES, text, found, lambda m: _BY_PREFIX.get(m["prefix"], "?"))
+
+
+def _take_minus(text: str, found: _Found) -> str:
+    """Note a minus before a quantity or logarithm, unless it only divides two words."""
+    quantity = r"(?:log|ln|p?k[dia](?![a-z])|p?[ie]c50|dg)"
+    first = re.match(rf"[\s(\[]*-\s*[(\[]?\s*(?={quantity})", text)
+    if first:
+        found.tags.add("neg")
+        return text[first.end() :]
+    inner = re.search(rf"(?<=[\s(\[=:_,])-(?=[(\[]?{quantity})", text)
+    if inner:
+        found.tags.add("neg")
+        return text[: inner.start()] + " " + text[inner.end() :]
+    if re.search(r"-\s*[(\[]?\s*(?:log|ln)", text):  # a minus or a hyphen
+        found.unknown_unit = True
+    return text
+
+
+@lru_cache(maxsize=4096)
+def read_header(name: str) -> Header:
+    """Read what the name of a column says about affinity.
+
+    Parameters
+    ----------
+    name : str
+        As in the table.
+
+    Returns
+    -------
+    Header
+    """
+    text, readable = plain_text(name)
+    collapsed = re.sub("[^a-z0-9]", "", text)
+    if readable and collapsed in _PLAIN:
+        return Header(plain=True)
+    if readable and collapsed in _ALPHASEQ:
+        return Header(affinity=True, sure=False)
+    for pattern, spelled in _REWRITTEN:
+        text = re.sub(pattern, spelled, text)
+    words_found = _Found(set(), set(), unknown_unit=not readable)
+    text = _take_minus(text, words_found)
+    text = _take_units(text, words_found)
+    if re.search(r"\^|\de-\d|(?<![a-z0-9])1\s*/", text):  # a power of no known unit
+        words_found.unknown_unit = True
+    if {*re.sub("[a-z0-9]", "", text)} - _SEPARATORS:
+        words_found.unknown_unit = True
+    for run in re.findall("[a-z0-9]+", text):
+        tags = _segments(run)
+        if tags is None:
+            words_found.unknown_words = True
+            tags = [_WORDS[part] for part in _WITHIN.findall(run)]
+        for tag in tags:
+            kind, _, value = tag.partition(" ")
+            if kind == "unit":
+                words_found.units.add(value)
+            elif tag:
+                words_found.tags.add(tag)
+    if len(re.findall(r"(?<![a-z])(?:kd|ki|ic50|ec50)(?![a-z])", text)) > 1 and "/" in text:
+        words_found.tags.add("not a ratio")
+    return _conclude(words_found)
+
+
+def _conclude(found: _Found) -> Header:
+    tags = found.tags
+    predicted = "predicted" in found.tags
+    quantities = {tag.removeprefix("of ") for tag in tags if tag.startswith("of ")}
+    if "rate" in found.units:
+        tags.add("not a rate")
+    reasons = [reason for reason in _REASONS if f"not {reason}" in tags]
+    if reasons:
+        return Header(not_label=reasons[0], affinity=bool(quantities), sure=False)
+    logarithms = tags & {"log10", "ln"}
+    if not quantities:  # a unit alone is not taken unasked, but never ignored either
+        unclear = found.unknown_words or found.unknown_unit or logarithms or "m" in found.units
+        units: tuple[Label, ...] = ()
+        if len(found.units) == 1 and not unclear:
+            units = _allowed_units({"affinity"}, next(iter(found.units)), "", negative=False)
+        return Header(
+            units=units,
+            affinity=bool(found.units),
+            unit_alone=bool(found.units),
+            sure=False,
+            predicted=predicted,
+        )
+    allowed: tuple[Label, ...] = ()
+    if not (found.unknown_unit or len(logarithms) > 1 or len(found.units) > 1):
+        stated = next(iter(found.units), "")
+        logarithm = next(iter(logarithms), "")
+        allowed = _allowed_units(quantities, stated, logarithm, negative="neg" in tags)
+    if allowed[:1] != ("pkd",):
+        order = 2
+    else:
+        order = 1 if "pic50" in quantities else 0
+    clear = bool(allowed) or not (found.units or found.unknown_unit)
+    return Header(
+        units=allowed,
+        sure=clear and not found.unknown_words and not predicted,
+        affinity=True,
+        order=order,
+        predicted=predicted,
+    )
+
+
+def is_of_alphaseq(name: str) -> bool:
+    """Tell whether a column is one that AlphaSeq tables have, of log10 of a Kd in nM."""
+    text, _ = plain_text(name)
+    return re.sub("[^a-z0-9]", "", text) in _ALPHASEQ
+
+
+def _allowed_units(
+    quantities: set[str], unit: str, logarithm: str, *, negative: bool
+) -> tuple[Label, ...]:
+    """Return the units that fit a name, the most probable one first; none if it is unclear."""
+    named = _one_quantity(quantities, unit)
+    if named == "pkd":
+        is_plain = not logarithm and not negative
+        is_repeated = logarithm == "log10" and negative  # as in "pKd (-log10 M)"
+        return ("pkd",) if unit in ("", "m") and (is_plain or is_repeated) else ()
+    if named == "dg":
+        energies: dict[str, tuple[Label, ...]] = {
+            "": ("dg_kcal", "dg_kj"),
+            "kcal": ("dg_kcal",),
+            "kj": ("dg_kj",),
+        }
+        return () if logarithm or negative else energies.get(unit, ())
+    if named == "ka":
+        per = unit.removeprefix("per ")
+        return () if logarithm or negative or per == unit else _existing(f"ka_per_{per}")
+    if named != "kd":
+        return ()
+    if negative:
+        logarithms: dict[str, tuple[Label, ...]] = {
+            "": ("pkd", "neg_log10_kd_nm"),
+            "m": ("pkd",),
+            "nm": ("neg_log10_kd_nm",),
+        }
+        return logarithms.get(unit, ()) if logarithm == "log10" else ()
+    if unit in DECADES:
+        prefix = f"{logarithm}_" if logarithm else ""
+        return _existing(f"{prefix}kd_{unit}")
+    return () if logarithm else _existing(unit)
+
+
+def _one_quantity(quantities: set[str], unit: str) -> str:
+    """Name the only quantity of a name, or nothing; a binding constant is told by its unit."""
+    same = {"dissociation": "kd", "association": "ka", "pic50": "pkd"}
+    kinds = {same.get(quantity, quantity) for quantity in quantities - {"affinity"}}
+    if kinds == {"pkd", "kd"}:  # "pKd, -log10(KD)"
+        return "pkd"
+    if len(kinds) > 1:
+        return ""
+    if kinds:
+        return kinds.pop()
+    return "ka" if unit.startswith("per ") else "dg" if unit in ("kcal", "kj") else "kd"
+
+
+def _existing(unit: str) -> tuple[Label, ...]:
+    return tuple(label for label in TO_PKD if label == unit)
+
+
+LONGEST_NAME = 60
+"""Characters of the name of a quantity that are kept."""
+DIGITS = 4
+"""Digits after the point of a predicted pKd in text files."""
+STRONG_RANGE = (-20, 20)
+"""Valid thresholds of pKd."""
+LARGE = 10_000
+"""From this on, numbers of other quantities are shown without digits after the point."""
+INSIDE = ("pkd", "pkd_predicted", "pkd_measured")
+OUTSIDE = ("measured", "predicted", "measured")
+"""Names of columns of labels and predictions: in code and for pKd, and for other quantities."""
+_OUTSIDE_OF = dict(zip(INSIDE, OUTSIDE, strict=True))
+_DELTA_DELTA = re.compile(r"(?:delta[\s_\-]*){2,}(?=g)")
+_UNIT = re.compile(r"(?P<name>.*\S)\s*[(\[](?P<unit>[^()\[\]]*)[)\]]\s*")
+_HIGHER = re.compile(
+    "enrichment|expression|titer|titre|yield|neutrali[sz]|melting|thermostab|thermalstab|"
+    "solubility|rel(?:ative)?binding|bindingsignal|bindingintensity|monomer|purity"
+)
+_LOWER = re.compile(
+    "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
+    "retentiontime|(?:hic|cic|smac)rt|acsins|selfinteraction"
+)
+_FUNCTION = re.compile(
+    r"\W*(?:log|log2|log10|log1p|ln|asinh|sqrt|mean|median|delta)", re.IGNORECASE
+)
+_TITERS = frozenset("nt50 nt80 id50 id80 pvnt50 prnt50".split())
+"""Dilutions of sera at which a share of viruses is neutralised."""
+_WORDS_HIGHER = _TITERS | frozenset(
+    "tm tm1 tm2 tonset tagg t50 dtm deltatm mfi od od450 expr".split()
+)
+_WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99".split())
+"""Words and parts of words that name a quantity whose better values are known."""
+_NEGATED = (["neg"], ["negative"], ["minus"])
+"""First words that reverse a quantity, as a minus does."""
+_UNDECIDED = frozenset(
+    "neg negative minus loss escape resistance resistant decrease reduction reduced drop inverse "
+    "reciprocal rank".split()
+)
+"""Words with which the usual direction of a quantity may be reversed."""
+_SPREAD = frozenset(
+    "std sd sem se err error stdev stddev stderr ci ci95 cv variance uncertainty pvalue pval "
+    "qvalue qval padj fdr".split()
+)
+"""Words of a column that describes another one."""
+_OPPOSITE: dict[Better | None, Better | None] = {"higher": "lower", "lower": "higher", None: None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What labels and predictions are."""
+
+    name: str = "pKd"
+    unit: str = ""
+    """As the user or the column writes it; empty if there is none."""
+    better: Better = "higher"
+    affinity: bool = True
+    """Whether it is pKd, pIC50 or pEC50, to which values of other units were converted."""
+
+    def __str__(self) -> str:
+        """Write the name with its unit, as in headings: ``Tm (°C)``."""
+        return printable(f"{self.name} ({self.unit})" if self.unit else self.name)
+
+    @property
+    def sign(self) -> int:
+        """1 if higher values are better, else -1."""
+        return 1 if self.better == "higher" else -1
+
+    @property
+    def description(self) -> str:
+        """Say what it is in half a sentence."""
+        if self.affinity:
+            return f"{self} = -log10({str(self)[1:]} in M)"
+        return f"{self}, {self.better} is better"
+
+    @property
+    def predicted(self) -> str:
+        """Name of the column of predictions."""
+        return self.column("pkd_predicted")
+
+    def column(self, name: str) -> str:
+        """Return the name that a column of the code has in tables."""
+        return name if self.affinity else _OUTSIDE_OF.get(name, name)
+
+    def columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names that columns of the code have in tables."""
+        return tuple(map(self.column, names))
+
+    def outward(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Name the columns of a table of the code as users see them."""
+        return frame.rename(columns={} if self.affinity else _OUTSIDE_OF)
+
+    def inward(self, frame: pd.DataFrame, *names: str) -> pd.DataFrame:
+        """Give these columns of a table that was written back their names in the code."""
+        return frame.rename(columns={self.column(name): name for name in names})
+
+    def show(self, value: float, digits: int = 2) -> str:
+        """Write a value: with `digits` after the point, or as many significant ones and two more.
+
+        The latter is for other quantities than affinities, which have any scale.
+        """
+        if self.affinity:
+            return f"{value:z.{digits}f}"  # z: no -0.00
+        return f"{value:,.0f}" if abs(value) >= LARGE else f"{value:.{digits + 2}g}"
+
+    def digits(self, spread: float) -> int:
+        """Return the digits after the point in text files, for values of this spread."""
+        if self.affinity or not 0 < spread < math.inf:
+            return DIGITS
+        return max(0, DIGITS - math.floor(math.log10(spread)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `of_json` restores."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, record: Mapping[str, Any]) -> Quantity:
+        """Restore from JSON; TypeError or ValueError if it is none."""
+        made = cls(**record)
+        texts = isinstance(made.name, str) and isinstance(made.unit, str)
+        if not texts or made.better not in ("higher", "lower") or type(made.affinity) is not bool:
+            msg = f"{dict(record)} is no quantity"
+            raise ValueError(msg)
+        return made
+
+    def check_threshold(self, value: float | None, name: str) -> None:
+        """Refuse a threshold, given for the option `name`, that no value of an affinity reaches."""
+        low, high = STRONG_RANGE if self.affinity else (-math.inf, math.inf)
+        if value is not None and not (low <= value <= high and math.isfinite(value)):
+            expected = f"{low} to {high}" if self.affinity else "a finite number"
+            msg = f"{name}: {value} is out of range; expected {expected}."
+            raise OptionError(msg)
+
+
+PKD = Quantity()
+
+
+class ValueHeader(NamedTuple):
+    """What the name of a column says about a quantity that is no affinity."""
+
+    name: str
+    unit: str
+    better: Better | None
+    """None if the name does not tell."""
+    describes_another: bool = False
+    """Whether it is an error or an interval of another column."""
+
+
+def read_value_header(column: str) -> ValueHeader:
+    """Read the name of a column as that of a quantity, such as ``Tm (°C)``.
+
+    Parameters
+    ----------
+    column : str
+        As in the table.
+
+    Returns
+    -------
+    ValueHeader
+        A unit is what brackets at the end hold; `better` is known for usual quantities only.
+    """
+    bracketed = _UNIT.fullmatch(column)
+    if bracketed is None or _is_of_function(bracketed["name"], bracketed["unit"]):
+        name = column.strip()
+        unit = ""
+    else:
+        name = bracketed["name"].strip()
+        unit = bracketed["unit"].strip()
+    describes_another = not _SPREAD.isdisjoint(_words(column))
+    return ValueHeader(
+        name=printable(name)[:LONGEST_NAME] or "value",
+        unit=printable(unit)[:LONGEST_NAME],
+        better=None if describes_another else _better_values(column, name),
+        describes_another=describes_another,
+    )
+
+
+def _is_of_function(name: str, bracketed: str) -> bool:
+    """Tell whether brackets hold a quantity instead of a unit, as in ``log10(MFI)``."""
+    return (
+        bool(_FUNCTION.fullmatch(name.strip())) or _usual_direction(_words(bracketed)) is not None
+    )
+
+
+def _words(name: str) -> list[str]:
+    text = _DELTA_DELTA.sub("dd", plain_text(name)[0])
+    text = re.sub(r"\b([pq])[\s_-]+(?=val)", r"\1", text)
+    return re.findall("[a-z]+[0-9]*|[0-9]+", text)
+
+
+def _usual_direction(words: list[str]) -> Better | None:
+    joined = "".join(words)
+    if _LOWER.search(joined):
+        return "higher" if "temperature" in joined else "lower"  # of an onset: it is a stability
+    if not _WORDS_LOWER.isdisjoint(words):
+        return "lower"
+    is_known = _HIGHER.search(joined) or not _WORDS_HIGHER.isdisjoint(words)
+    return "higher" if is_known else None
+
+
+def _better_values(column: str, name: str) -> Better | None:
+    """Return which values of a column are better, if its name tells."""
+    words = _words(name)
+    better = _usual_direction(words)
+    joined = "".join(words)
+    neutralises = "neutrali" in joined or not _TITERS.isdisjoint(words)
+    if neutralises and better == "higher" and read_header(f"IC50 {column}").units:
+        return None  # a concentration that neutralises, or one at which neutralisation was measured
+    if "aggregation" in joined and better == "lower" and "°" in column:
+        return None  # its onset, or a share at a temperature
+    is_negated = plain_text(name)[0].lstrip().startswith("-") or words[:1] in _NEGATED
+    if not _UNDECIDED.isdisjoint(_words(column)[int(is_negated) :]):
+        return None
+    return _OPPOSITE[better] if is_negated else better

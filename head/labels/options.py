@@ -1,0 +1,319 @@
+"""Options of reading labels and of splitting pairs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from abag.core.errors import OptionError
+from abag.core.messages import quoted
+from abag.core.options import Options, option
+from abag.embed.tables.options import BadRowOptions
+
+Label: TypeAlias = Literal[
+    "pkd",
+    "kd_m",
+    "kd_mm",
+    "kd_um",
+    "kd_nm",
+    "kd_pm",
+    "log10_kd_m",
+    "log10_kd_um",
+    "log10_kd_nm",
+    "log10_kd_pm",
+    "neg_log10_kd_nm",
+    "ln_kd_m",
+    "ln_kd_nm",
+    "ka_per_m",
+    "ka_per_um",
+    "ka_per_nm",
+    "ug_ml",
+    "ng_ml",
+    "dg_kcal",
+    "dg_kj",
+    "value",
+]
+"""Units of affinities, and ``value``: any other quantity, as it is written."""
+Better: TypeAlias = Literal["higher", "lower"]
+Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
+Floor: TypeAlias = Literal["keep", "censor", "drop"]
+AdapterRows: TypeAlias = Literal["leave-out", "train"]
+ANTIBODY_KDA = 150.0
+"""Molar mass of IgG."""
+MOLAR_MASSES = {"igg": ANTIBODY_KDA, "scfv": 27.0, "vhh": 15.0}
+"""In kDa, for concentrations in ug/mL or ng/mL."""
+MOST_PKD = 1e6
+"""Larger values, such as times in seconds, are no affinities and exceed what training can add."""
+MOST_VALUE = 1e12
+"""The same of other quantities, such as fluorescence."""
+MOST_FEATURE = 1e15
+"""The same of features, of which models compute squares."""
+LONGEST_UNIT = 30
+MOST_FEATURES = 1_000
+"""Of columns that models read beside the vectors."""
+SPLIT_VALUES = {
+    "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
+    "mutations": ("",), "column": ("NAME",), "file": ("PATH",),
+}  # fmt: skip
+"""What may follow ``=`` after the name of a split method; the empty string: nothing."""
+
+
+def read_molar_mass(given: str | None) -> float:
+    """Read the value of ``--molar-mass``, in kDa; None stands for IgG."""
+    name = (given or "igg").strip().lower()
+    if name in MOLAR_MASSES:
+        return MOLAR_MASSES[name]
+    try:
+        mass = float(name.removesuffix("kda"))
+    except ValueError:
+        mass = math.nan
+    if not 1.0 <= mass <= 10_000.0:
+        msg = (
+            f"--molar-mass: {quoted(given)} is not valid; expected {', '.join(MOLAR_MASSES)} or "
+            "a number of kDa from 1 to 10000, such as 50."
+        )
+        raise OptionError(msg)
+    return mass
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(BadRowOptions, group="Data"):
+    """How the label column is read."""
+
+    label: Label | None = option(
+        None,
+        default_text="stated by the column's name, else pkd",
+        help="Unit of the label column; Kd stands for IC50 and EC50 too. value: another quantity "
+        "than an affinity, such as expression or a melting temperature.",
+    )
+    better: Better | None = option(
+        None,
+        default_text="known for pKd and by usual names, such as Tm or ddG",
+        help="Which values of another quantity are better.",
+    )
+    unit: str | None = option(
+        None,
+        metavar="TEXT",
+        default_text="in brackets in the column's name",
+        help="Unit of another quantity, for messages and reports.",
+    )
+    molar_mass: str | None = option(
+        None,
+        metavar="KDA",
+        default_text="igg",
+        rare=True,
+        help="Molar mass of the antibodies, for labels in ug_ml or ng_ml: igg (150 kDa), scfv "
+        "(27), vhh (15), or a number of kDa.",
+    )
+    no_binding: float | None = option(
+        None,
+        metavar="VALUE",
+        default_text="such cells are invalid",
+        help="Read words such as NB or non-binder as weaker than this value, in the unit of the "
+        "label; for instance the highest concentration tested.",
+    )
+    no_binding_empty: bool = option(
+        False, rare=True, help="Read empty cells so, too; needs --no-binding."
+    )
+    label_range: str | None = option(
+        None,
+        metavar="MIN:MAX",
+        default_text="any",
+        help="Valid labels in pKd, such as 4:12, or in the unit of another quantity; others are "
+        "invalid rows, see --bad-rows.",
+    )
+    replicates: Replicates = option(
+        "median",
+        rare=True,
+        help="How several labels of one pair are combined; keep: each is a pair.",
+    )
+    floor: Floor = option(
+        "keep",
+        rare=True,
+        help="What to do with the lowest value if more than 5 % of the rows share it.",
+    )
+    affinity_type: str | None = option(
+        None,
+        metavar="NAME",
+        help="Use the rows of this affinity type; required if a table has several.",
+    )
+
+    def check_combination(self) -> None:
+        """Raise `OptionError` if options of the label contradict each other or lack one another."""
+        self._check_quantity()
+        low, high = self.bounds(affinity=True)
+        if not low < high:
+            msg = (
+                f"--label-range: {quoted(self.label_range)} is not valid; expected MIN:MAX in "
+                "pKd, such as 4:12."
+            )
+            raise OptionError(msg)
+        if self.no_binding_empty and self.no_binding is None:
+            msg = "--no-binding-empty: no bound is given; expected --no-binding VALUE too. Add it."
+            raise OptionError(msg)
+        if self.no_binding is not None and not math.isfinite(self.no_binding):
+            msg = (
+                f"--no-binding: {self.no_binding} is not valid; expected a finite number in the "
+                "unit of the label. Give the highest concentration tested."
+            )
+            raise OptionError(msg)
+        _ = self.molar_mass_kda
+
+    @property
+    def molar_mass_kda(self) -> float:
+        """Molar mass of the antibodies in kDa."""
+        return read_molar_mass(self.molar_mass)
+
+    def _check_quantity(self) -> None:
+        is_given = self.better is not None or self.unit is not None
+        if is_given and self.label not in (None, "value"):
+            msg = (
+                f"--better and --unit: are of other quantities than affinities, but --label says "
+                f"{self.label}; expected --label value with them. Leave these options out, or give "
+                "--label value."
+            )
+            raise OptionError(msg)
+        unit = self.unit
+        if unit is not None and (len(unit) > LONGEST_UNIT or not unit.strip().isprintable()):
+            msg = (
+                f"--unit: {quoted(unit)} is not valid; expected a few characters on one line, "
+                "such as °C or mg/L. Shorten it."
+            )
+            raise OptionError(msg)
+
+    def bounds(self, *, affinity: bool) -> tuple[float, float]:
+        """Return the least and the largest valid label, in pKd or in its own unit."""
+        most = MOST_PKD if affinity else MOST_VALUE
+        try:
+            low, high = map(float, (self.label_range or f"{-most}:{most}").split(":"))
+        except ValueError:
+            return math.nan, math.nan
+        return low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairColumnOptions(Options, group="Data"):
+    """Columns that describe a pair or its label, beside its sequences."""
+
+    features: tuple[str, ...] | None = option(
+        None,
+        metavar="COLUMNS",
+        default_text="none",
+        help="Columns of numbers that models read beside the vectors, such as "
+        "loglik,foldx_ddg; predict needs them, too.",
+    )
+    categories: tuple[str, ...] | None = option(
+        None,
+        metavar="COLUMNS",
+        default_text="none",
+        help="Columns of text that models read as categories, such as assay,laboratory.",
+    )
+    error: str | None = option(
+        None,
+        metavar="COLUMN",
+        help="Column of the standard deviation of each label, in its unit; labels with smaller "
+        "ones count more.",
+    )
+    weight: str | None = option(
+        None,
+        metavar="COLUMN",
+        help="Column of the weight of each label, above 0; only their ratios count.",
+    )
+
+    @property
+    def has_features(self) -> bool:
+        """Whether models read columns beside the vectors."""
+        return any((self.features, self.categories))
+
+    @property
+    def named_columns(self) -> dict[str, str]:
+        """What each column that is named is: a feature, category, error or weight."""
+        columns = dict.fromkeys(self.features or (), "feature")
+        columns |= dict.fromkeys(self.categories or (), "category")
+        trust = {self.error: "error", self.weight: "weight"}
+        return columns | {name: word for name, word in trust.items() if name is not None}
+
+    def check_combination(self) -> None:
+        """Raise `OptionError` if a column is empty, named twice, or one of too many."""
+        names = [*(self.features or ()), *(self.categories or ())]
+        for option_name in ("features", "categories"):
+            if getattr(self, option_name) is not None and not all(getattr(self, option_name)):
+                msg = (
+                    f"--{option_name}: names no column; expected names such as foldx_ddg. Correct "
+                    "it."
+                )
+                raise OptionError(msg)
+        if len(names) > MOST_FEATURES:
+            msg = (
+                f"--features: {len(names):,} columns; expected at most {MOST_FEATURES:,}. Leave "
+                "some out."
+            )
+            raise OptionError(msg)
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                msg = (
+                    f"--features and --categories: {name!r} is given twice; expected each column "
+                    "once. Remove one."
+                )
+                raise OptionError(msg)
+        if self.error is not None and self.weight is not None:
+            msg = "--error and --weight: expected one of them. Remove the other."
+            raise OptionError(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions(Options, group="Split"):
+    """How pairs are split into training, validation and test parts."""
+
+    split: str = option(
+        "auto",
+        metavar="HOW",
+        help="auto (every regime), random, antigen, antibody, both, mutations, column=NAME or "
+        "file=PATH.",
+    )
+    folds: int = option(
+        0, low=0, metavar="K", help="Folds of a cross-validation; 0: as many as needed."
+    )
+    repeats: int = option(1, low=1, metavar="R", help="Repetitions of the cross-validation.")
+    antigen_identity: float = option(
+        0.4, above=0, high=1, help="Sequence identity from which antigens stay in one part."
+    )
+    antibody_identity: float = option(
+        0.9, above=0, high=1, help="Sequence identity from which antibodies stay in one part."
+    )
+    seed: int = option(
+        0, low=0, help="Seed of the split, and of all else that is random in training."
+    )
+    split_seed: int | None = option(
+        None, low=0, rare=True, help="Seed of the split alone.", default_text="--seed"
+    )
+
+    def check_combination(self) -> None:
+        """Raise `OptionError` if the split is unknown, or its number of folds is 1."""
+        if self.folds == 1:
+            msg = (
+                "--folds: 1 is out of range; expected 2 or more folds, or 0 for as many as needed."
+            )
+            raise OptionError(msg)
+        if bool(self.split_value) not in map(bool, SPLIT_VALUES.get(self.split_name, ())):
+            spelled = []
+            for name, values in SPLIT_VALUES.items():
+                spelled += [f"{name}={value}" if value else name for value in values]
+            msg = f"--split: {quoted(self.split)} is unknown; expected one of {', '.join(spelled)}."
+            raise OptionError(msg)
+
+    @property
+    def split_name(self) -> str:
+        """Method of the split, without the column or file that follows ``=``."""
+        return self.split.partition("=")[0]
+
+    @property
+    def split_value(self) -> str:
+        """What follows ``=`` in ``split``, or nothing."""
+        return self.split.partition("=")[2]
+
+    @property
+    def effective_split_seed(self) -> int:
+        """Seed of the split: `split_seed`, or else `seed`."""
+        return self.seed if self.split_seed is None else self.split_seed

@@ -1,0 +1,955 @@
+"""Labelled pairs: the label of each row that has one, joined with what a table says of it.
+
+`column` finds the label, its unit and its bounds, `values` joins the rows of a pair, and `features`
+reads the columns beside the label. A label with a standard deviation s has noise of the variance
+s^2, and a model errs beside it, by as much for all labels. How much that is, is not known: half of
+the mean variance is taken as equal for all, so that no label counts more than twice as much as the
+average because of a small s.
+
+R rows of a table, P pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from abag.core.arrays import Bools, Floats, Ints
+from abag.core.errors import ColumnError, LabelError
+from abag.core.messages import counted, quoted, say
+from abag.embed.tables.chains import NO_ANTIGEN
+from abag.embed.tables.columns import ROLES, quote_names, quote_some
+from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
+from abag.embed.tables.pairs import read_pairs
+from abag.head.labels.column import (
+    BOUND_OF_A_NON_BINDER,
+    Remembered,
+    name_affinity,
+    read_affinities,
+    read_censored,
+)
+from abag.head.labels.features import (
+    FeatureCells,
+    FeatureColumns,
+    mean_cells,
+    read_cells,
+    refuse_absent,
+    words_as_codes,
+)
+from abag.head.labels.headers import PKD, POSITIVE, Quantity, outside, read_header, to_pkd
+from abag.head.labels.options import Floor, Label, LabelOptions, PairColumnOptions
+from abag.head.labels.values import (
+    disagreement,
+    merge_replicates,
+    pair_of_row,
+    read_numbers,
+    read_texts,
+    replicate_noise,
+    says_class,
+    says_no_binding,
+    spread_of,
+)
+from abag.head.labels.vectors import CONSTANT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from abag.embed.tables.chains import Kind
+    from abag.embed.tables.options import TableOptions
+    from abag.embed.tables.pairs import SequenceTable
+    from abag.embed.tables.tables import TableLike
+    from abag.head.labels.column import Affinities
+    from abag.head.labels.vectors import PairFeatures
+
+
+PER_UNIT: Mapping[Label, float] = {
+    "ln_kd_m": float(1 / np.log(10)), "ln_kd_nm": float(1 / np.log(10)),
+    "dg_kcal": 0.733, "dg_kj": 0.175,
+}  # fmt: skip
+"""Change of a pKd per unit of a logarithm or an energy at 25 degrees; 1 for others."""
+LARGEST = 1e100
+"""Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
+MOST_UNLIKE = 1e12
+"""Factor between an error or a weight and their median, beyond which others would not count."""
+OF_MODEL = 0.5
+"""Share of the mean variance that all labels have in common."""
+
+
+class LabelTrust(NamedTuple):
+    """How far the labels of R rows can be trusted."""
+
+    what: Literal["error", "weight"]
+    values_R: Floats
+    """Errors in the unit of the labels as they are read, pKd for affinities, or weights."""
+    share_R: Floats
+    """Variance of the noise of each label, up to a factor."""
+
+
+def read_trust(
+    table: SequenceTable, options: PairColumnOptions, labels: Affinities, used: Bools, exact: Bools
+) -> LabelTrust | None:
+    """Read the column of errors or weights; None if none is named.
+
+    Parameters
+    ----------
+    table : SequenceTable
+        With R rows.
+    options : PairColumnOptions
+        Names the column.
+    labels : Affinities
+        The labels as they are written, and their unit.
+    used, exact : ndarray, shape=(R,)
+        Rows with a label, and those whose label is no bound. Bounds may lack an error.
+
+    Raises
+    ------
+    LabelError
+        If an error or a weight is not a number above 0, or too far from the others.
+    """
+    name = options.error if options.error is not None else options.weight
+    if name is None:
+        return None
+    kind: Literal["error", "weight"] = "weight" if options.error is None else "error"
+    refuse_absent(name, [*map(str, table.names)], table.source, f"--{kind} names")
+    values = read_numbers(table.frame[name])
+    valid = (values > 1 / LARGEST) & (values < LARGEST)
+    bad = used & ~valid
+    if kind == "error":
+        bad &= exact | ~np.isnan(values)
+    if bad.any():
+        cell = table.describe_cell(int(np.flatnonzero(bad)[0]), name)
+        msg = (
+            f"{cell} ({counted(int(bad.sum()), 'such row')}) is not a valid {kind}; expected a "
+            f"finite number above 0, and below {LARGEST:g}. Fix it, or leave the row out."
+        )
+        raise LabelError(msg)
+    if kind == "weight":
+        _refuse_unlike(table, name, values, used)
+        return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
+    error = _of_pkd(values, labels)
+    finite = used & exact & np.isfinite(error)
+    if not finite.any():
+        msg = (
+            f"{table.source}: column {name!r} has errors of bounds alone; expected those of exact "
+            "labels. Leave --error out."
+        )
+        raise LabelError(msg)
+    _refuse_unlike(table, name, error, used & np.isfinite(error))
+    typical = float(np.median(error[finite]))
+    quantity = labels.quantity
+    say(
+        f"{table.source}: errors {name!r}: standard deviations of the labels, median "
+        f"{quantity.show(typical)} {quantity}"
+    )
+    share_R = np.square(np.where(np.isfinite(error), error / typical, 1.0))
+    return LabelTrust(kind, error, share_R)
+
+
+def _refuse_unlike(table: SequenceTable, name: str, values: Floats, used: Bools) -> None:
+    """Refuse a value beside which those of the other rows would not count, or that would not."""
+    median = float(np.median(values[used]))
+    unlike = used & ~((values < median * MOST_UNLIKE) & (values > median / MOST_UNLIKE))
+    if unlike.any():
+        cell = table.describe_cell(int(np.flatnonzero(unlike)[0]), name)
+        msg = (
+            f"{cell} ({counted(int(unlike.sum()), 'such row')}) is more than {MOST_UNLIKE:g} times "
+            "larger or smaller than the median of the column; expected values that can be "
+            "compared. Fix it, or leave the row out."
+        )
+        raise LabelError(msg)
+
+
+def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
+    """Turn the weights of labels into variances of their noise, (R,), and report their range."""
+    typical = float(np.median(values[used]))
+    low = values[used].min() / typical
+    high = values[used].max() / typical
+    say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
+    return np.where(used, typical / values, 1.0)
+
+
+def _of_pkd(error: Floats, labels: Affinities) -> Floats:
+    """Turn the errors of labels into those of pKd, by its slope, or leave other quantities."""
+    if labels.unit in POSITIVE:  # d log10(x) = dx / (x ln 10)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
+            return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
+    return error * PER_UNIT.get(labels.unit, 1.0)
+
+
+def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
+    """Return the variance of each pair's label relative to its mean, (P,), given those of rows.
+
+    Parameters
+    ----------
+    pairs : DataFrame
+        Has ``measurements``, and ``share`` if there are errors or weights.
+    of_errors : bool
+        Whether the shares are of errors, beside which a model errs.
+    """
+    if "share" not in pairs:
+        return None
+    # the mean of m measurements has an m-th of their variance
+    share = (pairs["share"] / pairs["measurements"]).to_numpy(np.float64)
+    share = share / share.mean()
+    return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)
+
+
+def with_one_label(
+    table: SequenceTable, options: LabelOptions, remembered: Remembered | None = None
+) -> SequenceTable:
+    """Return several tables with the label of each in the column of the first.
+
+    A single table is returned as it is.
+
+    Raises
+    ------
+    LabelError
+        If units or quantities differ, or one table has the label of another beside its own.
+    AbagError
+        As `read_affinities`, of the table that has no label.
+    """
+    if table.file_of_row is None:
+        return table
+    # a table whose rows were all skipped has no label to compare
+    used = [number for number in range(len(table.files)) if (table.file_of_row == number).any()]
+    parts = [_part(table, number) for number in used]
+    labels = [read_affinities(part, options, remembered=remembered) for part in parts]
+    for label in labels:
+        label.refuse_other_units(np.isfinite(label.pkd))
+    units = [label.unit for label in labels]
+    if len(set(units)) > 1:
+        msg = (
+            f"{table.source}: the labels are in different units: {_listed(labels, units)}; "
+            "expected one unit. Convert the columns to one unit, such as pKd, or fit the tables "
+            "apart."
+        )
+        raise LabelError(msg)
+    names = [_name(part, label, options) for part, label in zip(parts, labels, strict=True)]
+    quantities = {label.quantity for label in labels}
+    if len(quantities) > 1 or len(set(names)) > 1:
+        msg = (
+            f"{table.source}: the labels are different quantities: {_listed(labels, names)}; "
+            "expected one. Give columns of the same quantity one name, or fit the tables apart."
+        )
+        raise LabelError(msg)
+    return _in_one_column(table, used, labels)
+
+
+def _listed(labels: Sequence[Affinities], read_as: Sequence[str]) -> str:
+    """List the label column of each table, and what it is read as."""
+    parts = []
+    for label, meaning in zip(labels, read_as, strict=True):
+        parts.append(f"{label.column!r} of {label.source} as {meaning}")
+    return "; ".join(parts)
+
+
+def _name(part: SequenceTable, label: Affinities, options: LabelOptions) -> str:
+    """Name what one of several tables measures: pKd, pIC50, pEC50 or another quantity."""
+    if not label.quantity.affinity:
+        return str(label.quantity)
+    part = replace(part, columns={**part.columns, "pkd": label.column})
+    return name_affinity(part, options.affinity_type)
+
+
+def _part(table: SequenceTable, number: int) -> SequenceTable:
+    """Return the rows and columns of one of several tables."""
+    file = table.files[number]
+    rows = np.flatnonzero(table.file_of_row == number)
+    frame = table.frame.iloc[rows][[*file.names]].reset_index(drop=True)
+    columns = {role: name for role, name in table.columns.items() if name in file.names}
+    return replace(
+        table,
+        source=file.source,
+        frame=frame,
+        names=[*file.names],
+        columns=columns,
+        row_numbers=table.row_numbers[rows],
+        files=(),
+        file_of_row=None,
+    )
+
+
+def _in_one_column(
+    table: SequenceTable, used: Sequence[int], labels: Sequence[Affinities]
+) -> SequenceTable:
+    column = labels[0].column
+    frame = table.frame.copy()
+    notes: list[str] = []
+    for number, label in zip(used, labels, strict=True):
+        if label.column == column:
+            continue
+        if column in table.files[number].names:
+            msg = (
+                f"{label.source}: its label is {label.column!r}, that of {labels[0].source} is "
+                f"{column!r}, which {label.source} has, too; expected one name. Choose it with "
+                "--column pkd=NAME."
+            )
+            raise LabelError(msg)
+        rows = table.file_of_row == number
+        values = frame[column].astype(object)  # the columns may have different types
+        values[rows] = frame.loc[rows, label.column]
+        frame[column] = values
+        notes.append(f"{label.source}: label {label.column!r} is read as {column!r}")
+    columns = {**table.columns, "pkd": column}
+    return replace(table, frame=frame, columns=columns, ignored=[*table.ignored, *notes])
+
+
+CONFLICT_PKD = 1.0
+"""Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
+POSSIBLE_PKD = (0.0, 16.0)
+"""Labels outside are certainly in another unit."""
+OPPOSITE = -0.5
+"""Rank correlation from which a second measurement contradicts the direction of the label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelReading:
+    """What was read as the label, and why."""
+
+    column: str = ""
+    unit: Label = "pkd"
+    why: str = ""
+    line: str = ""
+    """The same in one line, and whether a higher label means stronger binding."""
+    problems: tuple[str, ...] = ()
+    """What contradicts it."""
+    quantity: Quantity = PKD
+    conflict: float = CONFLICT_PKD
+    """Labels of one pair that differ by more contradict each other: by 1 pKd, and by a standard
+    deviation of the labels of another quantity."""
+
+
+def label_sense(
+    table: SequenceTable, options: LabelOptions | None = None
+) -> tuple[SequenceTable, LabelReading]:
+    """Return the table with its label among its roles, and what `label_pairs` would read."""
+    options = options or LabelOptions()
+    table = with_one_label(table, options)
+    affinities = read_affinities(table, options)
+    table = with_label(table, affinities)
+    return table, reading_of(table, affinities, options)
+
+
+def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
+    """Return the table with its label among its columns."""
+    columns = {**table.columns, "pkd": affinities.column}
+    roles = [role for role in ROLES if role in columns and role != "label"]
+    return replace(table, columns={role: columns[role] for role in roles})
+
+
+def reading_of(table: SequenceTable, affinities: Affinities, options: LabelOptions) -> LabelReading:
+    """Say what was read as the label, and what in the table contradicts it."""
+    column = affinities.column
+    unit = affinities.unit
+    quantity = affinities.quantity
+    if not quantity.affinity:
+        return LabelReading(
+            column=column,
+            unit=unit,
+            why=affinities.why,
+            line=affinities.describe(),
+            quantity=quantity,
+        )
+    readable = np.isfinite(affinities.pkd) & ~affinities.no_binding
+    impossible = readable & outside(affinities.pkd, POSSIBLE_PKD)
+    problems = []
+    for other, other_unit in _opposite_measurements(table, affinities.pkd):
+        problems.append(
+            f"Column {other!r}, read as {other_unit}, ranks the rows the other way round than "
+            f"{column!r}, read as {unit}."
+        )
+    if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
+        problems.append(
+            f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
+            f"impossible as {unit}: mixed units?"
+        )
+    named = replace(quantity, name=name_affinity(table, options.affinity_type))
+    return LabelReading(
+        column=column,
+        unit=unit,
+        why=affinities.why,
+        line=affinities.describe(),
+        problems=tuple(problems),
+        quantity=named,
+    )
+
+
+def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[str, Label]]:
+    """Yield other columns with a unit in their names that rank the rows the other way round."""
+    used = table.columns.values()
+    is_measured = np.isfinite(pkd)
+    for name in map(str, table.frame.columns):
+        header = read_header(name)
+        if name in used or header.unit is None or not header.sure:
+            continue
+        other = to_pkd(read_numbers(table.frame[name]), header.unit)
+        measured_twice = is_measured & np.isfinite(other)
+        if 2 * measured_twice.sum() > is_measured.sum():
+            label_ranks = pd.Series(pkd[measured_twice]).rank()
+            other_ranks = pd.Series(other[measured_twice]).rank()
+            if label_ranks.corr(other_ranks) < OPPOSITE:
+                yield name, header.unit
+
+
+COUNTED_ROWS = ("rows", "other_affinity_type_rows", "skipped_labels")
+"""Counts of `LabelledPairs` that `LabelledPairs.rows_text` tells."""
+FLOOR_SHARE = 0.05
+"""A lowest value that more than this share of the rows have is a floor."""
+LISTED_TYPES = 8
+
+
+class NothingToLearn(LabelError):
+    """The training pairs have no exact label, or all labels are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledPairs:
+    """P pairs with a measured label, in the order of (antibody key, antigen key)."""
+
+    antibody: Ints
+    """Shape (P,); index into ``table.antibodies``."""
+    antigen: Ints
+    """Shape (P,); index into ``table.antigens``."""
+    pkd: Floats
+    """Shape (P,); -log10 of Kd in M, or the values of another `quantity`."""
+    censored: NDArray[np.int8]
+    """Shape (P,); 0: exact, -1: the true value is below the label, +1: above."""
+    row: Ints
+    """Shape (P,); row of ``table.frame``: that of the pair's first replicate."""
+    table: SequenceTable
+    """The table, its unique sequences in the order of their keys."""
+    measurements: Ints
+    """Shape (P,); how many different measurements the label is the median or mean of."""
+    noise: float | None
+    """Pooled standard deviation of exact replicates in pKd; None if there are none."""
+    reading: LabelReading = field(default_factory=lambda: LabelReading())
+    counts: dict[str, int] = field(default_factory=dict)
+    """Rows, and how many of them were skipped, merged, censored or dropped."""
+    antigen_cluster: Ints | None = None
+    """Shape (P,); equal for near-duplicate antigens. None: antigens were not clustered."""
+    antibody_cluster: Ints | None = None
+    no_antigen: bool = False
+    """Whether the table is of antibodies alone."""
+    usable: pd.DataFrame | None = None
+    """Every measurement that is used: ``row`` of the table, ``antibody``, ``antigen``, ``pkd`` and
+    ``censored``, before replicates are joined."""
+    beside: pd.DataFrame | None = None
+    """Columns that `PairColumnOptions` names, of the R rows of the table: see `beside_name`."""
+    round_of_row: Ints | None = None
+    """Round of a campaign of each row of the table, (R,); None: all are of the first."""
+    cells: FeatureCells | None = None
+    """The columns that `PairColumnOptions` names, of P pairs; None if it names none."""
+    features: FeatureColumns | None = None
+    """What models read of them; None as long as they are not checked for a fit."""
+    share: Floats | None = None
+    """Shape (P,); variance of the noise of each label relative to the mean, from ``--error`` or
+    ``--weight``; None without these."""
+
+    def __len__(self) -> int:
+        return len(self.pkd)
+
+    @property
+    def unit(self) -> Label:
+        """Unit that the labels were read in."""
+        return self.reading.unit
+
+    @property
+    def quantity(self) -> Quantity:
+        """Quantity that the labels are values of."""
+        return self.reading.quantity
+
+    @property
+    def assay(self) -> Ints | None:
+        """Number of each pair's assay, (P,), -1 where none is stated; None without a column."""
+        column = self.table.columns.get("assay")
+        if column is None:
+            return None
+        names = read_texts(self.table.frame[column].iloc[self.row])
+        return pd.factorize(names.where(names != ""), sort=True)[0].astype(np.int64)
+
+    @property
+    def used_rows(self) -> int:
+        """How many rows have sequences and a label that are used."""
+        other_types = self.counts["other_affinity_type_rows"]
+        return self.counts["rows"] - other_types - self.counts["skipped_labels"]
+
+    @property
+    def rows_text(self) -> str:
+        """Say how many rows were read, and if not all are used, where the others are."""
+        others = {"of other affinity types": self.counts["other_affinity_type_rows"]}
+        return describe_rows(self.used_rows, len(self.table.skipped), others)
+
+    def index(self, kind: Kind) -> Ints:
+        """Return the index of each pair's antibody or antigen, shape (P,)."""
+        return self.antibody if kind == "antibody" else self.antigen
+
+    def keys(self, kind: Kind) -> NDArray[np.uint8]:
+        """Return the key of each pair's antibody or antigen, shape (P, 16)."""
+        return self.table.sequences[kind].keys[self.index(kind)]
+
+
+def read_labelled_pairs(
+    table: TableLike, reading: TableOptions, labels: LabelOptions
+) -> LabelledPairs:
+    """Read the pairs of a table and their labels; an error lists bad sequences and bad labels."""
+    # skipped here, so that one error lists bad sequences and bad labels together
+    read = read_pairs(table, replace(reading, bad_rows="skip"))
+    return label_pairs(read, labels, refuse_sequences=labels.bad_rows == "error")
+
+
+def label_pairs(
+    table: SequenceTable,
+    options: LabelOptions | None = None,
+    *,
+    refuse_sequences: bool = False,
+    remembered: Remembered | None = None,
+    named: PairColumnOptions | None = None,
+) -> LabelledPairs:
+    """Read the labels of a table, and its relations and types of affinity; merge replicates.
+
+    With `refuse_sequences`, rows that were skipped for their sequences are refused, too;
+    `remembered` is that of `read_affinities`, and `named` has the columns of features and errors.
+    Replicates of different categories are not merged.
+    """
+    options = options or LabelOptions()
+    named = named or PairColumnOptions()
+    table = with_one_label(table, options, remembered)
+    affinities = read_affinities(table, options, remembered=remembered)
+    table = with_label(table, affinities)
+    reading = reading_of(table, affinities, options)
+    table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
+    quantity = affinities.quantity
+    labels = _check_labels(table, affinities, options)
+    _refuse_rows(table, labels, options, refuse_sequences=refuse_sequences)
+    table = replace(table, skipped=SkippedRows([*table.skipped.rows, *labels.bad]))
+    usable = labels.usable
+    censored = read_censored(table, labels.pkd, affinities)
+    cells = _cells_of(table, named)
+    trust = read_trust(table, named, affinities, usable, censored == 0)
+    beside = _beside(len(usable), named, cells, trust)
+    rows = _usable_rows(table, labels, censored, cells, trust)
+    rows, floored = _apply_floor(rows, options.floor, quantity)
+    if not quantity.affinity:
+        reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
+    noise = replicate_noise(rows)
+    conflicts = int((disagreement(rows) > reading.conflict).sum())
+    pairs = merge_replicates(table, rows, options.replicates, quantity)
+    # the order of the rows does not matter
+    pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
+    columns = _columns_of(pairs)
+    counts = {
+        "rows": len(usable),
+        "other_affinity_type_rows": int((~labels.of_type).sum()),
+        "skipped_labels": len(labels.bad),
+        "no_binding_rows": int((affinities.no_binding & usable).sum()),
+        "floor_rows": floored,
+        "replicate_rows": len(rows) - len(pairs),
+        "conflicting_pairs": conflicts,
+        "censored_pairs": int((pairs["censored"] != 0).sum()),
+    }
+    if cells is not None:
+        averaged = options.replicates in ("median", "mean")
+        merged_into = pair_of_row(rows if averaged else pairs, pairs, len(usable))
+        cells = mean_cells(cells, merged_into, columns["row"])
+    return LabelledPairs(
+        **columns,
+        table=table,
+        noise=noise,
+        reading=reading,
+        counts=counts,
+        usable=rows,
+        no_antigen=table.antigens.chains == [NO_ANTIGEN],
+        cells=cells,
+        features=None,
+        beside=beside,
+        share=share_of_pairs(pairs, of_errors=named.error is not None),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CheckedLabels:
+    """Hold the labels of the R rows of a table, and which of them can be used."""
+
+    pkd: Floats
+    """Shape (R,); NaN where no label can be used."""
+    of_type: Bools
+    """Shape (R,); whether a row has the affinity type that was asked for."""
+    usable: Bools
+    """Shape (R,)."""
+    bad: list[tuple[int, BadCell]]
+    """Rows of the type whose label cannot be used."""
+
+
+def _check_labels(
+    table: SequenceTable, affinities: Affinities, options: LabelOptions
+) -> _CheckedLabels:
+    """Find the rows of the affinity type, and those of them with a label in the valid range."""
+    quantity = affinities.quantity
+    of_type = _of_type(table, options.affinity_type)
+    pkd = affinities.pkd.copy()
+    affinities.refuse_other_units(of_type & np.isfinite(pkd))
+    low, high = options.bounds(affinity=quantity.affinity)
+    usable = of_type & (low <= pkd) & (pkd <= high)
+    bad = []
+    for at in np.flatnonzero(of_type & ~usable).tolist():
+        cell = _bad_cell(table, at, affinities.unit, quantity, pkd[at], (low, high))
+        bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
+    pkd[~usable] = np.nan
+    if not usable.any():
+        _refuse_words_for_classes(table, of_type, quantity)
+    return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
+
+
+def _refuse_rows(
+    table: SequenceTable, labels: _CheckedLabels, options: LabelOptions, *, refuse_sequences: bool
+) -> None:
+    """Refuse the rows that are not to be skipped, and a table without a usable label."""
+    refused = SkippedRows([*labels.bad] if options.bad_rows == "error" else [])
+    if refuse_sequences:
+        refused.update(table.skipped)
+    if refused.bad:
+        raise refused.refusal(table.source, kept=int(labels.usable.sum()))
+    if not labels.usable.any():
+        msg = (
+            f"{table.source}: column {table.column('pkd')} has no usable label. Choose another "
+            "column with --column pkd=NAME."
+        )
+        raise LabelError(msg)
+
+
+def _usable_rows(
+    table: SequenceTable,
+    labels: _CheckedLabels,
+    censored: NDArray[np.int8],
+    cells: FeatureCells | None,
+    trust: LabelTrust | None,
+) -> pd.DataFrame:
+    """Join what is read of each row with a usable label; categories are codes."""
+    usable = labels.usable
+    rows = pd.DataFrame(
+        {
+            "row": np.arange(len(usable)),
+            "antibody": table.antibodies.of_row,
+            "antigen": table.antigens.of_row,
+            "pkd": labels.pkd,
+            "censored": censored,
+        }
+    )[usable]
+    if cells is not None:
+        for name, codes_R in words_as_codes(cells).items():
+            rows = rows.assign(**{name: codes_R[usable]})
+    if trust is not None:
+        rows = rows.assign(share=trust.share_R[usable])
+    return rows
+
+
+def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
+    types = {"pkd": np.float64, "censored": np.int8}
+    columns = {}
+    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
+        # a copy: arrays that pandas shares are read-only
+        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+    return columns
+
+
+def _cells_of(table: SequenceTable, named: PairColumnOptions) -> FeatureCells | None:
+    """Read the features and categories of all rows; None if none are named."""
+    if not (named.features or named.categories):
+        return None
+    return read_cells(
+        table.frame,
+        named.features or (),
+        named.categories or (),
+        table.source,
+        "is to be read as a feature",
+        table.row_name,
+    )
+
+
+def beside_name(what: str, name: str) -> str:
+    """Name a feature, category, error or weight unlike any column of labels and sequences."""
+    return f"{what}:{name}"
+
+
+def _beside(
+    rows: int, named: PairColumnOptions, cells: FeatureCells | None, trust: LabelTrust | None
+) -> pd.DataFrame | None:
+    """Join what was read of the columns that are named; None if none is."""
+    if not named.named_columns:
+        return None
+    columns: dict[str, NDArray[Any]] = {}
+    if cells is not None:
+        for name, values_R in zip(named.features or (), cells.numbers_RF.T, strict=True):
+            columns[beside_name("feature", name)] = values_R
+        for name, words_R in zip(named.categories or (), cells.words_RG.T, strict=True):
+            columns[beside_name("category", name)] = words_R
+    trust_column = named.error or named.weight
+    if trust is not None and trust_column is not None:
+        columns[beside_name(trust.what, trust_column)] = trust.values_R
+    return pd.DataFrame(columns, index=range(rows))  # R rows also without columns
+
+
+def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
+    """Return which rows have the requested affinity type; types are never mixed."""
+    if affinity_type is None and not table.has("affinity_type"):
+        return np.ones(len(table.frame), np.bool_)
+    column = table.column("affinity_type")
+    types = read_texts(table.frame[column])
+    # types of rows without a label need no choice
+    of_labelled = types[table.frame[table.column("pkd")].notna()]
+    counts = of_labelled[of_labelled != ""].value_counts()
+    if affinity_type is None and len(counts) < 2:
+        return np.ones(len(table.frame), np.bool_)
+    if affinity_type not in counts.index:
+        types_of_rows = [f"{n} of {quoted(name)}" for name, n in counts.head(LISTED_TYPES).items()]
+        if len(counts) > LISTED_TYPES:
+            types_of_rows.append("...")
+        if unstated := int((of_labelled == "").sum()):
+            types_of_rows.append(f"{unstated} not stated")
+        listed = ", ".join(types_of_rows)
+        problem = (
+            "several affinity types" if affinity_type is None else f"no {quoted(affinity_type)}"
+        )
+        msg = (
+            f"{table.source}: column {column} has {problem} among the labelled rows: "
+            f"{listed}; expected one type. Choose it with --affinity-type NAME."
+        )
+        raise LabelError(msg)
+    return (types == affinity_type).to_numpy(np.bool_)
+
+
+def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Quantity) -> None:
+    """Refuse a column without numbers whose cells are words for classes."""
+    column = table.column("pkd")
+    cells = [cell for cell in table.frame.loc[wanted, column].dropna().tolist() if cell != ""]
+    if not cells or not all(map(says_class, cells)):
+        return
+    # affinities that are all words for no binding lack a bound, which the rows are told
+    are_texts = all(isinstance(cell, str) for cell in cells)
+    are_classes = are_texts and not all(map(says_no_binding, cells))
+    if are_classes or not quantity.affinity:
+        words = ", ".join(dict.fromkeys(map(quoted, cells[:LISTED_TYPES])))
+        msg = (
+            f"{table.source}: column {column} holds {words}, which are classes, not measurements; "
+            "abag predicts numbers. Choose a column of measurements with --column label=NAME."
+        )
+        raise LabelError(msg)
+
+
+def _bad_cell(
+    table: SequenceTable,
+    at: int,
+    unit: Label,
+    quantity: Quantity,
+    pkd: float,
+    valid: tuple[float, float],
+) -> BadCell:
+    column = table.column("pkd")
+    value = table.frame[column].iloc[at]
+    if np.isfinite(pkd):
+        noun = "pKd" if quantity.affinity else "value"
+        expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}"
+    else:
+        kind_of_number = "positive" if unit in POSITIVE else "finite"
+        expected = f"a {kind_of_number} number such as 1234.5"
+    advice = "Fix it."
+    if says_no_binding(value) and not quantity.affinity:
+        advice = (
+            "Write a bound, such as <5, or give it with --no-binding VALUE; leave out what was not "
+            "measured with --bad-rows skip."
+        )
+    elif says_no_binding(value):
+        bound = BOUND_OF_A_NON_BINDER[unit]
+        advice = (
+            f"Write a non-binder as a bound, such as {bound} ({unit}), or let abag fit read it so "
+            f"with --no-binding {bound[1:]}; skipped, it is lost."
+        )
+    error = (
+        f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
+        f"{expected}. {advice}"
+    )
+    return BadCell("label", "invalid label", str(value), error, LabelError)
+
+
+def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
+    """Drop or censor the rows at the floor, the worst value, if there is one, and count them."""
+    exact = rows["censored"] == 0
+    strength = quantity.sign * rows["pkd"]
+    at_floor = exact & (strength == strength[exact].min())
+    count = int(at_floor.sum())
+    # if all are there, they are refused as equal labels
+    if count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
+        return rows, 0
+    if floor == "drop":
+        rows = rows[~at_floor]
+    elif floor == "censor":
+        rows = rows.assign(censored=rows["censored"].where(~at_floor, -quantity.sign))
+    return rows, count
+
+
+def report_counts(pairs: LabelledPairs) -> None:
+    """Say what was read of the table and of its labels, and what was left out."""
+    pairs.table.report_notes()
+    counts = [pairs.rows_text]
+    for name, n in pairs.counts.items():
+        if n and name not in COUNTED_ROWS:
+            noun = name.replace("_", " ").removesuffix("s")
+            counts.append(counted(n, noun))
+    say(pairs.reading.line)
+    say(f"{pairs.table.source}: {counted(len(pairs), 'pair')} ({', '.join(counts)})")
+
+
+def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
+    """Return the exact labels of the training pairs, (R,), in pKd; some have to differ."""
+    labels: Floats = pairs.pkd[training[pairs.censored[training] == 0]]
+    if not len(labels):
+        msg = (
+            f"{pairs.table.source}: all labels of the training part are censored; expected exact "
+            "labels too. Use another split or more data."
+        )
+        raise NothingToLearn(msg)
+    if np.ptp(labels) == 0:
+        shown = f"{pairs.quantity.show(float(labels[0]))} {pairs.quantity}"
+        msg = (
+            f"{pairs.table.source}: all {len(labels)} training labels are {shown}; "
+            "expected different values. Check --label, --column pkd=NAME and the split."
+        )
+        raise NothingToLearn(msg)
+    return labels
+
+
+def describe_columns(
+    table: SequenceTable, quantity: Quantity = PKD, beside: PairColumnOptions | None = None
+) -> str:
+    """List the columns that play a role, those `beside` labels and sequences, and the others."""
+    beside = beside or PairColumnOptions()
+    named = beside.named_columns
+    used = {role: name for role, name in table.columns.items() if name not in named}
+    words = {"pkd": "pkd" if quantity.affinity else "label"}
+    roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
+    roles += [f"{word} {name!r}" for name, word in named.items() if name in table.names]
+    read = {*used.values(), *named}
+    unused = [name for name in map(str, table.names) if name not in read]
+    note = f"; not used: {quote_names(unused)}" if unused else ""
+    return f"columns: {', '.join(roles)}{note}"
+
+
+SAME_AS_LABEL = 0.999
+"""Correlation with the label above which a column may be the label itself."""
+LABELS_AND_SEQUENCES = (
+    "pkd", "label", "heavy", "light", "antibody", "antigen", "censored", "mutations",
+    "antigen_mutations",
+)  # fmt: skip
+"""Roles of columns that are no features."""
+
+
+def with_feature_columns(
+    pairs: LabelledPairs, options: PairColumnOptions, heads: Mapping[str, str]
+) -> LabelledPairs:
+    """Return pairs with the description of their features, once these are checked.
+
+    `heads` are those of `likelihoods.with_logliks`.
+
+    Raises
+    ------
+    ColumnError
+        If a column is constant, empty, another role's, or has a value of its own in each pair.
+    """
+    cells = pairs.cells
+    table = pairs.table
+    if cells is None:
+        return pairs
+    roles = {table.columns[role]: role for role in LABELS_AND_SEQUENCES if role in table.columns}
+    for name in (*(options.features or ()), *(options.categories or ())):
+        if name in roles:
+            role = "the label" if roles[name] in ("pkd", "label") else f"the {roles[name]} column"
+            msg = (
+                f"{table.source}: column {name!r} is {role}; expected another column as a feature. "
+                "Leave it out."
+            )
+            raise ColumnError(msg)
+    for name, values_P in zip(options.features or (), cells.numbers_RF.T, strict=True):
+        _check_numbers(table.source, name, values_P)
+        if name not in heads:  # new pairs have a likelihood, too
+            _say_same_as_label(pairs, name, values_P)
+    for name, words_P in zip(options.categories or (), cells.words_RG.T, strict=True):
+        _check_words(table.source, name, words_P)
+    try:
+        columns = FeatureColumns.of(cells, options, heads)
+    except ValueError as error:
+        msg = f"{table.source}: {error}. Leave some out, or rename it."
+        raise ColumnError(msg) from error
+    say(f"{table.source}: {_describe(columns)}")
+    if missing := columns.describe_missing(cells):
+        say(f"{table.source}: features {missing}; a column for each says where")
+    return replace(pairs, features=columns)
+
+
+def _describe(columns: FeatureColumns) -> str:
+    parts = []
+    if columns.numbers:
+        parts.append(f"features {quote_some([column.name for column in columns.numbers])}")
+    for category in columns.categories:
+        parts.append(f"category {category.name!r} with {counted(len(category.values), 'value')}")
+    return f"{'; '.join(parts)}: {counted(columns.width, 'column')} beside the vectors"
+
+
+def _check_numbers(source: str, name: str, values_P: Floats) -> None:
+    finite = values_P[np.isfinite(values_P)]
+    if not len(finite):
+        problem = "has no number in any labelled row"
+    elif np.ptp(finite) <= CONSTANT * np.abs(finite).max():
+        problem = f"is {finite[0]:g} in every labelled row"
+    else:
+        return
+    msg = (
+        f"{source}: the feature {name!r} {problem}; expected a column whose values differ. Leave "
+        "it out."
+    )
+    raise ColumnError(msg)
+
+
+def _check_words(source: str, name: str, words_P: NDArray[np.object_]) -> None:
+    values = set(words_P.tolist())
+    if len(values) == 1:
+        problem = f"is {quoted(words_P[0])} in every labelled row"
+    elif len(values) == len(words_P) > 2:
+        problem = "has another value in every pair"
+    else:
+        return
+    msg = (
+        f"{source}: the category {name!r} {problem}; expected values that several pairs share. "
+        "Leave it out, or name a column of numbers with --features."
+    )
+    raise ColumnError(msg)
+
+
+def _say_same_as_label(pairs: LabelledPairs, name: str, values_P: Floats) -> None:
+    rows = np.isfinite(values_P) & (pairs.censored == 0)
+    values = values_P[rows]
+    labels = pairs.pkd[rows]
+    if len(values) < 3 or np.ptp(values) == 0 or np.ptp(labels) == 0:
+        return
+    correlations = [np.corrcoef(values, labels)[0, 1]]
+    if (values > 0).all():  # a Kd beside its pKd
+        correlations.append(np.corrcoef(np.log(values), labels)[0, 1])
+    largest = max(correlations, key=abs)
+    if abs(largest) > SAME_AS_LABEL:
+        say(
+            f"{pairs.table.source}: the feature {name!r} has a correlation of {largest:.4f} with "
+            "the label: it may be the label itself, which new pairs lack"
+        )
+
+
+def encoded_features(pairs: LabelledPairs) -> PairFeatures | None:
+    """Return the features of the pairs of a fit as models read them; None if it has none."""
+    if pairs.cells is None or pairs.features is None:
+        return None
+    return pairs.features.encode(pairs.cells)

@@ -1,0 +1,232 @@
+"""What models of pairs learn from: vectors of unique sequences, the pairs of them, and labels.
+
+The interface of a model is here, too, so that predictors can average and store any of them. Counts
+and frequencies of amino acids are what a model learns without an encoder; their columns are in the
+order of `STANDARD_RESIDUES`.
+P pairs, F of them in training, N antibodies, M antigens; D and E are the widths of their vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag.core.arrays import Floats, Ints, Matrix
+from abag.core.errors import PredictionError, TrainingError
+from abag.embed.tables.chains import STANDARD_RESIDUES
+
+if TYPE_CHECKING:
+    import torch
+
+    from abag.embed.tables.chains import Chains, Kind
+    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.vectors import PairFeatures
+
+
+COUNTED = 4_096
+"""Texts whose residues are counted at a time, which stay in the CPU's cache."""
+
+
+def frequencies_and_lengths(*columns: Sequence[str]) -> Matrix:
+    """Return the residue frequencies of each column of N texts, and then the length of each.
+
+    The result has 21 columns per column of texts: (N, 21) for one.
+    Letters other than the 20 `STANDARD_RESIDUES` count in neither.
+    """
+    frequencies = []
+    lengths = []
+    for texts in columns:
+        counts = count_residues(texts)
+        length = counts.sum(1, keepdims=True)
+        frequencies.append(counts / np.maximum(1, length))
+        lengths.append(length)
+    return np.hstack([*frequencies, *lengths])
+
+
+def count_residues(texts: Sequence[str]) -> Matrix:
+    """Count each of the 20 `STANDARD_RESIDUES` in N texts, (N, 20); other letters are left out."""
+    letters = len(STANDARD_RESIDUES)
+    column = np.full(256, letters, np.int64)
+    column[np.frombuffer(STANDARD_RESIDUES.encode(), np.uint8)] = np.arange(letters)
+    counts = np.empty((len(texts), letters), np.float32)
+    for at in range(0, len(texts), COUNTED):
+        batch = texts[at : at + COUNTED]
+        cells = column.take(np.frombuffer("".join(batch).encode("ascii"), np.uint8))
+        row = np.repeat(np.arange(len(batch)), [len(text) for text in batch])
+        cells += row * (letters + 1)
+        cell_counts = np.bincount(cells, minlength=len(batch) * (letters + 1))
+        counts[at : at + COUNTED] = cell_counts.reshape(len(batch), -1)[:, :-1]
+    return counts
+
+
+Index: TypeAlias = NDArray[np.integer]
+"""Rows of unique sequences, (P,)."""
+
+
+@dataclass(frozen=True)
+class PairVectors:
+    """Hold the vectors of unique sequences, and the two that form each pair."""
+
+    antibody_ND: NDArray[np.float32]
+    antigen_ME: NDArray[np.float32]
+    antibody: Index
+    """Row of `antibody_ND` of each pair, (P,)."""
+    antigen: Index
+    """Row of `antigen_ME` of each pair, (P,)."""
+    antibody_chains: Sequence[Chains] | None = None
+    """The N antibodies, for models that read residues."""
+    antigen_chains: Sequence[Chains] | None = None
+    views: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """Columns of each view of antibodies and of antigens; None: each side has one view."""
+    features: PairFeatures | None = None
+    """Columns of the P pairs themselves, if there are any."""
+
+    def widths(self, side: int) -> tuple[int, ...]:
+        """Return the columns of each view of antibodies (side 0) or antigens (side 1)."""
+        if self.views is not None:
+            return self.views[side]
+        vectors = self.antigen_ME if side else self.antibody_ND
+        return (vectors.shape[1],)
+
+    def index(self, kind: Kind) -> Index:
+        """Return the row of the antibody or the antigen of each pair, (P,)."""
+        return self.antibody if kind == "antibody" else self.antigen
+
+    def chains(self, kind: Kind = "antibody") -> Sequence[Chains]:
+        """Return the unique antibodies or antigens; raise `PredictionError` if not known."""
+        chains = self.antibody_chains if kind == "antibody" else self.antigen_chains
+        if chains is None:
+            msg = (
+                "the model reads residues, but only vectors were given; expected the chains of "
+                f"each {kind}, too."
+            )
+            raise PredictionError(msg)
+        return chains
+
+    @cached_property
+    def composition(self) -> PairVectors:
+        """Replace vectors by residue frequencies and lengths, (N, 42) and (M, 21)."""
+        heavy = [chains[0] for chains in self.chains()]
+        light = [chains[1] for chains in self.chains()]
+        antigens = ["".join(chains) for chains in self.chains("antigen")]
+        x_ND = frequencies_and_lengths(heavy, light)
+        y_ME = frequencies_and_lengths(antigens)
+        return replace(self, antibody_ND=x_ND, antigen_ME=y_ME, views=None)
+
+
+def given_features(vectors: PairVectors) -> PairFeatures:
+    """Return the features of pairs; raise `PredictionError` if none were given."""
+    if vectors.features is None:
+        msg = "the model reads features, but none were given; expected those of each pair, too."
+        raise PredictionError(msg)
+    return vectors.features
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRows:
+    """Hold the pairs that a model learns from; `ridge.impute_censored` makes all labels exact."""
+
+    pairs: LabelledPairs
+    vectors: PairVectors
+    """Of all P pairs."""
+    rows: Ints
+    """Training pairs, (F,)."""
+    fold: Ints
+    """Inner fold of each training pair, (F,); the groups of the split stay together."""
+    device: torch.device | None = None
+    """GPU for the sums of a ridge; by default, and for all else, the CPU."""
+    shared: dict[str, object] = field(default_factory=dict, compare=False)
+    """What several models compute from these rows, so that only the first does."""
+    run_pairs: int = 0
+    """Training pairs of the run's fit to all pairs, by which every fold decides how it fits; 0:
+    those of this fit."""
+    residue_sides: tuple[Kind, ...] | None = None
+    """Sides that models of residues compare by these, as the run decided; None: as suits these
+    rows."""
+    searches: Mapping[str, object] = field(default_factory=dict, compare=False)
+    """What chooses the kernels of this fold by the columns that they see; see `kernel_search`."""
+
+    def with_vectors(self, vectors: PairVectors) -> TrainingRows:
+        """Return the same rows with other vectors, and without what was computed from these."""
+        return replace(self, vectors=vectors, shared={})
+
+    @property
+    def pkd(self) -> Floats:
+        """Return the labels of the rows, (F,), in pKd."""
+        return self.pairs.pkd[self.rows]
+
+    @property
+    def mean(self) -> float:
+        """Return the mean label, in which each counts as much as its weight."""
+        weight = self.weight
+        return float(self.pkd.mean() if weight is None else np.average(self.pkd, weights=weight))
+
+    @property
+    def size(self) -> int:
+        """Return the number of pairs by which a model decides how to fit."""
+        return self.run_pairs or len(self.rows)
+
+    @property
+    def noise_share(self) -> Floats:
+        """Return the variance of the noise of each label relative to one measurement, (F,)."""
+        if self.pairs.share is not None:
+            return self.pairs.share[self.rows]
+        return np.asarray(1 / self.pairs.measurements[self.rows])
+
+    @property
+    def weight(self) -> Floats | None:
+        """Return how much each label counts, with mean 1, (F,); None: all as much."""
+        return None if self.pairs.share is None else label_weights(self.pairs.share[self.rows])
+
+
+def label_weights(share: Floats) -> Floats:
+    """Return how much labels count, with mean 1, given the variances of their noise."""
+    return np.asarray(1 / share / np.mean(1 / share))
+
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+"""Arrays of a model by name, as they are stored."""
+
+
+class DoesNotApply(TrainingError):
+    """A model cannot be fitted to these pairs."""
+
+
+class PairModel(Protocol):
+    """Predict pairs of vectors; ``load(arrays, settings)`` of the class restores a model."""
+
+    @property
+    def settings(self) -> Any:  # noqa: ANN401 - a dataclass of JSON values
+        """Return what `load` needs beside the arrays."""
+
+    def predict(self, vectors: PairVectors) -> Floats:
+        """Predict pKd, (P,) in float64."""
+
+    def variance(self, vectors: PairVectors) -> Floats | None:
+        """Return the variance of each prediction in pKd^2, (P,); None if the model has none."""
+
+    def arrays(self) -> Arrays:
+        """Return what `load` needs beside the settings, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """Describe a network: its hidden widths, and the scaling of its output to pKd.
+
+    It is here, and not in `network`, because that module imports torch.
+    """
+
+    widths: tuple[int, ...]
+    pkd_mean: float
+    """pKd of an output of 0."""
+    pkd_scale: float
+    """pKd per unit of the output."""
+
+
+Fit: TypeAlias = Callable[[TrainingRows], PairModel]
+"""Fits a model; raises `DoesNotApply` if these rows do not suit it."""

@@ -1,0 +1,767 @@
+"""A predictor as a folder that can be shared: ``predictor/`` in a run.
+
+``weights.safetensors`` holds the arrays of the parts, input statistics included, and the training
+sequences, by which what is new is recognised; `abag share` leaves these out. ``predictor.json``
+describes the parts, has the weights and the calibration of each regime, and a digest of both files.
+``README.md`` is the model card (`abag.head.runs.report.write_card`). Nothing is dated and nothing
+is unpickled.
+
+Folders of predictors: what they hold, and of shared ones layout, manifest and download.
+
+A manifest lists the files that are read, with their digests, which are checked each time. What was
+downloaded of a commit once is read without a network connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from hashlib import blake2b, file_digest, sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save_file
+
+from abag.core.arrays import distinct
+from abag.core.cache import cache_dir
+from abag.core.errors import (
+    DamagedFile,
+    OptionError,
+    OutputError,
+    PredictionError,
+    RunError,
+    SequenceError,
+)
+from abag.core.files import (
+    check_names,
+    json_bytes,
+    make_folder,
+    read_inside,
+    read_json,
+    replacing,
+    why_unreadable,
+    write_bytes,
+    write_json,
+)
+from abag.core.hub import Repository, is_hub_address, parse_address
+from abag.core.messages import counted, say
+from abag.core.options import user_path
+from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
+from abag.embed.tables.chains import KINDS, PLURAL, Kind
+from abag.embed.tables.columns import quote_some
+from abag.embed.tables.options import AntibodyRegion
+from abag.head.labels.features import FeatureColumns
+from abag.head.labels.headers import Quantity
+from abag.head.labels.options import MOST_VALUE
+from abag.head.models.registry import MODELS
+from abag.head.models.vectors import PairVectors
+from abag.head.predictor.predictor import (
+    RECORD,
+    WEIGHTS,
+    KnownNoise,
+    Part,
+    Predictor,
+    TrainedChains,
+    UsedRegime,
+    VectorSpec,
+    ViewSpec,
+    variance_parts,
+)
+from abag.head.predictor.reading import NOTHING, ReadAs
+from abag.head.predictor.weigh import check_weights
+from abag.head.regimes.recognition import KnownSequences, Recogniser
+from abag.head.regimes.regimes import REGIMES
+from abag.head.runs.run_folder import PREDICTOR, refuse_of_another_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from abag.head.labels.vectors import View
+    from abag.head.models.vectors import PairModel
+    from abag.head.predictor.weigh import FittedParts, WeighedRegime, WeighedRun
+    from abag.head.training.inputs import RunInputs
+
+
+SCHEMA = 13
+MOST = 1e6 * MOST_VALUE**2
+"""Of a number in predictor.json: variances of the largest labels, and factors of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartRecord:
+    """A part of the predictor without its arrays."""
+
+    name: str
+    settings: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorRecord:
+    """Content of predictor.json, apart from ``schema`` and ``digest``."""
+
+    parts: tuple[PartRecord, ...]
+    regimes: tuple[UsedRegime, ...]
+    antibody: VectorSpec
+    antigen: VectorSpec
+    antibody_region: AntibodyRegion
+    chains: TrainedChains
+    label_sd: float
+    quantity: Quantity
+    reading: ReadAs
+
+
+def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
+    """Hash the fields of predictor.json and the weights, bytes or a file: 32 hex digits."""
+    hashed = {name: value for name, value in record.items() if name not in ("schema", "digest")}
+    running = blake2b(json.dumps(hashed, sort_keys=True).encode(), digest_size=16)
+    if isinstance(weights, bytes):
+        running.update(weights)
+    else:
+        with weights.open("rb") as file:
+            file_digest(file, lambda: running)
+    return running.hexdigest()
+
+
+def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
+    """Convert a JSON value to a dataclass, tuple or plain type, or raise `TypeError`."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        if not isinstance(value, dict) or value.keys() != hints.keys():
+            fields_given = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
+            msg = f"{where} has {fields_given}; expected {', '.join(hints)}"
+            raise TypeError(msg)
+        inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
+        return kind(**inner)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        return tuple(parse_record(get_args(kind)[0], item, where) for item in value)
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    # other programs write 1.0 as 1
+    if kind is float and type(value) is int:
+        value = float(value)
+    kind = get_origin(kind) or kind
+    # `type`, as True is an instance of int; `not <=` refuses NaN as well, which JSON may have
+    if type(value) is not kind or (kind is float and not abs(value) <= MOST):
+        expected = "a list" if kind is tuple else getattr(kind, "__name__", str(kind))
+        msg = f"{where} is {value!r}; expected {expected}"
+        raise TypeError(msg)
+    return value
+
+
+_MISMATCHES = (
+    *(TypeError, LookupError, ValueError, RuntimeError, ArithmeticError),
+    *(OptionError, PredictionError, RunError, SequenceError),
+)
+_HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
+
+
+def save_predictor(
+    folder: Path,
+    inputs: RunInputs,
+    parts: FittedParts,
+    weighed: WeighedRun,
+    antibody_region: AntibodyRegion,
+    reading: ReadAs = NOTHING,
+) -> str:
+    """Write a predictor folder; predictor.json comes last, with the digest that is returned.
+
+    Raises `RunError`, before anything is written, if a regime gives weight to a part that was
+    not fitted to all pairs.
+    """
+    for regime in weighed.regimes:
+        check_weights(regime.measured.regime.name, regime.mixture.weights, parts.models)
+    make_folder(folder)
+    pairs = inputs.pairs
+    used = _used_parts(parts, weighed)
+    tensors = {**_part_arrays(parts, used), **recogniser_of(inputs).arrays()}
+    tensors |= _noise_arrays(inputs, weighed)
+    _write_adapters(folder, inputs)
+    specs = {kind: _vector_spec(kind, inputs) for kind in inputs.vectors}
+    part_records = []
+    for name in used:
+        settings = tuple(asdict(model.settings) for model in parts.models[name])
+        part_records.append(PartRecord(name, settings))
+    record = PredictorRecord(
+        parts=tuple(part_records),
+        regimes=tuple(_used_regime(regime, used) for regime in weighed.regimes),
+        antibody_region=antibody_region,
+        antibody=specs["antibody"],
+        antigen=specs["antigen"],
+        chains=_trained_chains(inputs),
+        label_sd=float(pairs.pkd[pairs.censored == 0].std()),
+        quantity=pairs.quantity,
+        reading=reading,
+    )
+    content = asdict(record)
+    if pairs.features is not None:  # a version of abag that cannot read them refuses the record
+        content["features"] = asdict(pairs.features)
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    with replacing(folder / WEIGHTS) as partial:
+        try:
+            save_file(arrays, partial)  # no copies: they take as much memory as the training
+        except SafetensorError as error:
+            msg = (
+                f"{folder / WEIGHTS}: cannot be written ({error}). Free disk space and run the "
+                "same command again."
+            )
+            raise OutputError(msg) from error
+        digest = record_digest(content, partial)
+    write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **content})
+    return digest
+
+
+def _used_parts(parts: FittedParts, weighed: WeighedRun) -> list[str]:
+    """Return the parts to save: those with weight in a regime, and those that sigma comes from."""
+    needed = {name for regime in weighed.regimes for name in regime.mixture.weights}
+    needed.update(variance_parts(parts.models))
+    return [name for name in parts.models if name in needed]
+
+
+def _part_arrays(parts: FittedParts, used: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of all models, named by number of part and model."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for k, name in enumerate(used):
+        for i, model in enumerate(parts.models[name]):
+            for key, array in model.arrays().items():
+                arrays[f"{k}.{i}.{key}"] = array
+    return arrays
+
+
+def _noise_arrays(inputs: RunInputs, weighed: WeighedRun) -> dict[str, NDArray[Any]]:
+    """Return the factors of the variance of errors that are not 1, and the keys they belong to."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for kind, factor in weighed.noise.items():
+        differs = factor != 1
+        if differs.any():
+            keys = inputs.pairs.table.sequences[kind].keys[: len(factor)]
+            arrays[f"noise.{kind}.keys"] = keys[differs]
+            arrays[f"noise.{kind}.factor"] = factor[differs]
+    for number, factor_by_value in enumerate(weighed.category_noise.values()):
+        factor = np.array(list(factor_by_value.values()), np.float64)
+        if (factor != 1).any():
+            arrays[f"noise.category.{number}"] = factor
+    return arrays
+
+
+def _used_regime(regime: WeighedRegime, used: Sequence[str]) -> UsedRegime:
+    mixture = regime.mixture
+    return UsedRegime(
+        name=regime.measured.regime.name,
+        weights=tuple(mixture.weights.get(name, 0.0) for name in used),
+        spread=mixture.spread,
+        noise=mixture.noise,
+        growth=mixture.growth,
+        most_unseen=regime.reach.unseen,
+        most_mutations=regime.reach.mutations,
+        verdict=regime.score["sentence"],
+    )
+
+
+def _vector_spec(kind: Kind, inputs: RunInputs) -> VectorSpec:
+    training_sequences = len(distinct(inputs.pairs.index(kind)))
+    views = tuple(_view_spec(view) for view in inputs.vectors[kind].views)
+    return VectorSpec(views=views, training_sequences=training_sequences)
+
+
+def _trained_chains(inputs: RunInputs) -> TrainedChains:
+    chains = inputs.pairs.table.antibodies.chains
+    return TrainedChains.of([chains[i] for i in distinct(inputs.pairs.antibody).tolist()])
+
+
+def _view_spec(view: View) -> ViewSpec:
+    info = view.folder.info
+    return ViewSpec(
+        name=view.folder.name,
+        origin=str(info.get("origin", view.folder.name)),
+        fingerprint=view.folder.fingerprint,
+        long=str(info.get("long", "window")),
+        random_weights=bool(info.get("random_weights", False)),
+        pooling=view.pooling,
+        width=view.width,
+    )
+
+
+def _write_adapters(folder: Path, inputs: RunInputs) -> None:
+    """Copy the encoders' adapters, so that users of the predictor can encode with them."""
+    for kind, stored in inputs.vectors.items():
+        adapter = stored.folder.adapter_files() if stored.views else {}
+        for name, content in adapter.items():
+            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
+            make_folder(path.parent)
+            write_bytes(path, content)
+
+
+def recogniser_of(inputs: RunInputs) -> Recogniser:
+    """Keep the sequences of all pairs, and how those of a fit are compared."""
+    assert inputs.sides is not None
+    antibody, antigen = inputs.sides
+    of_antibodies, of_antigens = inputs.identities
+    return Recogniser(
+        KnownSequences.of(antibody, distinct(antibody.sequence), *of_antibodies),
+        KnownSequences.of(antigen, distinct(antigen.sequence), *of_antigens),
+    )
+
+
+def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
+    """Read the predictor of a run.
+
+    Parameters
+    ----------
+    path : path
+        The run folder or the predictor folder.
+    embed : callable, optional
+        Encodes sequences that a store lacks; without it they are refused.
+
+    Raises
+    ------
+    DamagedFile
+        If a file is missing, altered, truncated or of another version, or the predictor in the
+        folder of a run is that of another run.
+    """
+    path = Path(path)
+    folder = path / PREDICTOR if (path / PREDICTOR).is_dir() else path
+    record, features, tensors, digest = _read(folder)
+    store = store_of_run(folder.parent)
+    pairs = folder.parent / "pairs.parquet"
+    if store is not None and not _is_near(store, folder.parent):
+        store = None  # a run may be somebody else's: it does not choose where vectors are written
+    adapters: dict[str, Path] = {}
+    for kind in KINDS:
+        place = folder / f"{kind}-adapter"
+        if place.is_dir():
+            adapters[kind] = place
+    with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
+        _check_values(record, tensors)
+        parts = [_part(k, record, features, tensors) for k in range(len(record.parts))]
+        predictor = Predictor(
+            tuple(parts),
+            {regime.name: regime for regime in record.regimes},
+            record.antibody,
+            record.antigen,
+            Recogniser.load(tensors),
+            record.chains,
+            record.label_sd,
+            _load_noise(tensors),
+            category_noise=_load_category_noise(tensors, features),
+            reading=record.reading,
+            antibody_region=record.antibody_region,
+            store=store,
+            embed=embed,
+            adapters=adapters,
+            # beside a copy of the folder, the file may be of another run
+            pairs=pairs if folder.name == PREDICTOR and pairs.is_file() else None,
+            quantity=record.quantity,
+            features=features,
+        )
+    is_shared = folder == path and (folder / MANIFEST).exists()  # which stands alone
+    if folder.absolute().name == PREDICTOR and not is_shared:
+        refuse_of_another_run(folder.absolute().parent, digest)
+    return predictor
+
+
+@contextmanager
+def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn errors into `DamagedFile`, with the problem that they show in a file."""
+    try:
+        yield
+    except errors as error:
+        msg = f"{path}: {problem} ({' '.join(str(error).split())}). {_HOW_TO_FIX}"
+        raise DamagedFile(msg) from error
+
+
+def _read(
+    folder: Path,
+) -> tuple[PredictorRecord, FeatureColumns | None, dict[str, NDArray[Any]], str]:
+    try:
+        written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    # RecursionError: lists a thousand deep
+    except (OSError, ValueError, RecursionError) as error:
+        places = (folder, folder.parent)
+        is_run = any((place / "config.json").is_file() for place in places)
+        unfinished = isinstance(error, FileNotFoundError) and is_run
+        msg = (
+            f"{folder}: cannot read a predictor ({why_unreadable(folder, error)}); expected a run "
+            "folder or its predictor folder."
+        )
+        if unfinished:
+            msg = (
+                f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
+                "until it ends."
+            )
+        raise DamagedFile(msg) from error
+    schema: Any = written.get("schema") if isinstance(written, dict) else None
+    if schema != SCHEMA:
+        msg = (
+            f"{folder / RECORD}: schema {schema!r} is not supported; this abag reads schema "
+            f"{SCHEMA}. Fit the run again, or use the version of abag that wrote it."
+        )
+        raise DamagedFile(msg)
+    values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
+    errors = (TypeError, ValueError, LookupError, ArithmeticError)
+    with _refusing(folder / RECORD, "invalid predictor", *errors):
+        fixed = {name: value for name, value in values.items() if name != "features"}
+        record = parse_record(PredictorRecord, fixed)
+        features: FeatureColumns | None = None
+        if "features" in values:
+            features = parse_record(FeatureColumns, values["features"], "features")
+    with _refusing(folder / WEIGHTS, "cannot be read", OSError):
+        # read once: what is parsed is what the digest was computed of
+        weights = (folder / WEIGHTS).read_bytes()
+    digest = record_digest(values, weights)
+    if digest != written.get("digest"):
+        msg = (
+            f"{folder}: {WEIGHTS} or {RECORD} was altered or truncated (the digest differs). "
+            f"{_HOW_TO_FIX}"
+        )
+        raise DamagedFile(msg)
+    with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
+        return record, features, load(weights), digest
+
+
+def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Raise ValueError for what would fail, or give NaN, in the middle of a table."""
+    for name, values in tensors.items():
+        if not np.isfinite(values).all():
+            msg = f"{name} contains infinity or NaN"
+            raise ValueError(msg)
+    if not (record.parts and record.regimes and record.antibody.views):
+        msg = "it has no parts, no regimes or no vectors"
+        raise ValueError(msg)
+    record.reading.check()
+    record.chains.check()
+    for regime in record.regimes:
+        least = min(regime.noise, regime.growth, regime.most_unseen, regime.most_mutations)
+        if regime.name not in REGIMES or len(regime.weights) != len(record.parts) or least < 0:
+            msg = (
+                f"the regime {regime.name!r} has {len(regime.weights)} weights, "
+                f"noise {regime.noise}, growth {regime.growth}, "
+                f"most unseen residues {regime.most_unseen}, "
+                f"most mutations {regime.most_mutations}"
+            )
+            raise ValueError(msg)
+        names = [part.name for part in record.parts]
+        check_weights(regime.name, dict(zip(names, regime.weights, strict=True)), names)
+
+
+def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
+    """Restore the factors of sequences; ValueError if they are no such."""
+    noise: dict[Kind, KnownNoise] = {}
+    for kind in KINDS:
+        keys = tensors.get(f"noise.{kind}.keys")
+        factor = tensors.get(f"noise.{kind}.factor")
+        if keys is None or factor is None:
+            continue
+        same = keys.dtype == np.uint8 and keys.shape == (len(factor), 16) and factor.ndim == 1
+        if not same or factor.dtype != np.float64 or not (factor > 0).all():
+            msg = f"noise.{kind} has {keys.shape} keys and factors of {factor.dtype}"
+            raise ValueError(msg)
+        noise[kind] = KnownNoise(keys, factor)
+    return noise
+
+
+def _load_category_noise(
+    tensors: Mapping[str, NDArray[Any]], features: FeatureColumns | None
+) -> dict[str, dict[str, float]]:
+    """Restore the factors of values of categories; ValueError if they are no such."""
+    factors: dict[str, dict[str, float]] = {}
+    for number, column in enumerate(features.categories if features is not None else ()):
+        factor = tensors.get(f"noise.category.{number}")
+        if factor is None:
+            continue
+        if factor.dtype != np.float64 or factor.shape != (len(column.values),):
+            msg = f"noise.category.{number} has the shape {factor.shape} and type {factor.dtype}"
+            raise ValueError(msg)
+        if not (factor > 0).all():
+            msg = f"noise.category.{number} has factors that are not above 0"
+            raise ValueError(msg)
+        factors[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
+    return factors
+
+
+def _part(
+    k: int,
+    record: PredictorRecord,
+    features: FeatureColumns | None,
+    tensors: Mapping[str, NDArray[Any]],
+) -> Part:
+    part = record.parts[k]
+    entry = MODELS[part.name]
+    if not part.settings:
+        msg = f"part {part.name!r} has no models"
+        raise ValueError(msg)
+    models = []
+    for i, values in enumerate(part.settings):
+        prefix = f"{k}.{i}."
+        arrays = {}
+        for tensor_name, array in tensors.items():
+            if tensor_name.startswith(prefix):
+                arrays[tensor_name.removeprefix(prefix)] = array
+        settings = parse_record(entry.settings, values, "settings")
+        model: PairModel = entry.load(arrays, settings)
+        # Arrays of other shapes would fail in the middle of a table.
+        first = np.zeros(1, np.int64)
+        vectors = PairVectors(
+            np.zeros((1, record.antibody.width), np.float32),
+            np.zeros((1, record.antigen.width), np.float32),
+            first,
+            first,
+            [("A", "A")],
+            [("A",)],
+            features=None if features is None else features.nothing(1),
+        )
+        with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
+            model.predict(vectors)
+            model.variance(vectors)
+        models.append(model)
+    return Part(part.name, tuple(models))
+
+
+def store_of_run(run: Path) -> Path | None:
+    """Return the store that a run was trained from; None if it is unknown or does not exist.
+
+    Of two, it is the one in the same place relative to the run: both may have been copied.
+    """
+    try:
+        record = read_json(run / "config.json")
+        recorded = Path(record["store"])
+        beside = run / record["store_from_run"]
+        if recorded.exists() and beside.exists() and recorded.samefile(beside):
+            return recorded  # without the way up from the run
+        return next((place for place in (beside, recorded) if place.exists()), None)
+    # the run may be anybody's, and its config.json may have anything in these fields
+    except (OSError, DamagedFile, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_near(store: Path, run: Path) -> bool:
+    """Whether a store is below the current folder or that of the runs, or beside the latter."""
+    # not all of what is below the next folder: it may be that of everybody's homes
+    store = store.resolve()
+    runs = run.resolve().parent
+    is_below = store.is_relative_to(runs) or store.is_relative_to(Path.cwd())
+    return is_below or store.parent == runs.parent
+
+
+MANIFEST = "manifest.json"
+CARD = "README.md"
+LICENCE = "LICENSE"
+ADAPTER_FILES = tuple(f"{kind}-{path}" for kind in KINDS for path in ADAPTER_PATHS)
+"""Files of the adapters, whose paths in a store are ``adapter/...``, by kind."""
+READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
+"""Files that are read; the card and the licence are for people."""
+FORMAT = {"format": "abag-predictor", "version": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class FileContents:
+    """What a file of a predictor holds of the data that it was trained on."""
+
+    name: str
+    sequences: tuple[str, ...]
+    """Which sequences can be read in it."""
+    other: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """All of it in one line."""
+        return "; ".join((*self.sequences, *self.other))
+
+
+def contents_of(record: bytes, weights: BinaryIO, others: Iterable[str]) -> list[FileContents]:
+    """Tell what the files of a predictor hold, from what is in them.
+
+    Parameters
+    ----------
+    record : bytes
+        Content of predictor.json.
+    weights : file
+        The weights, of which the shapes of the arrays are read.
+    others : iterable of str
+        Names of the other files in the folder.
+    """
+    fields = json.loads(record)
+    shapes = _shapes(weights)
+    sides = _residue_sides(fields)
+    files = [
+        FileContents(RECORD, *_held_by_record(fields, sides)),
+        FileContents(WEIGHTS, *_held_by_weights(fields, shapes, sides)),
+    ]
+    for name in others:
+        held = "nothing of the training data"
+        if name == CARD:
+            held = "names of the table and of columns, counts and scores"
+        elif name.endswith(ROWS_FILE):
+            held = "the keys of the pairs that its adapters were trained on"
+        elif name in ADAPTER_FILES:
+            held = "an adapter, whose numbers were fitted to labels"
+        files.append(FileContents(name, (), (held,)))
+    return files
+
+
+def _shapes(weights: BinaryIO) -> dict[str, list[int]]:
+    """Read the shapes in the head of a safetensors file, which begins with its length."""
+    head = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
+    return {name: entry["shape"] for name, entry in head.items() if name != "__metadata__"}
+
+
+def _residue_sides(fields: Mapping[str, Any]) -> dict[str, set[Kind]]:
+    """Return the kinds that the models of a predictor compare by residues, by prefix of arrays."""
+    sides: dict[str, set[Kind]] = {}
+    for k, part in enumerate(fields["parts"]):
+        for i, settings in enumerate(part["settings"]):
+            sides[f"{k}.{i}."] = {side["kind"] for side in settings.get("sides", ())}
+    return sides
+
+
+def _held_by_record(
+    fields: Mapping[str, Any], sides: Mapping[str, set[Kind]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    sequences = []
+    for kind in KINDS:
+        if any(kind in kinds for kinds in sides.values()):
+            sequences.append(
+                f"the consensus of the training {PLURAL[kind]}, of a library usually their parent, "
+                "with the residues that they have at each position"
+            )
+    if fields["reading"]["parent"]:
+        sequences.append("the parent that mutations are of")
+    if fields["reading"]["antigen"]:
+        sequences.append("the antigen of all rows")
+    other = ["scores by regime", "names of encoders and columns"]
+    if "features" in fields:
+        columns = [*fields["features"]["numbers"], *fields["features"]["categories"]]
+        names = quote_some([column["name"] for column in columns])
+        other.append(f"ranges and values of categories of the columns {names}")
+    return tuple(sequences), tuple(other)
+
+
+def _held_by_weights(
+    fields: Mapping[str, Any], shapes: Mapping[str, list[int]], sides: Mapping[str, set[Kind]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    sequences = []
+    other = ["numbers that were fitted to the labels"]
+    stored: dict[Kind, int] = {}
+    by_residues: dict[Kind, int] = {}
+    by_vectors: dict[Kind, int] = {}
+    for kind in KINDS:
+        if not fields[kind]["views"]:
+            continue  # the one antigen of antibodies alone, which is empty
+        if f"seen.{kind}.sequences" in shapes:
+            stored[kind] = shapes[f"seen.{kind}.keys"][0]
+        for prefix, kinds in sides.items():
+            rows = shapes.get(f"{prefix}{kind}.train", [0])[0]
+            found = by_residues if kind in kinds else by_vectors
+            found[kind] = max(rows, found.get(kind, 0))
+    sequences += _of_training("the sequences of {}", stored)
+    sequences += _of_training(
+        "the sequences of {}, as residues that differ from the consensus", by_residues
+    )
+    other.append("keys of the training sequences, with which guesses can be tested")
+    other += _of_training("vectors of {}", by_vectors)
+    if any(name.endswith(".of_pair") for name in shapes):
+        other.append("which of them are training pairs, with weights that follow from their labels")
+    if any(name.endswith("features.train") for name in shapes):
+        other.append("features of the training pairs")
+    if any(f"noise.{kind}.keys" in shapes for kind in KINDS):
+        other.append("which training sequences have smaller or larger errors than others")
+    columns = [column["name"] for column in fields.get("features", {}).get("categories", ())]
+    noisy = [name for n, name in enumerate(columns) if f"noise.category.{n}" in shapes]
+    if noisy:
+        other.append(f"how large errors are by {', '.join(noisy)}")
+    return tuple(sequences), tuple(other)
+
+
+def _of_training(words: str, numbers: Mapping[Kind, int]) -> list[str]:
+    """Put numbers of training sequences into words; nothing if there are none."""
+    both = [counted(number, kind) for kind, number in numbers.items() if number]
+    return [words.format(f"{' and '.join(both)} of the training data")] if both else []
+
+
+def make_manifest(files: Mapping[str, bytes]) -> bytes:
+    """Return the content of manifest.json for files by name; the card may change later."""
+    records = {name: _record(files[name]) for name in sorted(files) if name in READ}
+    return json_bytes({**FORMAT, "files": records})
+
+
+def _record(content: bytes) -> dict[str, object]:
+    return {"bytes": len(content), "sha256": sha256(content).hexdigest()}
+
+
+def check_manifest(folder: Path) -> None:
+    """Check the names of the files of a shared predictor, and each against its digest."""
+    path = folder / MANIFEST
+    try:
+        written = json.loads(read_inside(folder, MANIFEST))
+        files = dict(written["files"])
+        format_fields = {name: written[name] for name in FORMAT}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        msg = f"{path}: is not the manifest of a predictor ({error}). Get the predictor again."
+        raise DamagedFile(msg) from error
+    check_names(path, files, READ)
+    if format_fields != FORMAT:
+        msg = (
+            f"{path}: {format_fields} is not supported; this abag reads {FORMAT}. Have the "
+            "predictor shared again, or use the version of abag that wrote it."
+        )
+        raise DamagedFile(msg)
+    unlisted = {name for name in READ if name in (RECORD, WEIGHTS) or (folder / name).exists()}
+    for name in sorted(unlisted - files.keys()):
+        msg = f"{folder / name}: is not listed in {MANIFEST}. Get the predictor again."
+        raise DamagedFile(msg)
+    for name, expected in files.items():
+        try:
+            is_same = _record(read_inside(folder, name)) == expected
+        except OSError as error:
+            msg = f"{folder / name}: cannot be read ({error}). Get the predictor again."
+            raise DamagedFile(msg) from error
+        if not is_same:
+            msg = (
+                f"{folder / name}: differs from its digest in {MANIFEST}; expected the file that "
+                "was shared. Remove the folder and get it again."
+            )
+            raise DamagedFile(msg)
+
+
+def predictor_folder(path: Path | str) -> Path:
+    """Return the folder of a predictor, or of a run; download it if `path` is an address."""
+    if not is_hub_address(path):
+        folder = user_path(path, "run")
+        if (folder / MANIFEST).exists():
+            check_manifest(folder)
+        return folder
+    address = parse_address(path, "model")
+    place = cache_dir() / "hub" / address.name
+    commit = address.commit
+    if commit is None or not (place / commit / MANIFEST).exists():
+        hub = Repository(address)
+        commit = hub.head()
+        if address.commit is None:
+            say(f"{address}: commit {commit}; for exactly this predictor, add @{commit}.")
+        if not (place / commit / MANIFEST).exists():
+            _save(hub, commit, place / commit)
+    check_manifest(place / commit)
+    return place / commit
+
+
+def _save(hub: Repository, commit: str, folder: Path) -> None:
+    listed = hub.files(commit)
+    if MANIFEST not in listed or RECORD not in listed:
+        where = hub.address.at(commit)
+        msg = f"{where}: holds no predictor; expected a repository written by abag share."
+        raise DamagedFile(msg)
+    with TemporaryDirectory() as scratch:
+        arrived = Path(scratch) / "arrived"
+        names = [name for name in (*READ, MANIFEST) if name in listed]
+        hub.download({name: listed[name] for name in names}, commit, arrived)
+        # before any of it is in the cache
+        check_manifest(arrived)
+        # the manifest comes last: without it, the folder is downloaded again
+        for name in names:
+            make_folder((folder / name).parent)
+            write_bytes(folder / name, read_inside(arrived, name))

@@ -1,0 +1,1146 @@
+"""The distinct sequences of a table that is scored, collected chunk by chunk.
+
+Each sequence is kept once, in the order of its first row, with its key. N sequences, P rows.
+
+What a predictor consists of, apart from its behaviour: parts, measured regimes, vectors, noise.
+
+These are the records that predictor.json and weights.safetensors hold. P pairs, N sequences.
+
+The mixture of a regime: from the predictions of the parts to pKd and sigma.
+
+`fit` measures it, `Predictor` applies it, and both call this one. P pairs, K parts.
+
+Encode the sequences that a store lacks, as the run encoded those that it was trained with.
+
+Vectors of other encoders would be refused later, so every call names the fingerprints, the layers,
+the adapters and the way of encoding long chains of the run. This module imports no encoder: the
+caller provides the function that encodes a table, with the signature of `abag.embed_table`.
+
+Trained heads that predict the affinity of antibodies and antigens.
+
+A predictor stores the fingerprints of the encoders that it was trained with, and accepts vectors
+of these encoders only. Sequences that a store lacks are encoded by a function that the caller
+provides (`abag.load_predictor`), because this module imports no encoder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, Self, TypeAlias, TypedDict
+
+import numpy as np
+import pandas as pd
+
+from abag.core.arrays import Floats, Ints
+from abag.core.errors import (
+    ColumnError,
+    DamagedFile,
+    MissingVectors,
+    PredictionError,
+    SequenceError,
+    StoreError,
+)
+from abag.core.files import is_partial
+from abag.core.messages import counted, reporting, say
+from abag.core.options import user_path
+from abag.core.python_surface import as_html, names_keywords, shorten
+from abag.embed.store.store import NoSuchEncoder, name_encoders, open_store
+from abag.embed.tables.chains import KINDS, NO_ANTIGEN, keys_array
+from abag.embed.tables.chains import antibody as antibody_chains
+from abag.embed.tables.chains import antigen as antigen_chains
+from abag.embed.tables.columns import CHAIN_ROLES, column_option
+from abag.embed.tables.domain_types import chain_types, cut_to_domains, place_chains
+from abag.head.labels.features import (
+    LOGLIKS,
+    FeatureColumns,
+    ReadFeatures,
+    read_features,
+    read_logliks,
+    refuse_features,
+)
+from abag.head.labels.headers import PKD, PREDICT_COLUMNS, Quantity
+from abag.head.labels.vectors import StoredVectors
+from abag.head.models.registry import MODELS
+from abag.head.models.vectors import PairVectors
+from abag.head.predictor.reading import NOTHING, ReadAs
+from abag.head.regimes.recognition import Recogniser
+from abag.head.regimes.regimes import FoundRegimes, NewSequences, Reach, find_regimes, words_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from abag.embed.store.store import Store
+    from abag.embed.tables.chains import Chains, Kind
+    from abag.embed.tables.options import AntibodyRegion
+    from abag.embed.tables.pairs import UniqueSequences
+    from abag.head.models.vectors import PairModel
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The N distinct sequences of one kind in a table, and which of them each of its P rows has."""
+
+    kind: Kind
+    chains: list[Chains]
+    keys: NDArray[np.uint8]
+    of_row: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, kind: Kind, chains: Sequence[Chains]) -> Sequences:
+        """Collect the distinct sequences of P rows, whose chains are given."""
+        collected = SequenceCollector(kind)
+        collected.add(chains, slice(None))
+        return collected.finish()
+
+
+class SequenceCollector:
+    """Collects the distinct sequences of one kind from the chunks of a table."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._number: dict[Chains, int] = {}
+        self._of_row: list[NDArray[np.int32]] = []
+
+    def add(self, chains: Sequence[Chains], of_row: NDArray[np.integer] | slice) -> None:
+        """Add a chunk of P rows.
+
+        Parameters
+        ----------
+        chains : sequence of tuple of str
+            The distinct sequences of the chunk.
+        of_row : ndarray of int, shape=(P,), or slice
+            Index in `chains` of the sequence of each row.
+        """
+        number = [self._number.setdefault(sequence, len(self._number)) for sequence in chains]
+        self._of_row.append(np.array(number, np.int32)[of_row])
+
+    def finish(self) -> Sequences:
+        """Return what was collected, and forget it; call this once, after the last chunk."""
+        chains = list(self._number)
+        self._number.clear()
+        keys = keys_array(self._kind, chains)
+        return Sequences(self._kind, chains, keys, np.concatenate(self._of_row))
+
+
+AnySequences: TypeAlias = "Sequences | UniqueSequences"
+
+
+class SequenceCounts(TypedDict):
+    """Numbers of distinct antibodies, or antigens, of a prediction."""
+
+    unique: int
+    reused: int
+    encoded: int
+    new: NotRequired[int]
+    """Without a near-duplicate in training, or with new mutations."""
+
+
+WEIGHTS = "weights.safetensors"
+RECORD = "predictor.json"
+NEARLY_ALL = 0.95
+"""Share of the training antibodies from which a chain is one that they have; the rest is odd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the prediction: the mean of models of one kind."""
+
+    name: str
+    models: tuple[PairModel, ...]
+
+    def predict(self, vectors: PairVectors) -> NDArray[np.float64]:
+        """Return the mean prediction of the models in pKd, (P,)."""
+        return np.asarray(np.mean([model.predict(vectors) for model in self.models], axis=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedRegime:
+    """Mixture and limits of a regime that the run has measured."""
+
+    name: str
+    weights: tuple[float, ...]
+    """Of all parts, in their order; they add up to 1."""
+    spread: float
+    """Factor of the prediction's standard deviation in sigma; see `models.sigma`."""
+    noise: float
+    growth: float
+    """Share by which each unseen residue enlarges the variance of the errors."""
+    most_unseen: int
+    """Unseen residues that 95 % of the tested pairs did not exceed."""
+    most_mutations: int
+    """Mutations that none of them exceeded."""
+    verdict: str
+    """What the run has shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNoise:
+    """Sequences of one kind whose errors are smaller or larger than those of others."""
+
+    keys: NDArray[np.uint8]
+    """Shape (T, 16)."""
+    factor: NDArray[np.float64]
+    """Of the variance of errors, (T,)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedChains:
+    """Shares of the distinct training antibodies that have a heavy and a light chain."""
+
+    heavy: float
+    light: float
+
+    @classmethod
+    def of(cls, antibodies: Sequence[Chains]) -> Self:
+        """Count the chains of the training antibodies, N of them."""
+        present = np.array([[bool(chain) for chain in chains] for chains in antibodies])
+        heavy, light = present.mean(axis=0).tolist()
+        return cls(heavy=heavy, light=light)
+
+    def check(self) -> None:
+        """Raise ValueError for what no fit has written."""
+        if not (0 <= self.heavy <= 1 and 0 <= self.light <= 1):
+            msg = f"shares of heavy and light chains are {self.heavy} and {self.light}"
+            raise ValueError(msg)
+
+    def why_far(self, antibodies: Sequence[Chains]) -> NDArray[np.object_]:
+        """Say of N antibodies why their chains are not those of training, (N,); empty if not."""
+        why = np.full(len(antibodies), "", object)
+        for place, role in enumerate(CHAIN_ROLES):
+            share = getattr(self, role)
+            has_chain = np.array([bool(chains[place]) for chains in antibodies], np.bool_)
+            if share >= NEARLY_ALL:
+                why[~has_chain] = f"it has no {role} chain, which {self.owners(role)} have"
+            elif share == 0:
+                why[has_chain] = f"it has a {role} chain, which no training antibody has"
+        return why
+
+    def lacking(self, antibodies: Sequence[Chains]) -> str:
+        """Return the role of a chain that nearly all had in training and none has here, or ""."""
+        for place, role in enumerate(CHAIN_ROLES):
+            is_usual = getattr(self, role) >= NEARLY_ALL
+            if is_usual and not any(chains[place] for chains in antibodies):
+                return role
+        return ""
+
+    def owners(self, role: str) -> str:
+        """Say which training antibodies have a chain."""
+        share = getattr(self, role)
+        return f"{'all' if share == 1 else f'{share:.1%} of the'} training antibodies"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSpec:
+    """One of the vectors that a predictor reads of each sequence of one kind."""
+
+    name: str
+    origin: str
+    """Alias, hub name or folder that the encoder was loaded from."""
+    fingerprint: str
+    long: str
+    """How long chains were encoded, as in encoder.json."""
+    random_weights: bool
+    pooling: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorSpec:
+    """The vectors that a predictor needs of one kind of sequence."""
+
+    views: tuple[ViewSpec, ...]
+    """One or more, whose vectors are joined; none of antigens in a run of antibodies alone."""
+    training_sequences: int
+
+    @property
+    def encoders(self) -> list[ViewSpec]:
+        """The first view of each distinct encoder, in the order of the views."""
+        first: dict[str, ViewSpec] = {}
+        for view in self.views:
+            first.setdefault(view.fingerprint, view)
+        return list(first.values())
+
+    @property
+    def name(self) -> str:
+        """Names of the encoders."""
+        return " + ".join(view.name for view in self.encoders) or "none"
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the first encoder; empty without one."""
+        return self.views[0].fingerprint if self.views else ""
+
+    @property
+    def random_weights(self) -> bool:
+        """Whether an encoder has random weights, with which scores mean nothing."""
+        return any(view.random_weights for view in self.views)
+
+    @property
+    def pooling(self) -> str:
+        """Poolings of the views, as messages list them."""
+        return ", ".join(view.pooling for view in self.views)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector; that of a sequence that nobody encodes is one 0."""
+        return sum(view.width for view in self.views) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Weights of parts, and what turns the variance of their predictions into sigma."""
+
+    weights: Mapping[str, float]
+    """By part; they add up to 1."""
+    spread: float
+    """Factor of the standard deviation of the predictions; see `models.sigma`."""
+    noise: float
+    """Standard deviation of all else, in pKd."""
+    growth: float = 0.0
+    """Share by which each unseen residue enlarges the variance of the errors."""
+
+    def pkd(self, parts: Mapping[str, Floats]) -> Floats:
+        """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError."""
+        weighed = [weight * parts[name] for name, weight in self.weights.items()]
+        return np.asarray(np.sum(weighed, axis=0))
+
+    def sigma(
+        self, variance: Floats, unseen: Ints | None = None, factor: Floats | float = 1.0
+    ) -> Floats:
+        """Return the standard deviation of the errors in pKd, (P,).
+
+        Parameters
+        ----------
+        variance : ndarray, shape=(P,)
+            That of the predictions, from `variance_of`, in pKd^2.
+        unseen : ndarray, shape=(P,), optional
+            Residues of each pair that no training sequence has at their positions.
+        factor : ndarray, shape=(P,), or float
+            Of the variance of the errors, for the two sequences of each pair.
+        """
+        larger = 1.0 if unseen is None else 1.0 + self.growth * unseen
+        square = (self.spread**2 * variance + self.noise**2) * larger * factor
+        return np.asarray(np.sqrt(square))
+
+    def scaled(self, factor: float) -> Mixture:
+        """Return the mixture whose sigma is so many times as large."""
+        return replace(self, spread=self.spread * factor, noise=self.noise * factor)
+
+
+def variance_parts(models: Mapping[str, Sequence[PairModel]]) -> list[str]:
+    """Return the names of the parts whose variance `variance_of` returns, given their models.
+
+    A predictor needs them for sigma even if no regime gives weight to their predictions.
+    """
+    with_posterior = [name for name in models if MODELS[name].has_posterior]
+    return with_posterior or [name for name, part in models.items() if len(part) > 1]
+
+
+def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> Floats:
+    """Return the variance of predictions in pKd^2, (P,), given the models of each part.
+
+    It is the mean over the models that have a variance, else the variance between the models of a
+    part, else 0.
+    """
+    models = [tuple(part) for part in parts]
+    variances = [model.variance(vectors) for part in models for model in part]
+    if all(variance is None for variance in variances):
+        for part in models:
+            if len(part) > 1:
+                predicted = [model.predict(vectors) for model in part]
+                variances.append(np.var(predicted, axis=0))
+    return mean_variance(variances, len(vectors.antibody))
+
+
+def mean_variance(variances: Iterable[Floats | None], pairs: int) -> Floats:
+    """Return the mean of the variances of models that have one, (P,); 0 if none has."""
+    measured = [variance for variance in variances if variance is not None]
+    return np.asarray(np.mean(measured or [np.zeros(pairs)], axis=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEncoders:
+    """The encoders that a run was trained with, and the function that runs them."""
+
+    antibody: VectorSpec
+    antigen: VectorSpec
+    embed: Callable[..., object] | None
+    """Encodes a table into a store; None if nothing can be encoded."""
+    adapters: Mapping[str, Path]
+    """Folders of the encoders' adapters, by kind."""
+    features: FeatureColumns | None
+    """Columns that the run reads of each pair; some are likelihoods from the encoders."""
+
+    @property
+    def no_antigen(self) -> bool:
+        """Whether the run was of antibodies alone."""
+        return not self.antigen.views
+
+    def spec(self, kind: Kind) -> VectorSpec:
+        """Return the vectors needed of one kind."""
+        return self.antibody if kind == "antibody" else self.antigen
+
+    def missing(
+        self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,)."""
+        if not self.spec(kind).views:
+            return np.zeros(len(keys), np.bool_)
+        if store is not None:
+            with suppress(NoSuchEncoder):
+                encoders = self.spec(kind).encoders
+                lacking = [store.folder(kind, view.fingerprint).missing(keys) for view in encoders]
+                return np.asarray(np.any(lacking, axis=0))
+        return np.ones(len(keys), np.bool_)
+
+    def encode(
+        self,
+        path: Path,
+        antibodies: AnySequences,
+        antigens: AnySequences,
+        **options: Any,  # noqa: ANN401
+    ) -> dict[Kind, SequenceCounts]:
+        """Encode the sequences that a store lacks, if the predictor can, and count them.
+
+        The options are those of `Predictor.predict`.
+        """
+        store = existing_store(path)
+        new = []
+        counts: dict[Kind, SequenceCounts] = {}
+        for sequences in (antibodies, antigens):
+            lacking = np.flatnonzero(self.missing(store, sequences.kind, sequences.keys)).tolist()
+            new.append([sequences.chains[n] for n in lacking])
+            counts[sequences.kind] = {
+                "unique": len(sequences.keys),
+                "reused": len(sequences.keys) - len(lacking),
+                "encoded": len(lacking),
+            }
+        if self.embed is not None and any(new):
+            # tables hold pairs: any antibody and antigen fill up the shorter list
+            rows = max(map(len, new))
+            sides = []
+            for part, sequences in zip(new, (antibodies, antigens), strict=True):
+                sides.append(part + sequences.chains[:1] * (rows - len(part)))
+            table = pd.DataFrame(sides[0], columns=["heavy", "light"])
+            if not self.no_antigen:
+                table["antigen"] = ["|".join(chains) for chains in sides[1]]
+            parts = []
+            for kind, count in counts.items():
+                if count["encoded"]:
+                    parts.append(f"{counted(count['encoded'], kind)} with {self.spec(kind).name}")
+            say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
+            given = {name: value for name, value in options.items() if value is not None}
+            self._embed(table, path, given)
+        return counts
+
+    def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
+        assert self.embed is not None
+        if self.no_antigen:
+            self._embed_antibodies(table, store, options)
+            return
+        sides = self.antibody.encoders, self.antigen.encoders
+        caller_options = dict(options)
+        with reporting(details=False):  # which encoders, and how many sequences, has been said
+            # each call takes one encoder per side; what is stored already is not encoded again
+            for n in range(max(map(len, sides))):
+                antibody, antigen = (encoders[min(n, len(encoders) - 1)] for encoders in sides)
+                options_of_run: dict[str, Any] = {
+                    "antibody_encoder": antibody.origin,
+                    "antigen_encoder": antigen.origin,
+                    # of "window-1022", window; "whole" is of an encoder without a longest chain
+                    "long_antigens": antigen.long.partition("-")[0].replace("whole", "window"),
+                }
+                if layers := self._layers((antibody, antigen), existing_store(store)):
+                    options_of_run["layers"] = layers
+                if n == 0:  # places of encoders and adapters are those of the first views
+                    options_of_run |= {
+                        f"{kind}_adapter": path for kind, path in self.adapters.items()
+                    }
+                    self._begin_logliks(table, store, options_of_run | caller_options)
+                else:
+                    caller_options.pop("antibody_encoder", None)
+                    caller_options.pop("antigen_encoder", None)
+                self.embed(
+                    table,
+                    store,
+                    antibody_fingerprint=antibody.fingerprint,
+                    antigen_fingerprint=antigen.fingerprint,
+                    **options_of_run | caller_options,
+                )
+
+    def _begin_logliks(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
+        """Encode the sides whose likelihoods the run reads, where a store has no vectors yet."""
+        assert self.embed is not None
+        for kind in self._without_likelihoods(existing_store(store)):
+            other = "antigen" if kind == "antibody" else "antibody"
+            options_of_side = dict(options)
+            options_of_side.pop(f"{other}_adapter", None)
+            self.embed(
+                table,
+                store,
+                kind=kind,
+                loglik=True,
+                antibody_fingerprint=self.antibody.fingerprint,
+                antigen_fingerprint=self.antigen.fingerprint,
+                **options_of_side,
+            )
+
+    def _without_likelihoods(self, store: Store | None) -> list[Kind]:
+        """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
+        numbers = () if self.features is None else self.features.numbers
+        begun = _fingerprints(store)
+        kinds = [LOGLIKS[column.name] for column in numbers if column.head]
+        return [kind for kind in kinds if self.spec(kind).fingerprint not in begun]
+
+    def _embed_antibodies(
+        self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]
+    ) -> None:
+        """Encode antibodies alone, with each encoder of the run."""
+        assert self.embed is not None
+        caller_options = dict(options)
+        caller_options.pop("antigen_encoder", None)
+        with reporting(details=False):
+            for n, antibody in enumerate(self.antibody.encoders):
+                options_of_run: dict[str, Any] = {
+                    "antibody_encoder": antibody.origin,
+                    "no_antigen": True,
+                }
+                if layers := self._layers((antibody,), existing_store(store)):
+                    options_of_run["layers"] = layers
+                if n == 0 and self._without_likelihoods(existing_store(store)):
+                    options_of_run["loglik"] = True
+                if n == 0 and "antibody" in self.adapters:
+                    options_of_run["antibody_adapter"] = self.adapters["antibody"]
+                elif n:
+                    caller_options.pop("antibody_encoder", None)
+                self.embed(
+                    table,
+                    store,
+                    antibody_fingerprint=antibody.fingerprint,
+                    **options_of_run | caller_options,
+                )
+
+    def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
+        """Return the layers to encode for folders of these encoders that the store lacks."""
+        # a folder keeps the layers that it was made with
+        new = {spec.fingerprint for spec in encoders} - _fingerprints(store)
+        layers = set()
+        for view in (*self.antibody.views, *self.antigen.views):
+            _, _, layer = view.pooling.partition("@")
+            if layer and view.fingerprint in new:
+                layers.add(int(layer))
+        return tuple(sorted(layers))
+
+
+def _fingerprints(store: Store | None) -> set[str]:
+    """Return the fingerprints of the encoders of which a store has a folder."""
+    if store is None:
+        return set()
+    folders = [*store.folders("antibody"), *store.folders("antigen")]
+    return {folder.fingerprint for folder in folders}
+
+
+def existing_store(path: Path) -> Store | None:
+    """Open a store; None if there is nothing but what a killed process leaves."""
+    empty = not path.exists() or (path.is_dir() and all(map(is_partial, path.iterdir())))
+    return None if empty else open_store(path)
+
+
+SCORE_COLUMNS = PREDICT_COLUMNS
+SAME_PREDICTION_PKD = 1e-3
+"""Predictions of one pair that differ by no more are one: products of matrices round each row of a
+table in their own way."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Predictor:
+    """Models whose weighted mean is the prediction, and where their vectors usually are."""
+
+    parts: tuple[Part, ...]
+    regimes: Mapping[str, UsedRegime]
+    """Those that the run has measured, by name."""
+    antibody: VectorSpec
+    antigen: VectorSpec
+    seen: Recogniser
+    """Tells what of a pair is new."""
+    chains: TrainedChains
+    """Chains that the training antibodies have."""
+    label_sd: float
+    """Standard deviation of the exact labels of the run, in pKd: the least sigma of pairs that no
+    measured regime covers."""
+    noise: Mapping[Kind, KnownNoise] = field(default_factory=dict)
+    category_noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Factors of the variance of errors by value of a category, by column."""
+    reading: ReadAs = NOTHING
+    """How the table of the run was read."""
+    antibody_region: AntibodyRegion = "as-given"
+    """Region that antibodies are cut to before they are encoded."""
+    store: Path | None = None
+    """The store of the run, if it is known, exists, and is near the run."""
+    embed: Callable[..., object] | None = None
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of the encoders' adapters, by kind."""
+    pairs: Path | None = None
+    """File of the training pairs, if the run is known."""
+    quantity: Quantity = PKD
+    """What is predicted."""
+    features: FeatureColumns | None = None
+    """Columns that the run reads of each pair, beside its sequences."""
+
+    @property
+    def no_antigen(self) -> bool:
+        """Whether the run was of antibodies alone."""
+        return not self.antigen.views
+
+    @property
+    def digits(self) -> int:
+        """Digits after the point of predictions in text files."""
+        return self.quantity.digits(self.label_sd)
+
+    @names_keywords
+    def predict(
+        self,
+        heavy: Iterable[str] | str | None = None,
+        light: Iterable[str] | str | None = None,
+        antigen: Iterable[str] | str = "",
+        *,
+        features: pd.DataFrame | Mapping[str, Sequence[Any]] | None = None,
+        store: Path | str | None = None,
+        antibody_encoder: str | None = None,
+        antigen_encoder: str | None = None,
+        device: str = "auto",
+        batch_tokens: int | None = None,
+        progress: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> pd.DataFrame:
+        """Predict the affinity of pairs of an antibody and an antigen.
+
+        Parameters
+        ----------
+        heavy, light, antigen : sequence of str, or str
+            One sequence per pair, or one for all pairs; either antibody chain can be left out.
+            The chains of an antigen are joined by ``|``. A run of antibodies alone takes none.
+        features : DataFrame or mapping of names to values, optional
+            The columns that the run reads beside sequences (`Predictor.features`), one row per
+            pair; others are ignored.
+        store : path, optional
+            Holds the vectors, and receives those of new sequences. By default the store of the
+            run, or a temporary one if that does not exist.
+        antibody_encoder, antigen_encoder : str, optional
+            Place of the run's encoder on this machine, for new sequences.
+        device, batch_tokens, progress
+            As for `abag.embed_table`, for new sequences.
+        say : callable, optional
+            Receives each message; by default messages go to stderr.
+
+        Returns
+        -------
+        DataFrame
+            One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``regime`` (what is
+            new about the pair), ``far`` (bool: no regime that was measured covers the pair) and
+            ``why_far``. A run of another quantity than an affinity gives ``predicted`` in place of
+            ``pkd_predicted``, both in its unit. Its index is that of the Series that were given.
+
+        Raises
+        ------
+        SequenceError
+            If the lists differ in length, Series have different indexes, or a whole DataFrame is
+            given.
+        ColumnError
+            If the run reads features, and one is not given or is invalid.
+        MissingVectors
+            If sequences are not stored and cannot be encoded.
+        PredictionError
+            If all antibodies lack a chain that nearly all training antibodies have; where only
+            some do, these are far.
+        AbagError
+            If a sequence is invalid, or an encoder is not the one of the run.
+        """
+        heavies, lights, antigens = _broadcast(heavy, light, antigen)
+        index = _shared_index(heavy, light, antigen, features)
+        if self.no_antigen and any(antigens):
+            msg = (
+                "predict: an antigen is given, but the run is of antibodies alone; expected none. "
+                "Leave it out."
+            )
+            raise SequenceError(msg)
+        antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
+        if self.reading.chains == "auto":
+            antibodies = [_in_their_places(chains) for chains in antibodies]
+        if self.antibody_region == "fv":
+            antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
+        read = self._given_features(features, len(antibodies))
+        left = Sequences.of("antibody", antibodies)
+        self.refuse_without_chains(left, "predict", "Give it, too.")
+        antigen_sequences = [
+            NO_ANTIGEN if self.no_antigen else antigen_chains(antigen_text)
+            for antigen_text in antigens
+        ]
+        right = Sequences.of("antigen", antigen_sequences)
+        with reporting(say), self._working_store(store) as path:
+            self.encode(
+                path,
+                left,
+                right,
+                antibody_encoder=antibody_encoder,
+                antigen_encoder=antigen_encoder,
+                device=device,
+                batch_tokens=batch_tokens,
+                progress=progress,
+            )
+            scores, _ = Scorer(self, open_store(path), left, right).score_rows(read)
+        scores = self.quantity.outward(scores)
+        return scores if index is None else scores.set_axis(index)
+
+    def _given_features(
+        self, features: pd.DataFrame | Mapping[str, Sequence[Any]] | None, pairs: int
+    ) -> ReadFeatures | None:
+        """Read features that were given from Python, for P pairs."""
+        if self.features is None and features is not None:
+            msg = (
+                "predict: features are given, but the run reads none; expected sequences alone. "
+                "Leave them out."
+            )
+            raise ColumnError(msg)
+        if self.features is None or features is None:
+            return None
+        try:
+            frame = pd.DataFrame(features)
+        except ValueError as error:
+            msg = f"predict: features: {error}; expected one value per pair and column. Correct it."
+            raise ColumnError(msg) from error
+        if len(frame) != pairs:
+            msg = (
+                f"predict: features have {counted(len(frame), 'row')} for {counted(pairs, 'pair')};"
+                " expected one row per pair. Correct them."
+            )
+            raise ColumnError(msg)
+        return read_features(self.features, frame, "predict: features")
+
+    def refuse_without_features(self, where: str, advice: str) -> None:
+        """Raise `ColumnError` if the run reads features, which this way of scoring cannot give."""
+        if self.features is not None and self.features.in_tables:
+            refuse_features(self.features.in_tables, where, advice)
+
+    def refuse_without_chains(self, antibodies: AnySequences, where: str, advice: str = "") -> None:
+        """Refuse antibodies if all lack a chain that nearly all training antibodies have.
+
+        Raises
+        ------
+        PredictionError
+            With `where` they are, and the `advice`, by default that on a column of a table.
+        """
+        role = self.chains.lacking(antibodies.chains)
+        if not role or not (self.why_far_by_chains(antibodies) != "").any():
+            return
+        option = column_option(role, "NAME")
+        advice = advice or f"Add a column of {role} chains, or name it with {option}."
+        msg = (
+            f"{where}: no antibody has a {role} chain, which {self.chains.owners(role)} have; "
+            f"expected the chains of training. {advice}"
+        )
+        raise PredictionError(msg)
+
+    def why_far_by_chains(self, antibodies: AnySequences) -> NDArray[np.object_]:
+        """Say of N antibodies why their chains make them far, (N,); empty if they do not."""
+        why = self.chains.why_far(antibodies.chains)
+        trained = {key.tobytes() for key in self.seen.of_kind("antibody").keys}
+        for n in np.flatnonzero(why != "").tolist():
+            if antibodies.keys[n].tobytes() in trained:  # one of the few that are so in training
+                why[n] = ""
+        return why
+
+    def score(
+        self,
+        vectors: PairVectors,
+        antibody: NewSequences,
+        antigen: NewSequences,
+        factor: NDArray[np.float64] | float = 1.0,
+        why_far: NDArray[np.object_] | None = None,
+    ) -> pd.DataFrame:
+        """Predict P pairs, each as a pair of its regime; see `predict` for the columns.
+
+        All that is scored is scored here, given what is new about both sequences of each pair;
+        `factor`, (P,), is that of `noise_factor`, and `why_far`, (P,), that of their features.
+        """
+        found = find_regimes(antibody, antigen, self.reach, no_antigen=self.no_antigen)
+        regimes = found.beside(why_far)
+        unseen = antibody.unseen + antigen.unseen
+        with np.errstate(all="ignore"):  # checked here
+            parts = {part.name: part.predict(vectors) for part in self.parts}
+            variance = variance_of([part.models for part in self.parts], vectors)
+            pkd = np.zeros(len(variance))
+            sigma = np.zeros(len(variance))
+            for name in set(regimes.used.tolist()):
+                rows = regimes.used == name
+                mixture = self.mixture(name)
+                pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
+                sigma[rows] = mixture.sigma(variance, unseen, factor)[rows]
+            # errors were not measured there: as large as those of the mean, or larger
+            sigma = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
+        if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
+            msg = (
+                "the predictor gives infinity or NaN; expected finite predictions. Train it again."
+            )
+            raise DamagedFile(msg)
+        values = (pkd, sigma, regimes.name, regimes.why_far != "", regimes.why_far)
+        return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
+
+    def mixture(self, regime: str) -> Mixture:
+        """Return what the predictor does with the pairs of a measured regime."""
+        regime_used = self.regimes[regime]
+        names = [part.name for part in self.parts]
+        weights = {name: w for name, w in zip(names, regime_used.weights, strict=True) if w}
+        return Mixture(weights, regime_used.spread, regime_used.noise, regime_used.growth)
+
+    @property
+    def reach(self) -> dict[str, Reach]:
+        """Distances from training that the tested pairs had, by measured regime."""
+        regimes = self.regimes.items()
+        return {name: Reach(used.most_unseen, used.most_mutations) for name, used in regimes}
+
+    def noise_factor(self, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Return the factor of the variance of errors of N sequences, keys (N, 16), (N,)."""
+        noise = self.noise.get(kind)
+        if noise is None:
+            return np.ones(len(keys))
+        factors = dict(zip((key.tobytes() for key in noise.keys), noise.factor, strict=True))
+        return np.array([factors.get(key.tobytes(), 1.0) for key in keys], np.float64)
+
+    def say_verdicts(self, counts: Mapping[str, int], noun: str) -> dict[str, str]:
+        """Say what the run has shown for the regimes that occur, most frequent first; return it."""
+        for name, rows in sorted(counts.items(), key=lambda item: -item[1]):
+            measured = self.regimes.get(name)
+            verdict = (
+                measured.verdict if measured else f"{self.words(name)}: not measured by the run"
+            )
+            say(f"{counted(rows, noun)}: {verdict}")
+        return {name: self.regimes[name].verdict for name in counts if name in self.regimes}
+
+    def words(self, regime: str) -> str:
+        """Say what is new about the pairs of a regime."""
+        return words_of(regime, no_antigen=self.no_antigen)
+
+    def __repr__(self) -> str:
+        models = ", ".join(part.name for part in self.parts)
+        sides = []
+        for kind in KINDS:
+            spec = self.spec(kind)
+            if spec.views:
+                sides.append(
+                    f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
+                    f"{spec.training_sequences:,} sequences in training"
+                )
+        if self.no_antigen:
+            sides.append("antibodies alone")
+        verdicts = [regime.verdict for regime in self.regimes.values()]
+        title = "Predictor" if self.quantity.affinity else f"Predictor of {self.quantity}"
+        return shorten([f"{title}: {models}", *sides, *verdicts, f"store: {self.store}"])
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self))
+
+    def spec(self, kind: Kind) -> VectorSpec:
+        """Return the vectors needed of one kind."""
+        return self.antibody if kind == "antibody" else self.antigen
+
+    def missing(
+        self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,)."""
+        return self._encoders.missing(store, kind, keys)
+
+    def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Read vectors of the run's encoder, (N, D), by keys of shape (N, 16)."""
+        if not self.spec(kind).views:
+            return StoredVectors.absent(len(keys)).x_ND
+        spec = self.spec(kind)
+        missing = int(self.missing(store, kind, keys).sum())
+        if missing:
+            stored = name_encoders(store.folders(kind))
+            msg = (
+                f"{store.path}: {missing} of {len(keys)} {kind} sequences have no vector from "
+                f"{spec.name} ({spec.fingerprint[:8]}); the store has vectors of {stored}. Run "
+                "abag embed on these sequences into this store first, with that encoder."
+            )
+            raise MissingVectors(msg)
+        vectors = [
+            store.folder(kind, view.fingerprint).read(keys, view.pooling) for view in spec.views
+        ]
+        for view, x_ND in zip(spec.views, vectors, strict=True):
+            if x_ND.shape[1] != view.width:
+                msg = (
+                    f"{store.path}: the {view.pooling} vectors of {view.name} "
+                    f"({view.fingerprint[:8]}) have {x_ND.shape[1]} numbers; the run was trained "
+                    f"with {view.width}. Give the --store of the run, or a new one."
+                )
+                raise StoreError(msg)
+        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
+
+    def encode(
+        self,
+        path: Path,
+        antibodies: AnySequences,
+        antigens: AnySequences,
+        **options: Any,  # noqa: ANN401
+    ) -> dict[Kind, SequenceCounts]:
+        """Encode the sequences that a store lacks, if the predictor can, and count them.
+
+        The options are those of `Predictor.predict`.
+        """
+        return self._encoders.encode(path, antibodies, antigens, **options)
+
+    @property
+    def _encoders(self) -> RunEncoders:
+        return RunEncoders(
+            antibody=self.antibody,
+            antigen=self.antigen,
+            embed=self.embed,
+            adapters=self.adapters,
+            features=self.features,
+        )
+
+    def resolve_store(self, given: Path | str | None) -> Path:
+        """Return the given store, or else the store of the run."""
+        if given is not None:
+            return user_path(given, "--store")
+        if self.store is None:
+            msg = (
+                "--store: not given, and the store that the run was trained from is unknown, does "
+                "not exist, or is neither near the run nor in the current folder. Give "
+                "--store DIR, which may be a new one."
+            )
+            raise MissingVectors(msg)
+        return self.store
+
+    @contextmanager
+    def _working_store(self, given: Path | str | None) -> Iterator[Path]:
+        """Yield the store to use; a temporary one if none is known and sequences can be encoded."""
+        if given is not None or self.store is not None or self.embed is None:
+            yield self.resolve_store(given)
+            return
+        with tempfile.TemporaryDirectory(prefix="abag-predict-") as folder:
+            yield Path(folder) / "store"
+
+
+class Scorer:
+    """Scores pairs of stored sequences; only vectors of pairs scored together are in memory."""
+
+    def __init__(
+        self, predictor: Predictor, store: Store, antibodies: AnySequences, antigens: AnySequences
+    ) -> None:
+        self._predictor = predictor
+        self._store = store
+        self._sides = antibodies, antigens
+        self.new = tuple(
+            predictor.seen.of_kind(sequences.kind).compare(sequences.chains)
+            for sequences in self._sides
+        )
+        """What is new about the distinct antibodies, (N,), and antigens, (M,)."""
+        self._factors = [
+            predictor.noise_factor(sequences.kind, sequences.keys) for sequences in self._sides
+        ]
+        why_N = predictor.why_far_by_chains(antibodies)
+        reasons, self._reason_of_antibody = np.unique(why_N.astype(str), return_inverse=True)
+        self._chain_reasons: NDArray[np.object_] = reasons.astype(object)
+        """Why chains make antibodies far, by the index of each antibody's, (N,)."""
+        no_reason_M = np.zeros(len(self._sides[1].chains), np.int64)
+        self._classes = [
+            _classes_of([*new, reasons])
+            for new, reasons in zip(self.new, (self._reason_of_antibody, no_reason_M), strict=True)
+        ]
+
+    def score(
+        self, *index: NDArray[np.integer], features: ReadFeatures | None = None
+    ) -> tuple[pd.DataFrame, PairVectors]:
+        """Score P pairs, given by indices, (P,) each; return what was read for it, too.
+
+        `features` are those of the P pairs, if the run reads any.
+        """
+        features = self.completed(features, *index)
+        antibody, antigen = index
+        x_ND, i, left = self._read(self._sides[0], antibody)
+        y_ME, j, right = self._read(self._sides[1], antigen)
+        values = None if features is None else features.values
+        pairs = PairVectors(x_ND, y_ME, i, j, left, right, features=values)
+        factor = self._factors[0][antibody] * self._factors[1][antigen]
+        why_far = self._why_chains(antibody)
+        if features is not None:
+            factor = factor * features.factor(self._predictor.category_noise)
+            why_far = np.where(why_far == "", features.why_far, why_far)
+        new = self._of_pairs(*index)
+        scores = self._predictor.score(pairs, *new, factor=factor, why_far=why_far)
+        return scores, pairs
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the run reads columns of pairs, or likelihoods of a store."""
+        return self._predictor.features is not None
+
+    def completed(
+        self, features: ReadFeatures | None, *index: NDArray[np.integer]
+    ) -> ReadFeatures | None:
+        """Return the features of P pairs, with likelihoods from the store; None if none are read.
+
+        Raises `ColumnError` if the run reads columns of tables, and none are given.
+        """
+        columns = self._predictor.features
+        if columns is None:
+            return None
+        if features is None:
+            self._predictor.refuse_without_features("scores", "Give them with the sequences.")
+            features = ReadFeatures(columns, columns.with_stored(None, len(index[0])))
+        numbers_PF = features.cells.numbers_RF.copy()
+        for number, column in enumerate(columns.numbers):
+            if not column.head:
+                continue
+            side = KINDS.index(LOGLIKS[column.name])
+            sequences = self._sides[side]
+            used, row_of_pair = np.unique(index[side], return_inverse=True)
+            spec = self._predictor.spec(sequences.kind)
+            folder = self._store.folder(sequences.kind, spec.fingerprint)
+            loglik_U = read_logliks(folder, sequences.keys[used], column.head)
+            numbers_PF[:, number] = loglik_U[row_of_pair]
+        return ReadFeatures(columns, features.cells._replace(numbers_RF=numbers_PF))
+
+    def _of_pairs(self, *index: NDArray[np.integer]) -> tuple[NewSequences, NewSequences]:
+        antibody, antigen = index
+        return self.new[0].take(antibody), self.new[1].take(antigen)
+
+    def _read(
+        self, sequences: AnySequences, index: NDArray[np.integer]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[Chains]]:
+        used, row = np.unique(index, return_inverse=True)
+        x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
+        return x_ND, row, [sequences.chains[n] for n in used.tolist()]
+
+    def score_rows(self, features: ReadFeatures | None = None) -> tuple[pd.DataFrame, PairVectors]:
+        """Score the pair of each row of both `Sequences`, all at once."""
+        return self.score(*(sequences.of_row for sequences in self._sides), features=features)
+
+    def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
+        """Return the regimes of P pairs, given by indices, (P,) each."""
+        found = self._find_regimes(*self._of_pairs(*index))
+        return found.beside(self._why_chains(index[0]))
+
+    def _why_chains(self, antibody: NDArray[np.integer]) -> NDArray[np.object_]:
+        """Say why the chains of the antibodies of P pairs make them far, (P,); empty if not."""
+        why: NDArray[np.object_] = self._chain_reasons[self._reason_of_antibody[antibody]]
+        return why
+
+    def _find_regimes(self, antibody: NewSequences, antigen: NewSequences) -> FoundRegimes:
+        run = self._predictor
+        return find_regimes(antibody, antigen, run.reach, no_antigen=run.no_antigen)
+
+    def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
+        """Count pairs by regime, and by why they are far, from their `count_classes`."""
+        new = []
+        reasons = []
+        for (classes, _), class_of_pair in zip(self._classes, np.nonzero(pairs_AG), strict=True):
+            level, unseen, mutations, reason = classes[:, class_of_pair]
+            new.append(NewSequences(level.astype(np.int8), unseen, mutations))
+            reasons.append(reason)
+        why_far = self._chain_reasons[reasons[0]]
+        regimes = self._find_regimes(new[0], new[1]).beside(why_far)
+        by_regime = Counter[str]()
+        far = Counter[str]()
+        counts = pairs_AG[pairs_AG > 0].tolist()
+        for name, why, pairs in zip(regimes.name, regimes.why_far, counts, strict=True):
+            by_regime[name] += pairs
+            if why:
+                far[why] += pairs
+        return by_regime, far
+
+    def count_classes(self, *index: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Count pairs, as for `score`, by what is new about both sequences, (A, G)."""
+        antibody, antigen = index
+        left, class_of_antibody = self._classes[0]
+        right, class_of_antigen = self._classes[1]
+        shape = (left.shape[1], right.shape[1])
+        number = shape[1] * class_of_antibody[antibody] + class_of_antigen[antigen]
+        return np.bincount(number, minlength=shape[0] * shape[1]).reshape(shape)
+
+    def count_all_classes(self) -> NDArray[np.int64]:
+        """Count the pairs of every antibody with every antigen as `count_classes` does."""
+        # the pairs of two tables may be too many to list
+        left, class_of_antibody = self._classes[0]
+        right, class_of_antigen = self._classes[1]
+        antibodies = np.bincount(class_of_antibody, minlength=left.shape[1])
+        antigens = np.bincount(class_of_antigen, minlength=right.shape[1])
+        return np.outer(antibodies, antigens)
+
+
+def _classes_of(
+    new: Sequence[NDArray[np.integer]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what differs between N sequences, (4, C), and the class of each, (N,)."""
+    classes, class_of_sequence = np.unique(np.stack(new), axis=1, return_inverse=True)
+    return classes, class_of_sequence.reshape(-1)  # numpy 2.0 gives (1, N)
+
+
+def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
+    """Repeat single strings to the length of the lists; None stands for absent chains."""
+    names = ("heavy", "light", "antigen")
+    for name, sequences in zip(names, chains, strict=True):
+        if isinstance(sequences, pd.DataFrame):
+            msg = (
+                f"predict: {name} is a DataFrame; expected sequences. Pass its columns, or the "
+                "table to abag.predict(table, run=..., out=...)."
+            )
+            raise SequenceError(msg)
+        if sequences is not None and not isinstance(sequences, Iterable):
+            msg = f"predict: {name} is {sequences!r}; expected a sequence, or a list of them."
+            raise SequenceError(msg)
+    lists = {}
+    for name, sequences in zip(names, chains, strict=True):
+        if sequences is not None and not isinstance(sequences, str):
+            lists[name] = list(sequences)
+    lengths = {len(sequences) for sequences in lists.values()}
+    if len(lengths) > 1:
+        lengths_given = ", ".join(f"{len(sequences)} {name}" for name, sequences in lists.items())
+        msg = (
+            f"predict: {lengths_given}; expected lists of equal length, or one string for all "
+            "pairs."
+        )
+        raise SequenceError(msg)
+    rows = lengths.pop() if lengths else 1
+    columns = []
+    for name, sequences in zip(names, chains, strict=True):
+        columns.append(lists[name] if name in lists else [str(sequences or "")] * rows)
+    return columns
+
+
+def _in_their_places(chains: Chains) -> Chains:
+    """Put the chains of an antibody where ``--chains auto`` puts those of a table."""
+    heavy, light = chains
+    return place_chains(chains, (chain_types(heavy), chain_types(light)), "auto")[0]
+
+
+def _shared_index(
+    heavy: object, light: object, antigen: object, features: object
+) -> pd.Index | None:
+    """Return the index of the Series of sequences; None without one.
+
+    Values are paired by their places, so that Series of different rows are refused.
+    """
+    given = {"heavy": heavy, "light": light, "antigen": antigen}
+    series = {name: value for name, value in given.items() if isinstance(value, pd.Series)}
+    if not series:
+        return None  # features alone do not say which pairs these are
+    first, *others = series
+    index = series[first].index
+    beside = {name: series[name] for name in others} | {"features": features}
+    if isinstance(features, Mapping):
+        beside |= {f"features[{name!r}]": values for name, values in features.items()}
+    for name, values in beside.items():
+        if isinstance(values, pd.Series | pd.DataFrame) and not values.index.equals(index):
+            msg = (
+                f"predict: {first} and {name} have different indexes; expected the same rows in "
+                "the same order. Pass columns of one table, or lists, which are paired by place."
+            )
+            raise SequenceError(msg)
+    return index

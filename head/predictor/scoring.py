@@ -1,0 +1,572 @@
+"""The pairs that `predict` scores: those of a table, or all of the antibodies and antigens of two.
+
+A table of pairs is read twice, in chunks: first to check every row and to collect the sequences,
+then to write the rows beside their scores. In between are kept the distinct sequences, and two
+indices and the scores of each pair. Antibodies of a table that is crossed come in its order, each
+with all antigens in the order of theirs, and scores are written as they come. Vectors are read in
+blocks.
+P pairs, N antibodies, M antigens.
+
+``predict``: score a table of pairs, or every antibody against every antigen, into a file.
+
+`pair_sources` reads the pairs and scores them; here are the options, the file and the summary, and
+what the command line says about one pair."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from abag.core import messages
+from abag.core.arrays import sort_keys
+from abag.core.errors import PredictionError
+from abag.core.messages import counted
+from abag.core.options import flag
+from abag.embed.store.store import open_store
+from abag.embed.tables.chains import KINDS
+from abag.embed.tables.formats import bare_suffix
+from abag.embed.tables.pairs import holds_texts, one_table, read_chunks, read_pairs
+from abag.embed.tables.sources import MUTATIONS
+from abag.embed.tables.tables import TableLike
+from abag.embed.tables.types import ColumnTypes, with_types
+from abag.embed.tables.writer import writing_table
+from abag.head.evaluation.verdicts import SamePredictions
+from abag.head.labels.headers import PKD, STRONG_COLUMN, Quantity, read_header
+from abag.head.predictor.loading import loaded
+from abag.head.predictor.options import PredictOptions
+from abag.head.predictor.predictor import SCORE_COLUMNS, Scorer, SequenceCounts, Sequences
+from abag.head.predictor.reading import NOTHING, ReadAs, as_in_the_run
+from abag.head.predictor.tables import (
+    PairReader,
+    antigen_of_run,
+    check_table_out,
+    file_stamps,
+    refuse_changed,
+    refuse_score_columns,
+    region_of_run,
+    rounded,
+    row_bar,
+    say_random_weights,
+)
+from abag.head.regimes.regimes import KNOWN
+
+if TYPE_CHECKING:
+    from abag.embed.tables.chains import Kind
+    from abag.embed.tables.pairs import SequenceTable, UniqueSequences
+    from abag.head.labels.features import FeatureColumns, ReadFeatures
+    from abag.head.predictor.predictor import Predictor
+
+
+PAIRS = 1 << 16
+"""Most pairs scored at a time: up to 400 MB of vectors at the real widths."""
+ANTIBODIES = 1 << 14
+"""Most antibodies scored at a time."""
+PAIR_ROLES = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
+"""Roles of columns that describe one pair, and would be wrong beside another."""
+KIND_ROLES: dict[Kind, frozenset[str]] = {
+    "antibody": frozenset({"heavy", "light", "antibody"}),
+    "antigen": frozenset({"antigen"}),
+}
+NAME_ROLES: dict[Kind, frozenset[str]] = {
+    "antibody": frozenset({"id", "antibody_name", "mutations"}),
+    "antigen": frozenset({"id", "antigen_name", "antigen_mutations"}),
+}
+"""Roles of columns that name a sequence by the first row that has it."""
+
+
+class PairTable:
+    """The pairs of a table, in the order of its rows."""
+
+    def __init__(
+        self,
+        table: TableLike,
+        options: PredictOptions,
+        added: tuple[str, ...],
+        columns: FeatureColumns | None,
+        *,
+        typed: bool = False,
+    ) -> None:
+        """Take the options; `typed`: columns of a text table that are numbers are yielded so."""
+        self._table = table
+        self._types: ColumnTypes | None = None
+        if typed and holds_texts(table, matrix=options.matrix):
+            self._types = _types_in_run(columns)
+        self._columns = columns
+        self._features: ReadFeatures | None = None
+        self._options = options
+        self._added = added
+        self.rows = self.skipped = 0
+        self.name = ""
+        """Of the table, for messages, once it is read."""
+        self._sequences: list[Sequences] = []
+        self._row = np.zeros(0, np.int64)
+        """Rows of the table to score, from 0, (P,)."""
+
+    def read(self) -> list[Sequences]:
+        """Read and check all rows; return the antibodies and the antigens."""
+        reader = PairReader(self._table, self._options, self._added, self._columns)
+        positions = []
+        for chunk in reader:
+            positions.append(chunk.positions)
+            if self._types is not None:
+                self._types.add(chunk.frame, chunk.columns)
+        self._row = np.concatenate(positions)
+        # all that follows is known once the last chunk has been read
+        self._sequences = reader.sequences
+        self.name = reader.source
+        self.skipped = reader.skipped
+        self._features = reader.features
+        self.rows = len(self._row)
+        return self._sequences
+
+    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
+        """Count pairs by regime, and by why they are far."""
+        index = [sequences.of_row for sequences in self._sequences]
+        if self._features is None:
+            return scorer.count_regimes(scorer.count_classes(*index))
+        self._features = scorer.completed(self._features, *index)
+        return _count(scorer, self._features, *index)
+
+    def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Yield rows of the table and their scores, chunk by chunk, in the order of the table."""
+        antibody, antigen = (sequences.of_row for sequences in self._sequences)
+        order = by_antibody(self._sequences[0], pairs=PAIRS, most=ANTIBODIES)
+        parts = []
+        with row_bar("scoring", self.rows) as shown:
+            for rows in order:
+                features = None if self._features is None else self._features.take(rows)
+                scores, _ = scorer.score(antibody[rows], antigen[rows], features=features)
+                parts.append(scores)
+                shown.update(len(rows))
+        # from the order of antibodies to that of the rows
+        scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
+        with row_bar("writing", self.rows) as shown:
+            chunks = read_chunks(self._table, self._options, as_written=True)
+            for chunk in chunks:
+                first = chunk.frame.index[:1].to_numpy()
+                frame = chunk.frame
+                # rows that were skipped are in the chunk, and not among those to score
+                start, end = np.searchsorted(self._row, [*first, *(first + len(frame))])
+                kept = frame.loc[self._row[start:end]]
+                yield kept if self._types is None else self._types.apply(kept), scores[start:end]
+                shown.update(end - start)
+
+
+def _types_in_run(columns: FeatureColumns | None) -> ColumnTypes:
+    """Return types of columns, of which those of the run's features and categories are known."""
+    if columns is None:
+        return ColumnTypes()
+    text = [category.name for category in columns.categories]
+    return ColumnTypes(text=text, numbers=[number.name for number in columns.numbers])
+
+
+def _count(
+    scorer: Scorer, features: ReadFeatures | None, *index: NDArray[np.integer]
+) -> tuple[Counter[str], Counter[str]]:
+    """Count pairs, given by indices, by regime and by why they or their features are far."""
+    why_far = None if features is None else features.why_far
+    regimes = scorer.find_regimes(*index).beside(why_far)
+    return Counter(regimes.name.tolist()), Counter(filter(None, regimes.why_far.tolist()))
+
+
+def by_antibody(antibodies: Sequences, *, pairs: int, most: int) -> list[NDArray[np.int64]]:
+    """Divide rows into blocks of at most `pairs` rows, with at most `most` antibodies each."""
+    # in the order of keys, in which shards hold them: a block reads few places of a shard
+    place = np.empty(len(antibodies.keys), np.int64)
+    place[sort_keys(antibodies.keys)[0]] = np.arange(len(place))
+    place_of_row = place[antibodies.of_row]
+    rows = np.argsort(place_of_row, kind="stable")
+    ends = np.searchsorted(place_of_row[rows], np.arange(most, len(place), most))
+    blocks = []
+    for part in np.split(rows, ends):
+        blocks += [part[start : start + pairs] for start in range(0, len(part), pairs)]
+    return blocks
+
+
+# ---- all pairs of two tables ---------------------------------------------------------------------
+
+
+class CrossedTables:
+    """All pairs of an antibody of one table and an antigen of another."""
+
+    def __init__(
+        self,
+        antibodies: TableLike,
+        antigens: TableLike,
+        options: PredictOptions,
+        added: tuple[str, ...],
+        reading: ReadAs = NOTHING,
+        *,
+        typed: bool = False,
+    ) -> None:
+        """Take two tables; `typed` is that of `PairTable`."""
+        if options.antigen is not None:
+            msg = "--antigen and --cross: each defines the antigens. Remove one of them."
+            raise PredictionError(msg)
+        antibodies = one_table(antibodies)
+        antigens = one_table(antigens)
+        self._tables = (antibodies, antigens)
+        self._options = options
+        self._added = added
+        self._typed = typed
+        self._reading = replace(reading, antigen="")  # the antigens are those of their table
+        self._same = antibodies is antigens
+        if not (isinstance(antibodies, pd.DataFrame) or isinstance(antigens, pd.DataFrame)):
+            # one file may be given by two paths
+            self._same = Path(antibodies).samefile(antigens)
+        self._columns: list[pd.DataFrame] = []
+        self.rows = self.skipped = 0
+        self.name = ""
+        """Of the table of antibodies, for messages, once it is read."""
+
+    def read(self) -> list[UniqueSequences]:
+        """Read and check both tables; return the antibodies and the antigens."""
+        antibodies = self._read_kind(self._tables[0], "antibody")
+        antigens = self._read_kind(self._tables[1], "antigen")
+        self.name = antibodies.source
+        self._columns = self._select_columns(antibodies, antigens)
+        for table, columns in zip((antibodies, antigens), self._columns, strict=True):
+            refuse_score_columns(columns, table.source, self._added)
+        self.skipped = len(antibodies.skipped) + len(antigens.skipped)
+        self.rows = len(antibodies.antibodies.chains) * len(antigens.antigens.chains)
+        return [antibodies.antibodies, antigens.antigens]
+
+    def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
+        named_columns = self._options.columns.items()
+        roles = KIND_ROLES[kind] | {MUTATIONS[kind]}
+        columns = {role: name for role, name in named_columns if role in roles}
+        columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
+        options = replace(self._options, columns=columns)
+        reading = replace(self._reading, columns=columns_of_kind)
+        options = as_in_the_run(table, options, reading, kinds=(kind,))
+        read = read_pairs(table, options, kinds=(kind,), as_written=True)
+        read.report_notes()
+        if self._typed and holds_texts(table):
+            return replace(read, frame=with_types(read.frame, read.columns))
+        return read
+
+    def _select_columns(
+        self, antibodies: SequenceTable, antigens: SequenceTable
+    ) -> list[pd.DataFrame]:
+        left = _columns_of(antibodies, "antibody")
+        right = _columns_of(antigens, "antigen")
+        ids = {antibodies.columns.get("id"), antigens.columns.get("id")}
+        if self._same:  # a column of both, such as a constant one, is written once
+            right = right.drop(columns=[name for name in right if name in left and name not in ids])
+        shown = {*left, *right} if self._same else {*left}
+        dropped = [name for name in antibodies.frame if name not in shown]
+        if not self._same:
+            dropped += [name for name in antigens.frame if name not in right]
+        if dropped:
+            messages.say(
+                "columns left out, because they describe a pair or differ between rows of the same "
+                f"sequence: {', '.join(map(str, dropped))}"
+            )
+        on_both_sides = left.columns.intersection(right.columns)
+        return [
+            left.rename(columns={name: f"{name}_antibody" for name in on_both_sides}),
+            right.rename(columns={name: f"{name}_antigen" for name in on_both_sides}),
+        ]
+
+    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
+        """Count pairs by regime, and by why they are far."""
+        if not scorer.reads_features:
+            return scorer.count_regimes(scorer.count_all_classes())
+        regimes = Counter[str]()
+        why_far = Counter[str]()
+        for i, j in self._blocks():
+            counted_block = _count(scorer, scorer.completed(None, i, j), i, j)
+            regimes.update(counted_block[0])
+            why_far.update(counted_block[1])
+        return regimes, why_far
+
+    def _blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield the antibody and the antigen of each pair, block after block."""
+        left, right = self._columns
+        step = min(ANTIBODIES, max(1, PAIRS // len(right)))
+        for first in range(0, len(left), step):
+            some = np.arange(first, min(first + step, len(left)))
+            yield np.repeat(some, len(right)), np.tile(np.arange(len(right)), len(some))
+
+    def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Yield the columns of pairs and their scores, block by block."""
+        left, right = self._columns
+        with row_bar("scoring", self.rows) as shown:
+            for i, j in self._blocks():
+                antibodies = left.iloc[i].reset_index(drop=True)
+                antigens = right.iloc[j].reset_index(drop=True)
+                columns = pd.concat([antibodies, antigens], axis=1)
+                yield columns, scorer.score(i, j)[0]
+                shown.update(len(i))
+
+
+def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
+    foreign = PAIR_ROLES | KIND_ROLES["antigen" if kind == "antibody" else "antibody"]
+    excluded = {name for role, name in table.columns.items() if role in foreign}
+    for name in map(str, table.frame.columns):
+        header = read_header(name)
+        if (header.affinity and not header.unit_alone) or header.plain:
+            excluded.add(name)
+    always = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
+    of_row = table.sequences[kind].of_row
+    _, first = np.unique(of_row, return_index=True)
+    selected = []
+    for name in table.frame.columns:
+        value = pd.factorize(table.frame[name], use_na_sentinel=False)[0]
+        constant = (value == value[first[of_row]]).all()
+        if name in always or (name not in excluded and constant):
+            selected.append(name)
+    return table.frame[selected].iloc[first].reset_index(drop=True)
+
+
+PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
+"""Options of one pair, as in `Predictor.predict`."""
+
+
+class PredictSummary(TypedDict):
+    """Result of `predict`: the keys of ``abag predict --json``."""
+
+    out: str
+    rows: int
+    skipped_rows: int
+    regimes: dict[str, int]
+    """Rows by what is new about them."""
+    far_rows: int
+    """Those that no measured regime covers."""
+    why_far: dict[str, int]
+    """These by reason."""
+    verdicts: dict[str, str]
+    """What the run has shown for the regimes that occur."""
+    can_rank: bool
+    """False if all rows have the same prediction."""
+    same_prediction: dict[str, int]
+    """Rows of the regimes in which all rows have the same prediction."""
+    antibodies: SequenceCounts
+    antigens: SequenceCounts
+    seconds: float
+
+
+def describe_prediction(summary: PredictSummary) -> str:
+    """Describe what was written."""
+    skipped = summary["skipped_rows"]
+    rest = f"; {counted(skipped, 'row')} skipped" if skipped else ""
+    return f"{counted(summary['rows'], 'row')} in {summary['out']}{rest}"
+
+
+def predict(
+    table: TableLike,
+    run: Path | str | Predictor,
+    out: Path | str,
+    *,
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
+    **options: Any,  # noqa: ANN401 - the fields of PredictOptions
+) -> PredictSummary:
+    """Score the pairs of a table, and write its rows and columns beside their scores.
+
+    Labels in the table are copied, never read. Nothing is written before every row is checked.
+
+    Parameters
+    ----------
+    table : path, DataFrame or list of these
+        Pairs; with ``cross``, antibodies. See `abag.embed.tables.tables.read_table`.
+    run : path or Predictor
+        As for `abag.load_predictor`, or what it returned.
+    out : path
+        Its suffix decides on the format; written whole or not at all. In text files, predictions
+        have 4 digits after the point.
+    say : callable, optional
+        Receives each message; by default they go to stderr.
+    progress : bool
+        Show progress bars on stderr.
+    **options
+        Fields of `PredictOptions`.
+
+    Returns
+    -------
+    PredictSummary
+
+    Raises
+    ------
+    AbagError
+        If anything is refused; ``out`` is then unchanged.
+    """
+    chosen = PredictOptions.from_keywords(options, "predict")
+    predictor = loaded(run)
+    start_s = time.monotonic()
+    out = Path(out)
+    with messages.reporting(say, bars=progress):
+        check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
+        quantity = predictor.quantity
+        quantity.check_threshold(chosen.strong, "--strong")
+        chosen = _as_in_the_run(table, chosen, predictor)
+        store = predictor.resolve_store(chosen.store)
+        say_random_weights(predictor)
+        added = quantity.columns(score_columns(chosen.strong))
+        source: PairTable | CrossedTables
+        typed = bare_suffix(out) == ".parquet"
+        if chosen.cross is None:
+            source = PairTable(table, chosen, added, predictor.features, typed=typed)
+        else:
+            reading = predictor.reading
+            source = CrossedTables(table, chosen.cross, chosen, added, reading, typed=typed)
+        before = file_stamps(table)
+        antibodies, antigens = source.read()
+        predictor.refuse_without_chains(antibodies, source.name)
+        counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
+        scorer = Scorer(predictor, open_store(store), antibodies, antigens)
+        regimes, why_far = source.count_regimes(scorer)
+        verdicts = predictor.say_verdicts(regimes, "row")
+        _say_far(why_far)
+        same = SamePredictions(quantity, no_antigen=predictor.no_antigen)
+        with writing_table(out) as write:
+            for rows, scores in source.score(scorer):
+                same.add(scores)
+                shown_scores = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
+                columns = [part.reset_index(drop=True) for part in (rows, shown_scores)]
+                write(rounded(pd.concat(columns, axis=1), out, added, predictor.digits))
+            refuse_changed(table, before)
+        several = max(len(antibodies.keys), len(antigens.keys)) > 1
+        if several:
+            for text in same.describe("row"):
+                messages.say(f"{out}: {text}")
+    for kind, new in zip(KINDS, scorer.new, strict=True):
+        counts[kind]["new"] = int((new.level != KNOWN).sum())
+    return {
+        "out": str(out),
+        "rows": source.rows,
+        "skipped_rows": source.skipped,
+        "regimes": dict(regimes),
+        "far_rows": why_far.total(),
+        "why_far": dict(why_far),
+        "verdicts": verdicts,
+        "can_rank": same.can_rank or not several,
+        "same_prediction": same.regimes if several else {},
+        "antibodies": counts["antibody"],
+        "antigens": counts["antigen"],
+        "seconds": round(time.monotonic() - start_s, 3),
+    }
+
+
+def _as_in_the_run(
+    table: TableLike, options: PredictOptions, predictor: Predictor
+) -> PredictOptions:
+    """Complete the options by what the run remembers; refuse those that do not fit the run."""
+    options = replace(
+        options,
+        antibody_region=region_of_run(options, predictor),
+        no_antigen=antigen_of_run(options, predictor),
+    )
+    if options.cross is None:
+        return as_in_the_run(table, options, predictor.reading)
+    if predictor.no_antigen:
+        msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
+        raise PredictionError(msg)
+    predictor.refuse_without_features("--cross", "Predict a table of pairs that has them.")
+    return options
+
+
+def _say_far(why_far: Counter[str]) -> None:
+    """Say how many rows no measured regime covers, by reason."""
+    if not why_far:
+        return
+    far = counted(why_far.total(), "row")
+    why = ", ".join(f"{rows:,} because {text}" for text, rows in why_far.items())
+    messages.say(
+        f"outside the training data: {far} ({why}); measure some of these pairs before you use "
+        "their scores"
+    )
+
+
+def score_columns(strong: float | None) -> tuple[str, ...]:
+    """Return the names of the columns to add."""
+    return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, STRONG_COLUMN)
+
+
+def with_p_strong(
+    scores: pd.DataFrame, strong: float | None, quantity: Quantity = PKD
+) -> pd.DataFrame:
+    """Add the probability that a pair is at least as good as `strong`, if that is given."""
+    if strong is None:
+        return scores
+    z = (scores["pkd_predicted"] - strong) / scores["sigma"]
+    return scores.assign(p_strong=ndtr(quantity.sign * z))
+
+
+# ---- one pair ------------------------------------------------------------------------------------
+
+
+def predict_pair(
+    predictor: Predictor,
+    heavy: str = "",
+    light: str = "",
+    *,
+    antigen: str | None = None,
+    strong: float | None = None,
+    **options: Any,  # noqa: ANN401 - the options of Predictor.predict
+) -> dict[str, Any]:
+    """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
+    quantity = predictor.quantity
+    if antigen is None and predictor.reading.antigen:
+        antigen = predictor.reading.antigen
+        messages.say("the antigen of the run is taken")
+    if antigen is None and not predictor.no_antigen:
+        msg = "A pair needs an antigen. Add --antigen SEQUENCE."
+        raise PredictionError(msg)
+    if unused := sorted(options.keys() - PAIR_OPTIONS):
+        msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
+        raise PredictionError(msg)
+    advice = "Put the pair in a table that has them, and give --out FILE."
+    predictor.refuse_without_features("one pair", advice)
+    strong = PredictOptions(strong=strong).strong
+    quantity.check_threshold(strong, "--strong")
+    scores = predictor.predict([heavy], [light], [antigen or ""], **options)
+    scores = quantity.inward(scores, "pkd_predicted")
+    row = with_p_strong(scores, strong, quantity).iloc[0]
+    regime = str(row["regime"])
+    measured = predictor.regimes.get(regime)
+    pair = {
+        quantity.predicted: float(row["pkd_predicted"]),
+        "sigma": float(row["sigma"]),
+        "regime": regime,
+        "far": bool(row["far"]),
+        "why_far": str(row["why_far"]),
+        "verdict": measured.verdict if measured else f"{predictor.words(regime)}: not measured",
+    }
+    if not quantity.affinity:
+        pair["quantity"] = quantity.to_json()
+    if strong is not None:
+        pair |= {"strong": strong, "p_strong": float(row["p_strong"])}
+    return pair
+
+
+def describe_pair(pair: dict[str, Any]) -> str:
+    """Say what was predicted of one pair, and how far it can be trusted."""
+    quantity = Quantity.of_json(pair["quantity"]) if "quantity" in pair else PKD
+    show = quantity.show
+    value = pair[quantity.predicted]
+    sigma = pair["sigma"]
+    away = ndtri(0.95) * sigma
+    interval = f"{show(value - away)} to {show(value + away)} (sigma {show(sigma)})"
+    if quantity.affinity:  # a predictor of pIC50 gives the pKd that this stands for
+        kd_nm = float(f"{10 ** (9 - value):.3g}")
+        text = f"pKd {show(value)}, Kd {kd_nm:,g} nM; 90 % interval of pKd {interval}"
+    else:
+        text = f"{quantity} {show(value)}; 90 % interval {interval}"
+    text += f"\n{pair['verdict']}"
+    if "p_strong" in pair:
+        side = "more" if quantity.sign > 0 else "less"
+        threshold = f"a pKd of {pair['strong']:g}" if quantity.affinity else f"{pair['strong']:g}"
+        text += f"\nProbability of {threshold} or {side}: {pair['p_strong']:.0%}."
+    if pair["far"]:
+        text += f"\nOutside the training data: {pair['why_far']}."
+    return text

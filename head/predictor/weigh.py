@@ -1,0 +1,643 @@
+"""The parts that a run has, decided once, from all its pairs, for every fold and for the last fit.
+
+A part that only some fits had would be measured and not saved, or saved with a weight that no fold
+has measured. So a fold never decides by its own size what it fits.
+
+Noise by sequence: antibodies and antigens whose errors are smaller or larger than others'.
+
+Errors of held-out pairs in units of their sigma are normal with a variance of their own for each
+sequence. These variances are drawn from a scaled inverse chi-square distribution, whose strength
+and scale the table tells; each is shrunk toward the scale as the strength asks for. See Gelman et
+al., Bayesian Data Analysis, 3rd edition, 2.6. Sequences without held-out pairs have 1.
+N sequences, R held-out pairs.
+
+The parts of a predictor, and how they are weighed in each regime.
+
+Every part is fitted to each fold, and in the end to all pairs. A regime weighs them by their errors
+on its out-of-fold pairs; its sigma is calibrated on the same pairs. The weights with the least
+error on few groups fit these groups. So they are pulled toward the best part, as strongly as if
+`PRIOR_GROUPS` groups had been measured in favour of it. Unless it is better than the training mean
+by a standard error, it is the best by chance, and they are pulled toward the mean.
+P pairs, R tested pairs of a regime, K parts. References: Breiman, Machine Learning 24, 1996;
+for the rule of one standard error Breiman et al.: Classification and Regression Trees, 3.4.3."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.special import gammaln, ndtri, stdtrit
+
+from abag.core.arrays import Floats, Ints, distinct
+from abag.core.errors import RunError
+from abag.embed.tables.chains import KINDS
+from abag.head.evaluation.scores import RegimeScore, TestedPairs, score_regime
+from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
+from abag.head.models.residues import find_residue_sides
+from abag.head.models.ridge import fit_sigma
+from abag.head.models.vectors import DoesNotApply, PairModel, TrainingRows, label_weights
+from abag.head.predictor.predictor import Mixture, mean_variance
+from abag.head.regimes.regimes import KNOWN, Reach, without_antigens
+from abag.head.regimes.sides import effective_groups
+from abag.head.regimes.splits import TEST, grouped_folds
+from abag.head.training.kept_parts import PartPredictions
+
+if TYPE_CHECKING:
+    from abag.embed.tables.chains import Kind
+    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.models.config import FitConfig
+    from abag.head.models.vectors import Fit, PairVectors
+    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.training.kept_parts import KeptParts
+    from abag.head.training.train import TrainedHeads
+
+
+SUM_TOLERANCE = 1e-6
+"""Largest distance from 1 of the sum of a regime's weights."""
+OF_ANTIGENS = ("antigen_ridge",)
+"""Models that learn from antigens alone; runs without antigens have none of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """Hold the models that a run fits to each fold and to all pairs."""
+
+    pairs: int
+    """Training pairs of the last fit; whatever depends on size depends on this one."""
+    models: tuple[str, ...]
+    """Parts in closed form, the mean among them, in the order of `MODELS`."""
+    compared: tuple[str, ...]
+    """Baselines that each fold is compared with, and that are no parts."""
+    left_out: tuple[str, ...]
+    """What the run does not have, and why, one sentence each."""
+    residue_sides: tuple[Kind, ...]
+    """Sides that models of residues compare by these."""
+
+    @classmethod
+    def decide(cls, config: FitConfig, vectors: PairVectors, fits: Sequence[Ints]) -> RunParts:
+        """Choose the parts that every fit of a run can have.
+
+        Parameters
+        ----------
+        config : FitConfig
+            Names the head.
+        vectors : PairVectors
+            Of all pairs, with the chains of their sequences.
+        fits : sequence of ndarray
+            The training pairs of each fit, indices of pairs; those of the last fit come first.
+
+        Raises
+        ------
+        DoesNotApply
+            If the head that was asked for does not suit the pairs of one of the fits.
+        """
+        head = config.filled().head
+        n_pairs = len(fits[0])
+        wanted = closed_forms(head, n_pairs)
+        baselines = [name for name, entry in MODELS.items() if entry.is_baseline]
+        reasons = [describe_left_out(n_pairs)] if config.stacks else []
+        parts = []
+        sides, why_none = find_residue_sides(vectors, fits)
+        absent = OF_ANTIGENS if config.no_antigen else ()
+        for name in dict.fromkeys((*wanted, *baselines)):
+            if name in absent:
+                continue
+            reason = why_none if MODELS[name].reads == "residues" else ""
+            reason = reason or _why_not(name, vectors, fits, sides)
+            if reason and name == head:
+                msg = f"{name}: {reason}"
+                raise DoesNotApply(msg)
+            if reason:
+                reasons.append(f"{name} left out: {reason}")
+            else:
+                parts.append(name)
+        return cls(
+            pairs=n_pairs,
+            models=tuple(name for name in parts if name in wanted),
+            compared=tuple(name for name in parts if name not in wanted),
+            left_out=tuple(filter(None, reasons)),
+            residue_sides=sides,
+        )
+
+    def training_config(self, config: FitConfig) -> FitConfig:
+        """Return the options of networks, with the batch that suits the pairs of the last fit."""
+        if config.network is None:
+            return config
+        return replace(config, batch_size=config.fitting_batch(self.pairs)[0])
+
+
+def _why_not(name: str, vectors: PairVectors, fits: Sequence[Ints], sides: tuple[Kind, ...]) -> str:
+    """Return why a model does not suit the training pairs of one of the fits, or nothing."""
+    check = MODELS[name].check
+    if check is None:
+        return ""
+    try:
+        for rows in fits:
+            check(vectors, rows, sides)
+    except DoesNotApply as error:
+        return str(error).removeprefix(f"{name}: ")
+    return ""
+
+
+def check_weights(regime: str, weights: Mapping[str, float], parts: Iterable[str]) -> None:
+    """Raise `RunError` unless the weights of a regime add up to 1 over the given parts."""
+    names = set(parts)
+    total = sum(weight for name, weight in weights.items() if name in names)
+    if abs(total - 1) > SUM_TOLERANCE:
+        absent = sorted(weights.keys() - names)
+        lacking = f", as {', '.join(absent)} is not there" if absent else ""
+        msg = (
+            f"regime {regime}: the weights of the predictor's parts add up to {total:.6g}{lacking};"
+            " expected 1."
+        )
+        raise RunError(msg)
+
+
+STRENGTHS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+"""Degrees of freedom that are tried."""
+SCALES = np.exp(np.linspace(np.log(0.2), np.log(2.0), 47))
+"""Scales that are tried, in units of the mean squared error."""
+CLEARLY = 4.0
+"""Gain in log-likelihood, of all pairs and of pairs left out, from which sequences have noise of
+their own."""
+MANY_PAIRS = 50
+"""Held-out pairs from which the errors of a sequence are told by the width that holds 90 % of them,
+which a few large ones do not change."""
+LEAST_PAIRS = 3
+"""Held-out pairs without which a sequence counts for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceNoise:
+    """Factors of the variance of errors."""
+
+    factor_N: Floats
+    """By sequence, (N,); 1 where it is that of the regime."""
+    left_out_R: Floats
+    """The factor of each held-out pair's sequence without this pair, (R,)."""
+
+
+def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) -> SequenceNoise:
+    """Fit the factors of N sequences.
+
+    Parameters
+    ----------
+    square : ndarray, shape=(R,)
+        Squared errors of held-out pairs, in units of sigma squared.
+    sequence : ndarray, shape=(R,)
+        Sequence of each.
+    pair : ndarray, shape=(R,)
+        Pair of each: one that was held out several times is left out as a whole.
+    number : int
+        N.
+    """
+    none = SequenceNoise(np.ones(number), np.ones(len(square)))
+    count_N: Floats = np.asarray(np.bincount(sequence, minlength=number), np.float64)
+    square = _without_tails(square, sequence, count_N)
+    total_N: Floats = np.asarray(np.bincount(sequence, square, minlength=number), np.float64)
+    used = count_N >= LEAST_PAIRS
+    if used.sum() < 2 or not square.any():
+        return none
+    unit = float(total_N[used].sum() / count_N[used].sum())
+    tried = []
+    for strength, in_units in product(STRENGTHS, SCALES.tolist()):
+        scale = in_units * unit
+        likelihood = _likelihood(total_N[used], count_N[used], strength, scale)
+        tried.append((likelihood, strength, scale))
+    likelihood, strength, scale = max(tried)
+    alike = -0.5 * float((count_N[used] * np.log(2 * np.pi * unit) + total_N[used] / unit).sum())
+    if likelihood - alike < CLEARLY:
+        return none
+
+    def shrunk(total: Floats, count: Floats) -> Floats:
+        # the factor is not known for sure: a 90 % interval is one of Student's t
+        degrees = strength + count
+        wider = np.square(stdtrit(degrees, 0.95) / ndtri(0.95))
+        return np.asarray((strength * scale + total) / degrees * wider)
+
+    factor_N = np.where(used, shrunk(total_N, count_N), 1.0)
+    _, pair_of_row = np.unique(pair, return_inverse=True)
+    square_of_pair = np.bincount(pair_of_row, square)[pair_of_row]
+    times = np.bincount(pair_of_row)[pair_of_row]
+    left_out = shrunk(total_N[sequence] - square_of_pair, count_N[sequence] - times)
+    left_out_R = np.where(used[sequence], left_out, 1.0)
+    gain = (square - np.log(left_out_R) - square / left_out_R).sum() / 2
+    if gain < CLEARLY:  # it does not foretell errors of other pairs
+        return none
+    return SequenceNoise(factor_N, left_out_R)
+
+
+def _without_tails(square: Floats, sequence: Ints, count_N: Floats) -> Floats:
+    """Replace the squares of sequences with many pairs, (R,), by their 90 % quantile, rescaled."""
+    if not (count_N >= MANY_PAIRS).any():
+        return square
+    quantile = np.quantile(square, 0.9)
+    unit = square.mean() / quantile if quantile else 0.0
+    rescaled = square.copy()
+    for sequence_of_many in np.flatnonzero(count_N >= MANY_PAIRS):
+        inside = sequence == sequence_of_many
+        rescaled[inside] = unit * np.quantile(square[inside], 0.9)
+    return rescaled
+
+
+def _likelihood(total: Floats, count: Floats, strength: float, scale: float) -> float:
+    """Return the log-likelihood of sums of squares with inverse chi-square variances."""
+    half = strength / 2
+    prior = half * np.log(strength * scale / 2) - gammaln(half)
+    posterior = gammaln(half + count / 2) - (half + count / 2) * np.log(
+        (strength * scale + total) / 2
+    )
+    return float((prior + posterior - count / 2 * np.log(2 * np.pi)).sum())
+
+
+PRIOR_GROUPS = 3.0
+SUM_WEIGHT = 1e4
+"""Weight of the condition that the weights add up to 1, relative to the errors."""
+REACHED = 0.95
+"""Share of the tested pairs within the reach of a regime."""
+GROWTHS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Growths of sigma squared per unseen residue that are tried."""
+CLEAR_GROWTH = 2.0
+"""Gain in log-likelihood from which sigma grows."""
+LEAST_CALIBRATED = 20
+"""Held-out pairs without which sigma does not grow."""
+COVERED = float(ndtri(0.95))
+"""Half the width of a 90 % interval, in sigmas."""
+LEAST_TAIL = 50
+"""Held-out pairs from which sigma is that of an interval rather than of the squared errors."""
+THINNEST = 0.5
+"""Least factor of sigma for heavy tails."""
+
+
+@dataclass(slots=True)
+class FittedParts:
+    """The parts that were fitted to the training pairs of one split."""
+
+    models: dict[str, tuple[PairModel, ...]]
+    """By name; the mean of its models is the prediction of a part."""
+    predicted: dict[str, Floats]
+    """pKd of every pair, (P,), by part or baseline."""
+    variance: Floats
+    """Variance of the predictions in pKd^2, (P,), which sigma scales; 0 if no part has one."""
+    trained: TrainedHeads | None = None
+    seconds: float = 0.0
+
+
+def fit_closed_forms(
+    training: TrainingRows,
+    parts: RunParts,
+    *,
+    compared: bool = True,
+    kept: KeptParts | None = None,
+) -> FittedParts:
+    """Fit the parts in closed form that a run has, and if `compared` its baselines.
+
+    Parts that are `kept` are not fitted again, and have no models.
+    """
+    start_s = time.monotonic()
+    fitted: dict[str, PairModel] = {}
+    predictions: dict[str, PartPredictions] = {}
+    for name in (*parts.models, *(parts.compared if compared else ())):
+        part = None if kept is None else kept.read(name)
+        if part is None:
+            part_start_s = time.monotonic()
+            fit = cast("Fit", MODELS[name].fit)
+            model = fitted[name] = fit(training)
+            vectors = training.vectors
+            part = PartPredictions(model.predict(vectors), model.variance(vectors))
+            if kept is not None:
+                kept.write(name, part, time.monotonic() - part_start_s)
+        predictions[name] = part
+    # distances and kernels, which the next fold cannot use
+    training.shared.clear()
+    models: dict[str, tuple[PairModel, ...]] = {}
+    for name in parts.models:
+        models[name] = (fitted[name],) if name in fitted else ()
+    predicted = {name: part.predicted for name, part in predictions.items()}
+    variances = [predictions[name].variance for name in parts.models]
+    variance = mean_variance(variances, len(training.vectors.antibody))
+    return FittedParts(models, predicted, variance, seconds=time.monotonic() - start_s)
+
+
+def add_networks(parts: FittedParts, trained: TrainedHeads) -> None:
+    """Add the trained networks of the same split."""
+    parts.models[NETWORK] = trained.models
+    parts.predicted[NETWORK] = trained.predicted_MP.mean(axis=0)
+    if not any(MODELS[name].has_posterior for name in parts.models):
+        parts.variance = trained.predicted_MP.var(axis=0)
+    parts.trained = trained
+    parts.seconds = parts.seconds + trained.seconds
+
+
+def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
+    """Return weights of K parts, (K,), not negative and with sum 1.
+
+    They minimise the mean squared error plus `PRIOR_GROUPS` / groups times that of the best part
+    times the squared distance from one part alone: the best, or the training mean if the best is
+    not better by a standard error.
+    """
+    square_K = np.square(error_RK).mean(axis=0)
+    best = int(np.argmin(square_K))
+    gain_R = np.square(error_RK[:, mean]) - np.square(error_RK[:, best])
+    if gain_R.mean() <= standard_error(gain_R, group):
+        best = mean
+    expected_K = np.eye(len(square_K))[best]
+    if not square_K.min():
+        return np.asarray(expected_K)
+    # The normal equations' root has K rows, whatever R.
+    root_KK = np.linalg.qr(error_RK, mode="r") / np.sqrt(len(error_RK))
+    pull = np.sqrt(PRIOR_GROUPS / effective_groups(group) * square_K.min())
+    unit = SUM_WEIGHT * max(pull, float(np.abs(root_KK).max()))
+    rows = np.vstack([root_KK, pull * np.eye(len(square_K)), np.full((1, len(square_K)), unit)])
+    target = np.concatenate([np.zeros(len(root_KK)), pull * expected_K, [unit]])
+    weights, _ = nnls(rows, target)
+    return np.asarray(weights / weights.sum())
+
+
+def standard_error(value_R: Floats, group: Ints) -> float:
+    """Return the standard error of the mean of R values, of which those of a group are one."""
+    _, dense = np.unique(group, return_inverse=True)
+    away_G = np.bincount(dense, value_R - value_R.mean())
+    n = effective_groups(group)
+    return float(np.sqrt(np.square(away_G).sum() * n / max(n - 1, 1e-9)) / len(value_R))
+
+
+@dataclass(slots=True)
+class HeldOut:
+    """The out-of-fold predictions of a regime's tested pairs, (R,) each, fold after fold."""
+
+    measured: MeasuredRegime
+    mixture: Mixture
+    """Weights of the parts, those without weight left out, and the calibration of sigma."""
+    rows: Ints
+    """Index of each pair in the table."""
+    of_fold: Ints
+    unseen: Ints
+    """Residues that no training sequence of a library has at their positions."""
+    mutations: Ints
+    """Residues that most training sequences of a library do not have there."""
+    predicted: Floats
+    """With the weights of the other folds."""
+    sigma: Floats
+    """With the calibration of the other folds."""
+    mean: Floats
+    """Of the training labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedRegime:
+    """The mixture that a predictor uses in one regime, and its scores in the folds."""
+
+    measured: MeasuredRegime
+    mixture: Mixture
+    reach: Reach
+    predicted: list[Floats]
+    """Out-of-fold predictions of each fold, (P,), with the weights of the other folds."""
+    sigma: list[Floats]
+    score: RegimeScore
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedRun:
+    """The mixtures of all measured regimes, and the noise of sequences and categories."""
+
+    regimes: Sequence[WeighedRegime]
+    noise: Mapping[Kind, Floats]
+    """Factor of the variance of errors by unique sequence, (N,) and (M,)."""
+    category_noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The same by column and value of a category, such as an assay."""
+
+
+def weigh_run(
+    pairs: LabelledPairs, folds: Sequence[tuple[MeasuredRegime, Sequence[FittedParts]]]
+) -> WeighedRun:
+    """Weigh the parts in each measured regime, calibrate sigma, and score the held-out pairs."""
+    held_out = [weigh(pairs, measured, fitted) for measured, fitted in folds]
+    noise = fit_noise(pairs, held_out)
+    category_noise = fit_category_noise(pairs, held_out)
+    for regime in held_out:
+        fit_tail(pairs, regime)
+    scored = []
+    for regime, (_, fitted) in zip(held_out, folds, strict=True):
+        scored.append(score_held_out(pairs, regime, fitted))
+    return WeighedRun(scored, noise, category_noise)
+
+
+def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[FittedParts]) -> HeldOut:
+    """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
+    names = list(folds[0].models)
+    if any(fold.models.keys() != folds[0].models.keys() for fold in folds):
+        msg = f"{measured.regime.name}: the folds have different parts; expected those of the run"
+        raise RunError(msg)
+    rows_F = [split.rows(TEST) for split in measured.splits]
+    rows = np.concatenate(rows_F)
+    fold_of_row = np.repeat(np.arange(len(rows_F)), [len(fold_rows) for fold_rows in rows_F])
+    tested_folds = list(zip(folds, rows_F, strict=True))
+    part_KR = []
+    for name in names:
+        tested = [fold.predicted[name][fold_rows] for fold, fold_rows in tested_folds]
+        part_KR.append(np.concatenate(tested))
+    part_RK = np.stack(part_KR, axis=1)
+    variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
+    unseen = _counts([split.unseen for split in measured.splits], rows_F)
+    mutations = _counts([split.mutations for split in measured.splits], rows_F)
+    smallest = min((group[rows] for group in measured.groups), key=effective_groups)
+    half = fold_of_row
+    if len(rows_F) == 1:  # the halves of its groups weigh each other
+        half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)
+    censored = pairs.censored[rows]
+    error_RK = pairs.pkd[rows, None] - part_RK
+    error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
+    mean = names.index(MEAN)
+    if pairs.share is not None:  # labels that are hardly known say little about the parts
+        error_RK *= np.sqrt(label_weights(pairs.share[rows]))[:, None]
+    weights = stack_weights(error_RK, smallest, mean)
+    used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
+    judges = []
+    for k in np.unique(half):
+        inside = half == k
+        judges.append((inside, inside if inside.all() else ~inside))
+    predicted_R = np.empty(len(rows))
+    for inside, judging in judges:
+        weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
+        predicted_R[inside] = part_RK[inside] @ weights_of_others
+    error = pairs.pkd[rows] - predicted_R
+    sigma_R = np.empty(len(rows))
+    for inside, judging in judges:
+        calibrated = calibrate(
+            used, error[judging], variance[judging], unseen[judging], censored[judging]
+        )
+        sigma_R[inside] = calibrated.sigma(variance[inside], unseen[inside])
+    mixture = calibrate(used, error, variance, unseen, censored)
+    mean_R = part_RK[:, mean]
+    return HeldOut(
+        measured, mixture, rows, fold_of_row, unseen, mutations, predicted_R, sigma_R, mean_R
+    )
+
+
+def _counts(of_folds: Sequence[Ints | None], rows: Sequence[Ints]) -> Ints:
+    """Return the counts of the tested pairs of each fold, (R,); 0 where none were made."""
+    tested = []
+    for counts, fold_rows in zip(of_folds, rows, strict=True):
+        none = np.zeros(len(fold_rows), np.int64)
+        tested.append(none if counts is None else counts[fold_rows])
+    return np.concatenate(tested)
+
+
+def calibrate(
+    weights: dict[str, float],
+    error: Floats,
+    variance: Floats,
+    unseen: Ints,
+    censored: NDArray[np.int8],
+) -> Mixture:
+    """Fit sigma to the errors of R held-out pairs; it grows with unseen residues if errors do."""
+    spread, noise = fit_sigma(error, np.sqrt(variance), censored)
+    flat = Mixture(weights, spread, noise)
+    exact = censored == 0
+    if exact.sum() < LEAST_CALIBRATED or np.ptp(unseen[exact]) == 0:
+        return flat
+    square = np.square(error[exact]) / np.square(flat.sigma(variance[exact]))
+    units = []
+    costs = []
+    for growth in GROWTHS:
+        larger = 1 + growth * unseen[exact]
+        # the factor that gives scaled errors a mean square of 1 has the best likelihood
+        unit = float(np.mean(square / larger))
+        units.append(unit)
+        costs.append(np.log(unit) + np.log(larger).mean())
+    best = int(np.argmin(costs))
+    if len(square) * (costs[0] - costs[best]) / 2 < CLEAR_GROWTH:
+        return flat
+    root = np.sqrt(units[best])
+    return Mixture(weights, spread * root, noise * root, GROWTHS[best])
+
+
+def fit_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[Kind, Floats]:
+    """Fit factors of the variance of errors by sequence; multiply each sigma by its own.
+
+    A sequence is judged where it is known. The factor of a held-out pair comes from other pairs.
+    """
+    factors: dict[Kind, Floats] = {}
+    for side, kind in enumerate(KINDS):
+        index = pairs.index(kind)
+        factors[kind] = np.ones(int(index.max(initial=-1)) + 1)
+        judged = [regime for regime in held_out if regime.measured.regime.levels[side] == KNOWN]
+        if judged:
+            factors[kind] = _fit_factors(pairs, judged, index, len(factors[kind]))
+    return factors
+
+
+def fit_category_noise(
+    pairs: LabelledPairs, held_out: Sequence[HeldOut]
+) -> dict[str, dict[str, float]]:
+    """Do as `fit_noise` by the value of each category, such as an assay or a laboratory."""
+    factors: dict[str, dict[str, float]] = {}
+    if pairs.features is None or pairs.cells is None or not held_out:
+        return factors
+    for column, words in zip(pairs.features.categories, pairs.cells.words_RG.T, strict=True):
+        index = pd.Categorical(words, categories=column.values).codes.astype(np.int64)
+        factors_of_values = _fit_factors(pairs, held_out, index, len(column.values))
+        factors[column.name] = dict(zip(column.values, factors_of_values.tolist(), strict=True))
+    return factors
+
+
+def _fit_factors(
+    pairs: LabelledPairs, held_out: Sequence[HeldOut], index: Ints, number: int
+) -> Floats:
+    """Return the factors of N groups of pairs, and multiply the sigma of each held-out pair.
+
+    `index` is the group of each pair, (P,).
+    """
+    rows = np.concatenate([regime.rows for regime in held_out])
+    error = pairs.pkd[rows] - np.concatenate([regime.predicted for regime in held_out])
+    square = np.square(error / np.concatenate([regime.sigma for regime in held_out]))
+    exact = pairs.censored[rows] == 0
+    noise = fit_sequence_noise(square[exact], index[rows[exact]], rows[exact], number)
+    factor_R = noise.factor_N[index[rows]]  # of bounds, which have no error
+    factor_R[exact] = noise.left_out_R
+    ends = np.cumsum([len(regime.rows) for regime in held_out])[:-1]
+    for regime, factor in zip(held_out, np.split(factor_R, ends), strict=True):
+        regime.sigma = regime.sigma * np.sqrt(factor)
+    return noise.factor_N
+
+
+def fit_tail(pairs: LabelledPairs, held_out: HeldOut) -> None:
+    """Multiply sigma so that 90 % of the errors are within `COVERED` of it.
+
+    Where few errors are large, the sigma of their squares is too wide for the others. The factor
+    of a fold comes from the other folds.
+    """
+    exact = pairs.censored[held_out.rows] == 0
+    scaled = np.abs(pairs.pkd[held_out.rows] - held_out.predicted) / held_out.sigma
+    factor_R = np.ones(len(scaled))
+    for fold in np.unique(held_out.of_fold):
+        inside = held_out.of_fold == fold
+        judging = inside if inside.all() else ~inside
+        factor_R[inside] = tail_factor(scaled[judging & exact])
+    held_out.sigma = held_out.sigma * factor_R
+    held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[exact]))
+
+
+def tail_factor(scaled: Floats) -> float:
+    """Return the factor of sigma, given absolute errors in units of it; 1 if they are few."""
+    if len(scaled) < LEAST_TAIL:
+        return 1.0
+    # of N new errors, 90 % are expected within the N + 1st part of so many
+    share = min(1.0, 0.9 * (1 + 1 / len(scaled)))
+    return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
+
+
+def score_held_out(
+    pairs: LabelledPairs, held_out: HeldOut, folds: Sequence[FittedParts]
+) -> WeighedRegime:
+    """Score the out-of-fold predictions of a regime beside the baselines."""
+    measured = held_out.measured
+    mixture = held_out.mixture
+    predicted = []
+    sigmas = []
+    for k, fold in enumerate(folds):
+        tested_here = held_out.of_fold == k
+        whole = mixture.pkd(fold.predicted)
+        whole[held_out.rows[tested_here]] = held_out.predicted[tested_here]
+        predicted.append(whole)
+        deviation = mixture.sigma(fold.variance)
+        deviation[held_out.rows[tested_here]] = held_out.sigma[tested_here]
+        sigmas.append(deviation)
+    names = list(folds[0].models)
+    exact = pairs.censored[held_out.rows] == 0
+    tested = TestedPairs.of(pairs, measured)
+    baselines = {}
+    for name in folds[0].predicted:
+        if name == MEAN:  # which is compared on its own
+            continue
+        if len(names) <= 2 and name in names:  # a head of one model is not its own baseline
+            continue
+        if name in MODELS and not MODELS[name].is_baseline:
+            continue
+        if all(name in fold.predicted for fold in folds):
+            baselines[name] = tested.take([fold.predicted[name] for fold in folds])
+    error = pairs.pkd[held_out.rows] - held_out.predicted
+    score = score_regime(
+        measured.regime.name,
+        measured.regime.words,
+        tested,
+        held_out.predicted[exact],
+        held_out.mean[exact],
+        baselines,
+        (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64),
+    )
+    if pairs.no_antigen:
+        score["sentence"] = without_antigens(score["sentence"])
+    if measured.note:
+        score["sentence"] += f"; {measured.note}"
+    unseen = int(np.quantile(held_out.unseen, REACHED, method="higher"))
+    reach = Reach(unseen, int(held_out.mutations.max()))
+    return WeighedRegime(measured, mixture, reach, predicted, sigmas, score)

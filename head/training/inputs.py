@@ -1,0 +1,229 @@
+"""What a fit reads: the pairs of a table, their vectors, and how they are divided into folds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from abag.core.cache import cache_dir
+from abag.core.files import read_json
+from abag.core.messages import detail, say
+from abag.embed.store.store import Store, folder_with, open_store
+from abag.embed.tables.chains import Kind
+from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.sources import constant_sequences, names_digest
+from abag.head.labels.features import asks_for_logliks, with_logliks
+from abag.head.labels.pairs import (
+    LabelledPairs,
+    label_pairs,
+    report_counts,
+    training_labels,
+    with_feature_columns,
+)
+from abag.head.labels.vectors import StoredVectors, read_vectors
+from abag.head.models.config import FitConfig
+from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
+from abag.head.regimes.folds import MeasuredRegime, measure_regimes
+from abag.head.regimes.regimes import KNOWN, without_antigens
+from abag.head.regimes.sides import Sides, sides_of
+from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
+
+if TYPE_CHECKING:
+    from abag.embed.store.export_options import VectorsOf
+    from abag.embed.store.folder import EncoderFolder
+    from abag.embed.tables.options import AntibodyRegion
+    from abag.embed.tables.pairs import SequenceTable
+    from abag.embed.tables.tables import TableLike
+    from abag.head.labels.options import PairColumnOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """The pairs of a table and the vectors of their unique sequences."""
+
+    pairs: LabelledPairs
+    store: Store
+    vectors: dict[Kind, StoredVectors]
+    region: AntibodyRegion = "as-given"
+    """Of the antibodies whose vectors these are."""
+    sides: Sides | None = None
+    """Antibodies and antigens as the folds see them; by `split_inputs`."""
+    identities: tuple[tuple[float, float], tuple[float, float]] = ((0.9, 0.9), (0.9, 0.4))
+    """Identities of near-duplicates and of families, of antibodies and of antigens."""
+    options: FitConfig | None = None
+    """With ``--add``, the options with those of the earlier run."""
+    history: list[dict[str, Any]] | None = None
+    """With ``--add``, source and promise of each round."""
+
+
+def read_inputs(
+    table: TableLike,
+    store: Path | str,
+    config: FitConfig,
+    run: Path | None = None,
+) -> RunInputs:
+    """Read the labelled pairs of a table and their vectors, and report what was read.
+
+    Of several encoders in the store, those of `run` are used, if it was started and none is given.
+    Antibodies are cut to their variable domains if the store holds them so and not as given.
+    """
+    reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
+    read = read_pairs(table, reading)
+    opened = open_store(store)
+    region = config.antibody_region
+    if region == "as-given" and not _has_antibodies(opened, read):
+        cut = read_pairs(table, replace(reading, antibody_region="fv"))
+        if _has_antibodies(opened, cut):
+            say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
+            read = cut
+            region = "fv"
+    path = run and run / "config.json"
+    before = read_json(path) if path and path.exists() else {}
+    named: PairColumnOptions = config
+    heads: dict[str, str] = {}
+    if asks_for_logliks(read, config):
+        folders = first_folders(read, opened, config, before)
+        read, named, heads = with_logliks(read, config, folders)
+    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error", named=named)
+    report_counts(pairs)
+    pairs = with_feature_columns(pairs, named, heads)
+    if config.no_antigen:
+        say(f"{pairs.table.source}: antibodies alone (--no-antigen)")
+    if config.skipped is not None:
+        pairs.table.skipped.write(Path(config.skipped))
+    for problem in pairs.reading.problems:
+        say(f"{pairs.table.source}: {problem}")
+    return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), region)
+
+
+def first_folders(
+    table: SequenceTable, opened: Store, config: FitConfig, before: Mapping[str, Any]
+) -> dict[Kind, EncoderFolder]:
+    """Return the folder of a store with the first view of each kind that a run encodes."""
+    folders: dict[Kind, EncoderFolder] = {}
+    for kind in table.sequences:
+        if kind == "antigen" and config.no_antigen:
+            continue
+        encoder = _views(config, kind, opened, before)[0]["encoder"]
+        folders[kind] = folder_with(opened, table, kind, encoder)
+    return folders
+
+
+def vectors_of_pairs(
+    pairs: LabelledPairs, opened: Store, config: FitConfig, before: Mapping[str, Any]
+) -> dict[Kind, StoredVectors]:
+    """Read the vectors of all sequences, of the encoders of an earlier run if none is named."""
+    vectors: dict[Kind, StoredVectors] = {}
+    for kind in pairs.table.sequences:
+        if kind == "antigen" and config.no_antigen:
+            vectors[kind] = StoredVectors.absent()
+            continue
+        views = _views(config, kind, opened, before)
+        vectors[kind] = read_vectors(opened, pairs.table, kind, views)
+    return vectors
+
+
+def _views(
+    config: FitConfig, kind: Kind, store: Store, before: Mapping[str, Any]
+) -> list[VectorsOf]:
+    """Return the vectors of a kind: of the encoders that a run was started with, if none is named.
+
+    `before` is the content of its config.json.
+    """
+    views = config.views_of(kind)
+    fingerprint = before.get(f"{kind}_fingerprint")
+    if fingerprint in {folder.fingerprint for folder in store.folders(kind)}:
+        for view in views:
+            view["encoder"] = view["encoder"] or fingerprint
+    return views
+
+
+def _has_antibodies(store: Store, table: SequenceTable) -> bool:
+    """Whether an encoder of a store has the vectors of all antibodies of a table."""
+    keys = table.antibodies.keys
+    return any(not folder.missing(keys).any() for folder in store.folders("antibody"))
+
+
+def options_of_run(config: FitConfig) -> dict[str, Any]:
+    """Return the options as config.json has them.
+
+    The antigen and the parent are sequences; files of named sequences have absolute paths, and
+    their digests beside them.
+    """
+    files = [str(Path(path).expanduser().absolute()) for path in config.sequences]
+    named = {"sequences": files, "sequences_digests": [names_digest(path) for path in files]}
+    return config.to_json() | constant_sequences(config) | named
+
+
+def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
+    """Return the content of config.json: the options, and what identifies the inputs."""
+    pairs = inputs.pairs
+    digest = blake2b(digest_size=16)
+    for array in (pairs.keys("antibody"), pairs.keys("antigen"), pairs.pkd, pairs.censored):
+        digest.update(np.ascontiguousarray(array).data)
+    if pairs.share is not None:
+        digest.update(pairs.share.tobytes())
+    if pairs.cells is not None:
+        digest.update(pairs.cells.numbers_RF.tobytes())
+        digest.update(json.dumps(pairs.cells.words_RG.tolist()).encode())
+    record = options_of_run(config)
+    record["label_column"] = pairs.reading.column
+    record["label_unit"] = pairs.reading.unit
+    record["label_why"] = pairs.reading.why
+    record["quantity"] = pairs.quantity.to_json()
+    for kind, vectors in inputs.vectors.items():
+        folder = vectors.folder if vectors.views else None
+        record[f"{kind}_encoder"] = None if folder is None else folder.name
+        record[f"{kind}_fingerprint"] = None if folder is None else folder.fingerprint
+        record[f"{kind}_views"] = vectors.names
+    return record | {
+        "store": str(inputs.store.path.absolute()),
+        "pairs": len(pairs),
+        "pairs_digest": digest.hexdigest(),
+    }
+
+
+def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[MeasuredRegime]]:
+    """Return the inputs with the clusters of their sequences, and the folds of each regime."""
+    training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
+    groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
+    pairs = with_clusters(groups)
+    folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
+    sides = sides_of(groups)
+    measured = list[MeasuredRegime]()
+    n_folds = 0
+    for regime in measure_regimes(groups, sides):
+        if pairs.no_antigen:
+            if regime.regime.antigen != KNOWN and not regime.splits:
+                continue  # there are no new antigens
+            words = without_antigens(regime.regime.words)
+            regime = replace(regime, regime=replace(regime.regime, words=words))
+        if not regime.splits:
+            say(f"{regime.regime.words}: {regime.why_not}")
+            measured.append(regime)
+            continue
+        splits = apply_adapter_policy(
+            regime.splits,
+            groups,
+            folders,
+            adapter_rows=config.adapter_rows,
+            allow_leak=config.allow_adapter_leak,
+        )
+        for split in splits:
+            training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
+        detail(f"{regime.regime.words}: {describe_parts(splits)}")
+        # one series over all regimes, so that splits.parquet tells their folds apart
+        numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
+        measured.append(replace(regime, splits=tuple(numbered)))
+        n_folds += len(splits)
+    antibody = config.antibody_identity
+    antigen = config.antigen_identity
+    identities = ((antibody, antibody), (max(antigen, KNOWN_ANTIGEN), antigen))
+    inputs = replace(inputs, pairs=pairs, sides=sides, identities=identities)
+    return inputs, measured
