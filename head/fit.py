@@ -25,6 +25,7 @@ from abag.core.errors import OptionError, OutputError
 from abag.core.files import only_writer, sweep_partials
 from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
+from abag.embed.tables.layout import ReadAs
 from abag.head.labels.pairs import NothingToLearn, encoded_features, training_labels
 from abag.head.models.baselines import (
     BaselineInputs,
@@ -39,7 +40,6 @@ from abag.head.models.vectors import DoesNotApply, PairVectors, TrainingRows
 from abag.head.predictor.check import PredictorDiffers, check_predictor
 from abag.head.predictor.files import save_predictor, store_of_run
 from abag.head.predictor.predictor import RECORD
-from abag.head.predictor.reading import ReadAs
 from abag.head.predictor.weigh import (
     FittedParts,
     RunParts,

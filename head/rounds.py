@@ -19,6 +19,7 @@ from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
 from abag.embed.store.folder import LOGLIK
 from abag.embed.store.store import open_store
+from abag.embed.tables.layout import OF_LABELS, BadRows, ReadAs
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import expect
 from abag.head.labels.column import AS_IN_THE_RUN, holds_numbers
@@ -34,7 +35,6 @@ from abag.head.labels.pairs import (
 )
 from abag.head.labels.values import read_numbers
 from abag.head.models.config import PRESETS, FitConfig, Preset
-from abag.head.predictor.reading import OF_LABELS, BadRows, ReadAs, as_in_the_run
 from abag.head.runs.rounds import (
     MEASURED,
     NAMES,
@@ -238,10 +238,9 @@ def _read_results(
 
     `named` are the features, categories, errors and weights that it has to have.
     """
-    reading = as_in_the_run(
-        table, replace(config, add=None), replace(ReadAs.of(saved.config), bad_rows="skip")
+    read = read_pairs(
+        table, replace(config, add=None, bad_rows="skip"), remembered=ReadAs.of(saved.config)
     )
-    read = read_pairs(table, replace(reading, bad_rows="skip"))
     names = [*map(str, read.names)]
     for name, what in named.named_columns.items():
         refuse_absent(name, names, read.source, f"the run {saved.run} has as {what}")

@@ -8,8 +8,9 @@ from dataclasses import replace
 import abag
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import FORMATS
+from abag.embed.tables.layout import Layout
+from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pair_chunks, read_pairs
-from abag.embed.tables.tables import read_table, read_table_chunks
 from abag.head.demo import demo_table
 from abag.head.labels.pairs import label_pairs, with_feature_columns
 from abag.head.regimes.clusters import PairGroups
@@ -37,6 +38,22 @@ def read_chunks(table, *, rows=None, only_sequences=False, as_written=False, **o
     """Return the same in chunks of `rows` rows."""
     flags = {"only_sequences": only_sequences, "as_written": as_written}
     return read_pair_chunks(table, abag.PlanOptions(**options), rows=rows, **flags)
+
+
+def read_table_chunks(
+    table, *, columns=None, limit=None, sheet=None, matrix=False, chains="as-given", **flags
+):
+    """Return the rows of a table in chunks, unchecked."""
+    options = TableOptions(
+        columns=columns or {}, limit=limit, sheet=sheet, matrix=matrix, chains=chains
+    )
+    return Layout.of(table, options, **flags).chunks()
+
+
+def read_table(table, **options):
+    """Return all rows of a table, unchecked."""
+    (whole,) = read_table_chunks(table, rows=None, **options)
+    return whole
 
 
 def read_labels(table, **options):

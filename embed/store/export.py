@@ -33,7 +33,8 @@ from abag.embed.store.export_options import ExportOptions
 from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.pairs import SequenceTable, holds_texts, read_pairs
+from abag.embed.tables.layout import holds_texts
+from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.types import with_types
 
 

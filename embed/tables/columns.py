@@ -148,6 +148,19 @@ def find_columns(
     return {**columns, **{role: name for role, name in chosen.items() if name}}, ties
 
 
+def may_hold(
+    names: Iterable[Hashable], chosen: Mapping[str, str], roles: Iterable[str]
+) -> list[str]:
+    """List the columns that may play one of these roles by their names, or that the user chose."""
+    present = [str(name) for name in names]
+    free = [name for name in present if name not in chosen.values()]
+    distinct: dict[str, None] = {}
+    for role in roles:
+        fits = [chosen[role]] if role in chosen else _best_fits(role, free)
+        distinct |= dict.fromkeys(name for name in fits if name in present)
+    return [*distinct]
+
+
 def column_option(role: str, name: object) -> str:
     """Spell the option that gives a role a column, or none, as it is pasted into a shell."""
     if not name:

@@ -33,7 +33,7 @@ from abag.core.errors import TableError
 from abag.core.messages import quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
 from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
-from abag.embed.tables.columns import SEQUENCE_ROLES, find_columns, quote_some
+from abag.embed.tables.columns import SEQUENCE_ROLES, may_hold, quote_some
 from abag.embed.tables.options import ChainPlaces
 
 TEXT_ROLES = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
@@ -89,13 +89,7 @@ class ReadOptions:
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
-        columns, ties = find_columns(names, self.columns, self.source)
-        distinct: dict[str, None] = {}
-        for role in TEXT_ROLES:
-            if role in columns:
-                distinct[columns[role]] = None
-            distinct |= dict.fromkeys(ties.get(role, ()))
-        return [*distinct]
+        return may_hold(names, self.columns, TEXT_ROLES)
 
 
 class Chunk(NamedTuple):

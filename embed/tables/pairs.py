@@ -1,18 +1,15 @@
 """Tables of antibody-antigen pairs: unique sequences, checked and keyed.
 
-Nothing is cut, dropped or merged without being refused or counted. Labels are not read: their
-columns are found by name and passed on. Several tables are read as one: rows keep the order of the
-tables, and no column is lost.
+Nothing is cut, dropped or merged without being refused or counted. What the columns are says the
+layout of the tables (`layout`); labels are not read.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +18,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import sort_keys
-from abag.core.errors import TableError
 from abag.core.messages import quoted, say
 from abag.embed.tables.chains import KINDS, Chains, Kind, keys_array
-from abag.embed.tables.columns import SEQUENCE_ROLES
-from abag.embed.tables.formats import EXCEL, bare_suffix, cell_text
+from abag.embed.tables.formats import bare_suffix
+from abag.embed.tables.layout import NOTHING, FileLayout, Layout, ReadAs
 from abag.embed.tables.notes import (
     EMPTY_ROW,
     BadCell,
@@ -41,277 +37,9 @@ from abag.embed.tables.sequences import (
     parse_antibodies,
     parse_antigens,
 )
-from abag.embed.tables.sources import (
-    NO_REFERENCES,
-    References,
-    domain_cells,
-    drop_unused_roles,
-    find_references,
-    refuse_exchanged,
-    roles_by_content,
-    unused_columns,
-    with_references,
-    with_roles,
-    without_doubtful_assay,
-)
-from abag.embed.tables.tables import (
-    CHUNK_ROWS,
-    OneTable,
-    Table,
-    TableLike,
-    read_table,
-    read_table_chunks,
-)
-
-FILE_COLUMNS = ("file", "source_file", "joined_file")
-"""Names of the column that names the table of a row; the first that is free."""
-_NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations", "pkd")
-"""Roles whose columns must not be mixed up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One of several tables."""
-
-    table: OneTable
-    source: str
-    options: TableOptions
-    """The user's options, with those of the chosen columns that this table has."""
-    names: tuple[str, ...]
-    """Its columns, as they are called in the joined table."""
-    renamed: Mapping[str, str]
-    """New names of columns, by the old ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedTables:
-    """Several tables, and the columns that they have together."""
-
-    parts: tuple[Part, ...]
-    names: tuple[str, ...]
-    columns: Mapping[str, str]
-    """Names of columns by role."""
-    file_column: str
-    """Name of the column that names the table of a row."""
-    is_text: bool
-    """Whether cells that are read as they are written become text, because types differ."""
-
-    @property
-    def source(self) -> str:
-        """The names of all tables, for messages."""
-        return ", ".join(part.source for part in self.parts)
-
-    def describe(self) -> list[str]:
-        """Say which columns were renamed, one line per table that has some."""
-        lines = [f"column {self.file_column!r} names the table of a row"]
-        for part in self.parts:
-            if part.renamed:
-                pairs = ", ".join(f"{old!r} as {new!r}" for old, new in part.renamed.items())
-                lines.append(f"{part.source}: columns are read as those of the others: {pairs}")
-        return lines
-
-    def align(self, frame: pd.DataFrame, part: Part, *, as_written: bool) -> pd.DataFrame:
-        """Give rows of one table the columns of all."""
-        aligned = frame.rename(columns=dict(part.renamed))
-        if as_written and self.is_text:
-            aligned = aligned.astype(object).map(cell_text)
-        absent = [name for name in self.names if name not in aligned and name != self.file_column]
-        fill = "" if as_written and self.is_text else None
-        for name in absent:
-            aligned[name] = pd.Series([fill] * len(aligned), aligned.index, dtype=object)
-        aligned[self.file_column] = part.source
-        return aligned[[*self.names]]
-
-
-def several(table: TableLike) -> list[OneTable] | None:
-    """Return the tables of a list of two or more, else None."""
-    if isinstance(table, list | tuple) and len(table) > 1:
-        return [one_table(part) for part in table]
-    return None
-
-
-def one_table(table: TableLike) -> OneTable:
-    """Return the only table."""
-    if isinstance(table, list | tuple):
-        if len(table) == 1:
-            return one_table(table[0])
-        msg = f"{len(table)} tables: expected one. Give them one by one."
-        raise TableError(msg)
-    if not isinstance(table, str | PathLike | pd.DataFrame):
-        msg = (
-            f"table: {type(table).__name__}; expected a path, a pandas DataFrame, or a list of "
-            "these. Wrap columns or records in pandas.DataFrame."
-        )
-        raise TableError(msg)
-    return table
-
-
-def join_tables(
-    tables: Sequence[OneTable], options: TableOptions, kinds: Sequence[Kind] = KINDS
-) -> JoinedTables:
-    """Find the roles of the columns of each table, and the columns of all together.
-
-    Raises
-    ------
-    AbagError
-        If a table cannot be read, is given twice, or has two columns for what is one in another.
-    """
-    sources = _name_tables(tables)
-    canonical: dict[str, str] = {}  # the name of a role's column, of the first table that has one
-    tops = []
-    for table, source in zip(tables, sources, strict=True):
-        table_options, top = _read_top(table, source, options, kinds)
-        tops.append((table, table_options, top))
-        for role, name in top.columns.items():
-            canonical.setdefault(role, name)
-    parts = [_part(table, table_options, top, canonical) for table, table_options, top in tops]
-    distinct: dict[str, None] = {}
-    for part in parts:
-        distinct |= dict.fromkeys(part.names)
-    names = [*distinct]
-    free = [name for name in FILE_COLUMNS if name not in names]
-    if not free:
-        msg = (
-            f"{sources[0]}: has the columns {', '.join(FILE_COLUMNS)}, so that none is left to "
-            "name the tables; expected one of these free. Rename one."
-        )
-        raise TableError(msg)
-    have_types = {_has_types(table) for table in tables}
-    columns_differ = len({part.names for part in parts}) > 1
-    return JoinedTables(
-        parts=tuple(parts),
-        names=(*names, free[0]),
-        columns={role: name for role, name in canonical.items() if name in names},
-        file_column=free[0],
-        is_text=columns_differ or len(have_types) > 1,
-    )
-
-
-def holds_texts(table: TableLike, *, matrix: bool = False) -> bool:
-    """Tell whether a table, or one of several, is read as text, so that its columns have no types.
-
-    A `matrix` always is.
-    """
-    return matrix or not all(map(_has_types, several(table) or [one_table(table)]))
-
-
-def _has_types(table: OneTable) -> bool:
-    """Tell whether the columns of a table have types, as those of text files do not."""
-    if isinstance(table, pd.DataFrame):
-        return True
-    return Path(table).is_dir() or bare_suffix(Path(table)) == ".parquet"
-
-
-def _name_tables(tables: Sequence[OneTable]) -> list[str]:
-    """Name each table by its file, or by its path where files of two folders have one name."""
-    paths = [Path(table) for table in tables if not isinstance(table, pd.DataFrame)]
-    resolved = [path.resolve() for path in paths]
-    for at, path in enumerate(resolved):
-        if path in resolved[:at]:
-            msg = f"{path.name}: is given twice; expected different tables. Remove one."
-            raise TableError(msg)
-    counts = Counter(path.name for path in paths)
-    names = []
-    for number, table in enumerate(tables, 1):
-        if isinstance(table, pd.DataFrame):
-            names.append(f"table {number}")
-        else:
-            path = Path(table)
-            names.append(path.name if counts[path.name] == 1 else str(path))
-    return names
-
-
-def _read_top(
-    table: OneTable, source: str, options: TableOptions, kinds: Sequence[Kind]
-) -> tuple[TableOptions, Table]:
-    """Read the first rows of a table with the options that are for it."""
-    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) == EXCEL
-    chosen = options if is_excel else replace(options, sheet=None)
-    read = partial(read_table_chunks, table, chains=options.chains, kinds=kinds)
-    header = next(read(limit=1, files=chosen))
-    present = {}
-    for role, name in options.columns.items():
-        if not name or name in header.names:
-            present[role] = name
-    if options.matrix:
-        present = {**options.columns}
-    chosen = replace(chosen, columns=present)
-    top = next(read(columns=present, files=chosen))
-    top = replace(with_roles(top, roles_by_content(top, chosen)), source=source)
-    top = without_doubtful_assay(top, chosen)
-    return chosen, with_references(top, find_references(top, chosen, kinds))
-
-
-def _part(table: OneTable, options: TableOptions, top: Table, canonical: Mapping[str, str]) -> Part:
-    """Decide how the columns of one table are called in all of them."""
-    renamed: dict[str, str] = {}
-    for role in sorted(top.columns, key=lambda role: role not in _NEEDED):
-        name = top.columns[role]
-        new = canonical[role]
-        if new == name or name in renamed:
-            continue
-        if new in map(str, top.names) or new in renamed.values():
-            if role not in _NEEDED:
-                continue
-            msg = (
-                f"{top.source}: column {name!r} is {role}, as {new!r} is in the first table, but "
-                f"{new!r} is another column here; expected one name for one role. Rename one."
-            )
-            raise TableError(msg)
-        renamed[name] = new
-    names = tuple(renamed.get(name, name) for name in map(str, top.names))
-    return Part(table=table, source=top.source, options=options, names=names, renamed=renamed)
-
-
-def read_chunks(
-    table: TableLike,
-    options: TableOptions,
-    *,
-    kinds: Sequence[Kind] = KINDS,
-    as_written: bool = False,
-    rows: int | None = None,
-) -> Iterator[Table]:
-    """Read the rows of a table, or of several, in chunks and without checking them.
-
-    Rows are numbered through all tables by the index of the frames. A chunk is of at most `rows`
-    rows, by default of `CHUNK_ROWS`.
-    """
-    tables = several(table)
-    read = partial(
-        read_table_chunks,
-        rows=CHUNK_ROWS if rows is None else rows,
-        chains=options.chains,
-        kinds=kinds,
-        as_written=as_written,
-    )
-    if tables is None:
-        whole = one_table(table)
-        yield from read(whole, columns=options.columns, limit=options.limit, files=options)
-        return
-    joined = join_tables(tables, options, kinds)
-    start = 0
-    for part in joined.parts:
-        limit = None if options.limit is None else options.limit - start
-        if limit == 0:
-            return
-        chunks = read(part.table, columns=part.options.columns, limit=limit, files=part.options)
-        for chunk in chunks:
-            frame = joined.align(chunk.frame, part, as_written=as_written)
-            frame = frame.set_axis(pd.RangeIndex(start, start + len(frame)))
-            start += len(frame)
-            yield replace(
-                chunk,
-                source=part.source,
-                frame=frame,
-                names=[*joined.names],
-                columns=dict(joined.columns),
-                ties={},
-            )
-
+from abag.embed.tables.tables import CHUNK_ROWS, Table, TableLike
 
 _DEFAULTS = TableOptions()
-ROWS_LOOKED_AT = 1_000
-"""Rows of a Parquet file that tell whether more than its columns of sequences has to be read."""
 _PLAIN_NUMBER = re.compile(r"[-+]?(\d{1,20}(\.\d{0,20})?|\.\d{1,20})(e[-+]?\d{1,4})?|-?inf", re.I)
 
 
@@ -365,7 +93,7 @@ class SequenceTable(Table):
     """One line per sequence column that is not used, or remark of the reader."""
     examples: Mapping[str, str]
     """Residues that `describe_counts` shows."""
-    files: tuple[Part, ...] = ()
+    files: tuple[FileLayout, ...] = ()
     """The tables, of several that are read as one."""
     file_of_row: NDArray[np.int64] | None = None
     """Shape (R,); index in `files` of the table of each row; None for a single table."""
@@ -434,12 +162,13 @@ def read_pairs(
     *,
     kinds: Sequence[Kind] = KINDS,
     as_written: bool = False,
+    remembered: ReadAs = NOTHING,
 ) -> SequenceTable:
     """Read a table of antibody-antigen pairs, or of one of the `kinds`, and check every sequence.
 
     Rows in which every cell is empty are left out and reported, whatever ``bad_rows`` is. Columns
     for heavy and light take precedence over one for the antibody that ``options.columns`` does not
-    name. `as_written` is that of `read_table`.
+    name. `as_written` and `remembered` are those of `Layout.of`.
 
     Raises
     ------
@@ -447,25 +176,11 @@ def read_pairs(
         If a table cannot be read, has no column of sequences, or a row is bad and ``bad_rows`` is
         ``"error"``; if no row is good.
     """
-    tables = several(table)
-    if tables is not None:
-        joined = join_tables(tables, options, kinds)
-
-        def read_whole(part: TableLike, part_options: TableOptions) -> list[SequenceTable]:
-            return [read_pairs(part, part_options, kinds=kinds, as_written=as_written)]
-
-        return _as_one(joined, [*_read_parts(joined, options, read_whole)])
-    whole = read_table(
-        one_table(table),
-        columns=options.columns,
-        limit=options.limit,
-        as_written=as_written,
-        chains=options.chains,
-        kinds=kinds,
-        files=options,
+    layout = Layout.of(
+        table, options, kinds=kinds, rows=None, as_written=as_written, remembered=remembered
     )
-    (pairs,) = _checked([whole], kinds, options)
-    return pairs
+    parts = [*check_chunks(layout)]
+    return _as_one(layout, parts) if layout.file_column else parts[0]
 
 
 def read_pair_chunks(
@@ -481,56 +196,32 @@ def read_pair_chunks(
 
     A chunk is of at most `rows` rows, by default of `CHUNK_ROWS`.
     """
-    rows = CHUNK_ROWS if rows is None else rows
-    tables = several(table)
-    if tables is not None:
-        joined = join_tables(tables, options, kinds)
-        read = partial(read_pair_chunks, kinds=kinds, as_written=as_written, rows=rows)
-        parts = _read_parts(joined, options, read)
-        return (replace(part, ignored=[*joined.describe(), *part.ignored]) for part in parts)
-    whole = one_table(table)
-    is_parquet = not isinstance(whole, pd.DataFrame) and (
-        Path(whole).is_dir() or bare_suffix(Path(whole)) == ".parquet"
-    )
-    # only of Parquet can columns be left out
-    if only_sequences and is_parquet and not options.refers:
-        only_sequences = not _has_more_chains(whole, options)
-    chunks = read_table_chunks(
-        whole,
-        columns=options.columns,
-        limit=options.limit,
-        rows=rows,
-        as_written=as_written,
-        only_sequences=only_sequences and not options.refers,
-        chains=options.chains,
+    layout = Layout.of(
+        table,
+        options,
         kinds=kinds,
-        files=options,
+        rows=rows or CHUNK_ROWS,
+        as_written=as_written,
+        only_sequences=only_sequences,
     )
-    return _checked(chunks, kinds, options)
+    return check_chunks(layout)
 
 
-def _read_parts(
-    joined: JoinedTables,
-    options: TableOptions,
-    read: Callable[[TableLike, TableOptions], Iterable[SequenceTable]],
-) -> Iterator[SequenceTable]:
-    """Read several tables one after the other, each whole or in chunks, with the columns of all."""
+def check_chunks(layout: Layout) -> Iterator[SequenceTable]:
+    """Check every row of the tables of a layout, each in the chunks in which it is read."""
     start = 0
-    for number, part in enumerate(joined.parts):
-        limit = None if options.limit is None else options.limit - start
-        if limit == 0:
-            return
+    for number in range(len(layout.files)):
         rows = 0
-        for chunk in read(part.table, replace(part.options, limit=limit)):
-            yield _in_joined(chunk, joined, number, start)
+        for chunk in _check_file(layout, number, layout.chunks_of(number, start)):
             rows += len(chunk.frame) + len(chunk.skipped)
+            yield _in_joined(chunk, layout, number, start) if layout.file_column else chunk
         start += rows
 
 
-def _in_joined(read: SequenceTable, joined: JoinedTables, number: int, start: int) -> SequenceTable:
+def _in_joined(read: SequenceTable, joined: Layout, number: int, start: int) -> SequenceTable:
     """Return rows of one of several tables as rows of all of them."""
-    part = joined.parts[number]
-    frame = joined.align(read.frame, part, as_written=read.as_written)
+    part = joined.files[number]
+    frame = joined.align(read.frame, number)
     roles = {role: part.renamed.get(name, name) for role, name in read.columns.items()}
     return replace(
         read,
@@ -541,12 +232,12 @@ def _in_joined(read: SequenceTable, joined: JoinedTables, number: int, start: in
         positions=read.positions + start,
         skipped=read.skipped.of_file(part.source),
         ignored=[f"{part.source}: {note}" for note in read.ignored],
-        files=joined.parts,
+        files=joined.files,
         file_of_row=np.full(len(frame), number),
     )
 
 
-def _as_one(joined: JoinedTables, parts: Sequence[SequenceTable]) -> SequenceTable:
+def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
     """Join the rows of several tables, each with the columns of all."""
     first = parts[0]
     # columns that a table lacks have no type there, and are left to the others
@@ -612,78 +303,45 @@ def _merged(kind: Kind, parts: Sequence[UniqueSequences]) -> UniqueSequences:
     )
 
 
-def _has_more_chains(table: OneTable, options: TableOptions) -> bool:
-    """Tell whether a column beside those of sequences holds variable domains, by the first rows."""
-    top = next(
-        read_table_chunks(
-            table,
-            columns=options.columns,
-            limit=ROWS_LOOKED_AT,
-            chains=options.chains,
-            files=options,
-        )
-    )
-    return any(domain_cells(top, name) for name in unused_columns(top))
-
-
 def _number_distinct(sequences: Iterable[Chains]) -> dict[Chains, int]:
     """Number distinct sequences from 0, in the order in which they occur first."""
     return {sequence: number for number, sequence in enumerate(dict.fromkeys(sequences))}
 
 
-def _checked(
-    chunks: Iterable[Table], kinds: Sequence[Kind], options: TableOptions
-) -> Iterator[SequenceTable]:
-    """Check every row of a table; the first chunk decides what columns hold and cells refer to."""
+def _check_file(layout: Layout, number: int, chunks: Iterable[Table]) -> Iterator[SequenceTable]:
+    """Check every row of one table; bad rows are refused once all of them are known."""
+    file = layout.files[number]
     rows = 0
     skipped = SkippedRows()
     is_refused = False
-    roles: dict[str, str] | None = None
-    references = NO_REFERENCES
-    for whole in chunks:
-        if roles is None:
-            roles = roles_by_content(whole, options)
-            references = find_references(with_roles(whole, roles), options, kinds)
-            remarks = [
-                f"column {name!r} is used as {role}: it holds {role} variable domains"
-                for role, name in roles.items()
-                if not whole.has(role)
-            ]
-            references = replace(references, remarks=(*remarks, *references.remarks))
-        chunk = with_references(with_roles(whole, roles), references)
-        pairs = _check_rows(chunk, kinds, options, references)
+    for chunk in chunks:
+        pairs = _check_rows(chunk, layout.kinds, file)
         rows += len(pairs.frame)
         skipped.update(pairs.skipped)
-        if options.bad_rows == "error" and pairs.skipped.bad:
+        if file.options.bad_rows == "error" and pairs.skipped.bad:
             is_refused = True
         if not is_refused:  # else the rest is only read to list all bad rows
             yield pairs
-    if is_refused or not rows:
-        raise skipped.refusal(pairs.source, kept=rows)
+    if is_refused or (not rows and len(skipped)):
+        raise skipped.refusal(file.source, kept=rows)
 
 
-def _check_rows(
-    whole: Table, kinds: Sequence[Kind], options: TableOptions, references: References
-) -> SequenceTable:
-    table, ignored = drop_unused_roles(whole, options)
-    if table.frame.index[0] == 0:  # the first chunk decides
-        refuse_exchanged(table, options, kinds)
+def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> SequenceTable:
+    """Check the sequences of some rows of a table."""
+    options = file.options
+    references = file.references
     parsed: dict[Kind, ParsedColumn] = {}
+    unused: list[str] = []
     if "antibody" in kinds:
         parsed["antibody"] = parse_antibodies(table, options, references)
-        # a string that heavy and light columns replace may have a chain that these lack
-        replaced = {role: name for role, name in whole.columns.items() if role not in table.columns}
-        if options.parent is None:
-            replaced.pop("antibody", None)
-        names = [*replaced.values()]
-        ignored += describe_unused_chains(parsed["antibody"], table, options, names)
+        unused = describe_unused_chains(parsed["antibody"], table, options, file.replaced)
     if "antigen" in kinds:
         parsed["antigen"] = parse_antigens(table, options, references)
     positions = table.frame.index.to_numpy(np.int64)
     numbers = positions + table.first_row
     if table.reader.numbers is not None:
         numbers = np.array(table.reader.numbers, np.int64)[positions]
-    is_empty = whole.are_empty()
+    is_empty = table.are_empty()
     skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[is_empty].tolist()])
     is_bad = np.zeros(len(table.frame), np.bool_)
     for row, cell in _bad_cells(table, parsed).items():
@@ -691,13 +349,14 @@ def _check_rows(
             is_bad[row] = True
             skipped.rows.append((int(numbers[row]), cell))
     keep = np.flatnonzero(~(is_bad | is_empty))
+    # in text, an unmatched quotation mark makes one cell of several rows
+    may_join_rows = bare_suffix(Path(table.source)) in (".csv", ".tsv", ".txt")
+    line_breaks = count_line_breaks(table.frame) if may_join_rows else 0
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **_count_changes(sequences)}
-    # in text, an unmatched quotation mark makes one cell of several rows
-    may_join_rows = bare_suffix(Path(whole.source)) in (".csv", ".tsv", ".txt")
-    counts["line_breaks"] = count_line_breaks(whole.frame) if may_join_rows else 0
+    counts["line_breaks"] = line_breaks
     remarks = table.reader.remarks if "antibody" in parsed else ()
     examples: dict[str, str] = {}
     for column in parsed.values():  # no word is of both kinds
@@ -710,7 +369,7 @@ def _check_rows(
         sequences=sequences,
         skipped=skipped,
         counts=counts,
-        ignored=[*remarks, *ignored, *references.remarks],
+        ignored=[*remarks, *unused, *file.remarks],
         examples=examples,
     )
 

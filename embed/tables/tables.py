@@ -37,7 +37,7 @@ from abag.embed.tables.formats import (
     read_file_chunks,
     refuse_repeated,
 )
-from abag.embed.tables.options import DEFAULT_LAYOUT, ChainPlaces, FileOptions, ReferenceOptions
+from abag.embed.tables.options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
 
 ANTIGEN_COLUMN = "antigen"
 LABEL_COLUMN = "label"
@@ -207,48 +207,20 @@ class Table:
         return empty
 
 
-def read_table(
-    table: OneTable,
-    *,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    as_written: bool = False,
-    chains: ChainPlaces = "as-given",
-    kinds: Sequence[Kind] = KINDS,
-    files: FileOptions = DEFAULT_LAYOUT,
-) -> Table:
-    """Read a whole table and find the roles of its columns, except those that the user chose.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A table that is open: its chunks, and what its format says of it."""
 
-    With `as_written`, cells stay as in the file: text stays text (an id such as ``007``, or
-    ``NA``), and Parquet keeps its types. Otherwise pandas chooses types for all but sequences.
-    `chains` and `kinds` are those of `ReadOptions`.
-
-    Raises
-    ------
-    TableError
-        If the file cannot be read, or has no rows.
-    ColumnError
-        If a column that the user chose does not exist.
-    """
-    first, *others = read_table_chunks(
-        table,
-        columns=columns,
-        limit=limit,
-        rows=None,
-        as_written=as_written,
-        chains=chains,
-        kinds=kinds,
-        files=files,
-    )
-    if not others:
-        return first
-    frames = [first.frame, *(chunk.frame for chunk in others)]
-    frame = pd.concat(frames, ignore_index=True)
-    roles, ties = find_columns(frame.columns, columns or {}, first.source)
-    return replace(first, frame=frame, columns=roles, ties=ties, names=[*frame.columns])
+    name: str
+    """Name of the file, for messages."""
+    chunks: Iterator[Chunk]
+    roles: Mapping[str, str]
+    """Columns of the roles that the format gives, as a matrix does."""
+    as_written: bool
+    may_be_names: bool
 
 
-def read_table_chunks(
+def open_source(
     table: OneTable,
     *,
     columns: Mapping[str, str] | None = None,
@@ -259,13 +231,17 @@ def read_table_chunks(
     chains: ChainPlaces = "as-given",
     kinds: Sequence[Kind] = KINDS,
     files: FileOptions = DEFAULT_LAYOUT,
-) -> Iterator[Table]:
-    """Read a table as `read_table`, in chunks of `rows`; None: one chunk per file.
+    may_be_names: bool = False,
+) -> Source:
+    """Open a table to read it in chunks of `rows`; None: one chunk.
 
-    With `only_sequences`, columns of a Parquet file that hold no sequences may be left out.
+    `columns` are those that the user chose, some of which this table may lack. With `as_written`,
+    cells stay as in the file: text stays text (an id such as ``007``, or ``NA``), and Parquet
+    keeps its types. With `only_sequences`, columns of a Parquet file that hold no sequences may be
+    left out. `chains` and `kinds` are those of `ReadOptions`; `may_be_names` says whether ``NA`` is
+    a name.
     """
     chosen = dict(columns or {})
-    may_be_names = isinstance(files, ReferenceOptions) and bool(files.sequences)
     if isinstance(table, pd.DataFrame):
         source = "table"
         _refuse_unclear_columns(table)
@@ -288,32 +264,84 @@ def read_table_chunks(
             # a matrix is turned as a whole; `rows` and `limit` are then those of its pairs
             options = replace(options, rows=None, limit=None, as_written=True, only_sequences=False)
         chunks = read_file_chunks(Path(table), options)
+    roles: dict[str, str] = {}
     if files.matrix:
-        pairs, matrix_roles, notes = _read_matrix(chunks, chosen, source)
+        pairs, roles, notes = _read_matrix(chunks, chosen, source)
         chunks = in_chunks(pairs, rows, notes)
-        chosen = matrix_roles | chosen
+    limited = _first_rows(chunks, limit, source)
+    if rows is None:
+        limited = _as_one_chunk(limited)
+    return Source(
+        name=source,
+        chunks=limited,
+        roles=roles,
+        as_written=as_written,
+        may_be_names=may_be_names,
+    )
+
+
+def _first_rows(chunks: Iterator[Chunk], limit: int | None, source: str) -> Iterator[Chunk]:
+    """Yield the chunks that have rows, up to a limit, their rows numbered through all of them.
+
+    Raises
+    ------
+    TableError
+        If there is no row.
+    """
     start = 0
-    for names, whole, first_row, reader in chunks:
-        frame = whole if limit is None else whole.head(limit - start)
+    for chunk in chunks:
+        frame = chunk.frame if limit is None else chunk.frame.head(limit - start)
         if len(frame):
-            roles, ties = find_columns(names, chosen, source)
-            yield Table(
-                source=source,
-                frame=frame.set_axis(pd.RangeIndex(start, start + len(frame))),
-                first_row=first_row,
-                columns=roles,
-                ties=ties,
-                names=names,
-                as_written=as_written,
-                reader=reader,
-                may_be_names=may_be_names,
-            )
+            numbered = frame.set_axis(pd.RangeIndex(start, start + len(frame)))
+            yield chunk._replace(frame=numbered)
         start += len(frame)
         if start == limit:
             return
     if not start:
         msg = f"{source}: the table has no rows; expected at least one."
         raise TableError(msg)
+
+
+def _as_one_chunk(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Join the files of a folder, whose columns may differ."""
+    first, *others = chunks
+    if others:
+        frame = pd.concat([first.frame, *(chunk.frame for chunk in others)])
+        first = first._replace(names=[*frame.columns], frame=frame)
+    yield first
+
+
+def table_of(
+    chunk: Chunk, source: Source, columns: Mapping[str, str], ties: Mapping[str, list[str]]
+) -> Table:
+    """Return the rows of a chunk as those of a table whose columns play these roles."""
+    return Table(
+        source=source.name,
+        frame=chunk.frame,
+        first_row=chunk.first_row,
+        columns=dict(columns),
+        ties=dict(ties),
+        names=chunk.names,
+        as_written=source.as_written,
+        reader=chunk.reader,
+        may_be_names=source.may_be_names,
+    )
+
+
+def read_table(table: OneTable, *, as_written: bool = False) -> Table:
+    """Read a whole table and find the roles of its columns.
+
+    `as_written` is that of `open_source`.
+
+    Raises
+    ------
+    TableError
+        If the file cannot be read, or has no rows.
+    """
+    source = open_source(table, rows=None, as_written=as_written)
+    (whole,) = source.chunks
+    columns, ties = find_columns(whole.names, source.roles, source.name)
+    return table_of(whole, source, columns, ties)
 
 
 def _read_matrix(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,8 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
-from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import holds_texts, read_chunks, read_pairs
+from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_header
+from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.tables import TableLike
 from abag.embed.tables.types import with_types
 from abag.head.labels.column import Remembered, UnclearLabel, choose_prediction
@@ -37,18 +37,16 @@ from abag.head.labels.pairs import label_pairs
 from abag.head.labels.values import read_numbers, read_texts
 from abag.head.models.vectors import Index
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Sequences
-from abag.head.predictor.reading import NOTHING, as_in_the_run
 from abag.head.predictor.tables import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
 from abag.head.runs.run_folder import labels_as_in_the_run, read_config, remembered_label
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains
+    from abag.embed.tables.layout import ReadAs
     from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.tables import Table
     from abag.head.predictor.options import RankOptions
     from abag.head.predictor.predictor import Predictor
-    from abag.head.predictor.reading import ReadAs
 
 ADDED_COLUMNS = RANK_COLUMNS
 MEASURED_ROLES = frozenset({"pkd", "label", "censored", "affinity_type"})
@@ -120,16 +118,12 @@ class Candidates:
 
 
 def read_candidates(
-    table: TableLike,
-    options: TableOptions,
-    quantity: Quantity = PKD,
-    molar_mass_kda: float = ANTIBODY_KDA,
+    layout: Layout, quantity: Quantity = PKD, molar_mass_kda: float = ANTIBODY_KDA
 ) -> Candidates:
     """Read sequences, predictions and flags of all rows."""
-    first = next(read_chunks(table, replace(options, limit=1)))
-    score = score_column([*map(str, first.names)])
+    score = score_column(layout.names)
     added = [score if name == "score" else name for name in ADDED_COLUMNS]
-    reader = PairReader(table, options, added)
+    reader = PairReader(layout, added)
     numbers = [_read_numbers(chunk, quantity, molar_mass_kda) for chunk in reader]
     frame = pd.concat(numbers, ignore_index=True)
     if quantity.affinity:
@@ -162,23 +156,28 @@ def molar_mass_of(options: RankOptions) -> float:
 
 def decide_reading(
     table: TableLike, options: RankOptions, predictor: Predictor | None
-) -> tuple[RankOptions, Quantity]:
-    """Decide how a table of predictions is read, and what it predicts, from its first row."""
+) -> tuple[Layout, Quantity]:
+    """Decide how a table of predictions is read, and what it predicts, from its first rows."""
     reading = NOTHING
     if predictor is not None:
         reading = predictor.reading
         options = replace(options, antibody_region=predictor.antibody_region)
-    options = as_in_the_run(table, without_labels(options), reading)
-    first = next(read_chunks(table, replace(options, limit=1)))
-    return with_antigen(first, options, predictor), quantity_of(first, options, predictor)
+    options = without_labels(options)
+    layout = Layout.of(table, options, as_written=True, remembered=reading)
+    first = layout.files[0]
+    quantity = quantity_of(first, options, predictor)
+    options = cast("RankOptions", first.options)
+    completed = with_antigen(first, options, predictor)
+    if completed != options:  # no antigen, or the same for all rows
+        layout = Layout.of(table, completed, as_written=True)
+    return layout, quantity
 
 
-def quantity_of(first: Table, options: RankOptions, predictor: Predictor | None) -> Quantity:
+def quantity_of(first: FileLayout, options: RankOptions, predictor: Predictor | None) -> Quantity:
     """Return what is predicted: as the `predictor` of the run says, or the options.
 
     A table that `predict` or `scan` wrote for another quantity than an affinity does not say which
-    values are better: it is refused without a run and without ``--better``. `first` has its first
-    row.
+    values are better: it is refused without a run and without ``--better``.
     """
     better = options.better
     if predictor is not None:
@@ -228,7 +227,9 @@ def without_labels(options: RankOptions) -> RankOptions:
     return replace(options, columns=columns)
 
 
-def with_antigen(first: Table, options: RankOptions, predictor: Predictor | None) -> RankOptions:
+def with_antigen(
+    first: FileLayout, options: RankOptions, predictor: Predictor | None
+) -> RankOptions:
     """Give a table that names no antigen the same one in every row, or none, as the run has."""
     if predictor is not None and predictor.no_antigen:
         if options.antigen is not None or "antigen" in options.columns:
@@ -346,22 +347,17 @@ def _places_of(text: str) -> list[str]:
     return [" ".join(place) for place in zip(*columns, strict=False) if all(place)]
 
 
-def read_rows(
-    table: TableLike, options: TableOptions, rows: Ints, *, typed: bool = False
-) -> pd.DataFrame:
+def read_rows(layout: Layout, rows: Ints, *, typed: bool = False) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written.
 
     With `typed`, columns of a text table that are numbers are returned so.
     """
     ordered = np.sort(rows)
     parts = []
-    roles: dict[str, str] = {}
-    for chunk in read_chunks(table, options, as_written=True):
+    for chunk in layout.chunks():
         parts.append(chunk.frame.loc[ordered[np.isin(ordered, chunk.frame.index)]])
-        roles |= chunk.columns
     read = pd.concat(parts).reindex(rows).reset_index(drop=True)
-    is_text = typed and holds_texts(table, matrix=options.matrix)
-    return with_types(read, roles) if is_text else read
+    return with_types(read, layout.columns) if typed and layout.holds_texts else read
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,18 +443,17 @@ def read_measured(
     table: TableLike, candidates: Candidates, options: RankOptions, of_run: ReadAs
 ) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
-    first = next(read_chunks(table, replace(options, columns={}, limit=1)))
+    first = read_header(table, options)
     columns = {}
     for role, name in options.columns.items():
         is_of_both = role not in MEASURED_ROLES | PREDICTION_ROLES
-        if role in MEASURED_ROLES or (is_of_both and (not name or name in first.frame)):
+        if role in MEASURED_ROLES or (is_of_both and (not name or name in first.names)):
             columns[role] = name
     antigen = options.antigen
     if antigen != UNNAMED_ANTIGEN and ("antigen" in columns or first.has("antigen")):
         antigen = None
     reading = replace(options, columns=columns, antigen=antigen, limit=None)
-    reading = as_in_the_run(table, reading, of_run)
-    pairs = read_pairs(table, reading).sorted_by_key()
+    pairs = read_pairs(table, reading, remembered=of_run).sorted_by_key()
     pairs.report_notes()
     config = config_of_run(options.run)
     if config is None:

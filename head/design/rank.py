@@ -24,6 +24,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted
 from abag.embed.tables.formats import bare_suffix
+from abag.embed.tables.layout import NOTHING
 from abag.embed.tables.tables import TableLike
 from abag.embed.tables.writer import writing_table
 from abag.head.design.batches import (
@@ -58,7 +59,6 @@ from abag.head.labels.headers import OUTSIDE, PKD, Quantity
 from abag.head.predictor.files import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import Predictor
-from abag.head.predictor.reading import NOTHING
 from abag.head.predictor.tables import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES, applicable, words_of
@@ -277,7 +277,8 @@ def rank(
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
         before = file_stamps(predictions)
         predictor = None if chosen.run is None else load_predictor(chosen.run)
-        reading_options, quantity = decide_reading(predictions, chosen, predictor)
+        layout, quantity = decide_reading(predictions, chosen, predictor)
+        reading_options = layout.files[0].options
         chosen = replace(
             chosen,
             antibody_region=reading_options.antibody_region,
@@ -287,7 +288,7 @@ def rank(
             no_antigen=reading_options.no_antigen,
         )
         mass = molar_mass_of(chosen)
-        candidates = read_candidates(predictions, reading_options, quantity, mass)
+        candidates = read_candidates(layout, quantity, mass)
         if predictor is not None:
             candidates = far_by_chains(candidates, predictor)
         # from here on, higher is better
@@ -307,8 +308,7 @@ def rank(
         batch = _choose_batch(candidates, eligible, best, chosen, quantity, predictor)
         _say_kept(candidates, batch.index, chosen)
         rows = candidates.frame["row"].to_numpy()[batch.index]
-        typed = bare_suffix(out) == ".parquet"
-        frame = read_rows(predictions, reading_options, rows, typed=typed)
+        frame = read_rows(layout, rows, typed=bare_suffix(out) == ".parquet")
         frame = _with_scores(frame, candidates, batch, chosen, quantity)
         summary = _summarize(candidates, batch, counts, chosen, quantity, out)
         score_columns = [*map(str, frame.columns)]

@@ -28,6 +28,7 @@ from abag.core.errors import OptionError
 from abag.core.files import replacing
 from abag.core.messages import counted
 from abag.embed.store.store import open_store
+from abag.embed.tables.layout import NOTHING, with_habits
 from abag.embed.tables.writer import writing_table
 from abag.head.design.heat_map import BEST_ON_PAGE, draw_heat_map
 from abag.head.design.sites import (
@@ -45,7 +46,6 @@ from abag.head.models.vectors import Index, PairVectors, given_features
 from abag.head.predictor.loading import loaded
 from abag.head.predictor.options import ScanOptions
 from abag.head.predictor.predictor import Scorer, Sequences, variance_parts
-from abag.head.predictor.reading import as_in_the_run, with_habits
 from abag.head.predictor.tables import (
     antigen_of_run,
     check_table_out,
@@ -57,9 +57,9 @@ from abag.head.predictor.tables import (
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
+    from abag.embed.tables.layout import ReadAs
     from abag.head.models.process import GaussianProcess
     from abag.head.predictor.predictor import Predictor, SequenceCounts
-    from abag.head.predictor.reading import ReadAs
 
 
 BATCH = 16_384
@@ -390,7 +390,8 @@ def scan(
         store = predictor.resolve_store(chosen.store)
         chosen = _with_reading(chosen, predictor.reading)
         refuse_without_antigen(chosen)
-        parents, skipped = read_parents(chosen)
+        remembered = predictor.reading if chosen.parents is not None else NOTHING
+        parents, skipped = read_parents(chosen, remembered)
         say_random_weights(predictor)
         scored = _score_all(predictor, store, parents, chosen, quantity, encoding)
         for text in scored.same.describe("mutant"):
@@ -537,11 +538,9 @@ def refuse_without_antigen(options: ScanOptions) -> None:
 
 
 def _with_reading(options: ScanOptions, reading: ReadAs) -> ScanOptions:
-    """Complete the options by what the run remembers, of a table or of one parent."""
-    if options.parents is not None:
-        return as_in_the_run(options.parents, options, reading)
+    """Complete the options by what the run remembers; a table of parents is yet to be read."""
     options = with_habits(options, reading)
-    if options.antigen is not None or not reading.antigen:
+    if options.parents is not None or options.antigen is not None or not reading.antigen:
         return options
     messages.say("the antigen of the run is taken")
     return replace(options, antigen=reading.antigen)

@@ -20,8 +20,9 @@ from abag.core.messages import counted, reporting
 from abag.core.python_surface import as_html, shorten
 from abag.embed.store.export_options import VectorOptions
 from abag.embed.store.store import folder_with
+from abag.embed.tables.layout import holds_texts
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import holds_texts, read_pairs
+from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.types import with_types
 from abag.head.estimators.regressor import as_store
 from abag.head.evaluation.verdicts import label_problems

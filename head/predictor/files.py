@@ -53,6 +53,7 @@ from abag.core.options import user_path
 from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
+from abag.embed.tables.layout import NOTHING, ReadAs
 from abag.embed.tables.options import AntibodyRegion
 from abag.head.labels.features import FeatureColumns
 from abag.head.labels.headers import Quantity
@@ -71,7 +72,6 @@ from abag.head.predictor.predictor import (
     ViewSpec,
     variance_parts,
 )
-from abag.head.predictor.reading import NOTHING, ReadAs
 from abag.head.predictor.weigh import check_weights
 from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import REGIMES

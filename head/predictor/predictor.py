@@ -54,6 +54,7 @@ from abag.embed.tables.chains import antibody as antibody_chains
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import CHAIN_ROLES, column_option
 from abag.embed.tables.domain_types import chain_types, cut_to_domains, place_chains
+from abag.embed.tables.layout import NOTHING, ReadAs
 from abag.head.labels.features import (
     LOGLIKS,
     FeatureColumns,
@@ -66,7 +67,6 @@ from abag.head.labels.headers import PKD, PREDICT_COLUMNS, Quantity
 from abag.head.labels.vectors import StoredVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.vectors import PairVectors
-from abag.head.predictor.reading import NOTHING, ReadAs
 from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import FoundRegimes, NewSequences, Reach, find_regimes, words_of
 

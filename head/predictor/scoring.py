@@ -34,7 +34,8 @@ from abag.core.options import flag
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import bare_suffix
-from abag.embed.tables.pairs import holds_texts, one_table, read_chunks, read_pairs
+from abag.embed.tables.layout import NOTHING, Layout, ReadAs, holds_texts, one_table
+from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.sources import MUTATIONS
 from abag.embed.tables.tables import TableLike
 from abag.embed.tables.types import ColumnTypes, with_types
@@ -44,7 +45,6 @@ from abag.head.labels.headers import PKD, STRONG_COLUMN, Quantity, read_header
 from abag.head.predictor.loading import loaded
 from abag.head.predictor.options import PredictOptions
 from abag.head.predictor.predictor import SCORE_COLUMNS, Scorer, SequenceCounts, Sequences
-from abag.head.predictor.reading import NOTHING, ReadAs, as_in_the_run
 from abag.head.predictor.tables import (
     PairReader,
     antigen_of_run,
@@ -88,21 +88,17 @@ class PairTable:
 
     def __init__(
         self,
-        table: TableLike,
-        options: PredictOptions,
+        layout: Layout,
         added: tuple[str, ...],
         columns: FeatureColumns | None,
         *,
         typed: bool = False,
     ) -> None:
-        """Take the options; `typed`: columns of a text table that are numbers are yielded so."""
-        self._table = table
-        self._types: ColumnTypes | None = None
-        if typed and holds_texts(table, matrix=options.matrix):
-            self._types = _types_in_run(columns)
+        """Take the layout; `typed`: columns of a text table that are numbers are yielded so."""
+        self._layout = layout
+        self._types = _types_in_run(columns) if typed and layout.holds_texts else None
         self._columns = columns
         self._features: ReadFeatures | None = None
-        self._options = options
         self._added = added
         self.rows = self.skipped = 0
         self.name = ""
@@ -113,7 +109,7 @@ class PairTable:
 
     def read(self) -> list[Sequences]:
         """Read and check all rows; return the antibodies and the antigens."""
-        reader = PairReader(self._table, self._options, self._added, self._columns)
+        reader = PairReader(self._layout, self._added, self._columns)
         positions = []
         for chunk in reader:
             positions.append(chunk.positions)
@@ -150,8 +146,7 @@ class PairTable:
         # from the order of antibodies to that of the rows
         scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
         with row_bar("writing", self.rows) as shown:
-            chunks = read_chunks(self._table, self._options, as_written=True)
-            for chunk in chunks:
+            for chunk in self._layout.chunks():
                 first = chunk.frame.index[:1].to_numpy()
                 frame = chunk.frame
                 # rows that were skipped are in the chunk, and not among those to score
@@ -246,9 +241,8 @@ class CrossedTables:
         columns = {role: name for role, name in named_columns if role in roles}
         columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
         options = replace(self._options, columns=columns)
-        reading = replace(self._reading, columns=columns_of_kind)
-        options = as_in_the_run(table, options, reading, kinds=(kind,))
-        read = read_pairs(table, options, kinds=(kind,), as_written=True)
+        remembered = replace(self._reading, columns=columns_of_kind)
+        read = read_pairs(table, options, kinds=(kind,), as_written=True, remembered=remembered)
         read.report_notes()
         if self._typed and holds_texts(table):
             return replace(read, frame=with_types(read.frame, read.columns))
@@ -408,14 +402,15 @@ def predict(
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         quantity = predictor.quantity
         quantity.check_threshold(chosen.strong, "--strong")
-        chosen = _as_in_the_run(table, chosen, predictor)
+        chosen = _fitting(chosen, predictor)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
         added = quantity.columns(score_columns(chosen.strong))
         source: PairTable | CrossedTables
         typed = bare_suffix(out) == ".parquet"
         if chosen.cross is None:
-            source = PairTable(table, chosen, added, predictor.features, typed=typed)
+            layout = Layout.of(table, chosen, as_written=True, remembered=predictor.reading)
+            source = PairTable(layout, added, predictor.features, typed=typed)
         else:
             reading = predictor.reading
             source = CrossedTables(table, chosen.cross, chosen, added, reading, typed=typed)
@@ -457,17 +452,15 @@ def predict(
     }
 
 
-def _as_in_the_run(
-    table: TableLike, options: PredictOptions, predictor: Predictor
-) -> PredictOptions:
-    """Complete the options by what the run remembers; refuse those that do not fit the run."""
+def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
+    """Complete the options by those of the run; refuse those that do not fit it."""
     options = replace(
         options,
         antibody_region=region_of_run(options, predictor),
         no_antigen=antigen_of_run(options, predictor),
     )
     if options.cross is None:
-        return as_in_the_run(table, options, predictor.reading)
+        return options
     if predictor.no_antigen:
         msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
         raise PredictionError(msg)

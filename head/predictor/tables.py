@@ -14,8 +14,9 @@ from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import bare_suffix
+from abag.embed.tables.layout import one_table, several
 from abag.embed.tables.notes import SkippedRows, describe_counts
-from abag.embed.tables.pairs import one_table, read_pair_chunks, several
+from abag.embed.tables.pairs import check_chunks
 from abag.embed.tables.tables import OneTable, TableLike
 from abag.embed.tables.writer import check_writable
 from abag.head.labels.features import FeatureCells, cells_of_run, features_of, joined_cells
@@ -25,7 +26,8 @@ from abag.head.predictor.predictor import SCORE_COLUMNS, SequenceCollector
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from abag.embed.tables.options import AntibodyRegion, TableOptions
+    from abag.embed.tables.layout import Layout
+    from abag.embed.tables.options import AntibodyRegion
     from abag.embed.tables.pairs import SequenceTable
     from abag.head.labels.features import FeatureColumns, ReadFeatures
     from abag.head.predictor.options import ScoringOptions
@@ -69,13 +71,11 @@ class PairReader:
 
     def __init__(
         self,
-        table: TableLike,
-        options: TableOptions,
+        layout: Layout,
         added: Sequence[str],
         features: FeatureColumns | None = None,
     ) -> None:
-        self._table = table
-        self._options = options
+        self._layout = layout
         self._added = added
         self._columns = features
         self.features: ReadFeatures | None = None
@@ -95,7 +95,7 @@ class PairReader:
         examples = dict[str, str]()
         cells = list[FeatureCells]()
         with row_bar("reading") as shown:
-            for chunk in read_pair_chunks(self._table, self._options, as_written=True):
+            for chunk in check_chunks(self._layout):
                 refuse_score_columns(chunk.names, chunk.source, self._added)
                 for collector, kind in zip(collected, KINDS, strict=True):
                     collector.add(chunk.sequences[kind].chains, chunk.sequences[kind].of_row)

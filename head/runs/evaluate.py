@@ -22,6 +22,7 @@ from abag.core.messages import counted
 from abag.core.options import schema
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS
+from abag.embed.tables.layout import ReadAs
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.evaluation.metrics import rows_to_score, strong_threshold
@@ -36,7 +37,6 @@ from abag.head.models.registry import MEAN, MODELS
 from abag.head.predictor.loading import load_predictor
 from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
-from abag.head.predictor.reading import ReadAs, as_in_the_run
 from abag.head.predictor.weigh import COVERED
 from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.regimes import REGIMES, VARIANT, without_antigens
@@ -243,8 +243,7 @@ def evaluate(
             regimes = summary["regimes"]
             summary["strong_at"] = score_strong(saved.tested, regimes, chosen.strong, sign=sign)
         if chosen.predictions is not None:
-            reading_of_predictions = as_in_the_run(chosen.predictions, reading, remembered)
-            others = read_pairs(chosen.predictions, reading_of_predictions)
+            others = read_pairs(chosen.predictions, reading, remembered=remembered)
             others.report_notes()
             units = LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass)
             of_run = saved.config["molar_mass"]
@@ -314,7 +313,7 @@ def _evaluate_table(
     chosen: EvaluateOptions,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Read the measured pairs of a table, and score them with the predictor of the run."""
-    other = read_pairs(table, as_in_the_run(table, reading, remembered))
+    other = read_pairs(table, reading, remembered=remembered)
     labels = labels_as_in_the_run(
         saved.config,
         other,

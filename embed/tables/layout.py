@@ -1,0 +1,767 @@
+"""Layout: what every column of the given tables is, decided once, as data.
+
+Each file is opened once; its first rows, read as text, decide which role a column has, what cells
+refer to, and what is not used. Whatever reads rows afterwards gets these decisions and takes none.
+Several tables are read as one: rows keep the order of the tables, and no column is lost. Columns of
+one role get the name that they have in the first table, others stay, and one more names the table.
+
+A run remembers what the user told it of its table: columns, the antigen, the parent of variants and
+how its residues are numbered, what happens to bad rows, and where chains are put. What of this
+applies to another table is decided here, too: what the table or the user has instead wins, and is
+said in a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, TypeVar
+
+import pandas as pd
+
+from abag.core.errors import TableError
+from abag.core.messages import say
+from abag.embed.tables.chains import KINDS, NO_SEQUENCE, Kind, parse_antibody
+from abag.embed.tables.chains import antigen as antigen_chains
+from abag.embed.tables.columns import (
+    CHAIN_ROLES,
+    LONGEST_NAME,
+    ROLES,
+    SEQUENCE_ROLES,
+    MissingColumn,
+    find_columns,
+)
+from abag.embed.tables.formats import EXCEL, Chunk, bare_suffix, cell_text
+from abag.embed.tables.options import MOST_RESIDUE, ChainPlaces, Numbering, TableOptions
+from abag.embed.tables.sources import (
+    MUTATIONS,
+    SHORT,
+    References,
+    are_peptides,
+    distinct_texts,
+    domain_cells,
+    drop_unused_roles,
+    find_references,
+    holds_sequences,
+    names_digest,
+    refuse_exchanged,
+    roles_by_content,
+    unused_columns,
+    with_references,
+    with_roles,
+    without_doubtful_assay,
+)
+from abag.embed.tables.tables import (
+    CHUNK_ROWS,
+    OneTable,
+    Source,
+    Table,
+    TableLike,
+    open_source,
+    table_of,
+)
+
+T = TypeVar("T", bound=TableOptions)
+BadRows = Literal["error", "skip"]
+FILE_COLUMNS = ("file", "source_file", "joined_file")
+"""Names of the column that names the table of a row; the first that is free."""
+_NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations", "pkd")
+"""Roles whose columns must not be mixed up."""
+OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
+"""Roles of columns of measurements: `run_folder.remembered_label` has the label."""
+OF_ANTIBODIES = frozenset({"heavy", "light", "antibody"})
+OF_VARIANTS = frozenset(MUTATIONS.values())
+"""Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
+LONGEST_PATH = 4096
+ROWS_LOOKED_AT = 1_000
+"""Rows of a Parquet file that tell whether more than its columns of sequences has to be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedColumn:
+    """A column that the user named for a role."""
+
+    role: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesFile:
+    """A file of ``--sequences``, in which names of the table were looked up."""
+
+    path: str
+    """Absolute; in a shared predictor the name alone."""
+    digest: str
+    """That of `names_digest` when the run was fitted; empty: it is not known."""
+
+    def why_not(self) -> str:
+        """Say why the file cannot be used; empty if it is the same as it was."""
+        digest = names_digest(self.path)
+        if not digest:
+            return "does not exist or cannot be read"
+        return "" if self.digest in ("", digest) else "has changed since the run was fitted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAs:
+    """Options by which a table was read: saved in predictor.json, and checked when it is loaded."""
+
+    columns: tuple[NamedColumn, ...] = ()
+    absent: tuple[Literal["heavy", "light"], ...] = ()
+    """Chains of which the user said that no column has them."""
+    antigen: str = ""
+    """Of all rows; empty: the table has antigens. `abag share` leaves it out with the sequences."""
+    bad_rows: BadRows = "error"
+    chains: ChainPlaces = "as-given"
+    parent: str = ""
+    """Antibody that mutations are of; empty: none was given. Left out as `antigen` is."""
+    numbering: Numbering = "sequential"
+    first_residue: int = 1
+    sequences: tuple[NamesFile, ...] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Take what is remembered of the options of a fit, as in its config.json."""
+        columns = []
+        for role, name in sorted(options["columns"].items()):
+            if name or role not in CHAIN_ROLES:
+                columns.append(NamedColumn(role=role, name=name))
+        absent = [role for role in CHAIN_ROLES if options["columns"].get(role) == ""]
+        files = []
+        digests = options.get("sequences_digests", [])
+        for path, digest in zip_longest(options["sequences"], digests, fillvalue=""):
+            files.append(NamesFile(path=path, digest=digest))
+        return cls(
+            columns=tuple(columns),
+            absent=tuple(absent),
+            antigen=options["antigen"] or "",
+            bad_rows=options["bad_rows"],
+            chains=options["chains"],
+            parent=options["parent"] or "",
+            numbering=options["numbering"],
+            first_residue=options["first_residue"],
+            sequences=tuple(files),
+        )
+
+    def named(self) -> dict[str, str]:
+        """Return the columns by role, without those of labels; empty ones of absent chains."""
+        named = {column.role: column.name for column in self.columns}
+        present = {role: name for role, name in named.items() if role not in OF_LABELS}
+        return {**dict.fromkeys(self.absent, ""), **present}
+
+    def check(self) -> None:
+        """Raise ValueError for what no predictor may have: a fit asks before it trains."""
+        roles = [*self.absent, *(column.role for column in self.columns)]
+        if unknown := set(roles) - set(ROLES):
+            msg = f"reading has a column for {min(unknown)!r}, which is no role"
+            raise ValueError(msg)
+        if len(set(roles)) < len(roles):
+            msg = "reading has two columns for one role"
+            raise ValueError(msg)
+        for column in self.columns:
+            if not 0 < len(column.name) <= LONGEST_NAME:
+                msg = (
+                    f"the name of the column for {column.role} has {len(column.name):,} "
+                    f"characters; expected 1 to {LONGEST_NAME:,}"
+                )
+                raise ValueError(msg)
+        for name, text in (("an antigen", self.antigen), ("a parent", self.parent)):
+            if text and not re.fullmatch(r"[A-Za-z|:\s]+", text):
+                msg = f"reading has {name} that is not a sequence"
+                raise ValueError(msg)
+        if self.antigen:
+            antigen_chains(self.antigen)
+        if self.parent:
+            parse_antibody(self.parent)
+        for file in self.sequences:
+            if not 0 < len(file.path) <= LONGEST_PATH or "\0" in file.path:
+                msg = "reading has an invalid path of a file of sequences"
+                raise ValueError(msg)
+            if not re.fullmatch("([0-9a-f]{32})?", file.digest):
+                msg = f"reading has the digest {file.digest!r} of a file of sequences"
+                raise ValueError(msg)
+        if abs(self.first_residue) > MOST_RESIDUE:
+            msg = f"reading has residues from {self.first_residue} on"
+            raise ValueError(msg)
+
+
+NOTHING = ReadAs()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLayout:
+    """What the columns of one table are."""
+
+    table: OneTable
+    source: str
+    """Its name, for messages."""
+    options: TableOptions
+    """The user's options as they apply to this table, completed by those of the run."""
+    columns: Mapping[str, str]
+    """Names of columns by role."""
+    ties: Mapping[str, list[str]]
+    """Names of the columns that fit a role equally well, by role."""
+    references: References
+    """What cells refer to."""
+    replaced: tuple[str, ...]
+    """Columns of sequences that options, or other columns, replace."""
+    remarks: tuple[str, ...]
+    """One line per column of sequences that is not used, and per column that refers to others."""
+    names: tuple[str, ...]
+    """All of its columns, as they are called among those of all tables."""
+    renamed: Mapping[str, str]
+    """New names of columns, by the old ones."""
+
+    def has(self, role: str) -> bool:
+        """Tell whether one or several columns fit a role."""
+        return role in self.columns or role in self.ties
+
+
+class _Reading(NamedTuple):
+    """How the rows of all tables are read."""
+
+    may_be_names: bool
+    """Whether ``NA`` and the like may be names of sequences."""
+    rows: int | None
+    as_written: bool
+    only_sequences: bool
+
+
+class _Top(NamedTuple):
+    """A table that is open, its first rows, and what was decided of it."""
+
+    source: Source
+    table: Table
+    options: TableOptions
+    references: References
+    replaced: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What the columns of all given tables are, and how their rows are read."""
+
+    files: tuple[FileLayout, ...]
+    kinds: tuple[Kind, ...]
+    """Kinds of sequences that are read."""
+    names: tuple[str, ...]
+    """Columns of all tables together."""
+    columns: Mapping[str, str]
+    """Their names by role."""
+    file_column: str
+    """Name of the column that names the table of a row; empty: there is one table."""
+    is_text: bool
+    """Whether cells that are read as they are written become text, because types differ."""
+    holds_texts: bool
+    """Whether the columns of a table have no types, as those of text files and matrices."""
+    limit: int | None
+    _reading: _Reading
+    _open: dict[int, tuple[Chunk, Source]] = field(repr=False, compare=False)
+    """First rows and the rest of tables that were not read yet, by their number."""
+
+    @classmethod
+    def of(
+        cls,
+        table: TableLike,
+        options: TableOptions,
+        *,
+        kinds: Sequence[Kind] = KINDS,
+        rows: int | None = CHUNK_ROWS,
+        as_written: bool = False,
+        only_sequences: bool = False,
+        remembered: ReadAs = NOTHING,
+    ) -> Self:
+        """Decide what the columns of a table, or of several, are.
+
+        Parameters
+        ----------
+        table : path, DataFrame or list of these
+        options : TableOptions
+        kinds : sequence of str
+            Kinds of sequences that are asked for.
+        rows : int or None
+            Most rows of a chunk; None: each table is one chunk.
+        as_written : bool
+            Keep cells as in the file: text stays text, and Parquet keeps its types.
+        only_sequences : bool
+            Whether columns of a Parquet file that hold no sequences may be left out.
+        remembered : ReadAs
+            How the table of the run was read, for a table of a later command.
+
+        Raises
+        ------
+        AbagError
+            If a table cannot be read, has no rows, is given twice, has no column for a role that
+            the user chose, or has two columns for what is one in another.
+        """
+        tables = several(table) or [one_table(table)]
+        reading = _Reading(
+            may_be_names=bool(options.sequences or remembered.sequences),
+            rows=rows,
+            as_written=as_written,
+            only_sequences=only_sequences and not options.refers,
+        )
+        is_one = len(tables) == 1
+        sources = [None] if is_one else _name_tables(tables)
+        tops = [
+            _open_top(part, name, options, kinds, reading, remembered)
+            for part, name in zip(tables, sources, strict=True)
+        ]
+        if not is_one:
+            _refuse_absent_columns(options, tops)
+        canonical: dict[str, str] = {}  # the name of a role's column, of the first table with one
+        for top in tops:
+            for role, name in top.table.columns.items():
+                canonical.setdefault(role, name)
+        files = [_file(part, top, canonical) for part, top in zip(tables, tops, strict=True)]
+        distinct: dict[str, None] = {}
+        for file in files:
+            distinct |= dict.fromkeys(file.names)
+        names = [*distinct]
+        file_column = "" if is_one else _free_name(names, files[0].source)
+        have_types = {_has_types(part) for part in tables}
+        columns_differ = len({file.names for file in files}) > 1
+        return cls(
+            files=tuple(files),
+            kinds=tuple(kinds),
+            names=tuple(names) if is_one else (*names, file_column),
+            columns={role: name for role, name in canonical.items() if name in names},
+            file_column=file_column,
+            is_text=columns_differ or len(have_types) > 1,
+            holds_texts=options.matrix or False in have_types,
+            limit=options.limit,
+            _reading=reading,
+            _open={at: (_first(top), top.source) for at, top in enumerate(tops)},
+        )
+
+    @property
+    def source(self) -> str:
+        """The names of all tables, for messages."""
+        return ", ".join(file.source for file in self.files)
+
+    def describe(self) -> list[str]:
+        """Say which columns were renamed, one line per table that has some."""
+        if not self.file_column:
+            return []
+        lines = [f"column {self.file_column!r} names the table of a row"]
+        for file in self.files:
+            if file.renamed:
+                pairs = ", ".join(f"{old!r} as {new!r}" for old, new in file.renamed.items())
+                lines.append(f"{file.source}: columns are read as those of the others: {pairs}")
+        return lines
+
+    def align(self, frame: pd.DataFrame, number: int) -> pd.DataFrame:
+        """Give rows of one table the columns of all."""
+        if not self.file_column:
+            return frame
+        file = self.files[number]
+        as_text = self._reading.as_written and self.is_text
+        aligned = frame.rename(columns=dict(file.renamed))
+        if as_text:
+            aligned = aligned.astype(object).map(cell_text)
+        absent = [name for name in self.names if name not in aligned and name != self.file_column]
+        fill = "" if as_text else None
+        for name in absent:
+            aligned[name] = pd.Series([fill] * len(aligned), aligned.index, dtype=object)
+        aligned[self.file_column] = file.source
+        return aligned[[*self.names]]
+
+    def chunks_of(self, number: int, start: int = 0) -> Iterator[Table]:
+        """Read the rows of one table, which begins at row `start` of all of them.
+
+        The first reading goes on where the decisions stopped; another one opens the file again.
+        """
+        file = self.files[number]
+        most = None if self.limit is None else self.limit - start
+        for chunk, source in self._read(number):
+            first = int(chunk.frame.index[0])
+            if most is not None and first >= most:
+                return
+            frame = chunk.frame if most is None else chunk.frame.head(most - first)
+            lacking = [name for name in file.columns.values() if name not in frame]
+            lacking = [name for name in lacking if name not in chunk.names]
+            if lacking:
+                msg = (
+                    f"{file.source}: row {first + chunk.first_row} and those after it have no "
+                    f"column {lacking[0]!r}, which the first rows have; expected it in every file "
+                    "of the folder. Add it, or give the files one by one."
+                )
+                raise TableError(msg)
+            rows = table_of(chunk._replace(frame=frame), source, file.columns, file.ties)
+            yield replace(rows, source=file.source)
+
+    def _read(self, number: int) -> Iterator[tuple[Chunk, Source]]:
+        if number in self._open:
+            first, source = self._open.pop(number)
+            yield first, source
+        else:
+            source = _open_source(self.files[number].table, self.files[number].options, self)
+        for chunk in source.chunks:
+            yield chunk, source
+
+    def chunks(self) -> Iterator[Table]:
+        """Read the rows of all tables, numbered through them by the index, unchecked."""
+        start = 0
+        for number in range(len(self.files)):
+            rows = 0
+            for chunk in self.chunks_of(number, start):
+                frame = self.align(chunk.frame, number)
+                rows += len(frame)
+                if not self.file_column:
+                    yield chunk
+                    continue
+                yield replace(
+                    chunk,
+                    frame=frame.set_axis(frame.index + start),
+                    names=[*self.names],
+                    columns=dict(self.columns),
+                    ties={},
+                )
+            start += rows
+
+
+def _open_source(table: OneTable, options: TableOptions, layout: Layout) -> Source:
+    return _opened(table, options, layout.kinds, layout._reading)
+
+
+def _opened(
+    table: OneTable, options: TableOptions, kinds: Sequence[Kind], reading: _Reading
+) -> Source:
+    """Open a table as its options say."""
+    only_sequences = reading.only_sequences and _is_parquet(table)
+    if only_sequences:  # a column that is left out may hold a chain that no role uses
+        top = read_header(table, options, ROWS_LOOKED_AT)
+        only_sequences = not any(domain_cells(top, name) for name in unused_columns(top))
+    return open_source(
+        table,
+        columns=options.columns,
+        limit=options.limit,
+        rows=reading.rows,
+        as_written=reading.as_written,
+        only_sequences=only_sequences,
+        chains=options.chains,
+        kinds=kinds,
+        files=options,
+        may_be_names=reading.may_be_names,
+    )
+
+
+def _first(top: _Top) -> Chunk:
+    table = top.table
+    return Chunk([*map(str, table.names)], table.frame, table.first_row, table.reader)
+
+
+def _open_top(
+    table: OneTable,
+    name: str | None,
+    given: TableOptions,
+    kinds: Sequence[Kind],
+    reading: _Reading,
+    remembered: ReadAs,
+) -> _Top:
+    """Open a table, and decide by its first rows what its columns are.
+
+    `name` is that of one of several tables, which may lack columns that the user chose.
+    """
+    options = with_habits(given, remembered)
+    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) == EXCEL
+    if name is not None and not is_excel:
+        options = replace(options, sheet=None)
+    of_run = _named_by_run(options, remembered)
+    options = replace(options, columns={**of_run, **options.columns})
+    source = _opened(table, options, kinds, reading)
+    first = next(source.chunks)
+    present = {*map(str, first.names)}
+    chosen = {}
+    for role, column in options.columns.items():
+        may_lack = role in of_run or (name is not None and not options.matrix)
+        if not column or column in present or not may_lack:
+            chosen[role] = column
+    options = replace(options, columns=chosen)
+    columns, ties = find_columns(first.names, {**source.roles, **chosen}, source.name)
+    top = table_of(first, source, columns, ties)
+    top = replace(top, source=name or top.source)
+    _say_replaced(top, of_run)
+    top, remarks = _with_content(top, options)
+    options = _with_antigen(top, options, remembered)
+    options, references = _with_parent(top, options, kinds, remembered)
+    top = with_references(top, references)
+    found = top.columns
+    top, ignored = drop_unused_roles(top, options)
+    refuse_exchanged(top, options, kinds)
+    replaced = {role: column for role, column in found.items() if role not in top.columns}
+    if options.parent is None:  # a string may have a chain that the columns of chains lack
+        replaced.pop("antibody", None)
+    return _Top(
+        source=source,
+        table=top,
+        options=options,
+        references=references,
+        replaced=tuple(replaced.values()),
+        remarks=(*ignored, *remarks, *references.remarks),
+    )
+
+
+def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
+    """Choose columns by what they hold, where their names do not decide; say which."""
+    roles = roles_by_content(top, options)
+    remarks = []
+    for role, name in roles.items():
+        if not top.has(role):
+            remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
+    return without_doubtful_assay(with_roles(top, roles), options), remarks
+
+
+def read_header(table: TableLike, options: TableOptions, rows: int = 1) -> Table:
+    """Return the first rows of a table, with the roles that its columns have by their names."""
+    first = (several(table) or [one_table(table)])[0]
+    source = open_source(first, limit=rows, chains=options.chains, files=options)
+    chunk = next(source.chunks)
+    columns, ties = find_columns(chunk.names, source.roles, source.name)
+    return table_of(chunk, source, columns, ties)
+
+
+def _refuse_absent_columns(options: TableOptions, tops: Sequence[_Top]) -> None:
+    """Refuse a column that the user chose and none of several tables has."""
+    for role, name in options.columns.items():
+        if options.matrix or any(name in map(str, top.table.names) for top in tops):
+            continue
+        find_columns(tops[0].table.names, {role: name}, tops[0].table.source)  # raises
+
+
+def _file(table: OneTable, top: _Top, canonical: Mapping[str, str]) -> FileLayout:
+    """Decide how the columns of one table are called in all of them."""
+    renamed: dict[str, str] = {}
+    columns = top.table.columns
+    present = [*map(str, top.table.names)]
+    for role in sorted(columns, key=lambda role: role not in _NEEDED):
+        name = columns[role]
+        new = canonical[role]
+        if new == name or name in renamed:
+            continue
+        if new in present or new in renamed.values():
+            if role not in _NEEDED:
+                continue
+            msg = (
+                f"{top.table.source}: column {name!r} is {role}, as {new!r} is in the first table, "
+                f"but {new!r} is another column here; expected one name for one role. Rename one."
+            )
+            raise TableError(msg)
+        renamed[name] = new
+    return FileLayout(
+        table=table,
+        source=top.table.source,
+        options=top.options,
+        columns=columns,
+        ties=top.table.ties,
+        references=top.references,
+        replaced=top.replaced,
+        remarks=top.remarks,
+        names=tuple(renamed.get(name, name) for name in present),
+        renamed=renamed,
+    )
+
+
+def _free_name(names: Sequence[str], source: str) -> str:
+    """Return a name for the column that names the table of a row."""
+    free = [name for name in FILE_COLUMNS if name not in names]
+    if not free:
+        msg = (
+            f"{source}: has the columns {', '.join(FILE_COLUMNS)}, so that none is left to name "
+            "the tables; expected one of these free. Rename one."
+        )
+        raise TableError(msg)
+    return free[0]
+
+
+def several(table: TableLike) -> list[OneTable] | None:
+    """Return the tables of a list of two or more, else None."""
+    if isinstance(table, list | tuple) and len(table) > 1:
+        return [one_table(part) for part in table]
+    return None
+
+
+def one_table(table: TableLike) -> OneTable:
+    """Return the only table."""
+    if isinstance(table, list | tuple):
+        if len(table) == 1:
+            return one_table(table[0])
+        msg = f"{len(table)} tables: expected one. Give them one by one."
+        raise TableError(msg)
+    if not isinstance(table, str | PathLike | pd.DataFrame):
+        msg = (
+            f"table: {type(table).__name__}; expected a path, a pandas DataFrame, or a list of "
+            "these. Wrap columns or records in pandas.DataFrame."
+        )
+        raise TableError(msg)
+    return table
+
+
+def holds_texts(table: TableLike, *, matrix: bool = False) -> bool:
+    """Tell whether a table, or one of several, is read as text, so that its columns have no types.
+
+    A `matrix` always is.
+    """
+    return matrix or not all(map(_has_types, several(table) or [one_table(table)]))
+
+
+def _has_types(table: OneTable) -> bool:
+    """Tell whether the columns of a table have types, as those of text files do not."""
+    return isinstance(table, pd.DataFrame) or _is_parquet(table)
+
+
+def _is_parquet(table: OneTable) -> bool:
+    if isinstance(table, pd.DataFrame):
+        return False
+    return Path(table).is_dir() or bare_suffix(Path(table)) == ".parquet"
+
+
+def _name_tables(tables: Sequence[OneTable]) -> list[str]:
+    """Name each table by its file, or by its path where files of two folders have one name."""
+    paths = [Path(table) for table in tables if not isinstance(table, pd.DataFrame)]
+    resolved = [path.resolve() for path in paths]
+    for at, path in enumerate(resolved):
+        if path in resolved[:at]:
+            msg = f"{path.name}: is given twice; expected different tables. Remove one."
+            raise TableError(msg)
+    counts = Counter(path.name for path in paths)
+    names = []
+    for number, table in enumerate(tables, 1):
+        if isinstance(table, pd.DataFrame):
+            names.append(f"table {number}")
+        else:
+            path = Path(table)
+            names.append(path.name if counts[path.name] == 1 else str(path))
+    return names
+
+
+# ---- what a run remembers --------------------------------------------------------------------
+
+
+def with_habits(given: T, remembered: ReadAs) -> T:
+    """Complete the options that are None and do not depend on the table."""
+    bad_rows: Any = given.bad_rows
+    chains: Any = given.chains
+    return replace(
+        given,
+        bad_rows=remembered.bad_rows if bad_rows is None else bad_rows,
+        chains=remembered.chains if chains is None else chains,
+    )
+
+
+def _named_by_run(options: TableOptions, remembered: ReadAs) -> dict[str, str]:
+    """Return the columns that the user named for the run, where none is named for this table."""
+    taken = {*options.columns, *OF_VARIANTS}
+    if taken & OF_ANTIBODIES or options.parent is not None:
+        taken |= OF_ANTIBODIES
+    if options.antigen is not None or options.no_antigen:
+        taken.add("antigen")
+    return {role: name for role, name in remembered.named().items() if role not in taken}
+
+
+def _say_replaced(top: Table, of_run: Mapping[str, str]) -> None:
+    """Say which columns are used because a table lacks those of the run."""
+    present = {*map(str, top.names)}
+    for role, name in of_run.items():
+        instead = top.columns.get(role)
+        if name and name not in present and instead is not None:
+            say(f"{top.source}: column {instead!r} is used as {role}; the run used {name!r}")
+
+
+def _with_antigen(top: Table, options: T, remembered: ReadAs) -> T:
+    """Add the antigen of the run, unless a table has antigens of its own."""
+    is_given = options.antigen is not None or options.no_antigen or "antigen" in options.columns
+    if is_given or not remembered.antigen:
+        return options
+    column = None if "antigen" in top.ties else top.columns.get("antigen")
+    if not top.has("antigen") or (column is not None and not holds_sequences(top, column)):
+        say(f"{top.source}: the antigen of the run is taken for all rows")
+        added = _mutations_of_run(top, options, remembered, "antigen_mutations")
+        return replace(_numbered(options, remembered), antigen=remembered.antigen, columns=added)
+    if column is not None:
+        say(f"{top.source}: antigens are those of column {column!r}, not that of the run")
+    return options
+
+
+def _with_parent(
+    top: Table, options: T, kinds: Sequence[Kind], remembered: ReadAs
+) -> tuple[T, References]:
+    """Find what cells refer to: as the table or the user says, or as in the run."""
+    is_given = options.parent is not None or bool(options.columns.keys() & OF_ANTIBODIES)
+    has_antibodies = any(top.has(role) for role in OF_ANTIBODIES)
+    if remembered.parent and not is_given and not has_antibodies:
+        added = _mutations_of_run(top, options, remembered, "mutations")
+        completed = replace(_numbered(options, remembered), parent=remembered.parent, columns=added)
+        completed = _with_names(top, completed, remembered, kinds)
+        try:
+            references = find_references(top, completed, kinds)
+        except MissingColumn:
+            pass  # no column of mutations: the parent of the run is none of this table
+        else:
+            say(f"{top.source}: mutations are of the parent of the run")
+            return completed, references
+    elif remembered.parent and not is_given:
+        say(f"{top.source}: antibodies are those of the table, not variants of the run's parent")
+    options = _with_names(top, options, remembered, kinds)
+    return options, find_references(top, options, kinds)
+
+
+def _with_names(first: Table, options: T, remembered: ReadAs, kinds: Sequence[Kind]) -> T:
+    """Add the files of the run to a table with names, or without a column of sequences."""
+    if options.sequences or not remembered.sequences:
+        return options
+    names = [name for kind in kinds if (name := _name_in(first, options, kind)) is not None]
+    if not names:
+        return options
+    for file in remembered.sequences:
+        if why := file.why_not():
+            has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
+            msg = (
+                f"{first.source}: {has}, and {file.path}, in which the run looked names up, {why}; "
+                "expected the same file. Give it with --sequences FILE, or a table of sequences."
+            )
+            raise TableError(msg)
+    files = tuple(file.path for file in remembered.sequences)
+    listed = ", ".join(Path(file).name for file in files)
+    say(f"{first.source}: names are looked up in the file of the run, {listed}")
+    return replace(options, sequences=files)
+
+
+def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:
+    """Return a name in the columns of a kind; empty without columns, None if all are sequences."""
+    constant = options.antigen if kind == "antigen" else options.parent
+    if constant is not None or (kind == "antigen" and options.no_antigen):
+        return None
+    roles = frozenset({"antigen"}) if kind == "antigen" else OF_ANTIBODIES
+    columns = {**first.columns, **options.columns}
+    held = [columns[role] for role in sorted(roles & columns.keys())]
+    held = [name for name in held if name in first.frame]
+    for name in held:
+        texts = [text for text in distinct_texts(first, name) if text not in NO_SEQUENCE]
+        short = [text for text in texts if len(text) < SHORT]
+        if short and not (kind == "antigen" and are_peptides(short)):
+            return short[0]
+    return None if held else ""
+
+
+def _mutations_of_run(
+    top: Table, options: TableOptions, remembered: ReadAs, role: str
+) -> dict[str, str]:
+    """Return the columns, with that of mutations that the run was told, if a table has it."""
+    name = remembered.named().get(role)
+    if role in options.columns or name is None or name not in map(str, top.names):
+        return dict(options.columns)
+    return {**options.columns, role: name}
+
+
+def _numbered(options: T, remembered: ReadAs) -> T:
+    """Number residues as the run did, unless the user says how."""
+    if options.numbering != "sequential" or options.first_residue != 1:
+        return options
+    return replace(options, numbering=remembered.numbering, first_residue=remembered.first_residue)
