@@ -35,11 +35,9 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.embed.options import ResidueOptions as ResidueOptions
     from abag.embed.residues import ResidueSummary
     from abag.embed.residues import ResidueVectors
-    from abag.embed.tables.tables import TableLike
     from abag.embed.store.export import ExportSummary
     from abag.embed.store.export_options import ExportOptions as ExportOptions
-    from abag.head.predictor.options import RankOptions as RankOptions
-    from abag.head.predictor.options import ScanOptions as ScanOptions
+    from abag.embed.tables.tables import TableLike
     from abag.head.design.rank import RankSummary
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
@@ -49,18 +47,20 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.models.config import FitConfig as FitConfig
     from abag.head.plan import Plan
     from abag.head.predictor.loading import load_predictor as load_predictor
-    from abag.head.predictor.scoring import PredictSummary
+    from abag.head.predictor.options import EvaluateOptions as EvaluateOptions
+    from abag.head.predictor.options import PlanOptions as PlanOptions
     from abag.head.predictor.options import PredictOptions as PredictOptions
+    from abag.head.predictor.options import RankOptions as RankOptions
+    from abag.head.predictor.options import ScanOptions as ScanOptions
+    from abag.head.predictor.options import ShareOptions as ShareOptions
+    from abag.head.predictor.options import SweepOptions as SweepOptions
     from abag.head.predictor.predictor import Predictor as Predictor
+    from abag.head.predictor.scoring import PredictSummary
     from abag.head.runs.compare import RunsSummary
     from abag.head.runs.report import ReportSummary
     from abag.head.runs.run_folder import RunSummary
-    from abag.head.predictor.options import EvaluateOptions as EvaluateOptions
-    from abag.head.predictor.options import PlanOptions as PlanOptions
     from abag.head.search.sweep import SweepSummary
-    from abag.head.predictor.options import SweepOptions as SweepOptions
     from abag.head.share import ShareSummary
-    from abag.head.predictor.options import ShareOptions as ShareOptions
     import abag.sklearn
 
 __version__: str

@@ -280,8 +280,13 @@ def _from_disk(source: HubSource) -> Callable[[Sequence[str]], Path]:
     from huggingface_hub import snapshot_download
 
     def get(patterns: Sequence[str]) -> Path:
-        options = {"revision": source.revision, "local_files_only": True}
-        return Path(snapshot_download(source.name, allow_patterns=[*patterns], **options))
+        folder = snapshot_download(
+            source.name,
+            allow_patterns=[*patterns],
+            revision=source.revision,
+            local_files_only=True,
+        )
+        return Path(str(folder))
 
     return get
 

@@ -174,10 +174,8 @@ def read_separated(
 
 def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
     """Return how pandas reads text in which ``NA`` and the like may be names."""
-    roles, ties = find_columns(names, options.columns, options.source)
     kept = {*options.sequence_columns(names)}
-    for role in ("antibody_name", "antigen_name"):
-        kept |= {roles[role]} if role in roles else {*ties.get(role, ())}
+    kept |= {*may_hold(names, options.columns, ("antibody_name", "antigen_name"))}
     missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
     return {"keep_default_na": False, "na_values": missing}
 
