@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import r2_score
 
 from abag import FitConfig, OptionError
-from abag.head.evaluation import scores
+from abag.head.evaluation import scores as scores_of_regimes
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
@@ -294,12 +294,12 @@ def test_an_undefined_score_is_never_better():
 def regime(predicted, pkd, group=None):
     n = len(pkd)
     groups = [np.arange(n) if group is None else group]
-    tested = scores.TestedPairs(
+    tested = scores_of_regimes.TestedPairs(
         np.arange(n), pkd, np.zeros(n, int), np.arange(n), np.zeros(n, int), groups
     )
     mean = np.full(n, 7.8)
     inside = (abs(predicted - pkd) < 1).astype(float)
-    return scores.score_regime("known", "known", tested, predicted, mean, {}, inside)
+    return scores_of_regimes.score_regime("known", "known", tested, predicted, mean, {}, inside)
 
 
 def test_every_score_of_a_regime_has_the_interval_of_its_groups():
@@ -329,7 +329,7 @@ def test_every_score_of_a_regime_has_the_interval_of_its_groups():
 @given(columns(TIED, TIED, st.integers(0, 3), st.integers(0, 2), min_size=3))
 def test_what_pairs_add_to_a_rank_correlation_equals_scipys(drawn):
     predicted, pkd, cell, group = map(np.array, drawn)
-    value, wide = scores.rank_values(predicted, pkd, cell, group)
+    value, wide = scores_of_regimes.rank_values(predicted, pkd, cell, group)
     for cell_number in np.unique(cell):
         rows = cell == cell_number
         groups = len(np.unique(group[cell == cell_number]))
@@ -355,7 +355,7 @@ def test_r2_compares_with_the_mean_of_the_test_pairs_and_skill_with_that_of_trai
     equal = regime(np.full(4, 7.9), np.full(4, 8.1))
     assert equal["r2"] is None
     assert equal["intervals"]["r2"] is None
-    assert "-" in scores.describe_regimes([equal])[1]
+    assert "-" in scores_of_regimes.describe_regimes([equal])[1]
 
 
 def test_an_anticorrelation_is_worse_than_chance():
@@ -367,6 +367,6 @@ def test_an_anticorrelation_is_worse_than_chance():
 def test_the_table_of_regimes_names_the_unit_of_the_labels():
     pkd = 8 + np.random.default_rng(0).normal(size=100)
     pic50 = Quantity(name="pIC50")
-    head, row = scores.describe_regimes([regime(pkd, pkd)], pic50)
+    head, row = scores_of_regimes.describe_regimes([regime(pkd, pkd)], pic50)
     assert "RMSE (pIC50)" in head
-    assert len(head) == len(row) == len(scores.columns(pic50)) + 1
+    assert len(head) == len(row) == len(scores_of_regimes.columns(pic50)) + 1

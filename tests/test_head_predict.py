@@ -22,6 +22,7 @@ from faults import left_by_the_dead, raising
 from hypothesis import given
 from hypothesis import strategies as st
 from invoke import run
+from reading import read_table, read_table_chunks
 from scipy.stats import norm
 
 import abag
@@ -34,7 +35,6 @@ from abag import (
     TableError,
 )
 from abag.embed.tables.chains import MISSING_TEXT
-from abag.embed.tables.tables import read_table, read_table_chunks
 from abag.embed.tables.types import with_types
 from abag.embed.tables.writer import writing_table
 from abag.head.predictor.predictor import SequenceCollector, Sequences

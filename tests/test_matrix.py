@@ -67,7 +67,8 @@ def test_names_on_both_sides_of_a_matrix(tmp_path):
     ]
     assert [read.antigens.chains[i][0] for i in read.antigens.of_row] == [*ANTIGENS, ANTIGENS[1]]
     assert read.frame["label"].tolist() == ["8.1", "5.5", "6.0"]
-    assert "the headers of the matrix hold names of antigens, looked up in all.fasta" in read.notes
+    looked_up = "the headers of the matrix hold names of antigens, looked up in all.fasta: "
+    assert any(note.startswith(looked_up) for note in read.notes)
     assert any("2 antigens, read from the headers ('HER2', 'gp120')" in note for note in read.notes)
     # a column of numbers that names no antigen is not dropped
     cells.assign(weight=[1.0, 2.0]).to_csv(tmp_path / "w.csv", index=False)

@@ -36,7 +36,9 @@ def what_is_read(table, name):
     """Return what `plan` and `fit` take from a column."""
     options = {"lab": {"categories": ("lab",)}, "ddg": {"features": ("ddg",)}}.get(name, {})
     pairs = read_labels(table, **options)
-    read = {"summary": summarize_labels(pairs), "problems": label_problems(pairs)}
+    summary = summarize_labels(pairs)
+    summary["range"] = np.round(summary["range"], 12).tolist()  # the last bit depends on the file
+    read = {"summary": summary, "problems": label_problems(pairs)}
     read |= {"pkd": pairs.pkd, "censored": pairs.censored, "assay": pairs.assay}
     read |= {"quantity": pairs.quantity, "unit": pairs.unit}
     read["measured"] = measured_rows(pairs).drop(columns="row").astype(object).to_dict("list")

@@ -204,7 +204,8 @@ def read_pair_chunks(
         as_written=as_written,
         only_sequences=only_sequences,
     )
-    return check_chunks(layout)
+    for chunk in check_chunks(layout):
+        yield replace(chunk, ignored=[*layout.describe(), *chunk.ignored])
 
 
 def check_chunks(layout: Layout) -> Iterator[SequenceTable]:

@@ -1,0 +1,205 @@
+"""Print what commands run through, as Markdown: modules, functions, files opened, roles found.
+
+    python benchmarks/way.py [--tiny] [--list]
+
+Each command runs in a process of its own: ``embed``, ``fit --split random`` and ``predict`` of one
+table, and ``fit`` of two. A module counts if a function of it ran, imports and class bodies do not;
+processes that a command starts are not seen. Below the table: imports of abag per module and the
+longest chain of imports, with those for types. ``--list`` names the modules in the order of their
+first call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+
+ROOT = Path(__file__).parent.parent
+COMPOSITION = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
+FUNCTION = 0x1 | 0x2  # optimised, new locals: no module, no class body
+FINDS_ROLES = "find_columns"
+"""Name of the function that decides the roles of the columns of one table."""
+
+
+class Way:
+    """What ran while a command was watched."""
+
+    def __init__(self, root: Path, tables: list[str]) -> None:
+        self.root = str(root)
+        self.tables = tables
+        self.modules: dict[str, None] = {}
+        self.functions: set[object] = set()
+        self.calls: Counter[str] = Counter()
+        self.edges: Counter[tuple[str, str]] = Counter()
+        self.opened: Counter[str] = Counter()
+        self._names: dict[str, str] = {}
+
+    def name_of(self, path: str) -> str:
+        """Return the path of a module inside abag; empty for others."""
+        if path not in self._names:
+            real = str(Path(path).resolve()) if path.endswith(".py") else ""
+            inside = real.startswith(self.root) and "site-packages" not in real[len(self.root) :]
+            self._names[path] = real[len(self.root) + 1 :] if inside else ""
+        return self._names[path]
+
+    def watch_call(self, frame, event, _argument) -> None:
+        """Count a call; a profile function of `sys.setprofile`."""
+        if event != "call" or frame.f_code.co_flags & FUNCTION != FUNCTION:
+            return
+        here = self.name_of(frame.f_code.co_filename)
+        if not here:
+            return
+        self.modules.setdefault(here)
+        self.functions.add(frame.f_code)
+        self.calls[frame.f_code.co_name] += 1
+        caller = frame.f_back
+        while caller is not None and not self.name_of(caller.f_code.co_filename):
+            caller = caller.f_back
+        if caller is not None and caller.f_code.co_flags & FUNCTION == FUNCTION:
+            there = self.name_of(caller.f_code.co_filename)
+            if there != here:
+                self.edges[there, here] += 1
+
+    def watch_open(self, event: str, arguments) -> None:
+        """Count an opened table; an audit hook."""
+        if event == "open" and isinstance(arguments[0], str) and arguments[0] in self.tables:
+            self.opened[arguments[0]] += 1
+
+    def describe(self) -> dict[str, object]:
+        """Return the counts."""
+        return {
+            "modules": len(self.modules),
+            "functions": len(self.functions),
+            "edges": len(self.edges),
+            "crossings": sum(self.edges.values()),
+            "two_way": sum(edge[::-1] in self.edges for edge in self.edges) // 2,
+            "opened": sum(self.opened.values()),
+            "roles": self.calls[FINDS_ROLES],
+            "names": [*self.modules],
+        }
+
+
+def watch(command: list[str]) -> dict[str, object]:
+    """Run one command of abag in this process and return what it ran through."""
+    import abag
+    from abag.cli import main
+
+    tables = [word for word in command if word.endswith(".csv")]
+    way = Way(Path(abag.__file__).resolve().parent, tables)
+    if not (Path(way.root) / "cli.py").samefile(ROOT / "cli.py"):
+        way.root = str(ROOT.resolve())  # links of a strict editable install lead there
+    sys.addaudithook(way.watch_open)
+    threading.setprofile(way.watch_call)
+    sys.setprofile(way.watch_call)
+    try:
+        main(command, standalone_mode=False)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return way.describe()
+
+
+def run_watched(command: list[str], folder: Path) -> dict[str, object]:
+    """Watch a command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).resolve(), "--watch", *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def commands(folder: Path, *, tiny: bool) -> dict[str, list[str]]:
+    """Write the tables, and return the commands by what they are called."""
+    pairs = pd.read_csv(ROOT / "data" / "demo_pairs.csv")
+    pairs = pairs.head(120) if tiny else pairs
+    half = len(pairs) // 2
+    pairs.to_csv(folder / "pairs.csv", index=False)
+    pairs[:half].to_csv(folder / "first.csv", index=False)
+    pairs[half:].to_csv(folder / "second.csv", index=False)
+    store = ["--store", "store"]
+    fit = ["--split", "random"]
+    return {
+        "embed": ["embed", "pairs.csv", *store, *COMPOSITION],
+        "fit --split random": ["fit", "pairs.csv", *store, "--run", "run", *fit],
+        "predict": ["predict", "pairs.csv", "--run", "run", "--out", "scored.csv"],
+        "fit of two tables": ["fit", "first.csv", "second.csv", *store, "--run", "two", *fit],
+    }
+
+
+def imports_of_modules() -> dict[str, set[str]]:
+    """Return the modules of abag that each module imports, those for types too; no `__init__`."""
+    listed = subprocess.run(
+        ["git", "ls-files", "core/*.py", "embed/*.py", "head/*.py", "adapt/*.py", "cli.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    paths = [ROOT / name for name in listed.stdout.splitlines() if "__init__" not in name]
+    names = {f"abag.{'.'.join(p.relative_to(ROOT).with_suffix('').parts)}": p for p in paths}
+    imports: dict[str, set[str]] = {}
+    for module, path in names.items():
+        imports[module] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names} & names.keys()
+                imports[module] |= inner or {node.module} & names.keys()
+    return imports
+
+
+def longest_chain(imports: dict[str, set[str]]) -> int:
+    """Return the number of modules on the longest way through the imports, which has no circle."""
+    lengths: dict[str, int] = {}
+
+    def length(module: str) -> int:
+        if module not in lengths:
+            lengths[module] = 1 + max(map(length, imports[module]), default=0)
+        return lengths[module]
+
+    return max(map(length, imports))
+
+
+def main() -> None:
+    """Print the table."""
+    if sys.argv[1:2] == ["--watch"]:
+        print(json.dumps(watch(sys.argv[2:])))
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiny", action="store_true", help="120 pairs")
+    parser.add_argument("--list", action="store_true", help="name the modules of each command")
+    options = parser.parse_args()
+    columns = ("modules", "functions", "edges", "crossings", "two_way", "opened", "roles")
+    print(f"| command | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}")
+    listed = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for name, command in commands(folder, tiny=options.tiny).items():
+            found = run_watched(command, folder)
+            counts = " | ".join(f"{found[column]:,}" for column in columns)
+            print(f"| {name} | {counts} |", flush=True)
+            listed.append((name, found["names"]))
+    imports = imports_of_modules()
+    mean = sum(map(len, imports.values())) / len(imports)
+    print(f"\n{len(imports)} modules; {mean:.1f} imports of abag per module;", end=" ")
+    print(f"the longest chain of imports has {longest_chain(imports)} modules")
+    if options.list:
+        for name, modules in listed:
+            print(f"\n{name}: {' '.join(modules)}")
+
+
+if __name__ == "__main__":
+    main()
