@@ -108,6 +108,28 @@ def test_the_density_of_a_checkout_is_counted(run_script, tmp_path, small_checko
     assert "| other | 1 | 0.0 |" in printed
 
 
+WAYS = {
+    # command: most modules, times that tables are opened, and that roles of columns are found
+    "embed": (39, 1, 1),
+    "fit --split random": (75, 1, 1),
+    "predict": (52, 2, 1),  # checked as a whole, then written beside its scores
+    "fit of two tables": (75, 2, 2),
+}
+"""What commands may run through; the numbers only go down."""
+
+
+def test_commands_run_through_few_modules_and_decide_once(run_script, tmp_path):
+    status = run_script(tmp_path / "log", BENCHMARKS / "way.py", "--tiny")
+    printed = (tmp_path / "log").read_text()
+    assert status == 0, printed
+    rows = re.findall(r"^\| (.+?) \| (\d+) \|.* (\d+) \| (\d+) \|$", printed, re.MULTILINE)
+    assert [name for name, *_ in rows] == [*WAYS]
+    for name, *counts in rows:
+        modules, opened, roles = map(int, counts)
+        assert modules <= WAYS[name][0], name
+        assert (opened, roles) == WAYS[name][1:], name
+
+
 def test_censored_labels_are_compared_with_the_hidden_ones(run_script, tmp_path):
     options = ["--pairs", "60", "--seeds", "1", "--head", "ridge"]
     command = [BENCHMARKS / "bench_censored.py", "--out", tmp_path, *options]
