@@ -149,7 +149,8 @@ def imports_of_modules() -> dict[str, set[str]]:
         text=True,
         check=True,
     )
-    paths = [ROOT / name for name in listed.stdout.splitlines() if "__init__" not in name]
+    tracked = [ROOT / name for name in listed.stdout.splitlines() if "__init__" not in name]
+    paths = [path for path in tracked if path.exists()]
     names = {f"abag.{'.'.join(p.relative_to(ROOT).with_suffix('').parts)}": p for p in paths}
     imports: dict[str, set[str]] = {}
     for module, path in names.items():

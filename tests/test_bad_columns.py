@@ -34,7 +34,11 @@ BAD = {
     "text": ("features", "high", "column x: 'high' .*Name a column of text with categories"),
     "one text": ("features", first("high"), "column x: 'high' .*1 such row.*Fix or empty it"),
     "infinite": ("features", first(np.inf), "column x: .*inf.* is not a valid feature; expected"),
-    "huge": ("features", first(-1e20), "column x: -1e[+]20 .*a finite number up to 1e[+]15 or an"),
+    "huge": (
+        "features",
+        first(-1e20),
+        "column x: '-1e[+]20' .*a finite number up to 1e[+]15 or an",
+    ),
     "one category": ("categories", "spr", "the category 'x' is 'spr' in every labelled row"),
     "no category": ("categories", np.nan, "the category 'x' is '.missing.' in every labelled row"),
     "names": ("categories", [f"n{n}" for n in range(ROWS)], "'x' has another value in every pair"),

@@ -37,11 +37,13 @@ def what_is_read(table, name):
     options = {"lab": {"categories": ("lab",)}, "ddg": {"features": ("ddg",)}}.get(name, {})
     pairs = read_labels(table, **options)
     summary = summarize_labels(pairs)
-    summary["range"] = np.round(summary["range"], 12).tolist()  # the last bit depends on the file
+    summary["range"] = np.round(summary["range"], 12).tolist()
     read = {"summary": summary, "problems": label_problems(pairs)}
-    read |= {"pkd": pairs.pkd, "censored": pairs.censored, "assay": pairs.assay}
+    # the last bit of a number depends on the file, and on the version of pandas
+    read |= {"pkd": np.round(pairs.pkd, 12), "censored": pairs.censored, "assay": pairs.assay}
     read |= {"quantity": pairs.quantity, "unit": pairs.unit}
-    read["measured"] = measured_rows(pairs).drop(columns="row").astype(object).to_dict("list")
+    measured = measured_rows(pairs).drop(columns="row").round({"pkd": 12})
+    read["measured"] = measured.astype(object).to_dict("list")
     if pairs.cells is not None:
         read |= {"numbers": pairs.cells.numbers_RF, "words": pairs.cells.words_RG}
     if name in ("part", "fold"):
