@@ -104,7 +104,7 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
             continue
         if getattr(config, name) != option.default or name not in before:
             continue
-        value = option.plain(before[name])
+        value = option.parse(before[name])
         if name in of_preset and value == getattr(preset, name):
             continue  # it was not given then, either
         given[name] = value
@@ -178,7 +178,7 @@ def _refuse_other_columns(given: FitConfig, saved: SavedRun) -> None:
     """Refuse features, categories, errors and weights that the measured pairs of a run lack."""
     for option in schema(PairColumnOptions):
         asked = getattr(given, option.name)
-        before = option.plain(saved.config[option.name])
+        before = option.parse(saved.config[option.name])
         if asked is None or asked == before:
             continue
         msg = (
