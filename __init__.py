@@ -67,6 +67,10 @@ _FUNCTIONS = {
 """By public function: its module, the function that describes its result, its option classes."""
 
 
+_MEANWHILE = "head.prepare:preparing"
+"""What prepares stage two on idle cores while a GPU encodes; stage one does not know it."""
+
+
 def _option_classes() -> dict[str, str]:
     """Return the module of each option class, by its name."""
     modules: dict[str, str] = {}

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeAlias, TypeVar
 
 import click
 
-from abag import _FUNCTIONS, __version__
+from abag import _FUNCTIONS, _MEANWHILE, __version__
 from abag.core.command_line import (
     CommandGroup,
     GroupedOption,
@@ -134,16 +135,12 @@ def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **optio
     Example:
       abag embed pairs.csv --store store
     """
-    from abag.embed.embed import describe_embedding, embed_meanwhile, embed_table
+    from abag.embed.embed import describe_embedding, embed_meanwhile
     from abag.embed.job import rank_here
 
-    if prepare_fit and options.get("kind", "both") == "both":
-        from abag.head.prepare import preparing
-
-        meanwhile = partial(preparing, tables, options)
-        summary = embed_meanwhile(meanwhile, tables, store, progress=True, **options)
-    else:
-        summary = embed_table(tables, store, progress=True, **options)
+    preparing = resolve_name(f"abag.{_MEANWHILE}") if prepare_fit else None
+    meanwhile = preparing and partial(preparing, tables, options)
+    summary = embed_meanwhile(meanwhile, tables, store, progress=True, **options)
     if not rank_here().number:  # only the first rank prints
         _print(summary, as_json, describe_embedding)
 

@@ -289,6 +289,14 @@ def test_head_imports_no_encoder_to_learn_or_score():
             assert not met, (module, met)
 
 
+def test_the_command_of_stage_one_names_no_module_of_stage_two():
+    tree = ast.parse((ROOT / "cli.py").read_text())
+    (command,) = (node for node in tree.body if getattr(node, "name", "") == "embed")
+    imported = [node.module for node in ast.walk(command) if isinstance(node, ast.ImportFrom)]
+    assert imported
+    assert not [name for name in imported if name.startswith("abag.head")]
+
+
 def test_every_sub_package_has_a_docstring():
     for package in PACKAGES:
         for path in (ROOT / package).rglob("__init__.py"):
