@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from difflib import get_close_matches
-from functools import cache, reduce
+from functools import reduce
 from numbers import Real
 from operator import or_
 from os import PathLike
@@ -227,7 +227,6 @@ class Options:
         return values
 
 
-@cache
 def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
     """Return the options of a class in the order of its fields."""
     hints = type_hints(cls)

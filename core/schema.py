@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import reprlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache, partial
@@ -37,6 +37,10 @@ _PLAIN: Mapping[Any, tuple[Any, str]] = {
     NoneType: (NoneType, "null"),
 }
 """By a type without parts: the types that are taken for it, and the words of messages."""
+
+
+type_hints: Callable[[Any], Mapping[str, Any]] = cache(get_type_hints)
+"""The types of the members of a class, which take milliseconds to find."""
 
 
 class Mistyped(TypeError):
@@ -118,12 +122,6 @@ def alternatives(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any type
     if get_origin(kind) not in (Union, UnionType):
         return (kind,)
     return tuple(alternative for alternative in get_args(kind) if alternative is not NoneType)
-
-
-@cache
-def type_hints(kind: type) -> Mapping[str, Any]:
-    """Return the types of the members of a class, which take milliseconds to find."""
-    return get_type_hints(kind)
 
 
 def _check_names(kind: type, value: Mapping[str, object], where: str) -> None:
