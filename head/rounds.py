@@ -19,7 +19,8 @@ from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
 from abag.embed.store.folder import LOGLIK
 from abag.embed.store.store import open_store
-from abag.embed.tables.layout import OF_LABELS, BadRows, ReadAs
+from abag.embed.tables.layout import OF_LABELS, ReadAs
+from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import expect
 from abag.head.labels.column import AS_IN_THE_RUN, holds_numbers
