@@ -28,11 +28,7 @@ _FUNCTIONS = {
         "head.runs.summary:describe_evaluation",
         "head.predictor.options:EvaluateOptions",
     ),
-    "export_vectors": (
-        "embed.store.export",
-        "describe_export",
-        "embed.store.export_options:ExportOptions",
-    ),
+    "export_vectors": ("embed.store.export", "describe_export", "embed.options:ExportOptions"),
     "export_residues": (
         "embed.residues",
         "describe_residues",
@@ -65,6 +61,10 @@ _FUNCTIONS = {
     ),
 }
 """By public function: its module, the function that describes its result, its option classes."""
+
+
+_MEANWHILE = "head.prepare:preparing"
+"""What prepares stage two on idle cores while a GPU encodes; stage one does not know it."""
 
 
 def _option_classes() -> dict[str, str]:

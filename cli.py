@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeAlias, TypeVar
 
 import click
 
-from abag import _FUNCTIONS, __version__
+from abag import _FUNCTIONS, _MEANWHILE, __version__
 from abag.core.command_line import (
     CommandGroup,
     GroupedOption,
@@ -24,6 +25,7 @@ from abag.core.files import json_text
 from abag.core.messages import counted, printable, reporting
 from abag.core.python_surface import PublicFunction
 
+F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
 Tables: TypeAlias = Path | list[Path]
 """One table, or several that are read as one."""
@@ -38,7 +40,8 @@ _STORE = click.option(
     "--store", cls=GroupedOption, group="Data", type=_PATH, required=True, help="Folder of vectors."
 )
 _RUN = click.option("--run", type=_PATH, required=True, help="Folder of the run.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+_RUN_ARGUMENT = click.argument("run", type=_PATH)
+_JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout.")
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,18 +54,47 @@ def main() -> None:
     """
 
 
+def _out(flag: str, text: str) -> Callable[[F], F]:
+    """Declare the option of what a command writes."""
+    return click.option(flag, type=_PATH, required=True, help=text)
+
+
 def _command(
     function: str = "", *classes: str, group: click.Group = main, name: str | None = None
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Register a command with the options of a public function, or of other classes."""
-    places = [f"abag.{place}" for place in classes or _FUNCTIONS[function][2:]]
-    return group.command(name, cls=OptionsCommand, classes=places)
+    places = [f"abag.{place}" for place in classes or _FUNCTIONS.get(function, ())[2:]]
+
+    def register(callback: Callable[..., None]) -> click.Command:
+        settings: dict[str, Any] = {"cls": OptionsCommand, "classes": places} if places else {}
+        command = group.command(name, **settings)(callback)
+        command.params.append(_JSON)
+        return command
+
+    return register
 
 
-def _call(function: str, *arguments: Any, as_json: bool, **options: Any) -> None:
-    """Call a public function, and print its result."""
+def _passes_on(
+    function: str, *, group: click.Group = main, name: str | None = None
+) -> Callable[[Callable[[], None]], click.Command]:
+    """Register a command that calls a public function; the decorated one holds only its help."""
+
+    def register(described: Callable[[], None]) -> click.Command:
+        @wraps(described)
+        def call(as_json: bool, **options: Any) -> None:
+            _call(function, as_json=as_json, **options)
+
+        return _command(function, group=group, name=name)(call)
+
+    return register
+
+
+def _call(function: str, *, as_json: bool, **options: Any) -> None:
+    """Call a public function, which shows its progress if it can, and print its result."""
     public = PublicFunction(function, *_FUNCTIONS[function])
-    _print(public.function()(*arguments, **options), as_json, public.describe() or str)
+    if "progress" in public.signature().parameters:
+        options["progress"] = True
+    _print(public.function()(**options), as_json, public.describe() or str)
 
 
 def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> None:
@@ -91,7 +123,6 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
     help="While a GPU encodes, compute clusters and numbering for abag fit on 4 or more idle cores."
     "  [default: on]",
 )
-@_JSON
 def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:
     """Encode the sequences of a table into a store.
 
@@ -104,16 +135,12 @@ def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **optio
     Example:
       abag embed pairs.csv --store store
     """
-    from abag.embed.embed import describe_embedding, embed_meanwhile, embed_table
+    from abag.embed.embed import describe_embedding, embed_meanwhile
     from abag.embed.job import rank_here
 
-    if prepare_fit and options.get("kind", "both") == "both":
-        from abag.head.prepare import preparing
-
-        meanwhile = partial(preparing, tables, options)
-        summary = embed_meanwhile(meanwhile, tables, store, progress=True, **options)
-    else:
-        summary = embed_table(tables, store, progress=True, **options)
+    preparing = resolve_name(f"abag.{_MEANWHILE}") if prepare_fit else None
+    meanwhile = preparing and partial(preparing, tables, options)
+    summary = embed_meanwhile(meanwhile, tables, store, progress=True, **options)
     if not rank_here().number:  # only the first rank prints
         _print(summary, as_json, describe_embedding)
 
@@ -134,7 +161,6 @@ def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **optio
     is_flag=True,
     help="Print every message, all scores and those of every validation.",
 )
-@_JSON
 def fit(
     tables: Tables,
     run: Path,
@@ -172,7 +198,6 @@ def fit(
 @click.option("--out", type=_PATH, help="Table to write: .csv, .tsv or .parquet.")
 @click.option("--heavy", metavar="SEQUENCE", help="Heavy chain of one antibody, instead of TABLE.")
 @click.option("--light", metavar="SEQUENCE", help="Light chain of one antibody, instead of TABLE.")
-@_JSON
 def predict(
     run: Path,
     as_json: bool,
@@ -197,7 +222,7 @@ def predict(
         if tables is None or out is None:
             msg = "Give a TABLE and --out FILE, or one pair with --heavy, --light and --antigen."
             raise AbagError(msg)
-        _call("predict", tables, run, out, as_json=as_json, progress=True, **options)
+        _call("predict", table=tables, run=run, out=out, as_json=as_json, **options)
         return
     if tables is not None or out is not None:
         msg = (
@@ -215,7 +240,6 @@ def predict(
 @_command("plan")
 @_TABLES
 @click.option("-v", "--verbose", is_flag=True, help="Print where each time comes from, too.")
-@_JSON
 def plan(tables: Tables, as_json: bool, verbose: bool, **options: Any) -> None:
     """Describe a table, its problems and the cost of encoding.
 
@@ -231,10 +255,9 @@ def plan(tables: Tables, as_json: bool, verbose: bool, **options: Any) -> None:
     sys.exit(1 if costs["refused"] else 0)
 
 
-@main.command()
+@_passes_on("runs")
 @click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
-@_JSON
-def runs(folders: tuple[Path, ...], as_json: bool) -> None:
+def runs() -> None:
     """Compare runs, or look at one that is training.
 
     DIR is a run or a folder of runs. Shows the scores with their intervals, significant differences
@@ -244,13 +267,11 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     Example:
       abag runs runs
     """
-    _call("runs", folders, as_json=as_json)
 
 
-@main.command()
-@click.argument("run", type=_PATH)
-@_JSON
-def report(run: Path, as_json: bool) -> None:
+@_passes_on("report")
+@_RUN_ARGUMENT
+def report() -> None:
     """Write the report of a finished run again.
 
     RUN is the folder of a run. The model card of its predictor is written again, too. Nothing is
@@ -260,13 +281,11 @@ def report(run: Path, as_json: bool) -> None:
     Example:
       abag report runs/first
     """
-    _call("report", run, as_json=as_json)
 
 
 @_command("evaluate")
 @click.argument("table", type=_PATH, required=False)
 @_RUN
-@_JSON
 def evaluate(run: Path, as_json: bool, **options: Any) -> None:
     """Score a finished run again, or on another table.
 
@@ -287,7 +306,6 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:
 @_TABLE
 @_STORE
 @click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")
-@_JSON
 def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any) -> None:
     """Search for the head that predicts best on inner folds.
 
@@ -308,16 +326,10 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
         click.echo("\n" + describe_scores(summary["final"]))
 
 
-@_command("scan")
-@click.argument("run", type=_PATH)
-@click.option(
-    "--out",
-    type=_PATH,
-    required=True,
-    help="Table to write: .csv, .tsv or .parquet; and the map, .html.",
-)
-@_JSON
-def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:
+@_passes_on("scan")
+@_RUN_ARGUMENT
+@_out("--out", "Table to write: .csv, .tsv or .parquet; and the map, .html.")
+def scan() -> None:
     """Score the mutants of an antibody and draw a heat map.
 
     RUN is the folder of a finished run, or its predictor folder. Every residue of a region or list
@@ -328,14 +340,12 @@ def scan(run: Path, out: Path, as_json: bool, **options: Any) -> None:
     Example:
       abag scan runs/first --parents new.csv --region cdrh3 --out scan.csv
     """
-    _call("scan", run, out, as_json=as_json, progress=True, **options)
 
 
-@_command("rank")
+@_passes_on("rank")
 @click.argument("predictions", type=_PATH)
-@click.option("--out", type=_PATH, required=True, help="Table to write: .csv, .tsv or .parquet.")
-@_JSON
-def rank(predictions: Path, out: Path, as_json: bool, **options: Any) -> None:
+@_out("--out", "Table to write: .csv, .tsv or .parquet.")
+def rank() -> None:
     """Choose the pairs to measure next, from predictions.
 
     PREDICTIONS is what abag predict wrote, or another table with predicted pKd and sigma. Measured
@@ -345,14 +355,12 @@ def rank(predictions: Path, out: Path, as_json: bool, **options: Any) -> None:
     Example:
       abag rank scored.csv --batch 96 --measured pairs.csv --out order.csv
     """
-    _call("rank", predictions, out, as_json=as_json, progress=True, **options)
 
 
-@_command("adapt_encoders", name="adapt")
+@_passes_on("adapt_encoders", name="adapt")
 @_TABLE
-@click.option("--out", type=_PATH, required=True, help="Folder of the adapter.")
-@_JSON
-def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:
+@_out("--out", "Folder of the adapter.")
+def adapt() -> None:
     """Adapt encoders to a split's training pairs by LoRA.
 
     Needs the extra lora. The command can be stopped at any time; run it again to continue. Then
@@ -367,14 +375,12 @@ def adapt(table: Path, out: Path, as_json: bool, **options: Any) -> None:
         --antibody-encoder igt5-first --antigen-encoder esm2-650m-first \\
         --split file=adapters/first/splits.parquet
     """
-    _call("adapt_encoders", table, out, as_json=as_json, progress=True, **options)
 
 
-@_command("share")
-@click.argument("run", type=_PATH)
-@click.option("--to", type=_PATH, required=True, help="New folder, or hf://user/name on the hub.")
-@_JSON
-def share(run: Path, to: Path, as_json: bool, **options: Any) -> None:
+@_passes_on("share")
+@_RUN_ARGUMENT
+@_out("--to", "New folder, or hf://user/name on the hub.")
+def share() -> None:
     """Send a run's predictor to the hub, or write it to a folder.
 
     What is sent is listed first, with what it contains of the training data: at least vectors of
@@ -385,16 +391,12 @@ def share(run: Path, to: Path, as_json: bool, **options: Any) -> None:
     Example:
       abag share runs/first --to hf://user/name
     """
-    _call("share", run, to, as_json=as_json, **options)
 
 
-@_command("export_residues", name="residues")
+@_passes_on("export_residues", name="residues")
 @_TABLE
-@click.option(
-    "--out", type=_PATH, required=True, help="New folder, or one that the same command began."
-)
-@_JSON
-def residues(table: Path, out: Path, as_json: bool, **options: Any) -> None:
+@_out("--out", "New folder, or one that the same command began.")
+def residues() -> None:
     """Write a vector per residue, for models of your own.
 
     A store holds no residues, so that the encoders have to run. The size is printed first, and
@@ -405,7 +407,6 @@ def residues(table: Path, out: Path, as_json: bool, **options: Any) -> None:
     Example:
       abag residues pairs.csv --out residues --kind antibody
     """
-    _call("export_residues", table, out, as_json=as_json, progress=True, **options)
 
 
 @main.group("store")
@@ -416,9 +417,8 @@ def store_group() -> None:
 _STORE_ARGUMENT = click.argument("store", type=_PATH)
 
 
-@store_group.command("info")
+@_command(group=store_group, name="info")
 @_STORE_ARGUMENT
-@_JSON
 def store_info(store: Path, as_json: bool) -> None:
     """Show what a store holds.
 
@@ -432,9 +432,8 @@ def store_info(store: Path, as_json: bool) -> None:
     _print(info(open_store(store)), as_json, describe)
 
 
-@store_group.command("verify")
+@_command(group=store_group, name="verify")
 @_STORE_ARGUMENT
-@_JSON
 def store_verify(store: Path, as_json: bool) -> None:
     """Check every byte of a store against its digests. Exits with 1 if any differs.
 
@@ -455,10 +454,9 @@ def store_verify(store: Path, as_json: bool) -> None:
     sys.exit(1 if problems else 0)
 
 
-@store_group.command("merge")
+@_command(group=store_group, name="merge")
 @click.argument("sources", type=_PATH, nargs=-1, required=True)
-@click.option("--out", type=_PATH, required=True, help="Store to add to; created if missing.")
-@_JSON
+@_out("--out", "Store to add to; created if missing.")
 def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Add the shards of several stores to one. Each is checked; duplicates are counted.
 
@@ -471,13 +469,12 @@ def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
     _print(merge(sources, out), as_json, outline)
 
 
-@store_group.command("push")
+@_command(group=store_group, name="push")
 @_STORE_ARGUMENT
 @click.argument("address")
 @click.option(
     "--private", is_flag=True, help="Create the repository for you and your organization only."
 )
-@_JSON
 def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
     """Send the shards of a store to the hub.
 
@@ -494,10 +491,9 @@ def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
         _print(push(store, address, private=private), as_json, outline)
 
 
-@store_group.command("pull")
+@_command(group=store_group, name="pull")
 @click.argument("address")
 @_STORE
-@_JSON
 def store_pull(address: str, store: Path, as_json: bool) -> None:
     """Add the shards of a store on the hub.
 
@@ -514,13 +510,10 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
         _print(pull(address, store), as_json, outline)
 
 
-@_command("export_vectors", group=store_group, name="export")
+@_passes_on("export_vectors", group=store_group, name="export")
 @_STORE_ARGUMENT
-@click.option(
-    "--to", type=UserPath(), required=True, help="File to write: .npz, .parquet, .h5ad or .csv."
-)
-@_JSON
-def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None:
+@_out("--to", "File to write: .npz, .parquet, .h5ad or .csv.")
+def store_export() -> None:
     """Write vectors to a file that NumPy, pandas, pyarrow or AnnData read.
 
     With --table, one row per row of the table, beside its columns; else every stored vector, by its
@@ -530,7 +523,6 @@ def store_export(store: Path, to: Path, as_json: bool, **options: Any) -> None:
     Example:
       abag store export store --table pairs.csv --to vectors.parquet
     """
-    _call("export_vectors", store, to, as_json=as_json, progress=True, **options)
 
 
 @main.command()
@@ -581,7 +573,6 @@ def demo(folder: Path, force: bool) -> None:
     type=_PATH,
     help="Store to check; it need not exist.",
 )
-@_JSON
 def doctor(as_json: bool, **options: Any) -> None:
     """Check this machine, the weights and the store's disk.
 

@@ -10,7 +10,7 @@ from abag.core.options import DeviceOptions, EncoderOptions, option
 from abag.embed.options import Lora
 from abag.embed.tables.options import TableOptions
 from abag.head.labels.options import LabelOptions
-from abag.head.models.config import Precision
+from abag.head.models.config import TrainingPrecision
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
@@ -70,7 +70,7 @@ class AdaptConfig(
         group="Hardware",
         help="Steps between checkpoints.",
     )
-    precision: Precision = option(
+    precision: TrainingPrecision = option(
         "auto",
         group="Hardware",
         help="Precision of the encoders; auto: bf16 on a GPU that supports it, else fp32.",

@@ -27,12 +27,12 @@ from abag.core.files import (
     read_json,
     replacing,
     sweep_partials,
-    why_mistyped,
     write_bytes,
     write_json,
     write_text,
 )
 from abag.core.messages import counted, reporting, say
+from abag.core.schema import why_mistyped
 from abag.embed.encoders.adapters import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.lora import fit_lora, import_peft

@@ -5,7 +5,7 @@ Each function returns what its plain counterpart of numpy returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
@@ -34,6 +34,27 @@ def hash_arrays(digest: blake2b, arrays: Iterable[NDArray[Any]]) -> None:
     for array in arrays:
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
+
+
+def checked_array(
+    arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int | None, ...], dtype: type
+) -> NDArray[Any]:
+    """Return an array of a file, None in its shape standing for any length.
+
+    Raises
+    ------
+    ValueError
+        If it has another type or shape.
+    """
+    array = arrays[name]
+    same = array.ndim == len(shape)
+    if same:
+        for expected, length in zip(shape, array.shape, strict=True):
+            same &= expected in (None, length)
+    if array.dtype != dtype or not same:
+        msg = f"{name} has {array.dtype} and shape {array.shape}"
+        raise ValueError(msg)
+    return array
 
 
 # --- keys of sequences: 16 bytes each, as rows of a uint8 array; they sort by their bytes ---------

@@ -22,6 +22,7 @@ import click
 from abag.core.errors import AbagError
 from abag.core.messages import counted, make_lock, printable
 from abag.core.options import OptionSchema, joint_schema, user_path
+from abag.core.schema import alternatives
 
 NO_MEMORY = (
     "not enough memory ({}). What is committed is safe; use a machine with more memory, or "
@@ -307,7 +308,7 @@ def _reading(option: OptionSchema) -> dict[str, Any]:
     def complete(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
         return [choice for choice in option.choices if choice.startswith(begun)]
 
-    types = option.type if isinstance(option.type, tuple) else (option.type,)
+    types = alternatives(option.type)
     metavar = option.declaration.get("metavar")
     if metavar is None and option.choices:
         metavar = f"[{'|'.join(option.choices)}]" if _fits(option) else "NAME"

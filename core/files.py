@@ -14,27 +14,15 @@ import json
 import math
 import os
 import re
-import reprlib
 import secrets
 import socket
 import stat
-import sys
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from types import UnionType
-from typing import (
-    Any,
-    NotRequired,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Any
 
 from abag.core.errors import AbagError, DamagedFile, OutputError
 
@@ -170,61 +158,6 @@ def read_json(path: Path) -> dict[str, Any]:
         return value
     msg = f"{path}: is damaged; expected a JSON object. Restore it, or start in another folder."
     raise DamagedFile(msg)
-
-
-def why_mistyped(value: object, kind: Any, where: str = "it") -> str:  # noqa: ANN401 - a type
-    """Say where a value that was read from JSON is not of a type of `typing`; empty if it is.
-
-    Numbers have to be finite, as float64. An object may have more names than its `TypedDict`.
-    """
-    origin = get_origin(kind)
-    arguments = get_args(kind)
-    if kind is Any:
-        return ""
-    if origin in (Union, UnionType):
-        reasons = [why_mistyped(value, alternative, where) for alternative in arguments]
-        return "" if "" in reasons else reasons[0]
-    parts: Iterable[tuple[object, Any, str]]  # the values inside, their types, and where they are
-    if is_typeddict(kind) and isinstance(value, dict):
-        required, hints = _members(kind)
-        missing = sorted(required - value.keys())
-        if missing:
-            return f"{missing[0]} is missing"
-        parts = ((value[name], hint, name) for name, hint in hints.items() if name in value)
-    elif origin is list and isinstance(value, list):
-        parts = ((item, arguments[0], where) for item in value)
-    elif origin in (dict, Mapping) and isinstance(value, dict):
-        parts = ((member, arguments[1], f"{where}, {name}") for name, member in value.items())
-    else:
-        return _why_not_of(value, kind, where)
-    for part in parts:
-        reason = why_mistyped(*part)
-        if reason:
-            return reason
-    return ""
-
-
-def _members(kind: Any) -> tuple[set[str], dict[str, Any]]:  # noqa: ANN401 - a TypedDict
-    """Return the names that a `TypedDict` requires, and the types of all of its names."""
-    required = set()
-    types: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        if get_origin(hint) is NotRequired:
-            (types[name],) = get_args(hint)
-        else:
-            required.add(name)
-            types[name] = hint
-    return required, types
-
-
-def _why_not_of(value: object, kind: Any, where: str) -> str:  # noqa: ANN401 - a type
-    """Say why a value without parts is not of a type; empty if it is."""
-    is_number = isinstance(value, int | float) and type(value) is not bool
-    if is_number and not abs(cast("float", value)) <= sys.float_info.max:  # or NaN
-        return f"{where} is not a finite number"
-    if type(value) is kind or (is_number and kind is float):
-        return ""
-    return f"{where} is {reprlib.repr(value)}; expected {getattr(kind, '__name__', kind)}"
 
 
 def why_unreadable(folder: Path, error: Exception) -> str:

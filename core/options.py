@@ -14,14 +14,16 @@ import typing
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from difflib import get_close_matches
-from numbers import Integral, Real
+from functools import reduce
+from numbers import Real
+from operator import or_
 from os import PathLike
 from pathlib import Path
-from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 from abag.core.errors import OptionError
 from abag.core.messages import quoted
+from abag.core.schema import Mistyped, alternatives, in_words, parse, type_hints
 
 T = TypeVar("T")
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
@@ -82,7 +84,7 @@ class OptionSchema:
 
     name: str
     type: Any
-    """The annotation without ``| None``; a tuple if several types remain."""
+    """The annotation without ``| None``."""
     default: Any
     """`dataclasses.MISSING` if the option is required."""
     declaration: Declaration
@@ -106,17 +108,10 @@ class OptionSchema:
                 limits.append(f"{words} {limit:g}")
         return ", ".join(limits)
 
-    def _is_in_range(self, number: object) -> bool:
-        if not isinstance(number, Real):
-            return False
-        try:
-            value = float(number)
-        except OverflowError:  # a whole number of hundreds of digits
-            return False
+    def _is_in_range(self, number: float) -> bool:
         low = self.declaration.get("low", -math.inf)
         above = self.declaration.get("above", -math.inf)
-        high = self.declaration.get("high", math.inf)
-        return low <= value <= high and value > above and math.isfinite(value)
+        return low <= number <= self.declaration.get("high", math.inf) and number > above
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -137,44 +132,40 @@ class OptionSchema:
             return f"{self.default:g}"
         return self.default if isinstance(self.default, str) else ""
 
-    @property
-    def _is_tuple(self) -> bool:
-        return typing.get_origin(self.type) is tuple
+    def parse(self, value: object) -> Any:  # noqa: ANN401 - a value of the option
+        """Convert a value as config.json needs it.
 
-    def plain(self, value: Any) -> Any:  # noqa: ANN401 - anything that Python users pass
-        """Convert NumPy's values to Python's and a list to a tuple, as config.json needs them."""
-        if self.type in _NUMBERS or self._is_tuple:
-            value = _without_numpy(value)
-        if self.type is str and isinstance(value, PathLike):
-            return os.fspath(value)
-        if self._is_tuple and isinstance(value, list | tuple):
-            return tuple(map(_without_numpy, value))
-        return value
-
-    def check(self, value: object) -> None:
-        """Raise `OptionError` if a value is not of the type, or outside the choices or bounds."""
+        Raises
+        ------
+        OptionError
+            If it is not of the type, or outside the choices or bounds.
+        """
         if value is None and self.default is None:
-            return
+            return None
+        try:
+            parsed = parse(self.type, value)
+        except Mistyped as error:
+            raise self._refusal(value) from error
         pattern = self.declaration.get("pattern", "$^")
-        if self.choices and value not in self.choices and not re.fullmatch(pattern, str(value)):
-            msg = (
-                f"{self.flag}: {quoted(value)} is unknown; expected one of "
-                f"{', '.join(self.choices)}."
-            )
-            raise OptionError(msg)
-        if not _is_of(value, self.type):
-            limits = f", {self.bounds}" if self.bounds else ""
-            msg = (
-                f"{self.flag}: {quoted(value)} is not valid; expected "
-                f"{_in_words(self.type)}{limits}."
-            )
-            raise OptionError(msg)
-        numbers = value if isinstance(value, tuple) else (value,)
+        if self.choices and parsed not in self.choices and not re.fullmatch(pattern, str(parsed)):
+            raise self._refusal(value)
+        is_several = isinstance(parsed, tuple)
+        numbers = parsed if is_several else (parsed,)
         if self.bounds and not (numbers and all(map(self._is_in_range, numbers))):
-            words = "one or more numbers, each " if self._is_tuple else ""
-            words = "a finite number, " if value in (math.inf, -math.inf) else words
+            words = "one or more numbers, each " if is_several else ""
             msg = f"{self.flag}: {quoted(value)} is out of range; expected {words}{self.bounds}."
             raise OptionError(msg)
+        return parsed
+
+    def _refusal(self, value: object) -> OptionError:
+        """Make the error of a value that is not of the type or not one of the choices."""
+        if self.choices:
+            choices = ", ".join(self.choices)
+            return OptionError(
+                f"{self.flag}: {quoted(value)} is unknown; expected one of {choices}."
+            )
+        expected = ", ".join(filter(None, (in_words(self.type), self.bounds)))
+        return OptionError(f"{self.flag}: {quoted(value)} is not valid; expected {expected}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,8 +184,7 @@ class Options:
     def __post_init__(self) -> None:
         """Validate each field, then the combinations that each class knows, base classes first."""
         for declared in schema(type(self)):
-            value = declared.plain(getattr(self, declared.name))
-            declared.check(value)
+            value = declared.parse(getattr(self, declared.name))
             object.__setattr__(self, declared.name, value)
         for cls in reversed(type(self).__mro__):
             if "check_combination" in vars(cls):
@@ -239,8 +229,8 @@ class Options:
 
 def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
     """Return the options of a class in the order of its fields."""
-    types = _types_of(cls)
-    return tuple(_option_schema(cls, declared, types[declared.name]) for declared in fields(cls))
+    hints = type_hints(cls)
+    return tuple(_option_schema(cls, declared, hints[declared.name]) for declared in fields(cls))
 
 
 def _option_schema(cls: type[Options], declared: Field[Any], kind: Any) -> OptionSchema:  # noqa: ANN401 - any type
@@ -253,19 +243,8 @@ def _option_schema(cls: type[Options], declared: Field[Any], kind: Any) -> Optio
             if issubclass(base, Options) and declared.name in base.__annotations__:
                 group = base._group
                 break
-    return OptionSchema(declared.name, kind, default, declaration, group)
-
-
-_TYPES: dict[type, Mapping[str, Any]] = {}
-"""Types of options by class; they take milliseconds to find."""
-
-
-def _types_of(cls: type[Options]) -> Mapping[str, Any]:
-    """Return the type of each option."""
-    if cls not in _TYPES:
-        hints = typing.get_type_hints(cls)
-        _TYPES[cls] = {name: _without_none(hint) for name, hint in hints.items()}
-    return _TYPES[cls]
+    without_none = reduce(or_, alternatives(kind))
+    return OptionSchema(declared.name, without_none, default, declaration, group)
 
 
 def joint_schema(classes: Sequence[type[Options]]) -> tuple[OptionSchema, ...]:
@@ -297,63 +276,6 @@ def unknown_option(name: str, options: Sequence[OptionSchema], command: str) -> 
     else:
         hint = f"The options are {', '.join(names)}."
     return OptionError(f"{command}: unknown option {name!r}. {hint}")
-
-
-def _without_none(annotation: Any) -> Any:  # noqa: ANN401 - any type
-    if typing.get_origin(annotation) not in (typing.Union, UnionType):
-        return annotation
-    types = tuple(kind for kind in typing.get_args(annotation) if kind is not NoneType)
-    return types[0] if len(types) == 1 else types
-
-
-_NUMBERS: Mapping[object, tuple[type, str]] = {
-    bool: (bool, "True or False"),
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-}
-"""By the type of a number: the type that is accepted for it, and the words of messages."""
-
-
-def _without_numpy(value: Any) -> Any:  # noqa: ANN401 - any type
-    """Convert numbers and arrays of NumPy, which is not imported for this."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _is_of(value: object, kind: Any) -> bool:  # noqa: ANN401 - any type
-    """Tell whether an option of this type takes a value; a tuple of types allows each."""
-    if isinstance(kind, tuple):
-        return any(_is_of(value, alternative) for alternative in kind)
-    if kind in _NUMBERS:
-        accepted, _ = _NUMBERS[kind]
-        is_bool = isinstance(value, bool)  # a truth value is an integer in Python
-        return isinstance(value, accepted) and is_bool == (kind is bool)
-    origin = typing.get_origin(kind)
-    arguments = typing.get_args(kind)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_is_of(item, arguments[0]) for item in value)
-    if origin is Literal:
-        return value in arguments
-    if kind in (str, Path):
-        return isinstance(value, str | PathLike)
-    if origin is Mapping:
-        if not isinstance(value, Mapping):
-            return False
-        return all(_is_of(item, arguments[0]) for item in (*value, *value.values()))
-    return kind is Any or isinstance(value, origin or kind)
-
-
-def _in_words(kind: Any) -> str:  # noqa: ANN401 - any type
-    if isinstance(kind, tuple):
-        return " or ".join(dict.fromkeys(map(_in_words, kind)))
-    if kind in _NUMBERS:
-        return _NUMBERS[kind][1]
-    origin = typing.get_origin(kind)
-    arguments = typing.get_args(kind)
-    if origin is tuple:
-        return "a list of whole numbers" if arguments[0] is int else "a list of names"
-    if origin is Literal:
-        return ", ".join(map(repr, arguments))
-    return {str: "a string", Path: "a path"}.get(kind, "a mapping of names")
 
 
 def flag(name: str) -> str:

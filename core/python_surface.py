@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from abag.core.errors import FLAG, AbagError
 from abag.core.messages import reporting
 from abag.core.options import OptionSchema, flag, joint_schema, user_path
+from abag.core.schema import alternatives
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -164,7 +165,7 @@ class _Source(str):
 
 def annotation_text(option: OptionSchema) -> str:
     """Spell the type of an option, with ``None`` if that is its default."""
-    types = option.type if isinstance(option.type, tuple) else (option.type,)
+    types = alternatives(option.type)
     texts = [_spell(kind) for kind in types]
     if option.default is None:
         texts.append("None")

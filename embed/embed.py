@@ -128,7 +128,7 @@ def embed_table(
 
 
 def embed_meanwhile(
-    meanwhile: Meanwhile,
+    meanwhile: Meanwhile | None,
     table: TableLike,
     store: Path | str,
     **options: Any,  # noqa: ANN401 - the fields of EncoderOptions and EmbedOptions
@@ -200,7 +200,7 @@ def _embed(
     names: tuple[str, str],
     options: EmbedOptions,
     started: bool = False,
-    meanwhile: Meanwhile = lambda _rows: nullcontext(),
+    meanwhile: Meanwhile | None = None,
     expected: Mapping[Kind, str] | None = None,
 ) -> EmbedSummary:
     """Run the whole job, or the share of a rank: `started` by this command, or by a launcher."""
@@ -232,8 +232,9 @@ def _embed(
             else:
                 from abag.embed.encode import encode_share  # imports torch, which takes seconds
 
-                idle_cores = _encodes_alone_on_gpu(jobs, rank)
-                with meanwhile(reading.counts["rows"]) if idle_cores else nullcontext():
+                rows = reading.counts["rows"]
+                has_idle_cores = _encodes_alone_on_gpu(jobs, rank)
+                with meanwhile(rows) if meanwhile and has_idle_cores else nullcontext():
                     seconds = [encode_share(job, rank) for job in jobs]
     return _summary(reading, jobs, seconds, rank)
 

@@ -48,7 +48,8 @@ def preparing(
     table: Path | list[Path], options: Mapping[str, Any], rows: int
 ) -> AbstractContextManager[None]:
     """Prepare a fit of a table, read with these options of `abag embed`, until the block ends."""
-    if count_cores() < FEWEST_CORES or rows > MOST_ROWS:
+    is_whole = options.get("kind", "both") == "both"  # a fit needs both sides
+    if not is_whole or count_cores() < FEWEST_CORES or rows > MOST_ROWS:
         return nullcontext()
     return _in_a_process(table, TableOptions.take(options)[0])
 

@@ -19,7 +19,8 @@ from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
 from abag.embed.store.folder import LOGLIK
 from abag.embed.store.store import open_store
-from abag.embed.tables.layout import OF_LABELS, BadRows, ReadAs
+from abag.embed.tables.layout import OF_LABELS, ReadAs
+from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import expect
 from abag.head.labels.column import AS_IN_THE_RUN, holds_numbers
@@ -104,7 +105,7 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
             continue
         if getattr(config, name) != option.default or name not in before:
             continue
-        value = option.plain(before[name])
+        value = option.parse(before[name])
         if name in of_preset and value == getattr(preset, name):
             continue  # it was not given then, either
         given[name] = value
@@ -178,7 +179,7 @@ def _refuse_other_columns(given: FitConfig, saved: SavedRun) -> None:
     """Refuse features, categories, errors and weights that the measured pairs of a run lack."""
     for option in schema(PairColumnOptions):
         asked = getattr(given, option.name)
-        before = option.plain(saved.config[option.name])
+        before = option.parse(saved.config[option.name])
         if asked is None or asked == before:
             continue
         msg = (

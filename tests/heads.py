@@ -14,6 +14,7 @@ from reading import demo_table, groups_of, read_labels, read_sequences, splits_o
 
 from abag.core.arrays import hex_keys
 from abag.core.options import schema
+from abag.core.schema import parse
 from abag.embed.store.store import open_store
 from abag.head.labels.options import SPLIT_VALUES
 from abag.head.labels.vectors import Standardizer
@@ -21,7 +22,7 @@ from abag.head.models.baselines import BASELINES, inner_folds
 from abag.head.models.config import is_used
 from abag.head.models.registry import MODELS
 from abag.head.models.vectors import DoesNotApply, PairVectors, TrainingRows
-from abag.head.predictor.files import parse_record, record_digest
+from abag.head.predictor.files import record_digest
 from abag.head.regimes.clusters import with_clusters
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 
@@ -39,7 +40,7 @@ __all__ = [
     "TrainingRows",
     "demo_table",
     "inner_folds",
-    "parse_record",
+    "parse",
     "read_labels",
     "read_sequences",
     "schema",
@@ -91,7 +92,7 @@ def fitted_models(training, names=tuple(MODELS)):
 
 def reloaded(model):
     """Return a fitted model as one that was saved in a predictor and loaded."""
-    settings = parse_record(type(model.settings), json.loads(json.dumps(asdict(model.settings))))
+    settings = parse(type(model.settings), json.loads(json.dumps(asdict(model.settings))))
     arrays = {name: np.array(array) for name, array in model.arrays().items()}
     return type(model).load(arrays, settings)
 

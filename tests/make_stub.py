@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
 
 __version__: str
 _FUNCTIONS: dict[str, tuple[str, ...]]
+_MEANWHILE: str
 __all__ = [
 {names}
 ]

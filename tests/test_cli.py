@@ -161,9 +161,9 @@ def test_a_broken_installation_is_one_line_with_the_first_error(pairs, tmp_path)
     ("plan pairs.csv --label foo", "--label: 'foo' is unknown; expected one of pkd, kd_m"),
     ("adapt pairs.csv --out a --split-from b --floor foo", "--floor: 'foo' is unknown"),
     ("adapt pairs.csv --out a --split-from nowhere", "--split-from nowhere: does not exist"),
-    ("plan pairs.csv --price-per-hour nan", "--price-per-hour: nan is out of range"),
+    ("plan pairs.csv --price-per-hour nan", "--price-per-hour: nan is not valid"),
     ("fit pairs.csv --store nope --run r", "nope: does not exist; expected a store"),
-    ("embed pairs.csv --store s --commit-seconds nan", "--commit-seconds: nan is out of"),
+    ("embed pairs.csv --store s --commit-seconds nan", "--commit-seconds: nan is not"),
 ])  # fmt: skip
 def test_a_slip_on_the_command_line_is_named_with_what_was_expected(
     pairs, monkeypatch, arguments, words

@@ -6,7 +6,6 @@ import math
 import os
 import stat
 from pathlib import Path
-from typing import NotRequired, TypedDict
 
 import pytest
 from faults import failing
@@ -18,7 +17,6 @@ from abag.core.files import (
     json_text,
     partial_path,
     replacing,
-    why_mistyped,
     write_bytes,
     write_json,
     write_text,
@@ -169,29 +167,3 @@ def test_numbers_that_are_not_finite_become_null_in_json():
     expected = {"a": [1.5, None, [None, None]], "b": {"c": None}, "d": "NaN"}
     assert json.loads(json_text(value), **refuse) == expected
     assert json.loads(json_bytes(value), **refuse) == expected
-
-
-class Point(TypedDict):
-    x: float
-    tags: list[str]
-    note: NotRequired[str | None]
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ({"x": 1.5, "tags": []}, ""),
-        ({"x": 1, "tags": ["a"], "note": None, "more": [{}]}, ""),
-        ({"x": 1}, "tags is missing"),
-        ({"x": True, "tags": []}, "x is True; expected float"),
-        ({"x": "1", "tags": []}, "x is '1'; expected float"),
-        ({"x": math.nan, "tags": []}, "x is not a finite number"),
-        ({"x": 10**400, "tags": []}, "x is not a finite number"),
-        ({"x": 1, "tags": "a"}, "tags is 'a'; expected list"),
-        ({"x": 1, "tags": [1]}, "tags is 1; expected str"),
-        ({"x": 1, "tags": [], "note": 3}, "note is 3; expected str"),
-        ([], "it is []; expected Point"),
-    ],
-)
-def test_a_value_of_json_is_compared_with_its_type(value, reason):
-    assert why_mistyped(value, Point) == reason

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION, RESIDUES
-from heads import MODELS, PairVectors, TrainingRows, parse_record, reloaded
+from heads import MODELS, PairVectors, TrainingRows, parse, reloaded
 from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
@@ -289,7 +289,7 @@ def test_columns_of_forged_sides_are_refused():
     record = asdict(model.settings)
     record["sides"][0]["kind"] = "protein"
     with pytest.raises(TypeError, match="kind is 'protein'"):
-        parse_record(ResidueSettings, json.loads(json.dumps(record)))
+        parse(ResidueSettings, json.loads(json.dumps(record)))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,16 @@ import pytest
 from click.testing import CliRunner
 
 import abag
-from abag import AdaptConfig, EmbedOptions, EncoderOptions, FitConfig, OptionError, SweepOptions
+from abag import (
+    AdaptConfig,
+    EmbedOptions,
+    EncoderOptions,
+    FitConfig,
+    OptionError,
+    PredictOptions,
+    RankOptions,
+    SweepOptions,
+)
 from abag.cli import main
 from abag.core.command_line import OptionsCommand
 from abag.core.options import Options, option, schema
@@ -48,8 +57,9 @@ class Small(Options):
         ({"size": "3"}, "--size: '3' is not valid; expected a whole number, 1 to 9."),
         ({"size": None}, "--size: None is not valid; expected a whole number, 1 to 9."),
         ({"share": 0}, "--share: 0 is out of range; expected more than 0."),
-        ({"share": float("nan")}, "--share: nan is out of range; expected more than 0."),
-        ({"share": float("inf")}, "--share: inf is out of range; expected a finite number, "
+        ({"share": float("nan")}, "--share: nan is not valid; expected a finite number, "
+                                  "more than 0."),
+        ({"share": float("inf")}, "--share: inf is not valid; expected a finite number, "
                                   "more than 0."),
         ({"widths": (4, 0)}, "--widths: (4, 0) is out of range; expected one or more numbers, "
                              "each at least 1."),
@@ -72,7 +82,7 @@ def test_an_invalid_option_is_named_with_its_value_and_what_was_expected(options
     ({"learning_curve": [True]}, "--learning-curve: [True] is not valid; expected True or F"),
     ({"epochs": 1.5}, "--epochs: 1.5 is not valid; expected a whole number, at least 1."),
     ({"seed": True}, "--seed: True is not valid; expected a whole number, at least 0."),
-    ({"lr": "fast"}, "--lr: 'fast' is not valid; expected a number, more than 0, at most 10."),
+    ({"lr": "fast"}, "--lr: 'fast' is not valid; expected a finite number, more than 0, at most"),
     ({"widths": 64}, "--widths: 64 is not valid; expected a list of whole numbers, at least"),
     ({"widths": (64, 1.5)}, "--widths: (64, 1.5) is not valid; expected a list of whole"),
     ({"columns": None}, "--column: None is not valid; expected a mapping of names."),
@@ -86,6 +96,13 @@ def test_values_of_the_wrong_type_are_refused_in_python(options, message):
     cls = next(c for c in (FitConfig, EmbedOptions, AdaptConfig) if {*options} <= known_to(c))
     with pytest.raises(OptionError, match=re.escape(message)):
         cls(**options, **({"split_from": "run"} if cls is AdaptConfig else {}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400])
+def test_a_threshold_that_is_not_finite_is_refused(value):
+    for cls, name in ((PredictOptions, "strong"), (RankOptions, "best"), (FitConfig, "no_binding")):
+        with pytest.raises(OptionError, match="is not valid; expected a finite number"):
+            cls(**{name: value})
 
 
 def known_to(cls):

@@ -270,7 +270,7 @@ def test_no_module_imports_from_a_later_layer_or_in_a_cycle():
 
 
 def test_head_imports_no_encoder_to_learn_or_score():
-    allowed = ("embed.tables.", "embed.store.")
+    allowed = ("embed.tables.", "embed.store.", "embed.options")
     for module, imports in IMPORTS.items():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
@@ -287,6 +287,14 @@ def test_head_imports_no_encoder_to_learn_or_score():
                 m for m in imports if m.startswith("embed.") and not m.startswith(allowed + tokens)
             ]
             assert not met, (module, met)
+
+
+def test_the_command_of_stage_one_names_no_module_of_stage_two():
+    tree = ast.parse((ROOT / "cli.py").read_text())
+    (command,) = (node for node in tree.body if getattr(node, "name", "") == "embed")
+    imported = [node.module for node in ast.walk(command) if isinstance(node, ast.ImportFrom)]
+    assert imported
+    assert not [name for name in imported if name.startswith("abag.head")]
 
 
 def test_every_sub_package_has_a_docstring():

@@ -38,11 +38,11 @@ from abag.core.files import (
     make_folder,
     open_regular,
     read_inside,
-    why_mistyped,
     write_bytes,
     write_json,
 )
 from abag.core.messages import first_line, say
+from abag.core.schema import why_mistyped
 
 RETRY_SECONDS = 60.0
 REPORT_SECONDS = 5.0  # of failing, before the user is told that abag waits

@@ -37,7 +37,7 @@ from abag.embed.tables.columns import (
     find_columns,
 )
 from abag.embed.tables.formats import EXCEL, Chunk, bare_suffix, cell_text
-from abag.embed.tables.options import MOST_RESIDUE, ChainPlaces, Numbering, TableOptions
+from abag.embed.tables.options import MOST_RESIDUE, BadRows, ChainPlaces, Numbering, TableOptions
 from abag.embed.tables.sources import (
     MUTATIONS,
     SHORT,
@@ -67,7 +67,6 @@ from abag.embed.tables.tables import (
 )
 
 T = TypeVar("T", bound=TableOptions)
-BadRows = Literal["error", "skip"]
 FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""
 _NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations", "pkd")

@@ -14,6 +14,7 @@ from abag.core.options import Options, option
 from abag.embed.tables.columns import SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
+BadRows: TypeAlias = Literal["error", "skip"]
 ChainPlaces: TypeAlias = Literal["as-given", "auto", "most"]
 Numbering: TypeAlias = Literal["sequential", "imgt", "kabat", "chothia"]
 MOST_RESIDUE = 1_000_000
@@ -80,7 +81,7 @@ class ColumnOptions(Options, group="Data"):
 class BadRowOptions(Options, group="Data"):
     """Options for rows that cannot be used."""
 
-    bad_rows: Literal["error", "skip"] = option("error", help=BAD_ROWS_HELP)
+    bad_rows: BadRows = option("error", help=BAD_ROWS_HELP)
 
 
 @dataclass(frozen=True, kw_only=True)

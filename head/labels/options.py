@@ -152,12 +152,6 @@ class LabelOptions(BadRowOptions, group="Data"):
         if self.no_binding_empty and self.no_binding is None:
             msg = "--no-binding-empty: no bound is given; expected --no-binding VALUE too. Add it."
             raise OptionError(msg)
-        if self.no_binding is not None and not math.isfinite(self.no_binding):
-            msg = (
-                f"--no-binding: {self.no_binding} is not valid; expected a finite number in the "
-                "unit of the label. Give the highest concentration tested."
-            )
-            raise OptionError(msg)
         _ = self.molar_mass_kda
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.embed.store.export_options import VectorsOf
+    from abag.embed.options import VectorsOf
     from abag.embed.store.folder import EncoderFolder
     from abag.embed.store.store import Store
     from abag.embed.tables.chains import Kind

@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 from abag.core.errors import OptionError, RunError
 from abag.core.options import DeviceOptions, Options, flag, option
-from abag.embed.store.export_options import VectorOptions, VectorsOf
+from abag.embed.options import VectorOptions, VectorsOf
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.options import SkippedOptions, TableOptions
 from abag.head.labels.options import AdapterRows, LabelOptions, PairColumnOptions, SplitOptions
 
 WITH_A_NETWORK = ("mlp", "stack")
 PresetName = Literal["small", "medium", "seed"]
-Precision = Literal["auto", "fp32", "bf16"]
+TrainingPrecision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
 VALIDATION_PAIRS = 2048
 """Validation pairs scored after an epoch, at most; the final scores are of all."""
@@ -276,7 +276,7 @@ class FitConfig(
         group="Hardware",
         help="CPU threads; results depend on it in the last bit.",
     )
-    precision: Precision = option(
+    precision: TrainingPrecision = option(
         "auto",
         group="Hardware",
         help="Precision of matrix products, fp32 being TF32 on a GPU; auto: bf16 for several "

@@ -16,17 +16,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b, file_digest, sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
-from abag.core.arrays import distinct
+from abag.core.arrays import checked_array, distinct
 from abag.core.cache import cache_dir
 from abag.core.errors import (
     DamagedFile,
@@ -50,6 +50,7 @@ from abag.core.files import (
 from abag.core.hub import Repository, is_hub_address, parse_address
 from abag.core.messages import counted, say
 from abag.core.options import user_path
+from abag.core.schema import parse
 from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
@@ -126,32 +127,6 @@ def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
         with weights.open("rb") as file:
             file_digest(file, lambda: running)
     return running.hexdigest()
-
-
-def parse_record(kind: Any, value: Any, where: str = "the record") -> Any:  # noqa: ANN401
-    """Convert a JSON value to a dataclass, tuple or plain type, or raise `TypeError`."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind)
-        if not isinstance(value, dict) or value.keys() != hints.keys():
-            fields_given = ", ".join(map(str, value)) if isinstance(value, dict) else repr(value)
-            msg = f"{where} has {fields_given}; expected {', '.join(hints)}"
-            raise TypeError(msg)
-        inner = {f.name: parse_record(hints[f.name], value[f.name], f.name) for f in fields(kind)}
-        return kind(**inner)
-    if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(parse_record(get_args(kind)[0], item, where) for item in value)
-    if get_origin(kind) is Literal and value in get_args(kind):
-        return value
-    # other programs write 1.0 as 1
-    if kind is float and type(value) is int:
-        value = float(value)
-    kind = get_origin(kind) or kind
-    # `type`, as True is an instance of int; `not <=` refuses NaN as well, which JSON may have
-    if type(value) is not kind or (kind is float and not abs(value) <= MOST):
-        expected = "a list" if kind is tuple else getattr(kind, "__name__", str(kind))
-        msg = f"{where} is {value!r}; expected {expected}"
-        raise TypeError(msg)
-    return value
 
 
 _MISMATCHES = (
@@ -406,10 +381,10 @@ def _read(
     errors = (TypeError, ValueError, LookupError, ArithmeticError)
     with _refusing(folder / RECORD, "invalid predictor", *errors):
         fixed = {name: value for name, value in values.items() if name != "features"}
-        record = parse_record(PredictorRecord, fixed)
+        record = parse(PredictorRecord, fixed, "the record", most=MOST)
         features: FeatureColumns | None = None
         if "features" in values:
-            features = parse_record(FeatureColumns, values["features"], "features")
+            features = parse(FeatureColumns, values["features"], "features", most=MOST)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         # read once: what is parsed is what the digest was computed of
         weights = (folder / WEIGHTS).read_bytes()
@@ -453,13 +428,12 @@ def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
     """Restore the factors of sequences; ValueError if they are no such."""
     noise: dict[Kind, KnownNoise] = {}
     for kind in KINDS:
-        keys = tensors.get(f"noise.{kind}.keys")
-        factor = tensors.get(f"noise.{kind}.factor")
-        if keys is None or factor is None:
+        if f"noise.{kind}.keys" not in tensors or f"noise.{kind}.factor" not in tensors:
             continue
-        same = keys.dtype == np.uint8 and keys.shape == (len(factor), 16) and factor.ndim == 1
-        if not same or factor.dtype != np.float64 or not (factor > 0).all():
-            msg = f"noise.{kind} has {keys.shape} keys and factors of {factor.dtype}"
+        keys = checked_array(tensors, f"noise.{kind}.keys", (None, 16), np.uint8)
+        factor = checked_array(tensors, f"noise.{kind}.factor", (len(keys),), np.float64)
+        if not (factor > 0).all():
+            msg = f"noise.{kind}.factor has factors that are not above 0"
             raise ValueError(msg)
         noise[kind] = KnownNoise(keys, factor)
     return noise
@@ -471,12 +445,10 @@ def _load_category_noise(
     """Restore the factors of values of categories; ValueError if they are no such."""
     factors: dict[str, dict[str, float]] = {}
     for number, column in enumerate(features.categories if features is not None else ()):
-        factor = tensors.get(f"noise.category.{number}")
-        if factor is None:
+        if f"noise.category.{number}" not in tensors:
             continue
-        if factor.dtype != np.float64 or factor.shape != (len(column.values),):
-            msg = f"noise.category.{number} has the shape {factor.shape} and type {factor.dtype}"
-            raise ValueError(msg)
+        shape = (len(column.values),)
+        factor = checked_array(tensors, f"noise.category.{number}", shape, np.float64)
         if not (factor > 0).all():
             msg = f"noise.category.{number} has factors that are not above 0"
             raise ValueError(msg)
@@ -502,7 +474,7 @@ def _part(
         for tensor_name, array in tensors.items():
             if tensor_name.startswith(prefix):
                 arrays[tensor_name.removeprefix(prefix)] = array
-        settings = parse_record(entry.settings, values, "settings")
+        settings = parse(entry.settings, values, "settings", most=MOST)
         model: PairModel = entry.load(arrays, settings)
         # Arrays of other shapes would fail in the middle of a table.
         first = np.zeros(1, np.int64)

@@ -19,6 +19,7 @@ from abag.embed.tables.options import (
     BAD_ROWS_HELP,
     CHAINS_HELP,
     AntibodyRegion,
+    BadRows,
     ChainPlaces,
     FileOptions,
     ReferenceOptions,
@@ -27,6 +28,15 @@ from abag.embed.tables.options import (
 )
 from abag.head.labels.options import Better, Label, LabelOptions, PairColumnOptions, read_molar_mass
 from abag.head.models.config import ViewNames
+
+_BAD_ROWS: Any = {"group": "Data", "help": BAD_ROWS_HELP}
+_CHAINS: Any = {"group": "Data", "rare": True, "help": CHAINS_HELP}
+_MOLAR_MASS: Any = {
+    "group": "Data",
+    "rare": True,
+    "metavar": "KDA",
+    "help": "Molar mass of the antibodies, for ug_ml or ng_ml: igg, scfv, vhh, or kDa.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +71,11 @@ class ScoringOptions(DeviceOptions, TableOptions, group="Encoders"):
     )
     proposes_no_antigen = False
 
-    bad_rows: Literal["error", "skip"] | None = option(  # type: ignore[assignment]
-        None,
-        group="Data",
-        default_text="as in the run",
-        help=BAD_ROWS_HELP,
+    bad_rows: BadRows | None = option(  # type: ignore[assignment]
+        None, default_text="as in the run", **_BAD_ROWS
     )
     chains: ChainPlaces | None = option(  # type: ignore[assignment]
-        None,
-        group="Data",
-        rare=True,
-        default_text="as in the run",
-        help=CHAINS_HELP,
+        None, default_text="as in the run", **_CHAINS
     )
 
     def encoding(self, progress: bool) -> dict[str, Any]:
@@ -122,13 +125,7 @@ class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
         default_text="stated by the column's name, else as in the run, else pkd",
         help="Unit of the labels of TABLE, or of the predictions of FILE.",
     )
-    molar_mass: str | None = option(
-        None,
-        metavar="KDA",
-        default_text="as in the run",
-        rare=True,
-        help="Molar mass of the antibodies, for ug_ml or ng_ml: igg, scfv, vhh, or kDa.",
-    )
+    molar_mass: str | None = option(None, default_text="as in the run", **_MOLAR_MASS)
     affinity_type: str | None = option(
         None, metavar="NAME", default_text="as in the run", help="Rows of TABLE to score."
     )
@@ -138,11 +135,7 @@ class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
         help="Say how well pairs with at least this pKd are found, or with values of another "
         "quantity that are this or better: precision, recall and cut-offs.",
     )
-    bad_rows: Literal["error", "skip"] | None = option(
-        None,
-        default_text="as in the run",
-        help=BAD_ROWS_HELP,
-    )
+    bad_rows: BadRows | None = option(None, default_text="as in the run", **_BAD_ROWS)
 
     def check_combination(self) -> None:
         """Raise `OptionError` if the molar mass is invalid."""
@@ -364,14 +357,7 @@ class RankOptions(TableOptions, group="Choice"):
         default_text="stated by the column's name, else pkd",
         help="Unit of the labels of --measured, whose column is --column pkd=NAME.",
     )
-    molar_mass: str | None = option(
-        None,
-        metavar="KDA",
-        group="Data",
-        default_text="as in the run, else igg",
-        rare=True,
-        help="Molar mass of the antibodies, for ug_ml or ng_ml: igg, scfv, vhh, or kDa.",
-    )
+    molar_mass: str | None = option(None, default_text="as in the run, else igg", **_MOLAR_MASS)
     run: Path | str | None = option(
         None,
         metavar="DIR",
@@ -389,18 +375,11 @@ class RankOptions(TableOptions, group="Choice"):
         metavar="N",
         help="Most mutants per position, in a table that abag scan wrote.",
     )
-    bad_rows: Literal["error", "skip"] | None = option(  # type: ignore[assignment]
-        None,
-        group="Data",
-        default_text="as in the run, else error",
-        help=BAD_ROWS_HELP,
+    bad_rows: BadRows | None = option(  # type: ignore[assignment]
+        None, default_text="as in the run, else error", **_BAD_ROWS
     )
     chains: ChainPlaces | None = option(  # type: ignore[assignment]
-        None,
-        group="Data",
-        rare=True,
-        default_text="as in the run, else as-given",
-        help=CHAINS_HELP,
+        None, default_text="as in the run, else as-given", **_CHAINS
     )
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Ints
+from abag.core.arrays import Bools, Ints, checked_array
 from abag.embed.tables.chains import RESIDUES, keys_array
 from abag.embed.tables.numbering import CHAINS, number_antibodies
 from abag.head.regimes.clusters import (
@@ -151,21 +151,21 @@ class KnownSequences:
     def load(cls, kind: Kind, arrays: Arrays) -> KnownSequences:
         """Restore from arrays of a file; ValueError or LookupError if they do not fit."""
         name = f"seen.{kind}"
-        keys = _checked(arrays, f"{name}.keys", (None, 16), np.uint8)
-        near, family = _checked(arrays, f"{name}.identities", (2,), np.float64).tolist()
+        keys = checked_array(arrays, f"{name}.keys", (None, 16), np.uint8)
+        near, family = checked_array(arrays, f"{name}.identities", (2,), np.float64).tolist()
         if not 0 < family <= near <= 1:
             msg = f"{name}.identities are {near} and {family}"
             raise ValueError(msg)
         chains = None
         loops = None
         if f"{name}.sequences" in arrays:
-            text = _checked(arrays, f"{name}.sequences", (None,), np.uint8)
+            text = checked_array(arrays, f"{name}.sequences", (None,), np.uint8)
             chains = _parsed(kind, text.tobytes().decode("ascii"))
             if not np.array_equal(keys_array(kind, chains), keys):
                 msg = f"{name}.sequences and {name}.keys are of other sequences"
                 raise ValueError(msg)
             if kind == "antibody":
-                loops = _checked(arrays, f"{name}.loops", (len(chains), 2), np.int32)
+                loops = checked_array(arrays, f"{name}.loops", (len(chains), 2), np.int32)
         residues = _load_residues(kind, arrays) if f"{name}.tokens" in arrays else None
         return cls(kind, keys, near, family, chains, residues, loops)
 
@@ -203,7 +203,7 @@ class Recogniser:
 def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
     """Restore the residues of a library; ValueError or LookupError if they do not fit."""
     name = f"seen.{kind}"
-    text = _checked(arrays, f"{name}.reference", (None,), np.uint8)
+    text = checked_array(arrays, f"{name}.reference", (None,), np.uint8)
     reference = text.tobytes().decode("ascii").strip()
     reference_chains = tuple(reference.split(SEPARATOR)) if reference else ()
     if set(reference) - {*RESIDUES, SEPARATOR} or (kind == "antigen") != bool(reference):
@@ -211,29 +211,16 @@ def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
         raise ValueError(msg)
     residues = SeenResidues(
         aligner=Aligner(kind, reference_chains),
-        tokens=_checked(arrays, f"{name}.tokens", (None,), np.uint64),
-        usual=_checked(arrays, f"{name}.usual", (None,), np.uint64),
-        consensus=_checked(arrays, f"{name}.consensus", (None,), np.uint64),
-        changed=_checked(arrays, f"{name}.changed", (None,), np.int64),
+        tokens=checked_array(arrays, f"{name}.tokens", (None,), np.uint64),
+        usual=checked_array(arrays, f"{name}.usual", (None,), np.uint64),
+        consensus=checked_array(arrays, f"{name}.consensus", (None,), np.uint64),
+        changed=checked_array(arrays, f"{name}.changed", (None,), np.int64),
     )
     expected = 0 if kind == "antigen" else len(CHAINS) * REGIONS
     if len(residues.consensus) != expected:
         msg = f"{name}.consensus has {len(residues.consensus)} regions"
         raise ValueError(msg)
     return residues
-
-
-def _checked(arrays: Arrays, name: str, shape: tuple[int | None, ...], dtype: type) -> NDArray[Any]:
-    """Return an array of a file; None stands for any length."""
-    array = arrays[name]
-    same = array.ndim == len(shape)
-    if same:
-        for expected, length in zip(shape, array.shape, strict=True):
-            same &= expected in (None, length)
-    if array.dtype != dtype or not same:
-        msg = f"{name} has {array.dtype} and shape {array.shape}"
-        raise ValueError(msg)
-    return array
 
 
 def _parsed(kind: Kind, text: str) -> list[Chains]:

@@ -18,12 +18,12 @@ from abag.core.files import (
     read_json,
     replacing,
     sweep_partials,
-    why_mistyped,
     why_unreadable,
     write_json,
 )
 from abag.core.messages import first_line, say
 from abag.core.options import schema
+from abag.core.schema import why_mistyped
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regimes
 from abag.head.evaluation.strong import StrongSummary
