@@ -28,7 +28,7 @@ from abag.embed.embed import embed_table
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.kernels.packing import fill_batches, longest_first
+from abag.embed.encoders.packing import fill_batches, longest_first
 
 
 def pair_table(antibodies, antigens):

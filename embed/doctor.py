@@ -31,10 +31,10 @@ from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpo
 from abag.embed.encoders.family import Backend
 from abag.embed.encoders.identity import Identity, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.packing import Layout
 from abag.embed.encoders.registry import FAMILIES, HubSource, guess_family, hub_source
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderNotFound
 from abag.embed.kernels.attention import kernel_problems, triton_problem
-from abag.embed.kernels.packing import Layout
 from abag.embed.store.shard import is_unmounted_drive
 from abag.embed.store.store import open_store
 from abag.embed.store.writer import spooled_rows

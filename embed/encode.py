@@ -27,8 +27,7 @@ from abag.core.messages import bar, detail, note
 from abag.embed.encoders.family import Encoder, PoolingEncoder
 from abag.embed.encoders.heads import LanguageModelHead, load_head
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.job import KindJob, Rank
-from abag.embed.kernels.packing import (
+from abag.embed.encoders.packing import (
     LayerPooling,
     Layout,
     PackedBatch,
@@ -37,6 +36,7 @@ from abag.embed.kernels.packing import (
     longest_first,
     pool_tokens,
 )
+from abag.embed.job import KindJob, Rank
 from abag.embed.store.folder import LOGLIK
 from abag.embed.store.writer import ShardWriter
 from abag.embed.tables.chains import Chains, shown_chains

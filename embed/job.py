@@ -30,7 +30,7 @@ from abag.embed.tables.unique import Partitions, SequencePart
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.kernels.packing import Layout
+    from abag.embed.encoders.packing import Layout
 
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14

@@ -1,4 +1,4 @@
-"""The options of stage one, and of the adapters of its encoders.
+"""The options of stage one.
 
 Flags, checks, help and signatures are derived from these fields, see `abag.core.options`.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from abag.core.errors import OptionError
-from abag.core.options import DeviceOptions, Options, Precision, option
+from abag.core.options import DeviceOptions, Precision, option
 from abag.embed.tables.options import SkippedOptions, TableOptions
 
 if TYPE_CHECKING:
@@ -190,24 +190,4 @@ class ResidueFileOptions(ResidueOptions, group="Output"):
         metavar="N",
         rare=True,
         help="Megabytes of vectors per file; a longer sequence has a file of its own.",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lora(Options, group="Adapter"):
-    """Options of the low-rank factors of an adapter: their places and sizes."""
-
-    rank: int = option(8, low=1, high=1024, metavar="R", help="Rank of the weight change B A.")
-    alpha: float = option(16.0, above=0, help="The weight change is alpha / rank times B A.")
-    dropout: float = option(
-        0.1, low=0, high=0.95, help="Share of A's inputs dropped per training step."
-    )
-    targets: tuple[str, ...] = option(
-        (),
-        metavar="NAMES",
-        default_text="queries and values: q,v of T5; query,value of ESM-2",
-        help="Projections to adapt.",
-    )
-    layers: tuple[int, ...] = option(
-        (), metavar="NUMBERS", default_text="all", help="Layers to adapt, counted from 1."
     )

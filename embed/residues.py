@@ -46,6 +46,7 @@ from abag.core.files import (
 from abag.core.messages import bar, counted, first_line, note, reporting, say, size_text
 from abag.core.options import EncoderOptions, user_path
 from abag.embed.encoders.identity import Identity, check_backend
+from abag.embed.encoders.packing import Layout, PackedBatch, Piece, fill_batches, longest_first
 from abag.embed.encoders.registry import known_alias
 from abag.embed.job import (
     check_attention,
@@ -55,7 +56,6 @@ from abag.embed.job import (
     plan_for,
     refuse_long,
 )
-from abag.embed.kernels.packing import Layout, PackedBatch, Piece, fill_batches, longest_first
 from abag.embed.options import ResidueFileOptions, ResidueOptions
 from abag.embed.store.shard import is_finite
 from abag.embed.tables.chains import PLURAL, Chains, Kind, shown_chains

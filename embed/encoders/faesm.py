@@ -17,13 +17,13 @@ from torch import Tensor
 
 from abag.core.errors import MissingPackage
 from abag.core.messages import first_line
+from abag.embed.encoders.packing import pad_batch
 from abag.embed.encoders.weights import EncoderWeights
-from abag.embed.kernels.packing import pad_batch
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
+    from abag.embed.encoders.packing import LayerPooling, PackedBatch
     from abag.embed.encoders.weights import EncoderCheckpoint
-    from abag.embed.kernels.packing import LayerPooling, PackedBatch
 
 
 def import_faesm() -> ModuleType:

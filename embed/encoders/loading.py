@@ -21,12 +21,12 @@ from abag.core.errors import AbagError
 from abag.embed.encoders.family import Architecture, Backend, Config, Encoder, EncoderShape, Family
 from abag.embed.encoders.identity import Identity, check_backend
 from abag.embed.encoders.packed import PackedLayerNormEncoder, PackedRmsNormEncoder, rotary_tables
+from abag.embed.encoders.packing import PackedBatch, pad_batch
 from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
-from abag.embed.kernels.packing import PackedBatch, pad_batch
 
 if TYPE_CHECKING:
-    from abag.embed.kernels.packing import LayerPooling
+    from abag.embed.encoders.packing import LayerPooling
 
 
 class EncoderModule(nn.Module):
