@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from abag.core.arrays import distinct
-from abag.core.device import default_batch_tokens, to_device
+from abag.core.device import to_device
 from abag.core.errors import MissingPackage, OptionError
-from abag.embed.encode import encode_stream
+from abag.embed.encode import PoolingSink, TokenBudget
 from abag.embed.encoders.adapters import PEFT_PREFIX
 from abag.embed.encoders.loading import (
     cast_parameters,
@@ -33,8 +33,9 @@ from abag.embed.encoders.loading import (
     load_transformers_model,
     run_padded,
 )
-from abag.embed.encoders.packing import longest_first, pack_spans, pool_tokens
+from abag.embed.encoders.packing import pack_spans, pool_tokens
 from abag.embed.encoders.registry import FAMILIES
+from abag.embed.tables.chains import shown_chains
 from abag.head.labels.vectors import Standardizer
 
 if TYPE_CHECKING:
@@ -342,11 +343,13 @@ def encode_frozen(
 ) -> NDArray[np.float32]:
     """Return the mean-pooled vectors, (N, D), of an encoder that is not adapted."""
     encoder = load_encoder(identity, plan)
-    longest_spans = [max(identity.layout.span_lengths(sequence)) for sequence in chains]
-    order = longest_first(longest_spans)
-    budget = default_batch_tokens(plan)
+    sink = PoolingSink(encoder, plan, "float32")
+    budget = TokenBudget(plan, None, "nothing is adapted")
     out_ND = np.zeros((len(chains), encoder.width), np.float32)
-    ordered = (chains[i] for i in order)
-    for batch in encode_stream(encoder, identity.layout, ordered, plan, budget, torch.float32):
-        out_ND[order[batch.positions]] = batch.stored_SPD[:, 0]
+
+    def name(at: int) -> str:
+        return f"{identity.layout.kind} {shown_chains(chains[at])}"
+
+    for at, pooled in budget.stream(sink, identity.layout, chains, name):
+        out_ND[at] = pooled.stored_SPD[:, 0]
     return out_ND

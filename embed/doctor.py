@@ -26,7 +26,7 @@ from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.errors import AbagError
 from abag.core.files import nearest_existing, remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
-from abag.embed.encode import encode_stream
+from abag.embed.encode import PoolingSink, encode_stream
 from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
 from abag.embed.encoders.family import Backend
 from abag.embed.encoders.identity import Identity, vocabulary_of
@@ -337,8 +337,9 @@ def measure_parity(
 
     def encode(plan: DevicePlan, backend: Backend) -> NDArray[np.float32]:
         encoder = load_encoder(identity, plan, backend=backend)
-        batches = encode_stream(encoder, layout, probes, plan, budget, torch.float32)
-        return np.concatenate([batch.stored_SPD for batch in batches]).astype(np.float32)
+        sink = PoolingSink(encoder, plan, "float32")
+        batches = encode_stream(sink, layout, probes, budget)
+        return np.concatenate([pooled.stored_SPD for _, pooled in batches]).astype(np.float32)
 
     exact = encode(DevicePlan(plan.device, "fp32", ""), "reference")
     if plan.device.type == "cuda":

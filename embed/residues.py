@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
 import h5py
 import numpy as np
@@ -43,31 +43,32 @@ from abag.core.files import (
     write_bytes,
     write_json,
 )
-from abag.core.messages import bar, counted, first_line, note, reporting, say, size_text
+from abag.core.messages import counted, first_line, note, reporting, say, size_text
 from abag.core.options import EncoderOptions, user_path
 from abag.embed.encoders.identity import Identity, check_backend
-from abag.embed.encoders.packing import Layout, PackedBatch, Piece, fill_batches, longest_first
+from abag.embed.encoders.packing import longest_first
 from abag.embed.encoders.registry import known_alias
 from abag.embed.job import (
     check_attention,
     describe_long,
     describe_weights,
     identify_for,
+    load_for,
+    name_sequence,
     plan_for,
     refuse_long,
+    sequence_bar,
 )
 from abag.embed.options import ResidueFileOptions, ResidueOptions
 from abag.embed.store.shard import is_finite
-from abag.embed.tables.chains import PLURAL, Chains, Kind, shown_chains
+from abag.embed.tables.chains import PLURAL, Chains, Kind
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.tables import TableLike
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.encoders.family import Encoder
 
 
-NumberFormat = Literal["float16", "float32"]
 Vectors: TypeAlias = NDArray[np.float16 | np.float32]
 """Vectors of the residues of a sequence, shape (R, D)."""
 
@@ -193,18 +194,10 @@ class Side:
         """Device and precision."""
         return plan_for(self.identity, self.options.device, self.options)
 
-    def load(self) -> Encoder:
-        """Load the encoder onto the device, again with each call."""
-        from abag.embed.encoders.loading import load_encoder
-
-        backend = self.options.backend(self.kind)
-        attention = self.options.attention
-        return load_encoder(self.identity, self.plan, backend=backend, attention=attention)
-
     @cached_property
     def width(self) -> int:
         """Numbers per vector, D."""
-        return self.identity.shape.width or self.load().width
+        return self.identity.shape.width or load_for(self.identity, self.plan, self.options).width
 
     @cached_property
     def residues(self) -> NDArray[np.int64]:
@@ -230,28 +223,23 @@ class Side:
         EncoderError
             If a vector is not finite.
         """
-        from abag.embed.encode import TokenBudget
+        from abag.embed.encode import ResidueSink, TokenBudget  # imports torch
 
         layout = self.identity.layout
-        chains = self.sequences.chains
-        longest = np.array([max(layout.span_lengths(chains[i])) for i in order], np.int64)
-        kept = "what was yielded before it is complete"
-        budget = TokenBudget(self.plan, self.options.batch_tokens, kept)
-        encoder = self.load()  # not kept: the next kind needs the memory
-
-        def encode(first: int, tokens: int) -> Iterator[_Completed]:
-            left = [chains[i] for i in order[first:].tolist()]
-            return _residue_stream(encoder, layout, left, self.plan, tokens, self.options.dtype)
-
-        for first, completed in budget.stream(longest, encode, lambda at: self.name(order[at])):
-            for position, vectors in zip(completed.positions, completed.vectors, strict=True):
-                at = int(order[first + position])
+        budget = TokenBudget(
+            self.plan, self.options.batch_tokens, "what was yielded before it is complete"
+        )
+        encoder = load_for(self.identity, self.plan, self.options)  # not kept: memory for the next
+        sink = ResidueSink(encoder, self.plan, self.options.dtype, layout)
+        chains = [self.sequences.chains[i] for i in order.tolist()]
+        for positions, batch in budget.stream(sink, layout, chains, lambda i: self.name(order[i])):
+            for at, vectors in zip(order[positions].tolist(), batch, strict=True):
                 self._check_finite(at, vectors)
                 yield at, vectors
 
     def name(self, at: int) -> str:
         """Name a sequence, given by position, in a message."""
-        return f"row {self.row(at)}: {self.kind} {shown_chains(self.sequences.chains[at])}"
+        return name_sequence(self.kind, self.row(at), self.sequences.chains[at])
 
     def _check_finite(self, at: int, vectors: Vectors) -> None:
         if is_finite(vectors):
@@ -266,127 +254,6 @@ class Side:
             f"from {self.identity.checkpoint.name} in {self.plan.precision}. Give {remedy}."
         )
         raise EncoderError(msg)
-
-
-class _Completed(NamedTuple):
-    """The sequences that a batch completed."""
-
-    positions: NDArray[np.int64]
-    """Of the S sequences in the input: shape (S,), consecutive over batches."""
-    vectors: list[Vectors]
-    """Vectors of the residues of each of the S sequences."""
-
-
-def _residue_stream(
-    encoder: Encoder,
-    layout: Layout,
-    chains: Sequence[Chains],
-    plan: DevicePlan,
-    tokens: int,
-    dtype: NumberFormat,
-) -> Iterator[_Completed]:
-    """Encode sequences in the given order, one batch ahead of what is yielded."""
-    from abag.core.device import current_device
-    from abag.embed.encode import prefetch
-
-    begun: list[NDArray[Any]] = []  # token vectors of a sequence whose windows fill several batches
-    pending: _Pending | None = None
-    for batch in prefetch(fill_batches(layout.numbered_spans(chains), tokens)):
-        divided = any(layout.is_long(chains[i]) for i in batch.sequences.tolist())
-        with current_device(plan.device):  # not around the yield: the caller keeps its own
-            latest = _Pending(encoder, batch, plan, dtype, exact=divided)
-        if pending is not None:
-            yield pending.fetch(layout, chains, begun)
-        pending = latest
-    if pending is not None:
-        yield pending.fetch(layout, chains, begun)
-
-
-class _Pending:
-    """The vectors of a batch's residue tokens, while they are copied from the device."""
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        batch: PackedBatch,
-        plan: DevicePlan,
-        dtype: NumberFormat,
-        *,
-        exact: bool,
-    ) -> None:
-        import torch
-
-        from abag.core.device import to_device
-        from abag.embed.encode import STORED, to_host
-
-        self._batch = batch
-        self._dtype = dtype
-        is_residue_T = batch.weights[:, 0] > 0  # special tokens have no weight in the mean
-        counts = np.add.reduceat(is_residue_T, batch.bounds[:-1], dtype=np.int64)
-        self._ends = np.cumsum(counts)
-        # what is averaged over windows stays in fp32 until then
-        copied = torch.float32 if exact else STORED[dtype]
-        with torch.inference_mode():
-            hidden_TD = encoder(batch)
-            at_T = to_device(np.flatnonzero(is_residue_T), plan.device)
-            self._host_TD = to_host(hidden_TD[at_T].to(copied))
-        self._copied: Any = None
-        if hidden_TD.is_cuda:
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record()
-
-    def fetch(
-        self, layout: Layout, chains: Sequence[Chains], begun: list[NDArray[Any]]
-    ) -> _Completed:
-        """Wait for the copy; `begun` holds, before and after, what a sequence has so far."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        batch = self._batch
-        vectors = []
-        tokens_of_sequences = np.split(self._host_TD.numpy(), self._ends[:-1])
-        for place, tokens_TD in enumerate(tokens_of_sequences):
-            position = int(batch.sequences[place])
-            begun.append(tokens_TD)
-            if batch.continues and place == len(tokens_of_sequences) - 1:
-                break
-            whole_TD = np.concatenate(begun) if len(begun) > 1 else tokens_TD
-            begun.clear()
-            if layout.is_long(chains[position]):
-                whole_TD = average_windows(whole_TD, layout.pieces(chains[position]))
-            vectors.append(whole_TD.astype(self._dtype))  # a copy: the batch need not stay
-        return _Completed(batch.sequences[: len(vectors)], vectors)
-
-
-def average_windows(tokens_TD: NDArray[np.float32], pieces: Sequence[Piece]) -> NDArray[np.float32]:
-    """Average the vectors of each residue over the windows that contain it.
-
-    Parameters
-    ----------
-    tokens_TD : ndarray, shape=(T, D)
-        Vectors of the residue tokens of a sequence.
-    pieces : sequence of Piece
-        From `Layout.pieces`; together they have T residues.
-
-    Returns
-    -------
-    ndarray, shape=(R, D), dtype=float32
-    """
-    lengths = {piece.chain: piece.stop for piece in pieces}  # windows are in ascending order
-    first = {}  # residue of each chain, among all R
-    residues = 0
-    for i, length in lengths.items():
-        first[i] = residues
-        residues += length
-    total_RD = np.zeros((residues, tokens_TD.shape[1]), np.float32)
-    windows_R = np.zeros(len(total_RD), np.float32)
-    begin = 0
-    for piece in pieces:
-        end = begin + piece.stop - piece.start
-        place = slice(first[piece.chain] + piece.start, first[piece.chain] + piece.stop)
-        total_RD[place] += tokens_TD[begin:end]
-        windows_R[place] += 1
-        begin = end
-    return total_RD / windows_R[:, None]
 
 
 FORMAT = {"format": "abag-residues", "version": 1}
@@ -587,9 +454,8 @@ class _Output:
         side = self.side
         stream = side.encode(np.concatenate(list(parts.values())))
         total = sum(map(len, parts.values()))
-        title = f"{side.kind} · {side.identity.checkpoint.name}"
         with (
-            bar(total=total, unit="seq", desc=title) as drawn,
+            sequence_bar(side.identity, total) as drawn,
             ThreadPoolExecutor(1, "write") as thread,
         ):
             writing: Future[None] | None = None
