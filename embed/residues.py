@@ -113,20 +113,20 @@ def residues(
     encoders, others = EncoderOptions.take(options)
     chosen = ResidueOptions.from_keywords(others, "residues")
     with reporting(silent=not chosen.progress):
-        _, sides = read_sides(table, encoders, chosen)
-    return _encode_sides(sides)
+        _, jobs = read_jobs(table, encoders, chosen)
+    return _encode_jobs(jobs)
 
 
-def _encode_sides(sides: Sequence[Side]) -> Iterator[ResidueVectors]:
-    """Encode sides; a generator of its own, so that `residues` checks all before the first one."""
-    for side in sides:
-        for at, vectors in side.encode(side.order):
-            yield ResidueVectors(side.kind, side.row(at), side.sequences.chains[at], vectors)
+def _encode_jobs(jobs: Sequence[ResidueJob]) -> Iterator[ResidueVectors]:
+    """Encode jobs; a generator of its own, so that `residues` checks all before the first one."""
+    for job in jobs:
+        for at, vectors in job.encode(job.order):
+            yield ResidueVectors(job.kind, job.row(at), job.sequences.chains[at], vectors)
 
 
-def read_sides(
+def read_jobs(
     table: TableLike, encoders: EncoderOptions, options: ResidueOptions
-) -> tuple[SequenceTable, list[Side]]:
+) -> tuple[SequenceTable, list[ResidueJob]]:
     """Read a table and check it, its encoders and the device, before anything is encoded.
 
     Raises `AbagError`.
@@ -139,17 +139,17 @@ def read_sides(
     pairs.report_notes()
     if options.skipped is not None:
         pairs.skipped.write(Path(options.skipped))
-    sides = []
+    jobs = []
     for kind in options.kinds:
         identity = identify_for(names[kind], kind, options)
-        side = Side(identity, pairs.sequences[kind], options)
-        side.check()
-        sides.append(side)
-    return pairs, sides
+        job = ResidueJob(identity, pairs.sequences[kind], options)
+        job.check()
+        jobs.append(job)
+    return pairs, jobs
 
 
 @dataclass(frozen=True)
-class Side:
+class ResidueJob:
     """The distinct sequences of one kind, and the encoder that they are for."""
 
     identity: Identity
@@ -344,8 +344,8 @@ def export_residues(
     chosen = ResidueFileOptions.from_keywords(others, "export_residues")
     folder = user_path(out, "--out")
     with reporting(bars=chosen.progress, silent=not chosen.progress):
-        pairs, sides = read_sides(table, encoders, chosen)
-        outputs = [_Output(side, folder, _divide(side, chosen.file_mb)) for side in sides]
+        pairs, jobs = read_jobs(table, encoders, chosen)
+        outputs = [_Output(job, folder, _divide(job, chosen.file_mb)) for job in jobs]
         rows = _rows_csv(pairs, outputs)
         about = _describe(outputs, chosen, rows)
         _check_folder(folder, about)
@@ -357,7 +357,7 @@ def export_residues(
                 write_json(folder / ABOUT_FILE, about)
             if not (folder / ROWS_FILE).exists():
                 write_bytes(folder / ROWS_FILE, rows)
-            kinds = {PLURAL[output.side.kind]: output.write(chosen) for output in outputs}
+            kinds = {PLURAL[output.job.kind]: output.write(chosen) for output in outputs}
     summary = {
         "out": str(folder),
         "dtype": chosen.dtype,
@@ -368,17 +368,17 @@ def export_residues(
     return cast("ResidueSummary", summary)
 
 
-def _divide(side: Side, file_mb: int) -> list[NDArray[np.int64]]:
+def _divide(job: ResidueJob, file_mb: int) -> list[NDArray[np.int64]]:
     """Divide the sequences, longest first, among files of about equal size."""
-    row_bytes = side.width * np.dtype(side.options.dtype).itemsize
-    size = np.cumsum(side.residues[side.order] * row_bytes)
+    row_bytes = job.width * np.dtype(job.options.dtype).itemsize
+    size = np.cumsum(job.residues[job.order] * row_bytes)
     parts = []
     begin = 0
     while begin < len(size):
         before = size[begin - 1] if begin else 0
         end = int(np.searchsorted(size, before + file_mb * 1_000_000, "right"))
         end = max(end, begin + 1)
-        parts.append(side.order[begin:end])
+        parts.append(job.order[begin:end])
         begin = end
     return parts
 
@@ -387,28 +387,28 @@ def _divide(side: Side, file_mb: int) -> list[NDArray[np.int64]]:
 class _Output:
     """The files of one kind of sequence."""
 
-    side: Side
+    job: ResidueJob
     folder: Path
     parts: list[NDArray[np.int64]]
-    """Positions of the sequences of each file, in `side`."""
+    """Positions of the sequences of each file, in `job`."""
 
     @property
     def row_bytes(self) -> int:
-        return self.side.width * np.dtype(self.side.options.dtype).itemsize
+        return self.job.width * np.dtype(self.job.options.dtype).itemsize
 
     @property
     def bytes(self) -> int:
-        return int(self.side.residues.sum()) * self.row_bytes
+        return int(self.job.residues.sum()) * self.row_bytes
 
     def path(self, number: int) -> Path:
-        return self.folder / f"{self.side.kind}-{number:05}.h5"
+        return self.folder / f"{self.job.kind}-{number:05}.h5"
 
     def missing(self) -> list[int]:
         """Return the numbers of the files that are not there whole."""
         return [n for n, part in enumerate(self.parts) if not self._is_there(n, part)]
 
     def missing_bytes(self) -> int:
-        residues = [int(self.side.residues[self.parts[n]].sum()) for n in self.missing()]
+        residues = [int(self.job.residues[self.parts[n]].sum()) for n in self.missing()]
         return sum(residues) * self.row_bytes
 
     def _is_there(self, number: int, part: NDArray[np.int64]) -> bool:
@@ -422,28 +422,28 @@ class _Output:
                 is_whole = file["vectors"].id.get_storage_size() >= file["vectors"].nbytes
         except (OSError, KeyError, AttributeError, RuntimeError):
             return False
-        residues = int(self.side.residues[part].sum())
-        if shape != (residues, self.side.width) or not is_whole:
+        residues = int(self.job.residues[part].sum())
+        if shape != (residues, self.job.width) or not is_whole:
             return False
-        return np.array_equal(keys.astype(str), hex_keys(self.side.sequences.keys[part]))
+        return np.array_equal(keys.astype(str), hex_keys(self.job.sequences.keys[part]))
 
     def write(self, options: ResidueFileOptions) -> ResidueKind:
         """Encode the sequences of the missing files in one stream, and write these files."""
         start_s = time.monotonic()
-        side = self.side
+        job = self.job
         missing = self.missing()
         left = [self.parts[n] for n in missing]
         if left:
             self._encode_files(dict(zip(missing, left, strict=True)), options)
         return ResidueKind(
-            unique=len(side.sequences.chains),
-            residues=int(side.residues.sum()),
-            width=side.width,
+            unique=len(job.sequences.chains),
+            residues=int(job.residues.sum()),
+            width=job.width,
             files=len(self.parts),
             written=len(missing),
             bytes=self.bytes,
-            encoder=side.identity.checkpoint.name,
-            fingerprint=side.identity.fingerprint,
+            encoder=job.identity.checkpoint.name,
+            fingerprint=job.identity.fingerprint,
             seconds=round(time.monotonic() - start_s, 3),
         )
 
@@ -451,17 +451,17 @@ class _Output:
         self, parts: dict[int, NDArray[np.int64]], options: ResidueFileOptions
     ) -> None:
         """Encode the sequences of files, given by number, and write these in a thread."""
-        side = self.side
-        stream = side.encode(np.concatenate(list(parts.values())))
+        job = self.job
+        stream = job.encode(np.concatenate(list(parts.values())))
         total = sum(map(len, parts.values()))
         with (
-            sequence_bar(side.identity, total) as drawn,
+            sequence_bar(job.identity, total) as drawn,
             ThreadPoolExecutor(1, "write") as thread,
         ):
             writing: Future[None] | None = None
             for number, part in parts.items():
-                residues = side.residues[part]
-                vectors_RD = np.empty((int(residues.sum()), side.width), options.dtype)
+                residues = job.residues[part]
+                vectors_RD = np.empty((int(residues.sum()), job.width), options.dtype)
                 ends = np.cumsum([0, *residues])
                 of_file = islice(stream, len(part))
                 for (begin, end), (_, vectors) in zip(pairwise(ends), of_file, strict=True):
@@ -480,23 +480,23 @@ class _Output:
         ends: NDArray[np.int64],
         vectors_RD: NDArray[Any],
     ) -> None:
-        side = self.side
+        job = self.job
         path = self.path(number)
         image = io.BytesIO()
         # in memory: HDF5 crashes, perhaps when Python exits, if it cannot write what it closes;
         # earlier versions of its format have no checksums of names, types and attributes
         with h5py.File(image, "w", libver=("v110", "v110")) as file:
             file.attrs["format"] = f"{FORMAT['format']} {FORMAT['version']}"
-            file.attrs["kind"] = side.kind
-            file.attrs["encoder"] = side.identity.checkpoint.name
-            file.attrs["fingerprint"] = side.identity.fingerprint
-            file.attrs["precision"] = side.plan.precision
+            file.attrs["kind"] = job.kind
+            file.attrs["encoder"] = job.identity.checkpoint.name
+            file.attrs["fingerprint"] = job.identity.fingerprint
+            file.attrs["precision"] = job.plan.precision
             file["vectors"] = vectors_RD
             file["offsets"] = ends
-            file["key"] = np.array(hex_keys(side.sequences.keys[part]), "S32")
-            texts = ["|".join(side.sequences.chains[i]) for i in part.tolist()]
+            file["key"] = np.array(hex_keys(job.sequences.keys[part]), "S32")
+            texts = ["|".join(job.sequences.chains[i]) for i in part.tolist()]
             file.create_dataset("sequence", data=texts, dtype=h5py.string_dtype())
-            file["row"] = side.sequences.first_rows[part]
+            file["row"] = job.sequences.first_rows[part]
         try:
             with replacing(path) as partial:
                 partial.write_bytes(image.getbuffer())
@@ -511,14 +511,14 @@ class _Output:
 def _describe(outputs: list[_Output], options: ResidueFileOptions, rows: bytes) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     for output in outputs:
-        side = output.side
-        keys = side.sequences.keys[np.concatenate(output.parts)]
-        kinds[side.kind] = {
-            "encoder": side.identity.checkpoint.name,
-            "fingerprint": side.identity.fingerprint,
+        job = output.job
+        keys = job.sequences.keys[np.concatenate(output.parts)]
+        kinds[job.kind] = {
+            "encoder": job.identity.checkpoint.name,
+            "fingerprint": job.identity.fingerprint,
             "sequences": len(keys),
-            "residues": int(side.residues.sum()),
-            "width": side.width,
+            "residues": int(job.residues.sum()),
+            "width": job.width,
             "digest": _digest(keys.tobytes()),
         }
     return {
@@ -583,10 +583,10 @@ def _differences(about: dict[str, Any], begun: dict[str, Any]) -> list[tuple[str
 def _check_room(folder: Path, outputs: list[_Output], options: ResidueFileOptions) -> None:
     """Say how large the files will be, and refuse what the disk cannot hold."""
     for output in outputs:
-        side = output.side
-        residues = counted(int(side.residues.sum()), "residue")
+        job = output.job
+        residues = counted(int(job.residues.sum()), "residue")
         say(
-            f"{residues} of {len(side.residues):,} {PLURAL[side.kind]}, {side.width:,} "
+            f"{residues} of {len(job.residues):,} {PLURAL[job.kind]}, {job.width:,} "
             f"{options.dtype} each: {size_text(output.bytes)}"
         )
     needed = sum(output.missing_bytes() for output in outputs)
@@ -607,7 +607,7 @@ def _rows_csv(pairs: SequenceTable, outputs: list[_Output]) -> bytes:
     """Write the number of each row, the file of each of its sequences, and the place in it."""
     columns: dict[str, Any] = {"row": pairs.row_numbers}
     for output in outputs:
-        sequence_of_row = output.side.sequences.of_row
+        sequence_of_row = output.job.sequences.of_row
         sizes = [len(part) for part in output.parts]
         order = np.concatenate(output.parts)
         file = np.empty_like(order)
@@ -615,6 +615,6 @@ def _rows_csv(pairs: SequenceTable, outputs: list[_Output]) -> bytes:
         place = np.empty_like(order)
         place[order] = np.concatenate([np.arange(size) for size in sizes])
         names = np.array([output.path(n).name for n in range(len(sizes))], object)
-        columns[f"{output.side.kind}_file"] = names[file[sequence_of_row]]
-        columns[f"{output.side.kind}_place"] = place[sequence_of_row]
+        columns[f"{output.job.kind}_file"] = names[file[sequence_of_row]]
+        columns[f"{output.job.kind}_place"] = place[sequence_of_row]
     return pd.DataFrame(columns).to_csv(index=False).encode()
