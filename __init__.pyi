@@ -31,12 +31,12 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.core.options import EncoderOptions as EncoderOptions
     from abag.embed.embed import EmbedSummary
     from abag.embed.options import EmbedOptions as EmbedOptions
-    from abag.embed.options import ExportOptions as ExportOptions
     from abag.embed.options import ResidueFileOptions as ResidueFileOptions
     from abag.embed.options import ResidueOptions as ResidueOptions
     from abag.embed.residues import ResidueSummary
     from abag.embed.residues import ResidueVectors
     from abag.embed.store.export import ExportSummary
+    from abag.embed.store.options import ExportOptions as ExportOptions
     from abag.embed.tables.tables import TableLike
     from abag.head.design.rank import RankSummary
     from abag.head.design.scan import ScanSummary

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from abag.core.options import DeviceOptions, EncoderOptions, option
-from abag.embed.options import Lora
+from abag.core.options import DeviceOptions, EncoderOptions, Options, option
 from abag.embed.tables.options import TableOptions
 from abag.head.labels.options import LabelOptions
 from abag.head.models.config import TrainingPrecision
@@ -16,6 +15,26 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
 
 Sides = Literal["antibody", "antigen", "both"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora(Options, group="Adapter"):
+    """Options of the low-rank factors of an adapter: their places and sizes."""
+
+    rank: int = option(8, low=1, high=1024, metavar="R", help="Rank of the weight change B A.")
+    alpha: float = option(16.0, above=0, help="The weight change is alpha / rank times B A.")
+    dropout: float = option(
+        0.1, low=0, high=0.95, help="Share of A's inputs dropped per training step."
+    )
+    targets: tuple[str, ...] = option(
+        (),
+        metavar="NAMES",
+        default_text="queries and values: q,v of T5; query,value of ESM-2",
+        help="Projections to adapt.",
+    )
+    layers: tuple[int, ...] = option(
+        (), metavar="NUMBERS", default_text="all", help="Layers to adapt, counted from 1."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,22 +1,41 @@
 """Encoders with LoRA and a small regression head: pairs in, pKd out.
 
+peft inserts LoRA into a transformers encoder, which stays frozen and in eval mode; only the
+low-rank factors learn, in fp32. They are saved as an adapter.
+
 P pairs, B pairs of a batch, N sequences, U unique sequences of a batch, D width of a vector.
+
+References
+----------
+Hu et al., arXiv:2106.09685: W + (alpha / r) B A, with B zero at the start.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recompute
 
 from abag.core.arrays import distinct
-from abag.core.device import default_batch_tokens, to_device
-from abag.embed.encode import encode_stream
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.lora import LoraEncoder, fit_lora
-from abag.embed.kernels.packing import longest_first, pack_spans, pool_tokens
+from abag.core.device import to_device
+from abag.core.errors import MissingPackage, OptionError
+from abag.embed.encode import PoolingSink, TokenBudget
+from abag.embed.encoders.adapters import PEFT_PREFIX
+from abag.embed.encoders.loading import (
+    cast_parameters,
+    load_encoder,
+    load_transformers_model,
+    run_padded,
+)
+from abag.embed.encoders.packing import pack_spans, pool_tokens
+from abag.embed.encoders.registry import FAMILIES
+from abag.embed.tables.chains import shown_chains
 from abag.head.labels.vectors import Standardizer
 
 if TYPE_CHECKING:
@@ -24,9 +43,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.adapt.config import AdaptConfig
+    from abag.adapt.config import AdaptConfig, Lora
     from abag.core.device import DevicePlan
     from abag.embed.encoders.identity import Identity
+    from abag.embed.encoders.packing import PackedBatch
+    from abag.embed.encoders.weights import EncoderCheckpoint
     from abag.embed.tables.chains import Chains, Kind
     from abag.head.labels.pairs import LabelledPairs
 
@@ -35,6 +56,138 @@ STATISTICS_SAMPLE = 2048
 HEAD_WIDTH = 128
 """Hidden units of the regression head, which is discarded after the training."""
 HEAD_DROPOUT = 0.1
+
+
+def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
+    """Restrict targets and layers to those of an encoder; the other encoder may have the rest.
+
+    Empty targets become the family's defaults; empty layers mean all.
+
+    Raises
+    ------
+    OptionError
+        If nothing can be adapted, or the encoder has none of the targets or layers.
+    """
+    family = FAMILIES[checkpoint.family]
+    name = checkpoint.name
+    projections = family.lora_projections
+    last = family.shape(checkpoint.config).layers
+    if not projections:
+        msg = f"encoder {name}: has no weights to adapt. Leave its side out: --sides."
+        raise OptionError(msg)
+    targets = tuple(target for target in lora.targets if target in projections)
+    layers = tuple(layer for layer in lora.layers if 1 <= layer <= last)
+    for option, requested, usable, expected in (
+        ("targets", lora.targets, targets, f"projections among {', '.join(projections)}"),
+        ("layers", lora.layers, layers, f"layers among 1 to {last}"),
+    ):
+        if requested and not usable:
+            msg = (
+                f"encoder {name}: has none of --{option} {','.join(map(str, requested))}; expected "
+                f"{expected}. Give at least one of them."
+            )
+            raise OptionError(msg)
+    return replace(lora, targets=targets or family.lora_targets, layers=layers)
+
+
+def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
+    """Import peft, or raise `MissingPackage`."""
+    try:
+        import peft
+    except ImportError as error:
+        msg = f"abag adapt: cannot import peft ({error}); run pip install peft"
+        raise MissingPackage(msg) from error
+    return peft
+
+
+class LoraEncoder(nn.Module):
+    """A transformers encoder with LoRA: packed batches to token vectors, with gradients.
+
+    In bf16 the factors stay in fp32, under autocast.
+
+    Parameters
+    ----------
+    checkpoint : EncoderCheckpoint
+    plan : DevicePlan
+        Device and precision.
+    lora : Lora
+        From `fit_lora`.
+    gradient_checkpointing : bool
+        Whether to store only each layer's input, and recompute the rest in the backward pass.
+    """
+
+    def __init__(
+        self,
+        checkpoint: EncoderCheckpoint,
+        plan: DevicePlan,
+        lora: Lora,
+        *,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        peft = import_peft()
+        family = FAMILIES[checkpoint.family]
+        model = load_transformers_model(checkpoint)
+        # peft names the list of layers by its last part, and counts from 0
+        layer_list = family.layer_list.rsplit(".", 1)[-1] if lora.layers else None
+        self._config = peft.LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules=list(lora.targets),
+            layers_to_transform=[n - 1 for n in lora.layers] or None,
+            layers_pattern=layer_list,
+            base_model_name_or_path=checkpoint.origin,
+        )
+        frozen = cast_parameters(model.eval().requires_grad_(False), plan)
+        self._model = peft.inject_adapter_in_model(self._config, frozen)
+        for parameter in self.factors().values():
+            parameter.data = parameter.data.to(plan.device, torch.float32)
+        if gradient_checkpointing:
+            # the reentrant form needs an input with gradients: frozen embeddings have none
+            for layer in attrgetter(family.layer_list)(self._model):
+                layer.forward = partial(recompute, layer.forward, use_reentrant=False)
+        self._pad_id = family.vocabulary.pad
+        self._plan = plan
+
+    def factors(self) -> dict[str, nn.Parameter]:
+        """Return the trainable parameters by name, dtype=float32."""
+        parameters = self._model.named_parameters()
+        return {name: parameter for name, parameter in parameters if parameter.requires_grad}
+
+    def train(self, mode: bool = True) -> LoraEncoder:
+        """Set the mode of the factors' dropout; the encoder's own dropout stays off."""
+        self.training = mode
+        for name, module in self._model.named_modules():
+            if "lora_dropout" in name:
+                module.training = mode
+        return self
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Return the last hidden state of every token, shape=(T, D)."""
+        device = self._plan.device
+        half = self._plan.precision == "bf16"
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            out, is_token_NL = run_padded(self._model, batch, self._pad_id, device)
+        hidden_TD: Tensor = out.last_hidden_state[is_token_NL]
+        return hidden_TD
+
+    def saved(self, factors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, Any]]:
+        """Return the contents of adapter_model.safetensors and adapter_config.json for peft.
+
+        `factors` are tensors by the names of `factors`.
+        """
+        from safetensors.torch import save
+
+        tensors = {}
+        for name, factor in factors.items():
+            peft_name = PEFT_PREFIX + name.replace(".default.weight", ".weight")
+            tensors[peft_name] = factor.detach().cpu().contiguous()
+        config = {**self._config.to_dict(), "inference_mode": True}
+        for key, value in config.items():
+            if isinstance(value, set):  # which JSON has not
+                config[key] = sorted(value)
+        return save(tensors, metadata={"format": "pt"}), config
 
 
 class FrozenVectors(nn.Module):
@@ -190,11 +343,13 @@ def encode_frozen(
 ) -> NDArray[np.float32]:
     """Return the mean-pooled vectors, (N, D), of an encoder that is not adapted."""
     encoder = load_encoder(identity, plan)
-    longest_spans = [max(identity.layout.span_lengths(sequence)) for sequence in chains]
-    order = longest_first(longest_spans)
-    budget = default_batch_tokens(plan)
+    sink = PoolingSink(encoder, plan, "float32")
+    budget = TokenBudget(plan, None, "nothing is adapted")
     out_ND = np.zeros((len(chains), encoder.width), np.float32)
-    ordered = (chains[i] for i in order)
-    for batch in encode_stream(encoder, identity.layout, ordered, plan, budget, torch.float32):
-        out_ND[order[batch.positions]] = batch.stored_SPD[:, 0]
+
+    def name(at: int) -> str:
+        return f"{identity.layout.kind} {shown_chains(chains[at])}"
+
+    for at, pooled in budget.stream(sink, identity.layout, chains, name):
+        out_ND[at] = pooled.stored_SPD[:, 0]
     return out_ND

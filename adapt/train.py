@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from abag.adapt.config import AdaptConfig
-from abag.adapt.model import AdaptationModel
+from abag.adapt.model import AdaptationModel, fit_lora, import_peft
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
 from abag.core.errors import DamagedFile, OptionError, RunError, TrainingError
@@ -35,7 +35,6 @@ from abag.core.messages import counted, reporting, say
 from abag.core.schema import why_mistyped
 from abag.embed.encoders.adapters import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.encoders.identity import identify
-from abag.embed.encoders.lora import fit_lora, import_peft
 from abag.embed.store.shard import (
     ADAPTER_FILE,
     CONFIG_FILE,

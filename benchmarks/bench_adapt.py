@@ -24,12 +24,12 @@ import transformers
 from bench_encoders import config_of, draw_chains, synchronize
 from shapes import count_flops
 
+from abag.adapt.config import Lora
+from abag.adapt.model import LoraEncoder, fit_lora
 from abag.core.device import plan_device
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
-from abag.embed.encoders.lora import LoraEncoder, fit_lora
-from abag.embed.kernels.packing import pack_spans, pool_tokens
-from abag.embed.options import Lora
+from abag.embed.encoders.packing import pack_spans, pool_tokens
 
 CARDS = {"T4 16": 14.5, "24": 22, "40": 38, "80": 78}  # GiB that are left for us
 

@@ -22,8 +22,8 @@ from bench_steps import Report, milliseconds
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from abag.core.messages import first_line
+from abag.embed.encoders.packing import TokenSpan, pack_spans
 from abag.embed.kernels.attention import Attention
-from abag.embed.kernels.packing import TokenSpan, pack_spans
 
 ENCODERS = {"ESM-2 650M": ("antigen", 20, 64, False), "IgT5": ("antibody", 32, 128, True)}
 """Sequences, heads, their width, and whether there is a bias."""
@@ -135,7 +135,7 @@ def variants(qkv, heads, scale, bias, batch):
 
     def ours(name):
         attention = Attention(name, heads, scale, bias)
-        geometry = attention.geometry(batch, device, qkv.dtype)
+        geometry = attention.geometry(batch.offsets, device, qkv.dtype)
         return lambda: attention(qkv, geometry)
 
     yield "abag", lambda: ours("triton" if qkv.is_cuda else "sdpa")
@@ -165,7 +165,7 @@ def bench(report, name, device, tokens):
         qkv[:, : heads * width] *= width**-0.5
     bias = torch.randn(heads, 2 * LONGEST + 1, device=device, dtype=dtype) if has_bias else None
     plain = Attention("sdpa", heads, scale, None if bias is None else bias.float())
-    exact = plain(qkv.float(), plain.geometry(batch, device, torch.float32)).cpu()
+    exact = plain(qkv.float(), plain.geometry(batch.offsets, device, torch.float32)).cpu()
     lengths = np.diff(batch.offsets).astype(np.int64)
     flop = 4 * heads * width * int((lengths**2).sum())
     report.add("", f"## {name}: {len(lengths)} sequences, {len(qkv)} tokens", "")

@@ -23,12 +23,12 @@ import torch
 from bench_encoders import config_of, draw_chains, synchronize
 
 from abag.core.device import default_batch_tokens, plan_device
-from abag.embed import encode as encode_module
 from abag.embed.embed import embed_table
+from abag.embed.encoders import loading
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.kernels.packing import fill_batches, longest_first
+from abag.embed.encoders.packing import fill_batches, longest_first
 
 
 def pair_table(antibodies, antigens):
@@ -94,7 +94,7 @@ def main(argv=None):
             load_s.append(time.perf_counter() - start)
             return encoder
 
-        encode_module.load_encoder = timed
+        loading.load_encoder = timed
         start = time.perf_counter()
         done = embed_table(
             work / "pairs.csv", work / "store", names["antibody"], names["antigen"], progress=True

@@ -35,8 +35,8 @@ from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.heads import load_head
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.packing import fill_batches, pack_spans, pool_tokens
 from abag.embed.encoders.registry import ALIASES, FAMILIES, family_of
-from abag.embed.kernels.packing import fill_batches, pack_spans, pool_tokens
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 
@@ -298,7 +298,7 @@ class CompiledLayers:
     @torch.inference_mode()
     def __call__(self, batch):
         encoder = self.encoder
-        self.geometry = encoder._attention.geometry(batch, encoder._device, encoder._dtype)
+        self.geometry = encoder._attention.geometry(batch.offsets, encoder._device, encoder._dtype)
         x = encoder._embed_VD[torch.from_numpy(batch.ids).to(encoder._device)]
         angles = [table[self.geometry.positions, None, None] for table in encoder._rotary]
         for stored_layer in encoder._layers:

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from abag.core.device import DevicePlan
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.packing import pack_spans, pool_tokens
 from abag.embed.kernels.ops import PlainOps
-from abag.embed.kernels.packing import pack_spans, pool_tokens
 from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
 

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 import triton
 
+from abag.embed.encoders.packing import TokenSpan, pack_spans
 from abag.embed.kernels import attention as attention_module
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention
-from abag.embed.kernels.packing import TokenSpan, pack_spans
 
 
 def milliseconds(run) -> float:
@@ -56,11 +56,13 @@ def bench_attention(kind, heads, width, tokens, biased):
         qkv[:, : heads * width] *= width**-0.5
     sdpa = Attention("sdpa", heads, scale, bias)
     expected = (
-        sdpa(qkv.float(), sdpa.geometry(batch, device, torch.float32)) if not biased else None
+        sdpa(qkv.float(), sdpa.geometry(batch.offsets, device, torch.float32))
+        if not biased
+        else None
     )
     if biased:
         plain = Attention("sdpa", heads, scale, bias.float())
-        expected = plain(qkv.float(), plain.geometry(batch, device, torch.float32))
+        expected = plain(qkv.float(), plain.geometry(batch.offsets, device, torch.float32))
     results = []
     key = "biased" if biased else "plain"
     for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
@@ -69,7 +71,7 @@ def bench_attention(kind, heads, width, tokens, biased):
         attention_module._TILES[key] = (m, n, warps, stages)
         try:
             attention = Attention("triton", heads, scale, bias)
-            geometry = attention.geometry(batch, device, qkv.dtype)
+            geometry = attention.geometry(batch.offsets, device, qkv.dtype)
             out = attention(qkv, geometry)
             error = float((out.float() - expected).norm() / expected.norm())
             ms = milliseconds(lambda: attention(qkv, geometry))
@@ -79,7 +81,7 @@ def bench_attention(kind, heads, width, tokens, biased):
         results.append((ms, (m, n, warps, stages), error))
     if not biased:
         attention = Attention("varlen", heads, scale)
-        geometry = attention.geometry(batch, device, qkv.dtype)
+        geometry = attention.geometry(batch.offsets, device, qkv.dtype)
         out = attention(qkv, geometry)
         error = float((out.float() - expected).norm() / expected.norm())
         results.append((milliseconds(lambda: attention(qkv, geometry)), "torch varlen", error))

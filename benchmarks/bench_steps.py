@@ -36,9 +36,9 @@ from bench_turing import Fp16Bench
 from abag.core.device import DevicePlan
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.packing import pack_spans
 from abag.embed.kernels import triton_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps
-from abag.embed.kernels.packing import pack_spans
 
 
 class Report:

@@ -26,15 +26,15 @@ from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.errors import AbagError
 from abag.core.files import nearest_existing, remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
-from abag.embed.encode import encode_stream
+from abag.embed.encode import PoolingSink, encode_stream
 from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
 from abag.embed.encoders.family import Backend
 from abag.embed.encoders.identity import Identity, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.packing import Layout
 from abag.embed.encoders.registry import FAMILIES, HubSource, guess_family, hub_source
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderNotFound
 from abag.embed.kernels.attention import kernel_problems, triton_problem
-from abag.embed.kernels.packing import Layout
 from abag.embed.store.shard import is_unmounted_drive
 from abag.embed.store.store import open_store
 from abag.embed.store.writer import spooled_rows
@@ -337,8 +337,9 @@ def measure_parity(
 
     def encode(plan: DevicePlan, backend: Backend) -> NDArray[np.float32]:
         encoder = load_encoder(identity, plan, backend=backend)
-        batches = encode_stream(encoder, layout, probes, plan, budget, torch.float32)
-        return np.concatenate([batch.stored_SPD for batch in batches]).astype(np.float32)
+        sink = PoolingSink(encoder, plan, "float32")
+        batches = encode_stream(sink, layout, probes, budget)
+        return np.concatenate([pooled.stored_SPD for _, pooled in batches]).astype(np.float32)
 
     exact = encode(DevicePlan(plan.device, "fp32", ""), "reference")
     if plan.device.type == "cuda":

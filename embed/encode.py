@@ -1,9 +1,17 @@
-"""Missing sequences of one kind to committed vectors: batches, memory limits and progress.
+"""Sequences to vectors in packed batches, and those that a store lacks to committed vectors.
 
-The device never waits: a thread tokenises ahead of it, and the vectors of one batch are copied back
-while the next batch is computed. The pooling ``cdr_mean`` is the mean over the CDR residues of both
-chains, by IMGT numbering. A chain without one contributes none; if that holds for both chains, all
-residues count, as in ``mean``.
+There is one stream of batches, which `embed`, `residues`, `doctor` and `abag adapt` use. A sink
+says what is kept of the token vectors of a batch: their poolings, with those of inner layers and
+the likelihoods of residues, or a vector per residue. The device never waits: a thread tokenises
+ahead of it, and the vectors of one batch are copied back while the next batch is computed. If the
+memory of the device runs out, smaller batches continue after the last complete sequence.
+
+S sequences that a batch completes, P poolings, T tokens, D width, R residues of a sequence, L of
+one chain.
+
+The pooling ``cdr_mean`` is the mean over the CDR residues of both chains, by IMGT numbering. A
+chain without one contributes none; if that holds for both chains, all residues count, as in
+``mean``.
 """
 
 from __future__ import annotations
@@ -14,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,23 +31,23 @@ from numpy.typing import NDArray
 from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
 from abag.core.errors import DeviceError, EncoderError
-from abag.core.messages import bar, detail, note
+from abag.core.messages import detail, note
 from abag.embed.encoders.family import Encoder, PoolingEncoder
 from abag.embed.encoders.heads import LanguageModelHead, load_head
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.job import KindJob, Rank
-from abag.embed.kernels.packing import (
+from abag.embed.encoders.packing import (
     LayerPooling,
     Layout,
     PackedBatch,
+    Piece,
     ResidueWeights,
     fill_batches,
     longest_first,
     pool_tokens,
 )
+from abag.embed.job import KindJob, Rank, load_for, name_sequence, sequence_bar
 from abag.embed.store.folder import LOGLIK
 from abag.embed.store.writer import ShardWriter
-from abag.embed.tables.chains import Chains, shown_chains
+from abag.embed.tables.chains import Chains
 from abag.embed.tables.domains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.tables.unique import SequencePart
@@ -104,173 +112,75 @@ def _find_cdrs(numbered: Numbered) -> dict[str, NDArray[np.bool_]]:
 
 AHEAD = 4
 """Batches tokenised in advance."""
-STORED = {"float16": torch.float16, "float32": torch.float32}
-"""Types of stored vectors by their names."""
+NumberFormat = Literal["float16", "float32"]
+STORED: dict[str, torch.dtype] = {"float16": torch.float16, "float32": torch.float32}
+"""Types of vectors by the names of number formats."""
+Vectors = TypeVar("Vectors", covariant=True)
 
 
-# --- sequences to vectors, batch by batch ---------------------------------------------------------
+# --- the stream: sequences to vectors, batch by batch ---------------------------------------------
 
 
-class Encoded(NamedTuple):
-    """Pooled vectors of the S sequences that a batch of N spans completed."""
+class Sink(Protocol[Vectors]):
+    """Runs an encoder on batches, and keeps some of its vectors: those of type `Vectors`."""
 
-    positions: NDArray[np.int64]
-    """Of the S sequences in the input: shape (S,), consecutive over batches."""
-    lengths: NDArray[np.int32]
-    """Tokens in each span: shape (N,)."""
-    stored_SPD: NDArray[np.float16 | np.float32]
-    """Vectors of P poolings with D values each, in the type of the store."""
-    bad: tuple[int, str] | None
-    """Position of the first vector that must not be stored, and why."""
-    loglik_S: NDArray[np.float32] | None = None
-    """Mean log-probability of the residues; None without a head."""
+    plan: DevicePlan
+    """Device of the encoder."""
+
+    def begin(self, chains: Sequence[Chains]) -> None:
+        """Forget all earlier batches; the next are those of `chains`, in this order."""
+        ...
+
+    def add(self, batch: PackedBatch) -> Callable[[], Vectors]:
+        """Encode a batch, and start to copy what is kept of it to the host.
+
+        Returns a function that waits for the copy, and returns the vectors of the sequences that
+        the batch completes. It is called once, after those of earlier batches.
+        """
+        ...
 
 
 def encode_stream(
-    encoder: Encoder,
+    sink: Sink[Vectors],
     layout: Layout,
-    chains: Iterable[Chains],
-    plan: DevicePlan,
-    budget: int,
-    dtype: torch.dtype,
-    layers: Sequence[int] = (),
+    chains: Sequence[Chains],
+    tokens: int,
     extra: Sequence[ResidueWeights] | None = None,
-    head: LanguageModelHead | None = None,
-) -> Iterator[Encoded]:
+) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
     """Encode sequences in the given order; longest first, memory runs out at once or never.
 
     Parameters
     ----------
-    encoder : Encoder
+    sink : Sink
+        Has the encoder.
     layout : Layout
         How sequences become tokens, see `Identity.layout`.
-    chains : iterable
+    chains : sequence
         The chains of each sequence.
-    plan : DevicePlan
-        Device of the encoder.
-    budget : int
+    tokens : int
         Most tokens per batch.
-    dtype : torch.dtype
-        Type of the vectors that are yielded.
-    layers : sequence of int
-        Inner layers, from 1; their poolings follow those of the last layer.
     extra : sequence of ResidueWeights, optional
         Weights of the residues of each sequence in one more pooling, see `Layout.spans`.
-    head : LanguageModelHead, optional
-        Gives the likelihoods of the residues.
 
     Yields
     ------
-    Encoded
-        The vectors of one batch. They stay valid if a later batch does not fit into memory.
+    positions : ndarray, shape=(S,), dtype=int64
+        The sequences that a batch completes, consecutive over batches.
+    vectors
+        What the sink keeps of them. They stay valid if a later batch does not fit into memory.
     """
-    carry: _Sums | None = None
-    pending: _Pending | None = None
-    for batch in prefetch(fill_batches(layout.numbered_spans(chains, extra), budget)):
-        with current_device(plan.device):  # not around the yield: the caller keeps its own
-            sums = _pooled(encoder, batch, plan, layers, head)
-            if carry is not None:
-                sums.add_to_first(carry)
-            carry = sums.last() if batch.continues else None
-            latest = _Pending(batch, sums, dtype)
-        if pending is not None:
-            yield pending.fetch()
-        pending = latest
-    if pending is not None:
-        yield pending.fetch()
-
-
-class _Sums(NamedTuple):
-    """What a batch adds to the S sequences that it contains, or begins, or ends."""
-
-    pooled_SPD: torch.Tensor
-    loglik_S: torch.Tensor | None
-
-    @torch.inference_mode()
-    def last(self) -> _Sums:
-        """Return a copy of the sums of the last sequence, which continues in the next batch."""
-        loglik_S = None if self.loglik_S is None else self.loglik_S[-1:].clone()
-        return _Sums(self.pooled_SPD[-1:].clone(), loglik_S)
-
-    @torch.inference_mode()
-    def add_to_first(self, carry: _Sums) -> None:
-        self.pooled_SPD[:1] += carry.pooled_SPD
-        if self.loglik_S is not None and carry.loglik_S is not None:
-            self.loglik_S[:1] += carry.loglik_S
-
-
-@torch.inference_mode()
-def _pooled(
-    encoder: Encoder,
-    batch: PackedBatch,
-    plan: DevicePlan,
-    layers: Sequence[int],
-    head: LanguageModelHead | None,
-) -> _Sums:
-    """Encode and pool a batch."""
-    weights_TP = to_device(batch.weights, plan.device)
-    bounds = to_device(batch.bounds.astype(np.int64), plan.device)
-    if isinstance(encoder, PoolingEncoder):
-        return _Sums(encoder.pool(batch), None)
-    if layers:
-        layer_pooling = LayerPooling(layers, weights_TP, bounds)
-        hidden_TD = encoder(batch, layer_pooling)
-        pooled = [layer_pooling.pooled[n] for n in layers]
-    else:
-        hidden_TD = encoder(batch)
-        pooled = []
-    pooled_SPD = torch.cat([pool_tokens(hidden_TD, weights_TP, bounds), *pooled], dim=1)
-    if head is None:
-        return _Sums(pooled_SPD, None)
-    logp_T = head.log_probabilities(hidden_TD, to_device(batch.ids, plan.device))
-    # the weights of the mean: special tokens have none, windows share theirs
-    loglik_S = pool_tokens(logp_T[:, None], weights_TP[:, :1], bounds)[:, 0, 0]
-    return _Sums(pooled_SPD, loglik_S)
-
-
-class _Pending:
-    """The pooled vectors of a batch, while they are copied from the device."""
-
-    def __init__(self, batch: PackedBatch, sums: _Sums, dtype: torch.dtype) -> None:
-        done = len(batch.sequences) - batch.continues
-        pooled_SPD = sums.pooled_SPD
-        self._positions = batch.sequences[:done]
-        self._lengths = np.diff(batch.offsets)
-        self._loglik_S = None if sums.loglik_S is None else to_host(sums.loglik_S[:done])
-        self._finite_S = to_host(pooled_SPD[:done].isfinite().flatten(1).all(1))
-        self._stored_SPD = to_host(pooled_SPD[:done].to(dtype))
-        self._copied: Any = None
-        if pooled_SPD.is_cuda:
-            # an event, not a synchronisation: the next batch is computed during the copy
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record()
-
-    def fetch(self) -> Encoded:
-        """Wait for the copy, and return the vectors."""
-        if self._copied is not None:
-            self._copied.synchronize()  # GPU sync
-        stored_SPD = self._stored_SPD.numpy()
-        loglik_S = None if self._loglik_S is None else self._loglik_S.numpy()
-        finite_S = np.isfinite(stored_SPD).all((1, 2))
-        exact_S = self._finite_S.numpy()
-        if loglik_S is not None:
-            exact_S = exact_S & np.isfinite(loglik_S)
-        not_finite = np.flatnonzero(~(finite_S & exact_S))
-        bad = None
-        if len(not_finite):
-            first = not_finite[0]
-            # finite before it was rounded to the type of the store
-            problem = "overflow" if exact_S[first] else "not finite"
-            bad = (int(self._positions[first]), problem)
-        return Encoded(self._positions, self._lengths, stored_SPD, bad, loglik_S)
-
-
-def to_host(x: torch.Tensor) -> torch.Tensor:
-    """Start copying to pinned host memory; a CPU tensor is returned as it is."""
-    if not x.is_cuda:
-        return x
-    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-    return host.copy_(x, non_blocking=True)
+    sink.begin(chains)
+    running: tuple[NDArray[np.int64], Callable[[], Vectors]] | None = None
+    for batch in prefetch(fill_batches(layout.numbered_spans(chains, extra), tokens)):
+        with current_device(sink.plan.device):  # not around the yield: the caller keeps its own
+            started = (batch.completed, sink.add(batch))
+        if running is not None:  # while this batch is computed, the one before it is copied
+            positions, fetch = running
+            yield positions, fetch()
+        running = started
+    if running is not None:
+        positions, fetch = running
+        yield positions, fetch()
 
 
 def prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
@@ -285,78 +195,6 @@ def prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
         finally:
             # a consumer that stops early does not wait for batches that nobody reads
             thread.shutdown(wait=False, cancel_futures=True)
-
-
-# --- into the store -------------------------------------------------------------------------------
-
-
-def encode_share(job: KindJob, rank: Rank) -> float:
-    """Encode the sequences of a job that this process owns, and commit them.
-
-    Returns the seconds it took, loading included.
-
-    Raises
-    ------
-    DeviceError
-        If a sequence does not fit into the memory of the device.
-    EncoderError
-        If a vector is not finite, or the encoder cannot be loaded.
-    """
-    start_s = time.perf_counter()
-    if not job.own:
-        return 0.0
-    backend = job.options.backend(job.kind)
-    attention = job.options.attention
-    encoder = load_encoder(job.identity, job.plan, backend=backend, attention=attention)
-    load_s = time.perf_counter() - start_s
-    done = encode_parts(job, encoder, job.own_parts(), job.own, shown=not rank.number)
-    name = f"{rank}: {done.sequences:,} " if rank.world > 1 else ""
-    detail(
-        f"{name}{job.plural}: {done.tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "
-        f"{done.seconds:.2f} s = {done.rate}"
-    )
-    return time.perf_counter() - start_s
-
-
-def encode_parts(
-    job: KindJob, encoder: Encoder, parts: Iterable[SequencePart], total: int, *, shown: bool
-) -> Encoding:
-    """Encode sequences that are not stored yet, longest of each part first, and commit them.
-
-    `total` is their number, for the progress bar, which is drawn if `shown`. Errors are those of
-    `encode_share`; everything committed before one stays.
-    """
-    plan = job.plan
-    attrs = {"precision": plan.precision, "device": str(plan.device), "backend": job.backend}
-    if head := job.folder.head:
-        attrs["head"] = head
-    title = f"{job.kind} · {job.identity.checkpoint.name}"
-    hidden = {} if shown else {"disable": True}
-    with (
-        job.folder.writer(attrs=attrs, commit_seconds=job.options.commit_seconds) as writer,
-        bar(total=total, unit="seq", desc=title, **hidden) as drawn,
-    ):
-        encoding = Encoding(job, encoder, writer, drawn)
-        for part in parts:
-            encoding.encode(part)
-    if encoding.unnumbered:
-        note(
-            "cdr_mean leaves out chains without IMGT numbering (antibodies with such a chain: "
-            f"{encoding.unnumbered:,}); without any numbered chain, it is the mean"
-        )
-    return encoding
-
-
-class Completed(Protocol):
-    """Vectors, of any kind, that an encoder has made of S sequences."""
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        """Places of the sequences in the input, shape (S,); consecutive over batches."""
-        ...
-
-
-C = TypeVar("C", bound=Completed)
 
 
 class TokenBudget:
@@ -379,47 +217,46 @@ class TokenBudget:
 
     def stream(
         self,
-        lengths: NDArray[np.int64],
-        encode: Callable[[int, int], Iterator[C]],
+        sink: Sink[Vectors],
+        layout: Layout,
+        chains: Sequence[Chains],
         name: Callable[[int], str],
-    ) -> Iterator[tuple[int, C]]:
-        """Encode N sequences, again with a smaller budget from where memory ran out.
+        extra: Sequence[ResidueWeights] | None = None,
+    ) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
+        """Encode sequences, longest first, with a smaller budget from where memory ran out.
 
         Parameters
         ----------
-        lengths : ndarray, shape=(N,)
-            Tokens of the longest span of each sequence, descending.
-        encode : callable
-            ``encode(first, tokens)`` encodes the sequences from `first` on, in batches of at most
-            `tokens`.
         name : callable
-            Names a sequence, given by its place, in an error.
+            Names a sequence, given by position, in an error.
 
-        Yields
-        ------
-        first : int
-        completed
-            What ``encode(first, tokens)`` yields; its positions count from `first`.
+        The others, and what is yielded, are those of `encode_stream`; positions are those in
+        `chains`, by descending length.
 
         Raises
         ------
         DeviceError
             If a sequence does not fit into the memory of the device even alone.
         """
-        first = 0
-        while first < len(lengths):
+        longest_spans = [max(layout.span_lengths(sequence)) for sequence in chains]
+        order = longest_first(longest_spans)
+        while len(order):
+            left = order.tolist()
             # a sequence above the budget is a batch of its own
-            tokens = max(self._tokens, int(lengths[first]))
-            done = first
+            tokens = max(self._tokens, longest_spans[left[0]])
+            chains_left = [chains[i] for i in left]
+            extra_left = None if extra is None else [extra[i] for i in left]
+            done = 0
             try:
-                for completed in encode(first, tokens):
-                    yield first, completed
-                    done += len(completed.positions)
+                for at, vectors in encode_stream(sink, layout, chains_left, tokens, extra_left):
+                    done += len(at)
+                    yield order[at], vectors
             except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
                     raise
-                self._shrink(tokens, int(lengths[done]), partial(name, done), error)
-            first = done
+                first = left[done]
+                self._shrink(tokens, longest_spans[first], partial(name, first), error)
+            order = order[done:]
 
     def _shrink(self, tokens: int, longest: int, name: Callable[[], str], error: Exception) -> None:
         if tokens <= longest:  # a batch of its own
@@ -434,6 +271,312 @@ class TokenBudget:
         note(f"out of memory with {tokens:,} tokens per batch; continuing with {self._tokens:,}")
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return "can't allocate memory" in str(error)  # on a CPU torch raises a plain RuntimeError
+
+
+# --- sinks: what is kept of the vectors of tokens -------------------------------------------------
+
+
+class _HostCopy:
+    """Tensors while they are copied from the device; those on a CPU are not copied."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self._on_host = [_to_host(x) for x in tensors]
+        self._copied: Any = None
+        if tensors[0].is_cuda:
+            # an event, not a synchronisation: the next batch is computed during the copy
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+
+    def wait(self) -> list[NDArray[Any]]:
+        """Wait for the copy, and return the arrays."""
+        if self._copied is not None:
+            self._copied.synchronize()  # GPU sync
+        return [x.numpy() for x in self._on_host]
+
+
+def _to_host(x: torch.Tensor) -> torch.Tensor:
+    """Start copying to pinned host memory; a CPU tensor is returned as it is."""
+    if not x.is_cuda:
+        return x
+    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    return host.copy_(x, non_blocking=True)
+
+
+class Pooled(NamedTuple):
+    """Pooled vectors of S sequences."""
+
+    stored_SPD: NDArray[np.float16 | np.float32]
+    """Vectors of P poolings with D values each, in the number format of the sink."""
+    loglik_S: NDArray[np.float32] | None
+    """Mean log-probability of the residues; None without a head."""
+    bad: tuple[int, str] | None
+    """Which of the S is the first whose vector must not be stored, and why."""
+    tokens: int
+    """Of the batch: also those of a sequence that it only begins."""
+
+
+class PoolingSink:
+    """Keeps the poolings of the last layer, of inner layers, and likelihoods.
+
+    Parameters
+    ----------
+    encoder : Encoder
+    plan : DevicePlan
+        Device of the encoder.
+    dtype : {"float16", "float32"}
+        Number format of the vectors.
+    layers : sequence of int
+        Inner layers, from 1; their poolings follow those of the last layer.
+    head : LanguageModelHead, optional
+        Gives the likelihoods of the residues.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        plan: DevicePlan,
+        dtype: NumberFormat,
+        layers: Sequence[int] = (),
+        head: LanguageModelHead | None = None,
+    ) -> None:
+        self.plan = plan
+        self._encoder = encoder
+        self._dtype = STORED[dtype]
+        self._layers = layers
+        self._head = head
+        self._begun: _Sums | None = None  # of a sequence whose windows fill several batches
+
+    def begin(self, chains: Sequence[Chains]) -> None:
+        """Forget all earlier batches: see `Sink`."""
+        self._begun = None
+
+    def add(self, batch: PackedBatch) -> Callable[[], Pooled]:
+        """Encode and pool a batch: see `Sink`."""
+        sums = self._pool(batch)
+        if self._begun is not None:
+            sums.add_to_first(self._begun)
+        self._begun = sums.last() if batch.continues else None
+        done = len(batch.completed)
+        pooled_SPD = sums.pooled_SPD[:done]
+        kept = [pooled_SPD.to(self._dtype), pooled_SPD.isfinite().flatten(1).all(1)]
+        if sums.loglik_S is not None:
+            kept.append(sums.loglik_S[:done])
+        return partial(_fetch_pooled, _HostCopy(*kept), len(batch.ids))
+
+    @torch.inference_mode()
+    def _pool(self, batch: PackedBatch) -> _Sums:
+        device = self.plan.device
+        weights_TP = to_device(batch.weights, device)
+        bounds = to_device(batch.bounds.astype(np.int64), device)
+        if isinstance(self._encoder, PoolingEncoder):
+            return _Sums(self._encoder.pool(batch), None)
+        if self._layers:
+            layer_pooling = LayerPooling(self._layers, weights_TP, bounds)
+            hidden_TD = self._encoder(batch, layer_pooling)
+            pooled = [layer_pooling.pooled[n] for n in self._layers]
+        else:
+            hidden_TD = self._encoder(batch)
+            pooled = []
+        pooled_SPD = torch.cat([pool_tokens(hidden_TD, weights_TP, bounds), *pooled], dim=1)
+        if self._head is None:
+            return _Sums(pooled_SPD, None)
+        logp_T = self._head.log_probabilities(hidden_TD, to_device(batch.ids, device))
+        # the weights of the mean: special tokens have none, windows share theirs
+        loglik_S = pool_tokens(logp_T[:, None], weights_TP[:, :1], bounds)[:, 0, 0]
+        return _Sums(pooled_SPD, loglik_S)
+
+
+class _Sums(NamedTuple):
+    """What a batch adds to the S sequences that it contains, or begins, or ends."""
+
+    pooled_SPD: torch.Tensor
+    loglik_S: torch.Tensor | None
+
+    @torch.inference_mode()
+    def last(self) -> _Sums:
+        """Return a copy of the sums of the last sequence, which continues in the next batch."""
+        loglik_S = None if self.loglik_S is None else self.loglik_S[-1:].clone()
+        return _Sums(self.pooled_SPD[-1:].clone(), loglik_S)
+
+    @torch.inference_mode()
+    def add_to_first(self, begun: _Sums) -> None:
+        self.pooled_SPD[:1] += begun.pooled_SPD
+        if self.loglik_S is not None and begun.loglik_S is not None:
+            self.loglik_S[:1] += begun.loglik_S
+
+
+def _fetch_pooled(copy: _HostCopy, tokens: int) -> Pooled:
+    """Wait for the sums of a batch, and check them."""
+    stored_SPD, exact_S, *logliks = copy.wait()
+    loglik_S = logliks[0] if logliks else None
+    if loglik_S is not None:
+        exact_S = exact_S & np.isfinite(loglik_S)
+    finite_S = np.isfinite(stored_SPD).all((1, 2))
+    not_finite = np.flatnonzero(~(finite_S & exact_S))
+    bad = None
+    if len(not_finite):
+        first = int(not_finite[0])
+        # finite before it was rounded to the type of the store
+        bad = (first, "overflow" if exact_S[first] else "not finite")
+    return Pooled(stored_SPD, loglik_S, bad, tokens)
+
+
+class ResidueSink:
+    """Keeps a vector per residue: for each of the S sequences an array of shape (R, D).
+
+    Parameters
+    ----------
+    encoder : Encoder
+    plan : DevicePlan
+        Device of the encoder.
+    dtype : {"float16", "float32"}
+        Number format of the vectors.
+    layout : Layout
+        That of the stream: says which residues the windows of a sequence contain.
+    """
+
+    def __init__(
+        self, encoder: Encoder, plan: DevicePlan, dtype: NumberFormat, layout: Layout
+    ) -> None:
+        self.plan = plan
+        self._encoder = encoder
+        self._dtype = dtype
+        self._layout = layout
+        self._chains: Sequence[Chains] = ()
+        # token vectors of a sequence whose windows fill several batches
+        self._begun: list[NDArray[Any]] = []
+
+    def begin(self, chains: Sequence[Chains]) -> None:
+        """Forget all earlier batches: see `Sink`."""
+        self._chains = chains
+        self._begun.clear()
+
+    def add(self, batch: PackedBatch) -> Callable[[], list[NDArray[np.float16 | np.float32]]]:
+        """Encode a batch: see `Sink`."""
+        is_residue_T = batch.weights[:, 0] > 0  # special tokens have no weight in the mean
+        divided = any(self._layout.is_long(self._chains[i]) for i in batch.sequences.tolist())
+        # what is averaged over windows stays in fp32 until then
+        copied = torch.float32 if divided else STORED[self._dtype]
+        with torch.inference_mode():
+            hidden_TD = self._encoder(batch)
+            at_T = to_device(np.flatnonzero(is_residue_T), self.plan.device)
+            copy = _HostCopy(hidden_TD[at_T].to(copied))
+        counts = np.add.reduceat(is_residue_T, batch.bounds[:-1], dtype=np.int64)
+        return partial(self._fetch, batch, np.cumsum(counts), copy)
+
+    def _fetch(
+        self, batch: PackedBatch, ends: NDArray[np.int64], copy: _HostCopy
+    ) -> list[NDArray[np.float16 | np.float32]]:
+        """Wait for the token vectors of a batch, which end at `ends`, and join those of windows."""
+        (tokens_TD,) = copy.wait()
+        *completed, last_TD = np.split(tokens_TD, ends[:-1])
+        vectors = []
+        if not batch.continues:
+            completed.append(last_TD)
+        for position, sequence_TD in zip(batch.completed.tolist(), completed, strict=True):
+            whole_TD = np.concatenate([*self._begun, sequence_TD]) if self._begun else sequence_TD
+            self._begun.clear()
+            chains = self._chains[position]
+            if self._layout.is_long(chains):
+                whole_TD = average_windows(whole_TD, self._layout.pieces(chains))
+            vectors.append(whole_TD.astype(self._dtype))  # a copy: the batch need not stay
+        if batch.continues:
+            self._begun.append(last_TD)
+        return vectors
+
+
+def average_windows(tokens_TD: NDArray[np.float32], pieces: Sequence[Piece]) -> NDArray[np.float32]:
+    """Average the vectors of each residue over the windows that contain it.
+
+    Parameters
+    ----------
+    tokens_TD : ndarray, shape=(T, D)
+        Vectors of the residue tokens of a sequence.
+    pieces : sequence of Piece
+        From `Layout.pieces`; together they have T residues.
+
+    Returns
+    -------
+    ndarray, shape=(R, D), dtype=float32
+    """
+    lengths = {piece.chain: piece.stop for piece in pieces}  # windows are in ascending order
+    first = {}  # residue of each chain, among all R
+    residues = 0
+    for i, length in lengths.items():
+        first[i] = residues
+        residues += length
+    total_RD = np.zeros((residues, tokens_TD.shape[1]), np.float32)
+    windows_R = np.zeros(len(total_RD), np.float32)
+    begin = 0
+    for piece in pieces:
+        end = begin + piece.stop - piece.start
+        place = slice(first[piece.chain] + piece.start, first[piece.chain] + piece.stop)
+        total_RD[place] += tokens_TD[begin:end]
+        windows_R[place] += 1
+        begin = end
+    return total_RD / windows_R[:, None]
+
+
+# --- into the store -------------------------------------------------------------------------------
+
+
+def encode_share(job: KindJob, rank: Rank) -> float:
+    """Encode the sequences of a job that this process owns, and commit them.
+
+    Returns the seconds it took, loading included.
+
+    Raises
+    ------
+    DeviceError
+        If a sequence does not fit into the memory of the device.
+    EncoderError
+        If a vector is not finite, or the encoder cannot be loaded.
+    """
+    start_s = time.perf_counter()
+    if not job.own:
+        return 0.0
+    encoder = load_for(job.identity, job.plan, job.options)
+    load_s = time.perf_counter() - start_s
+    done = encode_parts(job, encoder, job.own_parts(), job.own, shown=not rank.number)
+    name = f"{rank}: {done.sequences:,} " if rank.world > 1 else ""
+    detail(
+        f"{name}{job.plural}: {done.tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "
+        f"{done.seconds:.2f} s = {done.rate}"
+    )
+    return time.perf_counter() - start_s
+
+
+def encode_parts(
+    job: KindJob, encoder: Encoder, parts: Iterable[SequencePart], total: int, *, shown: bool
+) -> Encoding:
+    """Encode sequences that are not stored yet, longest of each part first, and commit them.
+
+    `total` is their number, for the progress bar, which is drawn if `shown`. Errors are those of
+    `encode_share`; everything committed before one stays.
+    """
+    plan = job.plan
+    attrs = {"precision": plan.precision, "device": str(plan.device), "backend": job.backend}
+    if head := job.folder.head:
+        attrs["head"] = head
+    with (
+        job.folder.writer(attrs=attrs, commit_seconds=job.options.commit_seconds) as writer,
+        sequence_bar(job.identity, total, shown=shown) as drawn,
+    ):
+        encoding = Encoding(job, encoder, writer, drawn)
+        for part in parts:
+            encoding.encode(part)
+    if encoding.unnumbered:
+        note(
+            "cdr_mean leaves out chains without IMGT numbering (antibodies with such a chain: "
+            f"{encoding.unnumbered:,}); without any numbered chain, it is the mean"
+        )
+    return encoding
+
+
 class Encoding:
     """The encoding of parts into a store, within the token budget that fits the device."""
 
@@ -445,14 +588,15 @@ class Encoding:
         drawn: Any,  # noqa: ANN401 - a bar
     ) -> None:
         self._job = job
-        self._encoder = encoder
         self._writer = writer
         self._bar = drawn
         kept = "the sequences encoded before it are stored"
         self._budget = TokenBudget(job.plan, job.options.batch_tokens, kept)
         self._start_s = time.perf_counter()
         self.seconds = 0.0  # until the latest batch
-        self._head = load_head(job.identity.checkpoint, job.plan) if job.folder.head else None
+        head = load_head(job.identity.checkpoint, job.plan) if job.folder.head else None
+        dtype = job.options.store_dtype
+        self._sink = PoolingSink(encoder, job.plan, dtype, job.folder.layers, head)
         self.sequences = 0
         self.tokens = 0
         self.unnumbered = 0  # antibodies with a chain whose CDRs are unknown
@@ -467,50 +611,29 @@ class Encoding:
         """Encode the sequences of a part, longest first, and give them to the writer."""
         job = self._job
         layout = job.identity.layout
-        dtype = STORED[job.options.store_dtype]
-        longest_spans = [max(layout.span_lengths(chains)) for chains in part.chains]
-        lengths = np.array(longest_spans)
-        todo = longest_first(lengths)
         extra = None
         if job.extra_poolings:
             extra, unnumbered = weigh_cdrs(part.chains)
             self.unnumbered += unnumbered
 
-        def encode(first: int, tokens: int) -> Iterator[Encoded]:
-            places = todo[first:].tolist()
-            chains = [part.chains[i] for i in places]
-            extra_of_chains = None if extra is None else [extra[i] for i in places]
-            return encode_stream(
-                self._encoder,
-                layout,
-                chains,
-                job.plan,
-                tokens,
-                dtype,
-                layers=job.folder.layers,
-                extra=extra_of_chains,
-                head=self._head,
-            )
+        def name(at: int) -> str:
+            return name_sequence(job.kind, part.rows[at], part.chains[at])
 
-        def name(place: int) -> str:
-            return _name(job, part, int(todo[place]))
+        for at, pooled in self._budget.stream(self._sink, layout, part.chains, name, extra):
+            if pooled.bad is not None:
+                position, problem = pooled.bad
+                raise _bad_vector(job, name(int(at[position])), problem)
+            self._store(part, at, pooled)
 
-        for first, vectors in self._budget.stream(lengths[todo], encode, name):
-            self._store(part, todo[first:], vectors)
-
-    def _store(self, part: SequencePart, todo: NDArray[np.int64], vectors: Encoded) -> None:
+    def _store(self, part: SequencePart, at: NDArray[np.int64], pooled: Pooled) -> None:
         job = self._job
-        at = todo[vectors.positions]
-        if vectors.bad is not None:
-            position, problem = vectors.bad
-            raise _bad_vector(job, _name(job, part, int(todo[position])), problem)
         sequences = [part.chains[i] for i in at]
         residues = np.array([sum(map(len, chains)) for chains in sequences], dtype=np.int32)
         poolings: dict[str, NDArray[np.floating[Any]]] = {}
         for p, name in enumerate(job.poolings):
-            poolings[name] = vectors.stored_SPD[:, p]
-        if vectors.loglik_S is not None:  # in float32: a mutation changes its third digit
-            poolings[LOGLIK] = vectors.loglik_S[:, None]
+            poolings[name] = pooled.stored_SPD[:, p]
+        if pooled.loglik_S is not None:  # in float32: a mutation changes its third digit
+            poolings[LOGLIK] = pooled.loglik_S[:, None]
         flags = {}
         if job.kind == "antibody":  # without a light chain, `light_mean` is zeros
             has_heavy = [bool(heavy) for heavy, _ in sequences]
@@ -519,7 +642,7 @@ class Encoding:
             flags["has_light"] = np.array(has_light, dtype=np.uint8)
         self._writer.add(part.keys[at], residues, poolings, flags)
         self.sequences += len(at)
-        self.tokens += int(vectors.lengths.sum())
+        self.tokens += pooled.tokens
         self.seconds = time.perf_counter() - self._start_s
         text = f"{self.rate}, {self._writer.committed:,} committed"
         self._bar.set_postfix_str(text, refresh=False)
@@ -539,13 +662,3 @@ def _bad_vector(job: KindJob, name: str, problem: str) -> EncoderError:
             "checkpoint's weights."
         )
     return EncoderError(msg)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return "can't allocate memory" in str(error)  # on a CPU torch raises a plain RuntimeError
-
-
-def _name(job: KindJob, part: SequencePart, sequence: int) -> str:
-    return f"row {part.rows[sequence]}: {job.kind} {shown_chains(part.chains[sequence])}"

@@ -19,18 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.errors import OptionError, SequenceError, StoreError, WorkerError
+from abag.core.messages import bar
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
 from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.shard import MAX_ARRAYS
 from abag.embed.store.store import Store
-from abag.embed.tables.chains import PLURAL, Kind
+from abag.embed.tables.chains import PLURAL, Chains, Kind, shown_chains
 from abag.embed.tables.unique import Partitions, SequencePart
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.kernels.packing import Layout
+    from abag.embed.encoders.family import Encoder
+    from abag.embed.encoders.packing import Layout
 
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14
@@ -410,6 +412,26 @@ def plan_for(identity: Identity, device: str, options: EncodingOptions) -> Devic
     if identity.checkpoint.folder is None:
         return plan_device("cpu", "fp32")
     return plan_device(device, options.precision)
+
+
+def load_for(identity: Identity, plan: DevicePlan, options: EncodingOptions) -> Encoder:
+    """Load the encoder of a kind, as the options ask for it, see `load_encoder`."""
+    from abag.embed.encoders.loading import load_encoder  # imports torch
+
+    backend = options.backend(identity.layout.kind)
+    return load_encoder(identity, plan, backend=backend, attention=options.attention)
+
+
+def name_sequence(kind: Kind, row: int, chains: Chains) -> str:
+    """Name a sequence in a message; `row` is the number of its row in the table."""
+    return f"row {row}: {kind} {shown_chains(chains)}"
+
+
+def sequence_bar(identity: Identity, total: int, *, shown: bool = True) -> Any:  # noqa: ANN401
+    """Make the progress bar of encoding, in sequences."""
+    title = f"{identity.layout.kind} · {identity.checkpoint.name}"
+    hidden = {} if shown else {"disable": True}
+    return bar(total=total, unit="seq", desc=title, **hidden)
 
 
 def check_attention(identity: Identity, device: str, options: EncodingOptions) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
 import h5py
 import numpy as np
@@ -43,31 +43,32 @@ from abag.core.files import (
     write_bytes,
     write_json,
 )
-from abag.core.messages import bar, counted, first_line, note, reporting, say, size_text
+from abag.core.messages import counted, first_line, note, reporting, say, size_text
 from abag.core.options import EncoderOptions, user_path
 from abag.embed.encoders.identity import Identity, check_backend
+from abag.embed.encoders.packing import longest_first
 from abag.embed.encoders.registry import known_alias
 from abag.embed.job import (
     check_attention,
     describe_long,
     describe_weights,
     identify_for,
+    load_for,
+    name_sequence,
     plan_for,
     refuse_long,
+    sequence_bar,
 )
-from abag.embed.kernels.packing import Layout, PackedBatch, Piece, fill_batches, longest_first
 from abag.embed.options import ResidueFileOptions, ResidueOptions
 from abag.embed.store.shard import is_finite
-from abag.embed.tables.chains import PLURAL, Chains, Kind, shown_chains
+from abag.embed.tables.chains import PLURAL, Chains, Kind
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.tables import TableLike
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.encoders.family import Encoder
 
 
-NumberFormat = Literal["float16", "float32"]
 Vectors: TypeAlias = NDArray[np.float16 | np.float32]
 """Vectors of the residues of a sequence, shape (R, D)."""
 
@@ -112,20 +113,20 @@ def residues(
     encoders, others = EncoderOptions.take(options)
     chosen = ResidueOptions.from_keywords(others, "residues")
     with reporting(silent=not chosen.progress):
-        _, sides = read_sides(table, encoders, chosen)
-    return _encode_sides(sides)
+        _, jobs = read_jobs(table, encoders, chosen)
+    return _encode_jobs(jobs)
 
 
-def _encode_sides(sides: Sequence[Side]) -> Iterator[ResidueVectors]:
-    """Encode sides; a generator of its own, so that `residues` checks all before the first one."""
-    for side in sides:
-        for at, vectors in side.encode(side.order):
-            yield ResidueVectors(side.kind, side.row(at), side.sequences.chains[at], vectors)
+def _encode_jobs(jobs: Sequence[ResidueJob]) -> Iterator[ResidueVectors]:
+    """Encode jobs; a generator of its own, so that `residues` checks all before the first one."""
+    for job in jobs:
+        for at, vectors in job.encode(job.order):
+            yield ResidueVectors(job.kind, job.row(at), job.sequences.chains[at], vectors)
 
 
-def read_sides(
+def read_jobs(
     table: TableLike, encoders: EncoderOptions, options: ResidueOptions
-) -> tuple[SequenceTable, list[Side]]:
+) -> tuple[SequenceTable, list[ResidueJob]]:
     """Read a table and check it, its encoders and the device, before anything is encoded.
 
     Raises `AbagError`.
@@ -138,17 +139,17 @@ def read_sides(
     pairs.report_notes()
     if options.skipped is not None:
         pairs.skipped.write(Path(options.skipped))
-    sides = []
+    jobs = []
     for kind in options.kinds:
         identity = identify_for(names[kind], kind, options)
-        side = Side(identity, pairs.sequences[kind], options)
-        side.check()
-        sides.append(side)
-    return pairs, sides
+        job = ResidueJob(identity, pairs.sequences[kind], options)
+        job.check()
+        jobs.append(job)
+    return pairs, jobs
 
 
 @dataclass(frozen=True)
-class Side:
+class ResidueJob:
     """The distinct sequences of one kind, and the encoder that they are for."""
 
     identity: Identity
@@ -193,18 +194,10 @@ class Side:
         """Device and precision."""
         return plan_for(self.identity, self.options.device, self.options)
 
-    def load(self) -> Encoder:
-        """Load the encoder onto the device, again with each call."""
-        from abag.embed.encoders.loading import load_encoder
-
-        backend = self.options.backend(self.kind)
-        attention = self.options.attention
-        return load_encoder(self.identity, self.plan, backend=backend, attention=attention)
-
     @cached_property
     def width(self) -> int:
         """Numbers per vector, D."""
-        return self.identity.shape.width or self.load().width
+        return self.identity.shape.width or load_for(self.identity, self.plan, self.options).width
 
     @cached_property
     def residues(self) -> NDArray[np.int64]:
@@ -230,28 +223,23 @@ class Side:
         EncoderError
             If a vector is not finite.
         """
-        from abag.embed.encode import TokenBudget
+        from abag.embed.encode import ResidueSink, TokenBudget  # imports torch
 
         layout = self.identity.layout
-        chains = self.sequences.chains
-        longest = np.array([max(layout.span_lengths(chains[i])) for i in order], np.int64)
-        kept = "what was yielded before it is complete"
-        budget = TokenBudget(self.plan, self.options.batch_tokens, kept)
-        encoder = self.load()  # not kept: the next kind needs the memory
-
-        def encode(first: int, tokens: int) -> Iterator[_Completed]:
-            left = [chains[i] for i in order[first:].tolist()]
-            return _residue_stream(encoder, layout, left, self.plan, tokens, self.options.dtype)
-
-        for first, completed in budget.stream(longest, encode, lambda at: self.name(order[at])):
-            for position, vectors in zip(completed.positions, completed.vectors, strict=True):
-                at = int(order[first + position])
+        budget = TokenBudget(
+            self.plan, self.options.batch_tokens, "what was yielded before it is complete"
+        )
+        encoder = load_for(self.identity, self.plan, self.options)  # not kept: memory for the next
+        sink = ResidueSink(encoder, self.plan, self.options.dtype, layout)
+        chains = [self.sequences.chains[i] for i in order.tolist()]
+        for positions, batch in budget.stream(sink, layout, chains, lambda i: self.name(order[i])):
+            for at, vectors in zip(order[positions].tolist(), batch, strict=True):
                 self._check_finite(at, vectors)
                 yield at, vectors
 
     def name(self, at: int) -> str:
         """Name a sequence, given by position, in a message."""
-        return f"row {self.row(at)}: {self.kind} {shown_chains(self.sequences.chains[at])}"
+        return name_sequence(self.kind, self.row(at), self.sequences.chains[at])
 
     def _check_finite(self, at: int, vectors: Vectors) -> None:
         if is_finite(vectors):
@@ -266,127 +254,6 @@ class Side:
             f"from {self.identity.checkpoint.name} in {self.plan.precision}. Give {remedy}."
         )
         raise EncoderError(msg)
-
-
-class _Completed(NamedTuple):
-    """The sequences that a batch completed."""
-
-    positions: NDArray[np.int64]
-    """Of the S sequences in the input: shape (S,), consecutive over batches."""
-    vectors: list[Vectors]
-    """Vectors of the residues of each of the S sequences."""
-
-
-def _residue_stream(
-    encoder: Encoder,
-    layout: Layout,
-    chains: Sequence[Chains],
-    plan: DevicePlan,
-    tokens: int,
-    dtype: NumberFormat,
-) -> Iterator[_Completed]:
-    """Encode sequences in the given order, one batch ahead of what is yielded."""
-    from abag.core.device import current_device
-    from abag.embed.encode import prefetch
-
-    begun: list[NDArray[Any]] = []  # token vectors of a sequence whose windows fill several batches
-    pending: _Pending | None = None
-    for batch in prefetch(fill_batches(layout.numbered_spans(chains), tokens)):
-        divided = any(layout.is_long(chains[i]) for i in batch.sequences.tolist())
-        with current_device(plan.device):  # not around the yield: the caller keeps its own
-            latest = _Pending(encoder, batch, plan, dtype, exact=divided)
-        if pending is not None:
-            yield pending.fetch(layout, chains, begun)
-        pending = latest
-    if pending is not None:
-        yield pending.fetch(layout, chains, begun)
-
-
-class _Pending:
-    """The vectors of a batch's residue tokens, while they are copied from the device."""
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        batch: PackedBatch,
-        plan: DevicePlan,
-        dtype: NumberFormat,
-        *,
-        exact: bool,
-    ) -> None:
-        import torch
-
-        from abag.core.device import to_device
-        from abag.embed.encode import STORED, to_host
-
-        self._batch = batch
-        self._dtype = dtype
-        is_residue_T = batch.weights[:, 0] > 0  # special tokens have no weight in the mean
-        counts = np.add.reduceat(is_residue_T, batch.bounds[:-1], dtype=np.int64)
-        self._ends = np.cumsum(counts)
-        # what is averaged over windows stays in fp32 until then
-        copied = torch.float32 if exact else STORED[dtype]
-        with torch.inference_mode():
-            hidden_TD = encoder(batch)
-            at_T = to_device(np.flatnonzero(is_residue_T), plan.device)
-            self._host_TD = to_host(hidden_TD[at_T].to(copied))
-        self._copied: Any = None
-        if hidden_TD.is_cuda:
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record()
-
-    def fetch(
-        self, layout: Layout, chains: Sequence[Chains], begun: list[NDArray[Any]]
-    ) -> _Completed:
-        """Wait for the copy; `begun` holds, before and after, what a sequence has so far."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        batch = self._batch
-        vectors = []
-        tokens_of_sequences = np.split(self._host_TD.numpy(), self._ends[:-1])
-        for place, tokens_TD in enumerate(tokens_of_sequences):
-            position = int(batch.sequences[place])
-            begun.append(tokens_TD)
-            if batch.continues and place == len(tokens_of_sequences) - 1:
-                break
-            whole_TD = np.concatenate(begun) if len(begun) > 1 else tokens_TD
-            begun.clear()
-            if layout.is_long(chains[position]):
-                whole_TD = average_windows(whole_TD, layout.pieces(chains[position]))
-            vectors.append(whole_TD.astype(self._dtype))  # a copy: the batch need not stay
-        return _Completed(batch.sequences[: len(vectors)], vectors)
-
-
-def average_windows(tokens_TD: NDArray[np.float32], pieces: Sequence[Piece]) -> NDArray[np.float32]:
-    """Average the vectors of each residue over the windows that contain it.
-
-    Parameters
-    ----------
-    tokens_TD : ndarray, shape=(T, D)
-        Vectors of the residue tokens of a sequence.
-    pieces : sequence of Piece
-        From `Layout.pieces`; together they have T residues.
-
-    Returns
-    -------
-    ndarray, shape=(R, D), dtype=float32
-    """
-    lengths = {piece.chain: piece.stop for piece in pieces}  # windows are in ascending order
-    first = {}  # residue of each chain, among all R
-    residues = 0
-    for i, length in lengths.items():
-        first[i] = residues
-        residues += length
-    total_RD = np.zeros((residues, tokens_TD.shape[1]), np.float32)
-    windows_R = np.zeros(len(total_RD), np.float32)
-    begin = 0
-    for piece in pieces:
-        end = begin + piece.stop - piece.start
-        place = slice(first[piece.chain] + piece.start, first[piece.chain] + piece.stop)
-        total_RD[place] += tokens_TD[begin:end]
-        windows_R[place] += 1
-        begin = end
-    return total_RD / windows_R[:, None]
 
 
 FORMAT = {"format": "abag-residues", "version": 1}
@@ -477,8 +344,8 @@ def export_residues(
     chosen = ResidueFileOptions.from_keywords(others, "export_residues")
     folder = user_path(out, "--out")
     with reporting(bars=chosen.progress, silent=not chosen.progress):
-        pairs, sides = read_sides(table, encoders, chosen)
-        outputs = [_Output(side, folder, _divide(side, chosen.file_mb)) for side in sides]
+        pairs, jobs = read_jobs(table, encoders, chosen)
+        outputs = [_Output(job, folder, _divide(job, chosen.file_mb)) for job in jobs]
         rows = _rows_csv(pairs, outputs)
         about = _describe(outputs, chosen, rows)
         _check_folder(folder, about)
@@ -490,7 +357,7 @@ def export_residues(
                 write_json(folder / ABOUT_FILE, about)
             if not (folder / ROWS_FILE).exists():
                 write_bytes(folder / ROWS_FILE, rows)
-            kinds = {PLURAL[output.side.kind]: output.write(chosen) for output in outputs}
+            kinds = {PLURAL[output.job.kind]: output.write(chosen) for output in outputs}
     summary = {
         "out": str(folder),
         "dtype": chosen.dtype,
@@ -501,17 +368,17 @@ def export_residues(
     return cast("ResidueSummary", summary)
 
 
-def _divide(side: Side, file_mb: int) -> list[NDArray[np.int64]]:
+def _divide(job: ResidueJob, file_mb: int) -> list[NDArray[np.int64]]:
     """Divide the sequences, longest first, among files of about equal size."""
-    row_bytes = side.width * np.dtype(side.options.dtype).itemsize
-    size = np.cumsum(side.residues[side.order] * row_bytes)
+    row_bytes = job.width * np.dtype(job.options.dtype).itemsize
+    size = np.cumsum(job.residues[job.order] * row_bytes)
     parts = []
     begin = 0
     while begin < len(size):
         before = size[begin - 1] if begin else 0
         end = int(np.searchsorted(size, before + file_mb * 1_000_000, "right"))
         end = max(end, begin + 1)
-        parts.append(side.order[begin:end])
+        parts.append(job.order[begin:end])
         begin = end
     return parts
 
@@ -520,28 +387,28 @@ def _divide(side: Side, file_mb: int) -> list[NDArray[np.int64]]:
 class _Output:
     """The files of one kind of sequence."""
 
-    side: Side
+    job: ResidueJob
     folder: Path
     parts: list[NDArray[np.int64]]
-    """Positions of the sequences of each file, in `side`."""
+    """Positions of the sequences of each file, in `job`."""
 
     @property
     def row_bytes(self) -> int:
-        return self.side.width * np.dtype(self.side.options.dtype).itemsize
+        return self.job.width * np.dtype(self.job.options.dtype).itemsize
 
     @property
     def bytes(self) -> int:
-        return int(self.side.residues.sum()) * self.row_bytes
+        return int(self.job.residues.sum()) * self.row_bytes
 
     def path(self, number: int) -> Path:
-        return self.folder / f"{self.side.kind}-{number:05}.h5"
+        return self.folder / f"{self.job.kind}-{number:05}.h5"
 
     def missing(self) -> list[int]:
         """Return the numbers of the files that are not there whole."""
         return [n for n, part in enumerate(self.parts) if not self._is_there(n, part)]
 
     def missing_bytes(self) -> int:
-        residues = [int(self.side.residues[self.parts[n]].sum()) for n in self.missing()]
+        residues = [int(self.job.residues[self.parts[n]].sum()) for n in self.missing()]
         return sum(residues) * self.row_bytes
 
     def _is_there(self, number: int, part: NDArray[np.int64]) -> bool:
@@ -555,28 +422,28 @@ class _Output:
                 is_whole = file["vectors"].id.get_storage_size() >= file["vectors"].nbytes
         except (OSError, KeyError, AttributeError, RuntimeError):
             return False
-        residues = int(self.side.residues[part].sum())
-        if shape != (residues, self.side.width) or not is_whole:
+        residues = int(self.job.residues[part].sum())
+        if shape != (residues, self.job.width) or not is_whole:
             return False
-        return np.array_equal(keys.astype(str), hex_keys(self.side.sequences.keys[part]))
+        return np.array_equal(keys.astype(str), hex_keys(self.job.sequences.keys[part]))
 
     def write(self, options: ResidueFileOptions) -> ResidueKind:
         """Encode the sequences of the missing files in one stream, and write these files."""
         start_s = time.monotonic()
-        side = self.side
+        job = self.job
         missing = self.missing()
         left = [self.parts[n] for n in missing]
         if left:
             self._encode_files(dict(zip(missing, left, strict=True)), options)
         return ResidueKind(
-            unique=len(side.sequences.chains),
-            residues=int(side.residues.sum()),
-            width=side.width,
+            unique=len(job.sequences.chains),
+            residues=int(job.residues.sum()),
+            width=job.width,
             files=len(self.parts),
             written=len(missing),
             bytes=self.bytes,
-            encoder=side.identity.checkpoint.name,
-            fingerprint=side.identity.fingerprint,
+            encoder=job.identity.checkpoint.name,
+            fingerprint=job.identity.fingerprint,
             seconds=round(time.monotonic() - start_s, 3),
         )
 
@@ -584,18 +451,17 @@ class _Output:
         self, parts: dict[int, NDArray[np.int64]], options: ResidueFileOptions
     ) -> None:
         """Encode the sequences of files, given by number, and write these in a thread."""
-        side = self.side
-        stream = side.encode(np.concatenate(list(parts.values())))
+        job = self.job
+        stream = job.encode(np.concatenate(list(parts.values())))
         total = sum(map(len, parts.values()))
-        title = f"{side.kind} · {side.identity.checkpoint.name}"
         with (
-            bar(total=total, unit="seq", desc=title) as drawn,
+            sequence_bar(job.identity, total) as drawn,
             ThreadPoolExecutor(1, "write") as thread,
         ):
             writing: Future[None] | None = None
             for number, part in parts.items():
-                residues = side.residues[part]
-                vectors_RD = np.empty((int(residues.sum()), side.width), options.dtype)
+                residues = job.residues[part]
+                vectors_RD = np.empty((int(residues.sum()), job.width), options.dtype)
                 ends = np.cumsum([0, *residues])
                 of_file = islice(stream, len(part))
                 for (begin, end), (_, vectors) in zip(pairwise(ends), of_file, strict=True):
@@ -614,23 +480,23 @@ class _Output:
         ends: NDArray[np.int64],
         vectors_RD: NDArray[Any],
     ) -> None:
-        side = self.side
+        job = self.job
         path = self.path(number)
         image = io.BytesIO()
         # in memory: HDF5 crashes, perhaps when Python exits, if it cannot write what it closes;
         # earlier versions of its format have no checksums of names, types and attributes
         with h5py.File(image, "w", libver=("v110", "v110")) as file:
             file.attrs["format"] = f"{FORMAT['format']} {FORMAT['version']}"
-            file.attrs["kind"] = side.kind
-            file.attrs["encoder"] = side.identity.checkpoint.name
-            file.attrs["fingerprint"] = side.identity.fingerprint
-            file.attrs["precision"] = side.plan.precision
+            file.attrs["kind"] = job.kind
+            file.attrs["encoder"] = job.identity.checkpoint.name
+            file.attrs["fingerprint"] = job.identity.fingerprint
+            file.attrs["precision"] = job.plan.precision
             file["vectors"] = vectors_RD
             file["offsets"] = ends
-            file["key"] = np.array(hex_keys(side.sequences.keys[part]), "S32")
-            texts = ["|".join(side.sequences.chains[i]) for i in part.tolist()]
+            file["key"] = np.array(hex_keys(job.sequences.keys[part]), "S32")
+            texts = ["|".join(job.sequences.chains[i]) for i in part.tolist()]
             file.create_dataset("sequence", data=texts, dtype=h5py.string_dtype())
-            file["row"] = side.sequences.first_rows[part]
+            file["row"] = job.sequences.first_rows[part]
         try:
             with replacing(path) as partial:
                 partial.write_bytes(image.getbuffer())
@@ -645,14 +511,14 @@ class _Output:
 def _describe(outputs: list[_Output], options: ResidueFileOptions, rows: bytes) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     for output in outputs:
-        side = output.side
-        keys = side.sequences.keys[np.concatenate(output.parts)]
-        kinds[side.kind] = {
-            "encoder": side.identity.checkpoint.name,
-            "fingerprint": side.identity.fingerprint,
+        job = output.job
+        keys = job.sequences.keys[np.concatenate(output.parts)]
+        kinds[job.kind] = {
+            "encoder": job.identity.checkpoint.name,
+            "fingerprint": job.identity.fingerprint,
             "sequences": len(keys),
-            "residues": int(side.residues.sum()),
-            "width": side.width,
+            "residues": int(job.residues.sum()),
+            "width": job.width,
             "digest": _digest(keys.tobytes()),
         }
     return {
@@ -717,10 +583,10 @@ def _differences(about: dict[str, Any], begun: dict[str, Any]) -> list[tuple[str
 def _check_room(folder: Path, outputs: list[_Output], options: ResidueFileOptions) -> None:
     """Say how large the files will be, and refuse what the disk cannot hold."""
     for output in outputs:
-        side = output.side
-        residues = counted(int(side.residues.sum()), "residue")
+        job = output.job
+        residues = counted(int(job.residues.sum()), "residue")
         say(
-            f"{residues} of {len(side.residues):,} {PLURAL[side.kind]}, {side.width:,} "
+            f"{residues} of {len(job.residues):,} {PLURAL[job.kind]}, {job.width:,} "
             f"{options.dtype} each: {size_text(output.bytes)}"
         )
     needed = sum(output.missing_bytes() for output in outputs)
@@ -741,7 +607,7 @@ def _rows_csv(pairs: SequenceTable, outputs: list[_Output]) -> bytes:
     """Write the number of each row, the file of each of its sequences, and the place in it."""
     columns: dict[str, Any] = {"row": pairs.row_numbers}
     for output in outputs:
-        sequence_of_row = output.side.sequences.of_row
+        sequence_of_row = output.job.sequences.of_row
         sizes = [len(part) for part in output.parts]
         order = np.concatenate(output.parts)
         file = np.empty_like(order)
@@ -749,6 +615,6 @@ def _rows_csv(pairs: SequenceTable, outputs: list[_Output]) -> bytes:
         place = np.empty_like(order)
         place[order] = np.concatenate([np.arange(size) for size in sizes])
         names = np.array([output.path(n).name for n in range(len(sizes))], object)
-        columns[f"{output.side.kind}_file"] = names[file[sequence_of_row]]
-        columns[f"{output.side.kind}_place"] = place[sequence_of_row]
+        columns[f"{output.job.kind}_file"] = names[file[sequence_of_row]]
+        columns[f"{output.job.kind}_place"] = place[sequence_of_row]
     return pd.DataFrame(columns).to_csv(index=False).encode()

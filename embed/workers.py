@@ -26,9 +26,8 @@ import numpy as np
 from abag.core.errors import AbagError, MissingPackage, StoreError, WorkerError
 from abag.core.messages import bar, note
 from abag.embed.encode import encode_parts
-from abag.embed.encoders.loading import load_encoder
-from abag.embed.job import KindJob, identify_for
-from abag.embed.kernels.packing import longest_first
+from abag.embed.encoders.packing import longest_first
+from abag.embed.job import KindJob, identify_for, load_for
 from abag.embed.options import EmbedOptions
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import Kind
@@ -36,7 +35,7 @@ from abag.embed.tables.unique import SequencePart
 
 if TYPE_CHECKING:
     from abag.embed.encoders.family import Encoder
-    from abag.embed.kernels.packing import Layout
+    from abag.embed.encoders.packing import Layout
 
 
 MAX_RESTARTS = 10
@@ -348,6 +347,4 @@ class _Worker:
             raise StoreError(msg)
         job = KindJob(identity, self._device, options)
         job.create_folder(open_store(store))
-        backend = options.backend(kind)
-        attention = options.attention
-        return job, load_encoder(identity, job.plan, backend=backend, attention=attention)
+        return job, load_for(identity, job.plan, options)

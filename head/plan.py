@@ -16,8 +16,8 @@ import numpy as np
 
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting
+from abag.embed.encoders.packing import Layout
 from abag.embed.encoders.registry import ALIASES, FAMILIES
-from abag.embed.kernels.packing import Layout
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.notes import describe_rows

@@ -109,12 +109,9 @@ def forbid_encoders(patch):
 
 
 def _replace_loading(patch, load):
-    from abag.embed import encode
     from abag.embed.encoders import loading
 
-    replaced = partial(load, loading.load_encoder)
-    for module in (loading, encode):
-        patch.setattr(module, "load_encoder", replaced)
+    patch.setattr(loading, "load_encoder", partial(load, loading.load_encoder))
 
 
 def training_step():

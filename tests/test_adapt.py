@@ -31,6 +31,7 @@ from abag import (
 from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.adapt.train import AdapterTraining
+from abag.embed.encoders.packed import PackedEncoder
 from abag.head.regimes.splits import TRAIN
 from abag.head.training.checkpoint import load
 
@@ -90,6 +91,26 @@ def test_untrained_adapters_return_the_vectors_of_the_frozen_encoders(given_spli
             x_UD = side(np.arange(5)) / side._scale_D + side._mean_D
         theirs = encode_frozen(identities[kind], unique.chains, plan)[:5]
         np.testing.assert_allclose(x_UD.numpy(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_vectors_survive_batches_that_do_not_fit(monkeypatch):
+    chains = [("MKTAYIAKQRQI" * n,) for n in (1, 9, 3, 20, 14)]
+    identity = identify("tiny-esm2", "antigen")
+    expected = encode_frozen(identity, chains, plan_device("cpu"))
+    sizes = []
+
+    real = PackedEncoder.__call__
+
+    def full(self, batch):
+        sizes.append(len(batch.ids))
+        if sizes[-1] > 400:
+            raise torch.OutOfMemoryError
+        return real(self, batch)
+
+    monkeypatch.setattr(PackedEncoder, "__call__", full)
+    ours = encode_frozen(identity, chains, plan_device("cpu"))
+    assert max(sizes) > 400
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_censored_label_gives_a_one_sided_loss(given_split, tmp_path):

@@ -26,6 +26,8 @@ from stores import merge
 
 import abag
 from abag import DamagedFile, EncoderError, OptionError, embed_table
+from abag.adapt.config import Lora
+from abag.adapt.model import LoraEncoder, fit_lora
 from abag.embed.encoders.adapters import (
     ADAPTER_FORMAT,
     PEFT_PREFIX,
@@ -33,7 +35,6 @@ from abag.embed.encoders.adapters import (
     read_adapter_files,
 )
 from abag.embed.encoders.loading import load_transformers_model, run_padded
-from abag.embed.encoders.lora import Lora, LoraEncoder, fit_lora
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

@@ -9,8 +9,8 @@ from trastuzumab import HEAVY, LIGHT
 import abag
 from abag import OptionError, StoreError
 from abag.embed.encode import weigh_cdrs
+from abag.embed.encoders.packing import Layout
 from abag.embed.encoders.registry import FAMILIES
-from abag.embed.kernels.packing import Layout
 
 CDRS = (("GFNIKDTY", "IYPTNGYT", "SRWGGDGFYAMDY"), ("QDVNTA", "SAS", "QQHYTTPPT"))  # by IMGT
 UNKNOWN = "ACDEFGHIKLMNPQRSTVWY"

@@ -8,8 +8,7 @@ import pytest
 from abag.core.device import plan_device
 from abag.core.errors import EncoderError, MissingPackage
 from abag.embed.embed import embed_table
-from abag.embed.encoders.faesm import import_faesm
-from abag.embed.encoders.identity import identify
+from abag.embed.encoders.identity import identify, import_faesm
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.store.store import open_store
 

@@ -32,8 +32,8 @@ from shapes import SHAPES
 import abag
 from abag.core.messages import reporting
 from abag.embed.encoders.family import Architecture, Family
+from abag.embed.encoders.packing import Vocabulary, number_tokens
 from abag.embed.encoders.registry import Alias
-from abag.embed.kernels.packing import Vocabulary, number_tokens
 
 FINGERPRINTS = {
     ("composition", "antibody"): "6f242c929e27d7fb25d300aecb856a2b",
@@ -252,7 +252,7 @@ def test_config_json_decides_between_families_of_one_model_type(config, family):
 def test_family_descriptions_and_token_layouts_load_no_torch():
     program = (
         "import sys; from abag.embed.encoders.registry import FAMILIES\n"
-        "from abag.embed.kernels.packing import Layout\n"
+        "from abag.embed.encoders.packing import Layout\n"
         "assert Layout('antigen', FAMILIES['esm'].vocabulary).span_lengths(('MKV',)) == [5]\n"
         "assert not {'torch', 'transformers', 'pandas'} & sys.modules.keys()"
     )

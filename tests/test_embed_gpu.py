@@ -14,7 +14,7 @@ from encoding import (
     save_random_checkpoint,
 )
 
-from abag.embed.encode import encode_stream
+from abag.embed.encode import PoolingSink, encode_stream
 from abag.embed.kernels.cublaslt import wide_products
 
 pytestmark = pytest.mark.gpu
@@ -159,8 +159,9 @@ def test_the_second_gpu_gives_the_vectors_of_the_first(family, tmp_path):
     def encode_on(device):
         plan = plan_device(device)
         encoder = load_encoder(identity, plan)
-        batches = encode_stream(encoder, identity.layout, chains, plan, 1000, torch.float32)
-        return [batch.stored_SPD for batch in batches]
+        sink = PoolingSink(encoder, plan, "float32")
+        batches = encode_stream(sink, identity.layout, chains, 1000)
+        return [pooled.stored_SPD for _, pooled in batches]
 
     first = encode_on("cuda:0")
     second = encode_on("cuda:1")

@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag import EncoderError
-from abag.embed.kernels.packing import Layout, fill_batches, longest_first
+from abag.embed.encoders.packing import Layout, fill_batches, longest_first
 from abag.embed.tables.chains import RESIDUES
 
 T5, ESM, BERT = (FAMILIES[name].vocabulary for name in ("t5", "esm", "bert"))

@@ -10,8 +10,8 @@ from drawn import draw_chain, draw_chains
 from heads import MODELS, read_labels
 
 from abag import plan
+from abag.embed.encoders.packing import Layout
 from abag.embed.encoders.registry import guess_family
-from abag.embed.kernels.packing import Layout
 from abag.head.machines import FIT_S, GPUS, WITH_FEATURES, fit_time
 from abag.head.plan import describe_plan, format_duration
 

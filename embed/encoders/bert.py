@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from abag.embed.encoders.family import Architecture, Config, Family, LanguageHead, Package
-from abag.embed.kernels.packing import Vocabulary, number_tokens
+from abag.embed.encoders.packing import Vocabulary, number_tokens
 
 
 def _check(config: Config) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.embed.encoders.family import Encoder, Family
-from abag.embed.kernels.packing import Vocabulary, number_tokens
+from abag.embed.encoders.packing import Vocabulary, number_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from abag.core.arrays import Ints
     from abag.core.device import DevicePlan
+    from abag.embed.encoders.packing import LayerPooling, PackedBatch
     from abag.embed.encoders.weights import EncoderCheckpoint
-    from abag.embed.kernels.packing import LayerPooling, PackedBatch
 
 _LETTERS = "ACDEFGHIKLMNPQRSTVWYX"
 _KMER_BUCKETS = 234  # 21 letters + 1 + 234 = 256 columns

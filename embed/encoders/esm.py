@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from abag.embed.encoders.family import SIZE_KEYS, Architecture, Config, Family, LanguageHead
-from abag.embed.kernels.packing import Vocabulary, number_tokens
+from abag.embed.encoders.packing import Vocabulary, number_tokens
 
 _TOKENS = number_tokens(
     "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"

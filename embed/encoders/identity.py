@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from abag.core.errors import EncoderError
+from abag.core.errors import EncoderError, MissingPackage
 from abag.core.messages import first_line
 from abag.embed.encoders.adapters import with_adapter
 from abag.embed.encoders.checkpoints import find_checkpoint
 from abag.embed.encoders.family import Backend, EncoderShape, Family
+from abag.embed.encoders.packing import TOKENS_VERSION, Layout, LongPolicy, Vocabulary
 from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import EncoderCheckpoint, weights_digest
-from abag.embed.kernels.packing import TOKENS_VERSION, Layout, LongPolicy, Vocabulary
 from abag.embed.tables.chains import RESIDUES, STANDARD_RESIDUES, Kind
 
 POOLING_VERSION = 1
@@ -131,9 +134,30 @@ def check_backend(identity: Identity, backend: Backend, *, layers: bool = False)
             f"{identity.family.name}, and FAESM runs only ESM-2; give packed or reference"
         )
         raise EncoderError(msg)
-    from abag.embed.encoders.faesm import import_faesm
-
     import_faesm()
+
+
+def import_faesm() -> ModuleType:
+    """Import FAESM's module of ESM-2.
+
+    Raises
+    ------
+    MissingPackage
+        If it is not installed, or cannot be imported here.
+    """
+    try:
+        # FAESM prints to stdout if flash-attn is missing, which would break --json
+        with redirect_stdout(io.StringIO()):
+            import faesm.esm
+    # RuntimeError, AssertionError: with flash-attn installed, the import needs a CUDA device
+    except (ImportError, RuntimeError, AssertionError) as error:
+        msg = (
+            f"--antigen-backend faesm: cannot import FAESM ({first_line(error)}); expected faesm "
+            "0.1.1 with transformers 4.53. Run pip install 'abag[faesm]' in a separate "
+            "environment, or omit the option."
+        )
+        raise MissingPackage(msg) from error
+    return faesm.esm  # type: ignore[no-any-return]
 
 
 # --- token ids ------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""A plain torch module of a declared architecture, with the names of its published checkpoints.
+"""Identified encoders to modules on a device: packed, or the plain reference of every faster path.
 
-For encoders that transformers has no class of: the reference for `packed`, and what `abag adapt`
-trains. N sequences, L tokens of the longest, D hidden width, H heads, E width of a head.
+The reference runs transformers' own modules over padded batches, and so does `abag adapt`. Where
+transformers has no class of an encoder, `EncoderModule` takes its place: a plain torch module of a
+declared architecture, with the names of its published checkpoints.
 
-Identified encoders to modules on a device, with the reference for every faster path.
-
-The reference runs transformers' own modules over padded batches."""
+N sequences, L tokens of the longest, D hidden width, H heads, E width of a head.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torch.nn import functional as F
 from abag.core.device import DevicePlan
 from abag.core.errors import AbagError
 from abag.embed.encoders.family import Architecture, Backend, Config, Encoder, EncoderShape, Family
-from abag.embed.encoders.identity import Identity, check_backend
+from abag.embed.encoders.identity import Identity, check_backend, import_faesm
 from abag.embed.encoders.packed import PackedLayerNormEncoder, PackedRmsNormEncoder, rotary_tables
+from abag.embed.encoders.packing import PackedBatch, pad_batch
 from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
-from abag.embed.kernels.packing import PackedBatch, pad_batch
 
 if TYPE_CHECKING:
-    from abag.embed.kernels.packing import LayerPooling
+    from abag.embed.encoders.packing import LayerPooling
 
 
 class EncoderModule(nn.Module):
@@ -209,8 +209,6 @@ def load_encoder(
     if chosen == "reference":
         return ReferenceEncoder(checkpoint, plan)
     if chosen == "faesm":
-        from abag.embed.encoders.faesm import FaesmEncoder
-
         return FaesmEncoder(checkpoint, plan)
     if chosen != "packed":
         return family.build(checkpoint, plan)
@@ -252,6 +250,43 @@ class ReferenceEncoder:
         if layer_pooling is not None:
             for layer, hidden_NLD in enumerate(out.hidden_states):
                 layer_pooling.add(layer, hidden_NLD[is_token_NL])
+        hidden_TD: Tensor = out.last_hidden_state[is_token_NL]
+        return hidden_TD
+
+
+class FaesmEncoder:
+    """FAESM's ESM-2 on padded batches, as an `Encoder` that pools no inner layers.
+
+    A second implementation, with FlashAttention if it is installed. FAESM 0.1.1 works only with
+    transformers 4.53, so it needs an environment of its own. This builds its inner model instead of
+    `FAEsmForMaskedLM`, which always computes the language model's head, derives the mask from
+    padding ids, and starts in training mode with dropout 0.1.
+    """
+
+    def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
+        faesm = import_faesm()
+        from transformers import EsmConfig
+
+        half = plan.dtype is not torch.float32  # FlashAttention has no fp32
+        flash = faesm.flash_attn_installed and plan.device.type == "cuda" and half
+        self.width = int(checkpoint.config["hidden_size"])
+        self._pad_id = int(checkpoint.config["pad_token_id"])
+        self._device = plan.device
+        # without flash-attn, FAESM raises a NameError unless it is told not to use it
+        config = EsmConfig.from_dict({**checkpoint.config, "use_fa": flash})
+        model = faesm.FAEsmModel(config, add_pooling_layer=False)
+        self._model = model.eval().requires_grad_(False)
+        # parameters only: rotary frequencies, which are buffers, are too coarse in bf16
+        with EncoderWeights(checkpoint, plan) as weights:
+            for name, parameter in model.named_parameters():
+                if not name.startswith("contact_head."):
+                    parameter.data = weights(name, *parameter.shape)
+        model.to(plan.device)
+
+    @torch.inference_mode()
+    def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
+        ids_NL, is_token_NL = pad_batch(batch, self._pad_id, self._device)
+        out = self._model(ids_NL, attention_mask=is_token_NL)
         hidden_TD: Tensor = out.last_hidden_state[is_token_NL]
         return hidden_TD
 

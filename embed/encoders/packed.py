@@ -22,8 +22,8 @@ from abag.embed.kernels.attention import Attention, BatchGeometry, load_kernels
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.encoders.family import Architecture, EncoderShape
+    from abag.embed.encoders.packing import LayerPooling, PackedBatch
     from abag.embed.encoders.weights import EncoderCheckpoint
-    from abag.embed.kernels.packing import LayerPooling, PackedBatch
 
 
 MAX_DISTANCE = 128
@@ -117,7 +117,7 @@ class PackedEncoder(ABC):
 
     @torch.inference_mode()
     def __call__(self, batch: PackedBatch, layer_pooling: LayerPooling | None = None) -> Tensor:
-        geometry = self._attention.geometry(batch, self._device, self._dtype)
+        geometry = self._attention.geometry(batch.offsets, self._device, self._dtype)
         read = frozenset() if layer_pooling is None else layer_pooling.layers
         states = self._hidden_states(to_device(batch.ids, self._device), geometry, read)
         for layer, x_TD in enumerate(states):

@@ -23,7 +23,7 @@ from abag.embed.encoders.family import (
     LanguageHead,
     Package,
 )
-from abag.embed.kernels.packing import Vocabulary, number_tokens
+from abag.embed.encoders.packing import Vocabulary, number_tokens
 
 
 def _two_thirds(width: int, factor: float = 1, *, multiple_of: int) -> int:

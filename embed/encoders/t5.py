@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from abag.embed.encoders.family import Architecture, Family
-from abag.embed.kernels.packing import Vocabulary, number_tokens
+from abag.embed.encoders.packing import Vocabulary, number_tokens
 
 _TOKENS = number_tokens("<pad> </s> <unk> A L G V S R E D T I P K F Q N Y M H W C X B O U Z")
 _ATTENTION = "layer.0.SelfAttention"

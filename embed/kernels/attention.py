@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.core.device import DevicePlan
-    from abag.embed.kernels.packing import PackedBatch
 
 AttentionName = Literal["triton", "flash-attn", "varlen", "sdpa"]
 
@@ -150,20 +149,21 @@ class Attention:
         return self._rotary is not None
 
     def geometry(
-        self, batch: PackedBatch, device: torch.device, dtype: torch.dtype
+        self, offsets: NDArray[np.int32], device: torch.device, dtype: torch.dtype
     ) -> BatchGeometry:
         """Start copying the positions of sequences to the device.
 
-        `dtype` is that of the queries, keys and values, which a mask has to have too.
+        `offsets` are those of a packed batch, see `query_tiles`; `dtype` is that of the queries,
+        keys and values, which a mask has to have too.
         """
-        lengths = np.diff(batch.offsets)
-        positions = np.arange(len(batch.ids)) - np.repeat(batch.offsets[:-1], lengths)
-        first, start, stop = query_tiles(batch.offsets, self._tile[0])
+        lengths = np.diff(offsets)
+        positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        first, start, stop = query_tiles(offsets, self._tile[0])
         groups = []
         if self.name == "sdpa":
-            groups = make_groups(batch.offsets, self._scaled_bias_HR, dtype, device)
+            groups = make_groups(offsets, self._scaled_bias_HR, dtype, device)
         return BatchGeometry(
-            to_device(batch.offsets, device),
+            to_device(offsets, device),
             to_device(positions.astype(np.int32), device),
             (to_device(first, device), to_device(start, device), to_device(stop, device)),
             groups,

@@ -18,7 +18,7 @@ from abag.core.arrays import hex_keys
 from abag.core.cache import cache_dir
 from abag.core.messages import counted, reporting
 from abag.core.python_surface import as_html, shorten
-from abag.embed.options import VectorOptions
+from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import folder_with
 from abag.embed.tables.layout import holds_texts
 from abag.embed.tables.options import TableOptions

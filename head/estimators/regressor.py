@@ -45,8 +45,8 @@ from abag.head.training.inputs import RunInputs
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from abag.embed.options import VectorOptions
     from abag.embed.store.folder import EncoderFolder
+    from abag.embed.store.options import VectorOptions
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
     from abag.head.labels.pairs import LabelledPairs

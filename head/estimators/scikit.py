@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from abag.core.cache import cache_dir
 from abag.core.options import schema
-from abag.embed.options import VectorOptions
 from abag.embed.store.export import vector_names
+from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import Store
 from abag.embed.tables.options import TableOptions
 from abag.head.estimators.regressor import (

@@ -76,7 +76,6 @@ from abag.head.predictor.predictor import (
 from abag.head.predictor.weigh import check_weights
 from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import REGIMES
-from abag.head.runs.run_folder import PREDICTOR, refuse_of_another_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,6 +89,8 @@ if TYPE_CHECKING:
 
 
 SCHEMA = 13
+PREDICTOR = "predictor"
+"""Folder of the predictor of a run."""
 MOST = 1e6 * MOST_VALUE**2
 """Of a number in predictor.json: variances of the largest labels, and factors of these."""
 
@@ -338,6 +339,28 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     if folder.absolute().name == PREDICTOR and not is_shared:
         refuse_of_another_run(folder.absolute().parent, digest)
     return predictor
+
+
+def refuse_of_another_run(run: Path, digest: object = None) -> None:
+    """Raise `DamagedFile` if the predictor in the folder of a finished run is that of another run.
+
+    `digest` is that of the predictor, by default as its record states it.
+    """
+    config = run / "config.json"
+    summary = run / "summary.json"
+    record = run / PREDICTOR / "predictor.json"
+    if not (config.is_file() and summary.is_file() and record.is_file()):
+        return
+    recorded = read_json(summary).get("predictor_digest")
+    if digest is None:
+        digest = read_json(record).get("digest")
+    if recorded not in (None, digest):  # None: the run is of an earlier version
+        msg = (
+            f"{record.parent}: its digest is {digest}, and that of the predictor of this run is "
+            f"{recorded}; expected the predictor that the run has fitted. Copy the whole run "
+            "folder again; a predictor of another run needs no run folder around it."
+        )
+        raise DamagedFile(msg)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from abag.head.labels.headers import Quantity, to_pkd
 from abag.head.labels.options import LabelOptions, read_molar_mass
 from abag.head.labels.pairs import LabelledPairs
 from abag.head.models.config import FitConfig, check_same
+from abag.head.predictor.files import refuse_of_another_run
 from abag.head.regimes.splits import KEYS, Split, split_frame
 
 if TYPE_CHECKING:
@@ -41,30 +42,6 @@ if TYPE_CHECKING:
     from abag.head.labels.options import Label
 
 RUN_FORMAT = "abag-run 4"
-PREDICTOR = "predictor"
-"""Folder of the predictor of a run."""
-
-
-def refuse_of_another_run(run: Path, digest: object = None) -> None:
-    """Raise `DamagedFile` if the predictor in the folder of a finished run is that of another run.
-
-    `digest` is that of the predictor, by default as its record states it.
-    """
-    config = run / "config.json"
-    summary = run / "summary.json"
-    record = run / PREDICTOR / "predictor.json"
-    if not (config.is_file() and summary.is_file() and record.is_file()):
-        return
-    recorded = read_json(summary).get("predictor_digest")
-    if digest is None:
-        digest = read_json(record).get("digest")
-    if recorded not in (None, digest):  # None: the run is of an earlier version
-        msg = (
-            f"{record.parent}: its digest is {digest}, and that of the predictor of this run is "
-            f"{recorded}; expected the predictor that the run has fitted. Copy the whole run "
-            "folder again; a predictor of another run needs no run folder around it."
-        )
-        raise DamagedFile(msg)
 
 
 def read_config(run: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from abag.core.errors import EncoderError
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.kernels.packing import pack_spans
+from abag.embed.encoders.packing import pack_spans
 from abag.embed.store.store import open_store
 
 pytestmark = pytest.mark.faesm

@@ -332,6 +332,11 @@ class PackedBatch:
     """Whether the last sequence has further spans in the next batch."""
 
     @property
+    def completed(self) -> NDArray[np.int64]:
+        """Sequences of which no further span follows, by number."""
+        return self.sequences[: len(self.sequences) - self.continues]
+
+    @property
     def max_length(self) -> int:
         """Tokens of the longest span."""
         return int(np.diff(self.offsets).max())
