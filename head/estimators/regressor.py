@@ -31,7 +31,7 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.sources import MUTATIONS
 from abag.head.fit import fit_predictor
-from abag.head.labels.column import is_named_affinity
+from abag.head.labels.column import decide_label, is_named_affinity
 from abag.head.labels.features import asks_for_logliks, read_features, with_logliks
 from abag.head.labels.headers import read_header, read_value_header
 from abag.head.labels.options import LabelOptions, PairColumnOptions
@@ -248,7 +248,8 @@ def labelled(
         frame[name] = weights
         named = replace(named, weight=name)
     bare = replace(table, frame=frame, columns={"pkd": label}, ties={}, names=[*frame.columns])
-    return label_pairs(bare, chosen, named=named)
+    bare = replace(bare, labels=(decide_label(bare, chosen),))
+    return label_pairs(bare, named=named)
 
 
 def free_name(name: str, frame: pd.DataFrame) -> str:

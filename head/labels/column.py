@@ -1,4 +1,6 @@
-"""The one reader of labels: which column is the label or prediction, its unit, and its pKd.
+"""The label of a table: which column it is, its unit, and its pKd.
+
+`decide_label` decides once per table, as part of its layout; `read_affinities` only converts.
 
 A column is taken if its name says what it measures. What is unclear is refused, with the options
 that would decide it, and an option that contradicts the name is refused, too; a run decides where
@@ -19,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Bools, Floats
-from abag.core.errors import ColumnError, LabelError
+from abag.core.errors import AbagError, ColumnError, LabelError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
 from abag.head.labels.headers import (
@@ -112,11 +114,6 @@ def find_same(table: Table, quantity: Quantity) -> str:
     problem = f"{table.source}: no column for {quantity}, which the run predicts"
     advice = "Name it with --column label=NAME."
     raise MissingColumn(with_found(problem, table.names, advice))
-
-
-def has_numbers(table: Table) -> bool:
-    """Tell whether a column that plays no role holds numbers, so that one may be the label."""
-    return bool(_number_columns(table))
 
 
 def _number_columns(table: Table) -> list[str]:
@@ -453,6 +450,74 @@ def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning
     return meaning_of_column(table, column, "prediction", LabelOptions(label=label), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelLayout:
+    """What the label of one table is, or why it has none."""
+
+    source: str
+    """Name of the table."""
+    meaning: ColumnMeaning | None
+    """None if the label is refused."""
+    options: LabelOptions
+    """How it is converted."""
+    remembered: Remembered | None = None
+    refused: AbagError | None = None
+    is_absent: bool = False
+    """Whether nothing may be a label, as in a table to predict."""
+
+    @property
+    def column(self) -> str:
+        """Name of the column in its table; empty if the label is refused."""
+        return "" if self.meaning is None else self.meaning.column
+
+    def checked(self) -> ColumnMeaning:
+        """Return what the column is read as, or raise the error that refuses it."""
+        if self.meaning is None:
+            assert self.refused is not None
+            raise self.refused
+        return self.meaning
+
+
+def decide_label(
+    table: Table, options: LabelOptions, remembered: Remembered | None = None
+) -> LabelLayout:
+    """Decide which column of a table is the label, and what it is read as.
+
+    Parameters
+    ----------
+    table : Table
+        With ``pkd`` or ``label`` among its roles if the user named the column; with ``label``,
+        what it measures has to be stated.
+    options : LabelOptions
+    remembered : Remembered, optional
+        How the run of the table read its labels.
+
+    Returns
+    -------
+    LabelLayout
+        With the refusal, as `ColumnError` or `LabelError`, if no column is the label, its unit is
+        not known, or its name contradicts the options: a table to predict needs none.
+    """
+    try:
+        column = table.columns.get("label", table.columns.get("pkd"))
+        if column is None:
+            column = _find_column(table, options, remembered)
+        meaning = meaning_of_column(table, column, "pkd", options, remembered)
+        if meaning.quantity.affinity:
+            name = _name_affinity(table, column, options.affinity_type)
+            meaning = replace(meaning, quantity=replace(meaning.quantity, name=name))
+    except AbagError as error:
+        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
+        return LabelLayout(
+            source=table.source,
+            meaning=None,
+            options=options,
+            refused=error,
+            is_absent=is_missing and not _number_columns(table),
+        )
+    return LabelLayout(source=table.source, meaning=meaning, options=options, remembered=remembered)
+
+
 def meaning_of_column(
     table: Table,
     column: str,
@@ -564,9 +629,9 @@ def _refuse_other_unit(where: str, header: Header, label: Label) -> None:
         raise LabelError(msg)
 
 
-def name_affinity(table: Table, affinity_type: str | None) -> str:
+def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
     """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
-    says = [table.column("pkd"), affinity_type or ""]
+    says = [column, affinity_type or ""]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
         says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
     match = re.search("(ic|ec)50", " ".join(says).lower())
@@ -768,36 +833,9 @@ class Affinities:
             raise LabelError(msg)
 
 
-def read_affinities(
-    table: Table, options: LabelOptions, *, remembered: Remembered | None = None
-) -> Affinities:
-    """Find the label of a table and its unit, and convert it to pKd.
-
-    Parameters
-    ----------
-    table : Table
-        With ``pkd`` or ``label`` among its roles if the user named the column; with ``label``,
-        what it measures has to be stated.
-    options : LabelOptions
-    remembered : Remembered, optional
-        Used for a column of the same name that states no unit.
-
-    Returns
-    -------
-    Affinities
-
-    Raises
-    ------
-    ColumnError
-        If no column is the label, or the unit is not known.
-    LabelError
-        If the name of the column contradicts ``--label``, or the column is no measurement.
-    """
-    column = table.columns.get("label", table.columns.get("pkd"))
-    if column is None:
-        column = _find_column(table, options, remembered)
-    meaning = meaning_of_column(table, column, "pkd", options, remembered)
-    return _read_column(table, meaning, options, remembered)
+def read_affinities(table: Table, label: LabelLayout) -> Affinities:
+    """Convert the label of a table to pKd, or raise the error that refuses it."""
+    return _read_column(table, label.checked(), label.options, label.remembered)
 
 
 def _find_column(table: Table, options: LabelOptions, remembered: Remembered | None) -> str:
@@ -820,7 +858,7 @@ def read_predictions(
     """Find the predictions of another tool and their unit, and convert them to pKd.
 
     Those of another `quantity` than an affinity are taken as they are. `molar_mass` is that of the
-    run, unless `options` give one. Raises as `read_affinities`.
+    run, unless `options` give one. Raises as `meaning_of_column`.
     """
     if quantity.affinity:
         meaning = choose_prediction(table, options.label)
