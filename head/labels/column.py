@@ -37,7 +37,6 @@ from abag.head.labels.headers import (
     outside,
     plain_text,
     read_header,
-    read_value_header,
     stronger,
     to_pkd,
     written_by,
@@ -107,7 +106,7 @@ def find_same(table: Table, quantity: Quantity) -> str:
     same = [
         name
         for name in _number_columns(table)
-        if read_value_header(name).name.casefold() == quantity.name.casefold()
+        if read_header(name).value.name.casefold() == quantity.name.casefold()
     ]
     if len(same) == 1:
         return same[0]
@@ -124,7 +123,7 @@ def _number_columns(table: Table) -> list[str]:
     numbers = []
     for name in _free_columns(table):
         is_index = _UNNAMED.fullmatch(name) is not None
-        if is_index or read_value_header(name).describes_another:
+        if is_index or read_header(name).value.describes_another:
             continue
         if holds_numbers(table, name):  # last: it reads all cells
             numbers.append(name)
@@ -169,13 +168,7 @@ def _improbability(table: Table, name: str) -> tuple[bool | int, ...]:
 def _is_probable(table: Table, name: str) -> bool:
     """Tell whether a column of numbers is named like a measurement, and holds more than classes."""
     is_other, _, kind, *_ = _improbability(table, name)
-    return read_value_header(name).better is not None or (not is_other and kind < 2)
-
-
-def is_named_affinity(name: str) -> bool:
-    """Return whether a name states a unit of an affinity, and more than the unit."""
-    header = read_header(name)
-    return bool(header.units) and header.affinity and not header.unit_alone
+    return read_header(name).value.better is not None or (not is_other and kind < 2)
 
 
 def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
@@ -183,7 +176,7 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     numbers = _number_columns(table)
     asked = options.label == "value"
     candidates = numbers
-    if not asked and any(read_value_header(name).better for name in numbers):
+    if not asked and any(read_header(name).value.better for name in numbers):
         candidates = [name for name in numbers if _is_probable(table, name)]
     elif not asked:
         candidates = []
@@ -195,7 +188,7 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
         return
     first = candidates[0]
     advice = f"Use --column {shlex.quote(f'label={first}')}"
-    if not options.better and (asked or not read_value_header(first).better):
+    if not options.better and (asked or not read_header(first).value.better):
         advice += " --label value --better higher, or lower"
     empty = int(table.frame[first].isna().sum())
     skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
@@ -234,7 +227,7 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
     label = options.label
     asked = options.better is not None or options.unit is not None
     if label == "value" or asked:
-        numbers = [name for name in _number_columns(table) if not is_named_affinity(name)]
+        numbers = [name for name in _number_columns(table) if not read_header(name).states_affinity]
         if len(numbers) == 1:
             return numbers[0]
         _refuse_unclear_value(table, replace(options, label="value"))
@@ -249,7 +242,7 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
         hints = propose_numbers(table)
     if takes_value and not hints and not written:
         numbers = _number_columns(table)
-        if len(numbers) == 1 and read_value_header(numbers[0]).better:
+        if len(numbers) == 1 and read_header(numbers[0]).value.better:
             return numbers[0]  # a quantity that is no affinity
     if hints:
         quantities = _propose_quantities(table) if takes_value else []
@@ -348,7 +341,7 @@ def _list_others(table: Table, headers: Mapping[str, Header]) -> list[str]:
         return []
     others = []
     for name in _number_columns(table):
-        is_proposed = _propose(table, name) or read_value_header(name).better
+        is_proposed = _propose(table, name) or read_header(name).value.better
         if not is_proposed and _is_probable(table, name):
             others.append(name)
     return [f"Other columns of numbers: {quote_some(others)}."] if others else []
@@ -381,10 +374,10 @@ def _propose(table: Table, name: str) -> list[str]:
 
 def _propose_quantities(table: Table) -> list[str]:
     """Say how the columns are read that are named like another quantity than an affinity."""
-    named = [name for name in _number_columns(table) if read_value_header(name).better]
+    named = [name for name in _number_columns(table) if read_header(name).value.better]
     proposed = []
     for name in named[:_MOST_PROPOSED]:
-        if not is_named_affinity(name):
+        if not read_header(name).states_affinity:
             choice = f"--column {shlex.quote(f'label={name}')}"
             proposed.append(f"{name!r} is named like a quantity that is no affinity: use {choice}.")
     return proposed
@@ -652,7 +645,7 @@ def _other_quantity(
         _refuse_other_kind(table, column, quantity_of_run)
         return _as_it_is(column, AS_IN_THE_RUN, quantity_of_run)
     header = read_header(column)
-    value = read_value_header(column)
+    value = header.value
     is_affinity = header.affinity and not header.unit_alone and not header.not_label
     asked = options.label == "value" or options.better is not None or options.unit is not None
     is_known = value.better is not None and not is_affinity
@@ -699,7 +692,7 @@ def _as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
 
 def refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
     """Raise `LabelError` if a column is named like an affinity, which the run does not predict."""
-    if is_named_affinity(column):
+    if read_header(column).states_affinity:
         msg = (
             f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
             f"affinity; expected {quantity}, which the run predicts. Choose another with --column."
@@ -721,7 +714,7 @@ def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quant
 
 def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
     """Refuse a column whose name says another direction, or another unit, than the run has."""
-    value = read_value_header(column)
+    value = read_header(column).value
     unit = value.unit
     same = value.name.casefold() == quantity.name.casefold()
     if not same and value.better not in (None, quantity.better):
