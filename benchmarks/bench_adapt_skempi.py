@@ -32,11 +32,11 @@ import torch
 
 from abag.adapt.train import adapt_encoders
 from abag.embed.embed import embed_table
-from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.options import TableOptions
 from abag.head.demo import demo_table
 from abag.head.fit import fit
-from abag.head.labels.options import SplitOptions
-from abag.head.labels.pairs import label_pairs
+from abag.head.labels.options import LabelOptions, SplitOptions
+from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import split_frame
 
@@ -194,7 +194,7 @@ def main(argv=None):
             args.repeats = 1
             args.last = 1
             demo_table().head(120).to_csv(args.table, index=False)
-        pairs = label_pairs(read_pairs(args.table))
+        pairs = read_labelled_pairs(args.table, TableOptions(), LabelOptions())
         options = SplitOptions(split="antigen", folds=args.folds, repeats=args.repeats)
         splits = make_splits(pairs, options)[args.first : args.last]
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "2-core AMD EPYC"

@@ -37,7 +37,7 @@ from abag.embed.tables.chains import PLURAL
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
-from abag.head.labels.column import read_affinities
+from abag.head.labels.column import decide_label, read_affinities
 from abag.head.labels.options import LabelOptions
 from abag.head.models.config import is_used
 
@@ -212,9 +212,8 @@ def main(argv: list[str] | None = None) -> None:
         for line in embed(frame, store, given):
             _append(given.out, line)
         table = read_pairs(frame, TableOptions(**given.reading))
-        labels = read_affinities(
-            table, LabelOptions(label=options.get("label"), better=options.get("better"))
-        )
+        asked = LabelOptions(label=options.get("label"), better=options.get("better"))
+        labels = read_affinities(table, decide_label(table, asked))
         given.label = labels.column
         exact = np.isfinite(labels.pkd) & (labels.side == 0)
         if "censored" in table.columns:  # bounds would count as exact values

@@ -29,11 +29,11 @@ import pandas as pd
 import abag
 from abag.embed.store.store import open_store
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
 from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
 from abag.head.design.rank import IDENTITY, POOL
-from abag.head.labels.pairs import LabelledPairs, label_pairs
+from abag.head.labels.options import LabelOptions
+from abag.head.labels.pairs import LabelledPairs, read_labelled_pairs
 from abag.head.models.baselines import inner_folds
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import fit_sigma
@@ -322,7 +322,9 @@ def main(arguments: list[str] | None = None) -> None:
             a.seeds = 2
             a.batch = 16
             a.batches = 2
-        library = Library(label_pairs(read_pairs(a.table, TableOptions(limit=a.limit))), a.store)
+        library = Library(
+            read_labelled_pairs(a.table, TableOptions(limit=a.limit), LabelOptions()), a.store
+        )
         results: dict[Policy, list[Result]] = {policy: [] for policy in POLICIES}
         for seed in range(a.seeds):
             fits: dict[str, Model] = {}

@@ -28,9 +28,9 @@ import pandas as pd
 import torch
 from bench_clusters import RESIDUES, synthetic_antibodies, synthetic_antigens
 
-from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.options import TableOptions
 from abag.head.labels.options import LabelOptions
-from abag.head.labels.pairs import label_pairs
+from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.machines import fit_time
 
 
@@ -99,7 +99,7 @@ def run(table, widths, options, scratch):
     measured = bench_time_to_answer.measure(command, places, scratch / "caches", options)
     used = cpu_seconds() - before
     return {
-        "pairs": len(label_pairs(read_pairs(table), LabelOptions())),
+        "pairs": len(read_labelled_pairs(table, TableOptions(), LabelOptions())),
         "on_gpu": torch.cuda.is_available(),
         "seconds": {"whole": round(measured["seconds"]["whole"], 2)},
         "cpu_s": round(used, 1),

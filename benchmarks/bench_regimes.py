@@ -28,8 +28,9 @@ import torch
 from scipy.special import ndtri
 
 from abag.core.messages import reporting
-from abag.embed.tables.pairs import read_pairs
-from abag.head.labels.pairs import label_pairs
+from abag.embed.tables.options import TableOptions
+from abag.head.labels.options import LabelOptions
+from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
@@ -200,7 +201,7 @@ def measure(table, config, seed=0):
             "pKd": table.pkd,
         }
     )
-    pairs = label_pairs(read_pairs(frame))
+    pairs = read_labelled_pairs(frame, TableOptions(), LabelOptions())
     index = []
     for texts, unique in zip(table.chains, pairs.table.sequences.values(), strict=True):
         place = {text: i for i, text in enumerate(texts)}

@@ -31,8 +31,8 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.scores import TestedPairs, compare_models
-from abag.head.labels.options import SplitOptions
-from abag.head.labels.pairs import label_pairs
+from abag.head.labels.options import LabelOptions, SplitOptions
+from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.models.baselines import inner_folds
 from abag.head.models.registry import MODELS
 from abag.head.models.vectors import PairVectors, TrainingRows
@@ -60,7 +60,7 @@ def main() -> None:
     """Compare variable domains with Fabs as input of an encoder, and write a report."""
     args = arguments()
     table = args.table or (demo_table().head(200) if args.tiny else demo_table())
-    pairs = label_pairs(read_pairs(table, TableOptions(bad_rows="skip")))
+    pairs = read_labelled_pairs(table, TableOptions(), LabelOptions(bad_rows="skip"))
     with tempfile.TemporaryDirectory() as folder:
         variants, antigens, seconds = encode(pairs, args.encoder, Path(folder))
     lines = [

@@ -29,8 +29,8 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import spearman
-from abag.head.labels.options import SplitOptions
-from abag.head.labels.pairs import label_pairs
+from abag.head.labels.options import LabelOptions, SplitOptions
+from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.labels.vectors import Standardizer
 from abag.head.models.baselines import group_mean, inner_folds
 from abag.head.models.ridge import FeatureBlock, fit_ridge
@@ -47,7 +47,7 @@ def main() -> None:
     """Measure each mistake, and write a report."""
     args = arguments()
     synthetic = demo_table().head(200) if args.tiny else demo_table()
-    pairs = label_pairs(read_pairs(args.table or synthetic))
+    pairs = read_labelled_pairs(args.table or synthetic, TableOptions(), LabelOptions())
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(pairs, args, Path(folder))
         lines = [*header(args, bench), *row_splits(bench), *pooled_folds(bench), *floors(bench)]

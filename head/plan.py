@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -24,7 +25,7 @@ from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.tables import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.labels.column import UnclearLabel, has_numbers
+from abag.head.labels.column import UnclearLabel, decide_label
 from abag.head.labels.features import likelihoods_asked_for
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.options import PairColumnOptions
@@ -111,14 +112,15 @@ def plan(
         The table cannot be read, or has a bad row.
     """
     chosen = PlanOptions.from_keywords(options, "plan")
-    read = read_pairs(table, replace(chosen, bad_rows="skip"))
+    decide = partial(decide_label, options=chosen)
+    read = read_pairs(table, replace(chosen, bad_rows="skip"), label=decide)
     pairs, refused, beside = _read_columns(read, chosen)
     labels = None if pairs is None else summarize_labels(pairs)
     sense = ""
     problems = list[str]()
     what = PKD
     with suppress(AbagError):  # no label column: maybe it is for predict
-        read, reading = label_sense(read, chosen)
+        reading = label_sense(read) if pairs is None else pairs.reading
         sense = reading.line
         problems = [*reading.problems]
         what = reading.quantity
@@ -233,13 +235,14 @@ def _read_labels(
     """Label the pairs as `fit` would; None, and why, if it would refuse them."""
     strict = options.bad_rows == "error" and bool(table.skipped.bad)
     try:
-        pairs = label_pairs(table, options, refuse_sequences=strict, named=named)
+        pairs = label_pairs(table, refuse_sequences=strict, named=named)
         training_labels(pairs, np.arange(len(pairs)))
         pairs = with_feature_columns(pairs, named, {})
     except AbagError as error:
         is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
         # a table to predict has no labels, but columns beside labels are of a table to fit
-        no_label = is_missing and not has_numbers(table) and not named.named_columns
+        is_absent = all(label.is_absent for label in table.labels)
+        no_label = is_missing and is_absent and not named.named_columns
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
             raise (refusal if isinstance(error, MissingColumn) else error) from None

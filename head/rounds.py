@@ -23,7 +23,7 @@ from abag.embed.tables.layout import OF_LABELS, ReadAs
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import expect
-from abag.head.labels.column import AS_IN_THE_RUN, holds_numbers
+from abag.head.labels.column import AS_IN_THE_RUN, decide_label, holds_numbers
 from abag.head.labels.features import LOGLIKS, refuse_absent, with_logliks
 from abag.head.labels.headers import USUAL_PKD, outside, written_by
 from abag.head.labels.options import LabelOptions, PairColumnOptions
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from abag.embed.store.store import Store
-    from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.tables import TableLike
+    from abag.embed.tables.tables import Table, TableLike
+    from abag.head.labels.column import LabelLayout
 
 NOT_INHERITED = frozenset(
     {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}
@@ -239,36 +239,20 @@ def _read_results(
 
     `named` are the features, categories, errors and weights that it has to have.
     """
+
+    def decide(top: Table) -> LabelLayout:
+        return _label_of_results(top, config, saved, given, named)
+
     read = read_pairs(
-        table, replace(config, add=None, bad_rows="skip"), remembered=ReadAs.of(saved.config)
+        table,
+        replace(config, add=None, bad_rows="skip"),
+        remembered=ReadAs.of(saved.config),
+        label=decide,
     )
     names = [*map(str, read.names)]
     for name, what in named.named_columns.items():
         refuse_absent(name, names, read.source, f"the run {saved.run} has as {what}")
-    column = read.columns.get("label", read.columns.get("pkd"))
-    if column is None:
-        column = _results_column(read, named)
-    remembered = remembered_label(saved.config)
-    if column is not None:
-        if "label" not in read.columns:
-            read = replace(read, columns={**read.columns, "pkd": column})
-        if config.label is None:
-            remembered = replace(remembered, column=column)
-    label_fields = [field.name for field in fields(LabelOptions)]
-    options = LabelOptions(**{name: getattr(config, name) for name in label_fields})
-    if options.affinity_type is not None and not read.has("affinity_type"):
-        options = replace(options, affinity_type=None)
-    # the bound of non-binders, if not given, is that of the run, which `remembered` has in pKd
-    options = replace(
-        options, no_binding=given.no_binding, no_binding_empty=given.no_binding_empty, floor="keep"
-    )
-    pairs = label_pairs(
-        read,
-        options,
-        refuse_sequences=config.bad_rows == "error",
-        remembered=remembered,
-        named=named,
-    )
+    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error", named=named)
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
     pairs.table.report_notes()
@@ -278,6 +262,30 @@ def _read_results(
     for problem in pairs.reading.problems:
         say(f"{pairs.table.source}: {problem}")
     return pairs
+
+
+def _label_of_results(
+    top: Table, config: FitConfig, saved: SavedRun, given: FitConfig, named: PairColumnOptions
+) -> LabelLayout:
+    """Decide what the label of a table of results is; arguments are those of `_read_results`."""
+    column = top.columns.get("label", top.columns.get("pkd"))
+    if column is None:
+        column = _results_column(top, named)
+    remembered = remembered_label(saved.config)
+    if column is not None:
+        if "label" not in top.columns:
+            top = replace(top, columns={**top.columns, "pkd": column})
+        if config.label is None:
+            remembered = replace(remembered, column=column)
+    label_fields = [field.name for field in fields(LabelOptions)]
+    options = LabelOptions(**{name: getattr(config, name) for name in label_fields})
+    if options.affinity_type is not None and not top.has("affinity_type"):
+        options = replace(options, affinity_type=None)
+    # the bound of non-binders, if not given, is that of the run, which `remembered` has in pKd
+    options = replace(
+        options, no_binding=given.no_binding, no_binding_empty=given.no_binding_empty, floor="keep"
+    )
+    return decide_label(top, options, remembered)
 
 
 def _say_if_pkd_is_possible(pairs: LabelledPairs, column_of_run: str) -> None:
@@ -314,7 +322,7 @@ def _expected_best(pairs: LabelledPairs) -> float | None:
     return sign * float(expect(sign * mean, sigma).best_of_first[-1])  # some have no result
 
 
-def _results_column(table: SequenceTable, named: PairColumnOptions) -> str | None:
+def _results_column(table: Table, named: PairColumnOptions) -> str | None:
     """Return the only column of numbers behind those that `rank` wrote, whatever its name is.
 
     Those that are `named` are no results.
@@ -347,7 +355,8 @@ def _label_joined(
     """Label the measurements of all rounds, with the columns that are `named` and likelihoods."""
     label = written_label(saved.quantity)
     empty = [role for role in NAMES if (joined[role] == "").all()]
-    read = label.read_pairs(joined.drop(columns=empty))
+    options = replace(label.options, replicates=config.replicates, floor=config.floor)
+    read = label._replace(options=options).read_pairs(joined.drop(columns=empty))
     source = f"{saved.run.name} + {new.table.source}"
     read = replace(read, source=source, row_numbers=joined["row"].to_numpy(np.int64))
     in_joined = _as_in_joined(config.features or (), named)
@@ -355,9 +364,8 @@ def _label_joined(
     if len(config.features or ()) > len(named.features or ()):
         folders = first_folders(read, store, config, saved.config)
         read, in_joined, heads = with_logliks(read, in_joined, folders)
-    options = replace(label.options, replicates=config.replicates, floor=config.floor)
     with reporting(silent=True):  # each round has been described with its own table
-        pairs = label_pairs(read, options, remembered=label.remembered, named=in_joined)
+        pairs = label_pairs(read, named=in_joined)
     reading = replace(
         pairs.reading,
         column=saved.config["label_column"],

@@ -4,6 +4,7 @@ Options are keyword arguments, as in the public functions.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import abag
 from abag.embed.tables.chains import KINDS
@@ -12,6 +13,7 @@ from abag.embed.tables.layout import Layout
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pair_chunks, read_pairs
 from abag.head.demo import demo_table
+from abag.head.labels.column import decide_label
 from abag.head.labels.pairs import label_pairs, with_feature_columns
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
@@ -59,9 +61,10 @@ def read_table(table, **options):
 def read_labels(table, **options):
     """Return the labelled pairs of a table; `abag.dataset` has them too, but needs a store."""
     chosen = abag.PlanOptions(**options)
-    read = read_pairs(table, replace(chosen, bad_rows="skip", skipped=None))
+    decide = partial(decide_label, options=chosen)
+    read = read_pairs(table, replace(chosen, bad_rows="skip", skipped=None), label=decide)
     is_strict = chosen.bad_rows == "error"
-    pairs = label_pairs(read, chosen, refuse_sequences=is_strict, named=chosen)
+    pairs = label_pairs(read, refuse_sequences=is_strict, named=chosen)
     return with_feature_columns(pairs, chosen, {})
 
 

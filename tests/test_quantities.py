@@ -17,7 +17,7 @@ import abag
 from abag import ColumnError, LabelError, OptionError, PredictionError
 from abag.head.evaluation.metrics import MeasuredRows
 from abag.head.evaluation.strong import score_strong
-from abag.head.labels.headers import PKD, Quantity, read_value_header
+from abag.head.labels.headers import PKD, Quantity, read_header
 from abag.sklearn import AffinityRegressor
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -83,7 +83,7 @@ VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
     ],
 )  # fmt: skip
 def test_the_name_of_a_column_tells_a_quantity_its_unit_and_direction(column, name, unit, better):
-    header = read_value_header(column)
+    header = read_header(column).value
     assert (header.name, header.unit, header.better) == (name, unit, better)
 
 

@@ -1,6 +1,7 @@
 """Several tables are read as one, each by its own columns."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from reading import demo_table, read_chunks, read_labels, read_sequences
 
 import abag
 from abag import LabelError, TableError
+from abag.head.labels import column as labels
 from tests.invoke import PLAIN_ENCODERS, one_line, run
 
 PAIRS = demo_table().head(90)
@@ -79,7 +81,8 @@ def test_labels_of_one_unit_with_other_names_are_one_column(tmp_path, files):
     read = read_labels([files[0], tmp_path / "c.csv"])
     expected = read_labels(BOTH)
     np.testing.assert_array_equal(read.pkd, expected.pkd)
-    assert "c.csv: label 'pKd (SPR)' is read as 'pKd'" in read.table.notes
+    note = "c.csv: columns are read as those of the others: 'VH' as 'heavy', 'VL' as 'light', "
+    assert f"{note}'ag_seq' as 'antigen', 'pKd (SPR)' as 'pKd'" in read.table.notes
 
 
 def test_labels_of_different_quantities_are_refused(tmp_path):
@@ -108,6 +111,19 @@ def test_labels_in_different_units_are_refused(tmp_path, files):
     with pytest.raises(LabelError, match="the labels are in different units") as caught:
         read_labels([files[0], tmp_path / "nm.csv"])
     assert "'pKd' of a.csv as pkd; 'KD (nM)' of nm.csv as kd_nm" in str(caught.value)
+
+
+def test_a_table_that_has_the_label_of_another_beside_its_own_is_refused(tmp_path):
+    kd = 10 ** (9 - FIRST["pKd"])
+    unlabelled = FIRST.drop(columns="pKd")
+    unlabelled.assign(Kd=kd).to_csv(tmp_path / "one.csv", index=False)
+    unlabelled.assign(Kd=2 * kd, **{"Kd (nM)": kd}).to_csv(tmp_path / "two.csv", index=False)
+    tables = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    with pytest.raises(LabelError, match=r"^two\.csv: its label is 'Kd \(nM\)', that of one\.csv"):
+        read_labels(tables, label="kd_nm")
+    assert (
+        "that of one.csv is 'Kd', which two.csv has" in abag.plan(tables, label="kd_nm")["refused"]
+    )
 
 
 def test_a_table_whose_values_are_of_another_unit_is_refused_by_its_name(tmp_path):
@@ -160,3 +176,23 @@ def test_commands_read_several_tables(tmp_path, files):
     crossed = ("--cross", files[0], "--out", tmp_path / "x.csv")
     text = one_line("predict", *files, *crossed, *store, *folder)
     assert "2 tables: expected one" in text
+
+
+def test_the_label_of_each_table_of_a_fit_is_decided_once_and_converted_once(
+    tmp_path, files, monkeypatch
+):
+    calls = Counter()
+    for name in ("meaning_of_column", "to_pkd"):
+        original = getattr(labels, name)
+
+        def counted(*given, name=name, original=original, **options):
+            calls[name] += 1
+            return original(*given, **options)
+
+        monkeypatch.setattr(labels, name, counted)
+    store = ("--store", tmp_path / "store")
+    run("embed", *files, *store, *PLAIN_ENCODERS)
+    assert not calls  # the first stage knows no labels
+    options = ("--split", "random", "--head", "ridge", "--device", "cpu")
+    run("fit", *files, *store, "--run", tmp_path / "r", *options)
+    assert calls == {"meaning_of_column": len(files), "to_pkd": 1}

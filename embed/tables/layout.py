@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import pandas as pd
 
@@ -67,9 +67,11 @@ from abag.embed.tables.tables import (
 )
 
 T = TypeVar("T", bound=TableOptions)
+DecideLabel: TypeAlias = Callable[[Table], Any]
+"""Decides what the label of one table is: an object whose ``column`` is its name, or empty."""
 FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""
-_NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations", "pkd")
+_NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
 """Roles whose columns must not be mixed up."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns of measurements: `run_folder.remembered_label` has the label."""
@@ -215,6 +217,8 @@ class FileLayout:
     """All of its columns, as they are called among those of all tables."""
     renamed: Mapping[str, str]
     """New names of columns, by the old ones."""
+    label: Any = None
+    """What `DecideLabel` returned; None if labels are not asked for."""
 
     def has(self, role: str) -> bool:
         """Tell whether one or several columns fit a role."""
@@ -240,6 +244,7 @@ class _Top(NamedTuple):
     references: References
     replaced: tuple[str, ...]
     remarks: tuple[str, ...]
+    label: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +280,7 @@ class Layout:
         as_written: bool = False,
         only_sequences: bool = False,
         remembered: ReadAs = NOTHING,
+        label: DecideLabel | None = None,
     ) -> Self:
         """Decide what the columns of a table, or of several, are.
 
@@ -292,6 +298,8 @@ class Layout:
             Whether columns of a Parquet file that hold no sequences may be left out.
         remembered : ReadAs
             How the table of the run was read, for a table of a later command.
+        label : callable, optional
+            Decides the label of each table, by its first rows. Without it, labels are not read.
 
         Raises
         ------
@@ -309,7 +317,7 @@ class Layout:
         is_one = len(tables) == 1
         sources = [None] if is_one else _name_tables(tables)
         tops = [
-            _open_top(part, name, options, kinds, reading, remembered)
+            _open_top(part, name, options, kinds, reading, remembered, label)
             for part, name in zip(tables, sources, strict=True)
         ]
         if not is_one:
@@ -330,7 +338,7 @@ class Layout:
             files=tuple(files),
             kinds=tuple(kinds),
             names=tuple(names) if is_one else (*names, file_column),
-            columns={role: name for role, name in canonical.items() if name in names},
+            columns={role: canonical[role] for role in ROLES if canonical.get(role) in names},
             file_column=file_column,
             is_text=columns_differ or len(have_types) > 1,
             holds_texts=options.matrix or False in have_types,
@@ -463,6 +471,7 @@ def _open_top(
     kinds: Sequence[Kind],
     reading: _Reading,
     remembered: ReadAs,
+    decide_label: DecideLabel | None,
 ) -> _Top:
     """Open a table, and decide by its first rows what its columns are.
 
@@ -497,6 +506,9 @@ def _open_top(
     replaced = {role: column for role, column in found.items() if role not in top.columns}
     if options.parent is None:  # a string may have a chain that the columns of chains lack
         replaced.pop("antibody", None)
+    label = None if decide_label is None else decide_label(top)
+    if label is not None and label.column:
+        top = replace(top, columns=with_label(top.columns, label.column))
     return _Top(
         source=source,
         table=top,
@@ -504,7 +516,14 @@ def _open_top(
         references=references,
         replaced=tuple(replaced.values()),
         remarks=(*ignored, *remarks, *references.remarks),
+        label=label,
     )
+
+
+def with_label(columns: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return the columns by role with that of the label, in the order of `ROLES`."""
+    columns = {**columns, "pkd": name}
+    return {role: columns[role] for role in ROLES if role in columns and role != "label"}
 
 
 def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -564,6 +583,7 @@ def _file(table: OneTable, top: _Top, canonical: Mapping[str, str]) -> FileLayou
         remarks=top.remarks,
         names=tuple(renamed.get(name, name) for name in present),
         renamed=renamed,
+        label=top.label,
     )
 
 

@@ -21,7 +21,7 @@ from abag.core.arrays import sort_keys
 from abag.core.messages import quoted, say
 from abag.embed.tables.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.tables.formats import bare_suffix
-from abag.embed.tables.layout import NOTHING, FileLayout, Layout, ReadAs
+from abag.embed.tables.layout import NOTHING, DecideLabel, FileLayout, Layout, ReadAs
 from abag.embed.tables.notes import (
     EMPTY_ROW,
     BadCell,
@@ -95,6 +95,8 @@ class SequenceTable(Table):
     """Residues that `describe_counts` shows."""
     files: tuple[FileLayout, ...] = ()
     """The tables, of several that are read as one."""
+    labels: tuple[Any, ...] = ()
+    """What the label of each table is; None where labels are not asked for."""
     file_of_row: NDArray[np.int64] | None = None
     """Shape (R,); index in `files` of the table of each row; None for a single table."""
 
@@ -163,12 +165,13 @@ def read_pairs(
     kinds: Sequence[Kind] = KINDS,
     as_written: bool = False,
     remembered: ReadAs = NOTHING,
+    label: DecideLabel | None = None,
 ) -> SequenceTable:
     """Read a table of antibody-antigen pairs, or of one of the `kinds`, and check every sequence.
 
     Rows in which every cell is empty are left out and reported, whatever ``bad_rows`` is. Columns
     for heavy and light take precedence over one for the antibody that ``options.columns`` does not
-    name. `as_written` and `remembered` are those of `Layout.of`.
+    name. `as_written`, `remembered` and `label` are those of `Layout.of`.
 
     Raises
     ------
@@ -177,7 +180,13 @@ def read_pairs(
         ``"error"``; if no row is good.
     """
     layout = Layout.of(
-        table, options, kinds=kinds, rows=None, as_written=as_written, remembered=remembered
+        table,
+        options,
+        kinds=kinds,
+        rows=None,
+        as_written=as_written,
+        remembered=remembered,
+        label=label,
     )
     parts = [*check_chunks(layout)]
     return _as_one(layout, parts) if layout.file_column else parts[0]
@@ -234,6 +243,7 @@ def _in_joined(read: SequenceTable, joined: Layout, number: int, start: int) -> 
         skipped=read.skipped.of_file(part.source),
         ignored=[f"{part.source}: {note}" for note in read.ignored],
         files=joined.files,
+        labels=tuple(file.label for file in joined.files),
         file_of_row=np.full(len(frame), number),
     )
 
@@ -372,6 +382,7 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
         counts=counts,
         ignored=[*remarks, *unused, *file.remarks],
         examples=examples,
+        labels=(file.label,),
     )
 
 

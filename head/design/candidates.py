@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,9 +21,9 @@ from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_header
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.tables import TableLike
+from abag.embed.tables.tables import Table, TableLike
 from abag.embed.tables.types import with_types
-from abag.head.labels.column import Remembered, UnclearLabel, choose_prediction
+from abag.head.labels.column import LabelLayout, UnclearLabel, choose_prediction, decide_label
 from abag.head.labels.headers import (
     PKD,
     RANK_COLUMNS,
@@ -366,10 +367,6 @@ class Measured:
 
     table: SequenceTable
     """Its sequences are in the order of their keys, as those of `label_pairs`."""
-    labels: LabelOptions
-    """How its labels are read, if they are needed."""
-    remembered: Remembered | None
-    """How the run that made the predictions read its labels."""
     antigen_of: Ints
     """Index of each distinct antigen of the table among those of the candidates; -1: not there."""
     is_measured: Bools
@@ -380,7 +377,7 @@ class Measured:
 
         None if no measured pair has the antigen of the predictions.
         """
-        pairs = label_pairs(self.table, self.labels, remembered=self.remembered)
+        pairs = label_pairs(self.table)
         say(pairs.reading.line)
         for problem in pairs.reading.problems:
             say(f"{pairs.table.source}: {problem}")
@@ -429,7 +426,7 @@ def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOption
         frame["antigen"] = UNNAMED_ANTIGEN
     # its sequences are cut to the region of the run
     pairs = replace(label.read_pairs(frame).sorted_by_key(), source=str(run / MEASURED))
-    return _among(candidates, pairs, label.options, label.remembered)
+    return _among(candidates, pairs)
 
 
 def config_of_run(run: Path | str | None) -> dict[str, Any] | None:
@@ -453,8 +450,14 @@ def read_measured(
     if antigen != UNNAMED_ANTIGEN and ("antigen" in columns or first.has("antigen")):
         antigen = None
     reading = replace(options, columns=columns, antigen=antigen, limit=None)
-    pairs = read_pairs(table, reading, remembered=of_run).sorted_by_key()
+    decide = partial(_label_of_measured, options=options)
+    pairs = read_pairs(table, reading, remembered=of_run, label=decide).sorted_by_key()
     pairs.report_notes()
+    return _among(candidates, pairs)
+
+
+def _label_of_measured(top: Table, options: RankOptions) -> LabelLayout:
+    """Decide what the label of measured pairs is, as the run of the predictions does."""
     config = config_of_run(options.run)
     if config is None:
         states_better = options.run is None and options.label in (None, "value")
@@ -466,19 +469,13 @@ def read_measured(
         remembered = None
     else:
         labels = labels_as_in_the_run(
-            config, pairs, label=options.label, molar_mass=options.molar_mass
+            config, top, label=options.label, molar_mass=options.molar_mass
         )
         remembered = remembered_label(config)
-    labels = replace(labels, bad_rows=options.bad_rows or "error")
-    return _among(candidates, pairs, labels, remembered)
+    return decide_label(top, replace(labels, bad_rows=options.bad_rows or "error"), remembered)
 
 
-def _among(
-    candidates: Candidates,
-    pairs: SequenceTable,
-    labels: LabelOptions,
-    remembered: Remembered | None,
-) -> Measured:
+def _among(candidates: Candidates, pairs: SequenceTable) -> Measured:
     """Find measured pairs among the candidates."""
     antibody_of = _find(pairs.antibodies.chains, candidates.antibodies)
     antigen_of = _find(pairs.antigens.chains, candidates.antigens)
@@ -486,7 +483,7 @@ def _among(
     g = antigen_of[pairs.antigens.of_row]
     both_known = (a >= 0) & (g >= 0)
     measured = candidates.number(a[both_known], g[both_known])
-    return Measured(pairs, labels, remembered, antigen_of, np.isin(candidates.pair, measured))
+    return Measured(pairs, antigen_of, np.isin(candidates.pair, measured))
 
 
 def _find(chains: Sequence[Chains], among: Sequences) -> Ints:

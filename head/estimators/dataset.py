@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.types import with_types
 from abag.head.estimators.regressor import as_store
 from abag.head.evaluation.verdicts import label_problems
+from abag.head.labels.column import decide_label
 from abag.head.labels.features import with_logliks
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.labels.pairs import label_pairs, report_counts, with_feature_columns
@@ -253,7 +254,8 @@ def dataset(
     """
     chosen = DatasetOptions.from_keywords(options, "dataset")
     with reporting(say):
-        read = read_pairs(table, replace(chosen, bad_rows="skip"))
+        decide = partial(decide_label, options=chosen)
+        read = read_pairs(table, replace(chosen, bad_rows="skip"), label=decide)
         opened = as_store(store)
         folders = {}
         for kind, sequences in read.sequences.items():
@@ -264,7 +266,7 @@ def dataset(
             folders[kind].read(sequences.keys[:1], vector_options["pooling"])  # checks
         read, named, heads = with_logliks(read, chosen, folders)
         strict = chosen.bad_rows == "error"
-        pairs = label_pairs(read, chosen, refuse_sequences=strict, named=named)
+        pairs = label_pairs(read, refuse_sequences=strict, named=named)
         report_counts(pairs)
         pairs = with_feature_columns(pairs, named, heads)
     row_labels = table.index if isinstance(table, pd.DataFrame) else None

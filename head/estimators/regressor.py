@@ -31,9 +31,9 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.sources import MUTATIONS
 from abag.head.fit import fit_predictor
-from abag.head.labels.column import is_named_affinity
+from abag.head.labels.column import decide_label
 from abag.head.labels.features import asks_for_logliks, read_features, with_logliks
-from abag.head.labels.headers import read_header, read_value_header
+from abag.head.labels.headers import read_header
 from abag.head.labels.options import LabelOptions, PairColumnOptions
 from abag.head.labels.pairs import label_pairs, with_feature_columns
 from abag.head.labels.vectors import StoredVectors, read_vectors
@@ -127,7 +127,7 @@ def _refuse_other_unit(name: str) -> None:
 
 def _refuse_affinity(name: str) -> None:
     """Raise `LabelError` if labels that options call another quantity are named as an affinity."""
-    if is_named_affinity(name):
+    if read_header(name).states_affinity:
         msg = (
             f"y: its name {name!r} says {read_header(name).unit}, an affinity, and --better or "
             "--unit is given for another quantity; expected one or the other. Convert it to pKd "
@@ -216,7 +216,7 @@ def labelled(
     label = _LABEL
     if isinstance(name := getattr(y, "name", None), str):
         is_other = chosen.better is not None or chosen.unit is not None
-        is_known = read_value_header(name).better is not None
+        is_known = read_header(name).value.better is not None
         if is_other:
             _refuse_affinity(name)
         elif not is_known:
@@ -248,7 +248,8 @@ def labelled(
         frame[name] = weights
         named = replace(named, weight=name)
     bare = replace(table, frame=frame, columns={"pkd": label}, ties={}, names=[*frame.columns])
-    return label_pairs(bare, chosen, named=named)
+    bare = replace(bare, labels=(decide_label(bare, chosen),))
+    return label_pairs(bare, named=named)
 
 
 def free_name(name: str, frame: pd.DataFrame) -> str:

@@ -1,4 +1,6 @@
-"""The one reader of labels: which column is the label or prediction, its unit, and its pKd.
+"""The label of a table: which column it is, its unit, and its pKd.
+
+`decide_label` decides once per table, as part of its layout; `read_affinities` only converts.
 
 A column is taken if its name says what it measures. What is unclear is refused, with the options
 that would decide it, and an option that contradicts the name is refused, too; a run decides where
@@ -19,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Bools, Floats
-from abag.core.errors import ColumnError, LabelError
+from abag.core.errors import AbagError, ColumnError, LabelError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
 from abag.head.labels.headers import (
@@ -35,7 +37,6 @@ from abag.head.labels.headers import (
     outside,
     plain_text,
     read_header,
-    read_value_header,
     stronger,
     to_pkd,
     written_by,
@@ -105,18 +106,13 @@ def find_same(table: Table, quantity: Quantity) -> str:
     same = [
         name
         for name in _number_columns(table)
-        if read_value_header(name).name.casefold() == quantity.name.casefold()
+        if read_header(name).value.name.casefold() == quantity.name.casefold()
     ]
     if len(same) == 1:
         return same[0]
     problem = f"{table.source}: no column for {quantity}, which the run predicts"
     advice = "Name it with --column label=NAME."
     raise MissingColumn(with_found(problem, table.names, advice))
-
-
-def has_numbers(table: Table) -> bool:
-    """Tell whether a column that plays no role holds numbers, so that one may be the label."""
-    return bool(_number_columns(table))
 
 
 def _number_columns(table: Table) -> list[str]:
@@ -127,7 +123,7 @@ def _number_columns(table: Table) -> list[str]:
     numbers = []
     for name in _free_columns(table):
         is_index = _UNNAMED.fullmatch(name) is not None
-        if is_index or read_value_header(name).describes_another:
+        if is_index or read_header(name).value.describes_another:
             continue
         if holds_numbers(table, name):  # last: it reads all cells
             numbers.append(name)
@@ -172,13 +168,7 @@ def _improbability(table: Table, name: str) -> tuple[bool | int, ...]:
 def _is_probable(table: Table, name: str) -> bool:
     """Tell whether a column of numbers is named like a measurement, and holds more than classes."""
     is_other, _, kind, *_ = _improbability(table, name)
-    return read_value_header(name).better is not None or (not is_other and kind < 2)
-
-
-def is_named_affinity(name: str) -> bool:
-    """Return whether a name states a unit of an affinity, and more than the unit."""
-    header = read_header(name)
-    return bool(header.units) and header.affinity and not header.unit_alone
+    return read_header(name).value.better is not None or (not is_other and kind < 2)
 
 
 def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
@@ -186,7 +176,7 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
     numbers = _number_columns(table)
     asked = options.label == "value"
     candidates = numbers
-    if not asked and any(read_value_header(name).better for name in numbers):
+    if not asked and any(read_header(name).value.better for name in numbers):
         candidates = [name for name in numbers if _is_probable(table, name)]
     elif not asked:
         candidates = []
@@ -198,7 +188,7 @@ def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
         return
     first = candidates[0]
     advice = f"Use --column {shlex.quote(f'label={first}')}"
-    if not options.better and (asked or not read_value_header(first).better):
+    if not options.better and (asked or not read_header(first).value.better):
         advice += " --label value --better higher, or lower"
     empty = int(table.frame[first].isna().sum())
     skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
@@ -237,7 +227,7 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
     label = options.label
     asked = options.better is not None or options.unit is not None
     if label == "value" or asked:
-        numbers = [name for name in _number_columns(table) if not is_named_affinity(name)]
+        numbers = [name for name in _number_columns(table) if not read_header(name).states_affinity]
         if len(numbers) == 1:
             return numbers[0]
         _refuse_unclear_value(table, replace(options, label="value"))
@@ -252,7 +242,7 @@ def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> 
         hints = propose_numbers(table)
     if takes_value and not hints and not written:
         numbers = _number_columns(table)
-        if len(numbers) == 1 and read_value_header(numbers[0]).better:
+        if len(numbers) == 1 and read_header(numbers[0]).value.better:
             return numbers[0]  # a quantity that is no affinity
     if hints:
         quantities = _propose_quantities(table) if takes_value else []
@@ -351,7 +341,7 @@ def _list_others(table: Table, headers: Mapping[str, Header]) -> list[str]:
         return []
     others = []
     for name in _number_columns(table):
-        is_proposed = _propose(table, name) or read_value_header(name).better
+        is_proposed = _propose(table, name) or read_header(name).value.better
         if not is_proposed and _is_probable(table, name):
             others.append(name)
     return [f"Other columns of numbers: {quote_some(others)}."] if others else []
@@ -384,10 +374,10 @@ def _propose(table: Table, name: str) -> list[str]:
 
 def _propose_quantities(table: Table) -> list[str]:
     """Say how the columns are read that are named like another quantity than an affinity."""
-    named = [name for name in _number_columns(table) if read_value_header(name).better]
+    named = [name for name in _number_columns(table) if read_header(name).value.better]
     proposed = []
     for name in named[:_MOST_PROPOSED]:
-        if not is_named_affinity(name):
+        if not read_header(name).states_affinity:
             choice = f"--column {shlex.quote(f'label={name}')}"
             proposed.append(f"{name!r} is named like a quantity that is no affinity: use {choice}.")
     return proposed
@@ -451,6 +441,74 @@ def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning
         column = named[0] if len(named) == 1 else None
     column = table.column("prediction") if column is None else column
     return meaning_of_column(table, column, "prediction", LabelOptions(label=label), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelLayout:
+    """What the label of one table is, or why it has none."""
+
+    source: str
+    """Name of the table."""
+    meaning: ColumnMeaning | None
+    """None if the label is refused."""
+    options: LabelOptions
+    """How it is converted."""
+    remembered: Remembered | None = None
+    refused: AbagError | None = None
+    is_absent: bool = False
+    """Whether nothing may be a label, as in a table to predict."""
+
+    @property
+    def column(self) -> str:
+        """Name of the column in its table; empty if the label is refused."""
+        return "" if self.meaning is None else self.meaning.column
+
+    def checked(self) -> ColumnMeaning:
+        """Return what the column is read as, or raise the error that refuses it."""
+        if self.meaning is None:
+            assert self.refused is not None
+            raise self.refused
+        return self.meaning
+
+
+def decide_label(
+    table: Table, options: LabelOptions, remembered: Remembered | None = None
+) -> LabelLayout:
+    """Decide which column of a table is the label, and what it is read as.
+
+    Parameters
+    ----------
+    table : Table
+        With ``pkd`` or ``label`` among its roles if the user named the column; with ``label``,
+        what it measures has to be stated.
+    options : LabelOptions
+    remembered : Remembered, optional
+        How the run of the table read its labels.
+
+    Returns
+    -------
+    LabelLayout
+        With the refusal, as `ColumnError` or `LabelError`, if no column is the label, its unit is
+        not known, or its name contradicts the options: a table to predict needs none.
+    """
+    try:
+        column = table.columns.get("label", table.columns.get("pkd"))
+        if column is None:
+            column = _find_column(table, options, remembered)
+        meaning = meaning_of_column(table, column, "pkd", options, remembered)
+        if meaning.quantity.affinity:
+            name = _name_affinity(table, column, options.affinity_type)
+            meaning = replace(meaning, quantity=replace(meaning.quantity, name=name))
+    except AbagError as error:
+        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
+        return LabelLayout(
+            source=table.source,
+            meaning=None,
+            options=options,
+            refused=error,
+            is_absent=is_missing and not _number_columns(table),
+        )
+    return LabelLayout(source=table.source, meaning=meaning, options=options, remembered=remembered)
 
 
 def meaning_of_column(
@@ -564,9 +622,9 @@ def _refuse_other_unit(where: str, header: Header, label: Label) -> None:
         raise LabelError(msg)
 
 
-def name_affinity(table: Table, affinity_type: str | None) -> str:
+def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
     """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
-    says = [table.column("pkd"), affinity_type or ""]
+    says = [column, affinity_type or ""]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
         says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
     match = re.search("(ic|ec)50", " ".join(says).lower())
@@ -587,7 +645,7 @@ def _other_quantity(
         _refuse_other_kind(table, column, quantity_of_run)
         return _as_it_is(column, AS_IN_THE_RUN, quantity_of_run)
     header = read_header(column)
-    value = read_value_header(column)
+    value = header.value
     is_affinity = header.affinity and not header.unit_alone and not header.not_label
     asked = options.label == "value" or options.better is not None or options.unit is not None
     is_known = value.better is not None and not is_affinity
@@ -634,7 +692,7 @@ def _as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
 
 def refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
     """Raise `LabelError` if a column is named like an affinity, which the run does not predict."""
-    if is_named_affinity(column):
+    if read_header(column).states_affinity:
         msg = (
             f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
             f"affinity; expected {quantity}, which the run predicts. Choose another with --column."
@@ -656,7 +714,7 @@ def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quant
 
 def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
     """Refuse a column whose name says another direction, or another unit, than the run has."""
-    value = read_value_header(column)
+    value = read_header(column).value
     unit = value.unit
     same = value.name.casefold() == quantity.name.casefold()
     if not same and value.better not in (None, quantity.better):
@@ -768,36 +826,9 @@ class Affinities:
             raise LabelError(msg)
 
 
-def read_affinities(
-    table: Table, options: LabelOptions, *, remembered: Remembered | None = None
-) -> Affinities:
-    """Find the label of a table and its unit, and convert it to pKd.
-
-    Parameters
-    ----------
-    table : Table
-        With ``pkd`` or ``label`` among its roles if the user named the column; with ``label``,
-        what it measures has to be stated.
-    options : LabelOptions
-    remembered : Remembered, optional
-        Used for a column of the same name that states no unit.
-
-    Returns
-    -------
-    Affinities
-
-    Raises
-    ------
-    ColumnError
-        If no column is the label, or the unit is not known.
-    LabelError
-        If the name of the column contradicts ``--label``, or the column is no measurement.
-    """
-    column = table.columns.get("label", table.columns.get("pkd"))
-    if column is None:
-        column = _find_column(table, options, remembered)
-    meaning = meaning_of_column(table, column, "pkd", options, remembered)
-    return _read_column(table, meaning, options, remembered)
+def read_affinities(table: Table, label: LabelLayout) -> Affinities:
+    """Convert the label of a table to pKd, or raise the error that refuses it."""
+    return _read_column(table, label.checked(), label.options, label.remembered)
 
 
 def _find_column(table: Table, options: LabelOptions, remembered: Remembered | None) -> str:
@@ -820,7 +851,7 @@ def read_predictions(
     """Find the predictions of another tool and their unit, and convert them to pKd.
 
     Those of another `quantity` than an affinity are taken as they are. `molar_mass` is that of the
-    run, unless `options` give one. Raises as `read_affinities`.
+    run, unless `options` give one. Raises as `meaning_of_column`.
     """
     if quantity.affinity:
         meaning = choose_prediction(table, options.label)

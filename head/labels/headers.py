@@ -12,7 +12,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -186,6 +186,18 @@ class Header:
     """What the column is instead of an affinity, such as ``a difference``."""
     predicted: bool = False
     """Whether it says that its values are predictions."""
+    name: str = ""
+    """As in the table."""
+
+    @property
+    def value(self) -> ValueHeader:
+        """What it says of another quantity than an affinity."""
+        return _read_value(self.name)
+
+    @property
+    def states_affinity(self) -> bool:
+        """Whether it states a unit of an affinity, and more than the unit."""
+        return bool(self.units) and self.affinity and not self.unit_alone
 
     @property
     def unit(self) -> Label | None:
@@ -430,7 +442,7 @@ def _take_minus(text: str, found: _Found) -> str:
 
 @lru_cache(maxsize=4096)
 def read_header(name: str) -> Header:
-    """Read what the name of a column says about affinity.
+    """Read what the name of a column says, of an affinity and of any other quantity.
 
     Parameters
     ----------
@@ -441,6 +453,11 @@ def read_header(name: str) -> Header:
     -------
     Header
     """
+    return replace(_read_affinity(name), name=name)
+
+
+def _read_affinity(name: str) -> Header:
+    """Read what a name says about an affinity."""
     text, readable = plain_text(name)
     collapsed = re.sub("[^a-z0-9]", "", text)
     if readable and collapsed in _PLAIN:
@@ -711,25 +728,16 @@ class ValueHeader(NamedTuple):
 
     name: str
     unit: str
+    """What brackets at the end hold."""
     better: Better | None
-    """None if the name does not tell."""
+    """None if the name does not tell, as that of an unusual quantity."""
     describes_another: bool = False
     """Whether it is an error or an interval of another column."""
 
 
-def read_value_header(column: str) -> ValueHeader:
-    """Read the name of a column as that of a quantity, such as ``Tm (°C)``.
-
-    Parameters
-    ----------
-    column : str
-        As in the table.
-
-    Returns
-    -------
-    ValueHeader
-        A unit is what brackets at the end hold; `better` is known for usual quantities only.
-    """
+@lru_cache(maxsize=4096)
+def _read_value(column: str) -> ValueHeader:
+    """Read a name as that of a quantity, such as ``Tm (°C)``."""
     bracketed = _UNIT.fullmatch(column)
     if bracketed is None or _is_of_function(bracketed["name"], bracketed["unit"]):
         name = column.strip()
@@ -775,7 +783,7 @@ def _better_values(column: str, name: str) -> Better | None:
     better = _usual_direction(words)
     joined = "".join(words)
     neutralises = "neutrali" in joined or not _TITERS.isdisjoint(words)
-    if neutralises and better == "higher" and read_header(f"IC50 {column}").units:
+    if neutralises and better == "higher" and _read_affinity(f"IC50 {column}").units:
         return None  # a concentration that neutralises, or one at which neutralisation was measured
     if "aggregation" in joined and better == "lower" and "°" in column:
         return None  # its onset, or a share at a temperature

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,13 +23,12 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import counted, quoted, say
 from abag.embed.tables.chains import NO_ANTIGEN
-from abag.embed.tables.columns import ROLES, quote_names, quote_some
+from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.labels.column import (
     BOUND_OF_A_NON_BINDER,
-    Remembered,
-    name_affinity,
+    decide_label,
     read_affinities,
     read_censored,
 )
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.options import TableOptions
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.tables import TableLike
-    from abag.head.labels.column import Affinities
+    from abag.head.labels.column import Affinities, LabelLayout
     from abag.head.labels.vectors import PairFeatures
 
 
@@ -200,29 +200,24 @@ def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
     return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)
 
 
-def with_one_label(
-    table: SequenceTable, options: LabelOptions, remembered: Remembered | None = None
-) -> SequenceTable:
-    """Return several tables with the label of each in the column of the first.
-
-    A single table is returned as it is.
+def one_label(table: SequenceTable) -> LabelLayout:
+    """Return the label of a table, or that which several tables have in common.
 
     Raises
     ------
     LabelError
         If units or quantities differ, or one table has the label of another beside its own.
     AbagError
-        As `read_affinities`, of the table that has no label.
+        The refusal of the first table that has no label.
     """
+    labels: Sequence[LabelLayout] = table.labels
     if table.file_of_row is None:
-        return table
+        return labels[0]
     # a table whose rows were all skipped has no label to compare
-    used = [number for number in range(len(table.files)) if (table.file_of_row == number).any()]
-    parts = [_part(table, number) for number in used]
-    labels = [read_affinities(part, options, remembered=remembered) for part in parts]
-    for label in labels:
-        label.refuse_other_units(np.isfinite(label.pkd))
-    units = [label.unit for label in labels]
+    used = np.unique(table.file_of_row).tolist()
+    labels = [labels[number] for number in used]
+    meanings = [label.checked() for label in labels]
+    units = [meaning.unit for meaning in meanings]
     if len(set(units)) > 1:
         msg = (
             f"{table.source}: the labels are in different units: {_listed(labels, units)}; "
@@ -230,74 +225,34 @@ def with_one_label(
             "apart."
         )
         raise LabelError(msg)
-    names = [_name(part, label, options) for part, label in zip(parts, labels, strict=True)]
-    quantities = {label.quantity for label in labels}
-    if len(quantities) > 1 or len(set(names)) > 1:
+    quantities = [meaning.quantity for meaning in meanings]
+    if len(set(quantities)) > 1:
+        names = [*map(str, quantities)]
         msg = (
             f"{table.source}: the labels are different quantities: {_listed(labels, names)}; "
             "expected one. Give columns of the same quantity one name, or fit the tables apart."
         )
         raise LabelError(msg)
-    return _in_one_column(table, used, labels)
-
-
-def _listed(labels: Sequence[Affinities], read_as: Sequence[str]) -> str:
-    """List the label column of each table, and what it is read as."""
-    parts = []
-    for label, meaning in zip(labels, read_as, strict=True):
-        parts.append(f"{label.column!r} of {label.source} as {meaning}")
-    return "; ".join(parts)
-
-
-def _name(part: SequenceTable, label: Affinities, options: LabelOptions) -> str:
-    """Name what one of several tables measures: pKd, pIC50, pEC50 or another quantity."""
-    if not label.quantity.affinity:
-        return str(label.quantity)
-    part = replace(part, columns={**part.columns, "pkd": label.column})
-    return name_affinity(part, options.affinity_type)
-
-
-def _part(table: SequenceTable, number: int) -> SequenceTable:
-    """Return the rows and columns of one of several tables."""
-    file = table.files[number]
-    rows = np.flatnonzero(table.file_of_row == number)
-    frame = table.frame.iloc[rows][[*file.names]].reset_index(drop=True)
-    columns = {role: name for role, name in table.columns.items() if name in file.names}
-    return replace(
-        table,
-        source=file.source,
-        frame=frame,
-        names=[*file.names],
-        columns=columns,
-        row_numbers=table.row_numbers[rows],
-        files=(),
-        file_of_row=None,
-    )
-
-
-def _in_one_column(
-    table: SequenceTable, used: Sequence[int], labels: Sequence[Affinities]
-) -> SequenceTable:
-    column = labels[0].column
-    frame = table.frame.copy()
-    notes: list[str] = []
+    column = table.column("pkd")
     for number, label in zip(used, labels, strict=True):
-        if label.column == column:
-            continue
-        if column in table.files[number].names:
+        if table.files[number].renamed.get(label.column, label.column) != column:
             msg = (
                 f"{label.source}: its label is {label.column!r}, that of {labels[0].source} is "
                 f"{column!r}, which {label.source} has, too; expected one name. Choose it with "
                 "--column pkd=NAME."
             )
             raise LabelError(msg)
-        rows = table.file_of_row == number
-        values = frame[column].astype(object)  # the columns may have different types
-        values[rows] = frame.loc[rows, label.column]
-        frame[column] = values
-        notes.append(f"{label.source}: label {label.column!r} is read as {column!r}")
-    columns = {**table.columns, "pkd": column}
-    return replace(table, frame=frame, columns=columns, ignored=[*table.ignored, *notes])
+    types = [label.options.affinity_type for label in labels if label.options.affinity_type]
+    options = replace(labels[0].options, affinity_type=types[0] if types else None)
+    return replace(labels[0], meaning=replace(meanings[0], column=column), options=options)
+
+
+def _listed(labels: Sequence[LabelLayout], read_as: Sequence[str]) -> str:
+    """List the label column of each table, and what it is read as."""
+    parts = []
+    for label, meaning in zip(labels, read_as, strict=True):
+        parts.append(f"{label.column!r} of {label.source} as {meaning}")
+    return "; ".join(parts)
 
 
 CONFLICT_PKD = 1.0
@@ -325,25 +280,12 @@ class LabelReading:
     deviation of the labels of another quantity."""
 
 
-def label_sense(
-    table: SequenceTable, options: LabelOptions | None = None
-) -> tuple[SequenceTable, LabelReading]:
-    """Return the table with its label among its roles, and what `label_pairs` would read."""
-    options = options or LabelOptions()
-    table = with_one_label(table, options)
-    affinities = read_affinities(table, options)
-    table = with_label(table, affinities)
-    return table, reading_of(table, affinities, options)
+def label_sense(table: SequenceTable) -> LabelReading:
+    """Say what `label_pairs` would read as the label."""
+    return reading_of(table, read_affinities(table, one_label(table)))
 
 
-def with_label(table: SequenceTable, affinities: Affinities) -> SequenceTable:
-    """Return the table with its label among its columns."""
-    columns = {**table.columns, "pkd": affinities.column}
-    roles = [role for role in ROLES if role in columns and role != "label"]
-    return replace(table, columns={role: columns[role] for role in roles})
-
-
-def reading_of(table: SequenceTable, affinities: Affinities, options: LabelOptions) -> LabelReading:
+def reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
     """Say what was read as the label, and what in the table contradicts it."""
     column = affinities.column
     unit = affinities.unit
@@ -369,14 +311,13 @@ def reading_of(table: SequenceTable, affinities: Affinities, options: LabelOptio
             f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
             f"impossible as {unit}: mixed units?"
         )
-    named = replace(quantity, name=name_affinity(table, options.affinity_type))
     return LabelReading(
         column=column,
         unit=unit,
         why=affinities.why,
         line=affinities.describe(),
         problems=tuple(problems),
-        quantity=named,
+        quantity=quantity,
     )
 
 
@@ -499,30 +440,28 @@ def read_labelled_pairs(
 ) -> LabelledPairs:
     """Read the pairs of a table and their labels; an error lists bad sequences and bad labels."""
     # skipped here, so that one error lists bad sequences and bad labels together
-    read = read_pairs(table, replace(reading, bad_rows="skip"))
-    return label_pairs(read, labels, refuse_sequences=labels.bad_rows == "error")
+    decide = partial(decide_label, options=labels)
+    read = read_pairs(table, replace(reading, bad_rows="skip"), label=decide)
+    return label_pairs(read, refuse_sequences=labels.bad_rows == "error")
 
 
 def label_pairs(
     table: SequenceTable,
-    options: LabelOptions | None = None,
     *,
     refuse_sequences: bool = False,
-    remembered: Remembered | None = None,
     named: PairColumnOptions | None = None,
 ) -> LabelledPairs:
-    """Read the labels of a table, and its relations and types of affinity; merge replicates.
+    """Convert the labels of a table, with its relations and types of affinity; merge replicates.
 
-    With `refuse_sequences`, rows that were skipped for their sequences are refused, too;
-    `remembered` is that of `read_affinities`, and `named` has the columns of features and errors.
+    What the label is was decided when the table was read. With `refuse_sequences`, rows that were
+    skipped for their sequences are refused, too; `named` has the columns of features and errors.
     Replicates of different categories are not merged.
     """
-    options = options or LabelOptions()
     named = named or PairColumnOptions()
-    table = with_one_label(table, options, remembered)
-    affinities = read_affinities(table, options, remembered=remembered)
-    table = with_label(table, affinities)
-    reading = reading_of(table, affinities, options)
+    label = one_label(table)
+    options = label.options
+    affinities = read_affinities(table, label)
+    reading = reading_of(table, affinities)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     quantity = affinities.quantity
     labels = _check_labels(table, affinities, options)
@@ -593,7 +532,7 @@ def _check_labels(
     quantity = affinities.quantity
     of_type = _of_type(table, options.affinity_type)
     pkd = affinities.pkd.copy()
-    affinities.refuse_other_units(of_type & np.isfinite(pkd))
+    _refuse_other_units(table, affinities, of_type & np.isfinite(pkd))
     low, high = options.bounds(affinity=quantity.affinity)
     usable = of_type & (low <= pkd) & (pkd <= high)
     bad = []
@@ -604,6 +543,15 @@ def _check_labels(
     if not usable.any():
         _refuse_words_for_classes(table, of_type, quantity)
     return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
+
+
+def _refuse_other_units(table: SequenceTable, affinities: Affinities, rows: Bools) -> None:
+    """Refuse labels of some rows, (R,), as `Affinities` does; of several tables, first of each."""
+    if table.file_of_row is not None:
+        for number, label in enumerate(table.labels):
+            of_file = replace(affinities, source=label.source, column=label.column)
+            of_file.refuse_other_units(rows & (table.file_of_row == number))
+    affinities.refuse_other_units(rows)
 
 
 def _refuse_rows(

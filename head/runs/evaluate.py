@@ -28,7 +28,7 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.evaluation.metrics import rows_to_score, strong_threshold
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, compare_models, score_regime
 from abag.head.evaluation.strong import score_strong
-from abag.head.labels.column import read_predictions
+from abag.head.labels.column import decide_label, read_predictions
 from abag.head.labels.features import features_of
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.labels.pairs import label_pairs, report_counts
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
+    from abag.embed.tables.tables import Table
+    from abag.head.labels.column import LabelLayout
     from abag.head.labels.pairs import LabelledPairs
     from abag.head.predictor.predictor import Predictor
     from abag.head.regimes.regimes import Regime
@@ -313,15 +315,19 @@ def _evaluate_table(
     chosen: EvaluateOptions,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Read the measured pairs of a table, and score them with the predictor of the run."""
-    other = read_pairs(table, reading, remembered=remembered)
-    labels = labels_as_in_the_run(
-        saved.config,
-        other,
-        label=chosen.label,
-        molar_mass=chosen.molar_mass,
-        affinity_type=chosen.affinity_type,
-    )
-    labels = replace(labels, bad_rows=reading.bad_rows)
+
+    def decide(top: Table) -> LabelLayout:
+        labels = labels_as_in_the_run(
+            saved.config,
+            top,
+            label=chosen.label,
+            molar_mass=chosen.molar_mass,
+            affinity_type=chosen.affinity_type,
+        )
+        labels = replace(labels, bad_rows=reading.bad_rows)
+        return decide_label(top, labels, remembered_label(saved.config))
+
+    other = read_pairs(table, reading, remembered=remembered, label=decide)
     predictor = load_predictor(saved.run)
     predictor.refuse_without_chains(other.antibodies, other.source)
     named = PairColumnOptions()
@@ -329,8 +335,7 @@ def _evaluate_table(
         numbers = [column.name for column in predictor.features.numbers if not column.head]
         categories = [column.name for column in predictor.features.categories]
         named = PairColumnOptions(features=tuple(numbers), categories=tuple(categories))
-    label_of_run = remembered_label(saved.config)
-    pairs = label_pairs(other, labels, remembered=label_of_run, named=named)
+    pairs = label_pairs(other, named=named)
     report_counts(pairs)
     for problem in pairs.reading.problems:
         messages.say(f"{pairs.table.source}: {problem}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +15,7 @@ from abag.core.errors import DamagedFile, RunError
 from abag.core.messages import align, counted, printable, quoted, say
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
-from abag.head.labels.column import Remembered
+from abag.head.labels.column import Remembered, decide_label
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.options import LabelOptions
 from abag.head.labels.pairs import CONFLICT_PKD
@@ -55,7 +56,9 @@ class WrittenLabel(NamedTuple):
         """Read rows that have some of `COLUMNS`, which name the roles."""
         roles = [role for role in (*SEQUENCES, *NAMES, "censored") if role in frame]
         columns = {role: role for role in roles} | {"pkd": self.column}
-        return read_pairs(frame.rename(columns={"pkd": self.column}), TableOptions(columns=columns))
+        decide = partial(decide_label, options=self.options, remembered=self.remembered)
+        named = frame.rename(columns={"pkd": self.column})
+        return read_pairs(named, TableOptions(columns=columns), label=decide)
 
 
 def written_label(quantity: Quantity) -> WrittenLabel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.sources import constant_sequences, names_digest
+from abag.head.labels.column import decide_label
 from abag.head.labels.features import asks_for_logliks, with_logliks
 from abag.head.labels.pairs import (
     LabelledPairs,
@@ -74,11 +76,12 @@ def read_inputs(
     Antibodies are cut to their variable domains if the store holds them so and not as given.
     """
     reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
-    read = read_pairs(table, reading)
+    decide = partial(decide_label, options=config)
+    read = read_pairs(table, reading, label=decide)
     opened = open_store(store)
     region = config.antibody_region
     if region == "as-given" and not _has_antibodies(opened, read):
-        cut = read_pairs(table, replace(reading, antibody_region="fv"))
+        cut = read_pairs(table, replace(reading, antibody_region="fv"), label=decide)
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
             read = cut
@@ -90,7 +93,7 @@ def read_inputs(
     if asks_for_logliks(read, config):
         folders = first_folders(read, opened, config, before)
         read, named, heads = with_logliks(read, config, folders)
-    pairs = label_pairs(read, config, refuse_sequences=config.bad_rows == "error", named=named)
+    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error", named=named)
     report_counts(pairs)
     pairs = with_feature_columns(pairs, named, heads)
     if config.no_antigen:
