@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 import numpy as np
+from pandas.api.types import is_datetime64_any_dtype
 
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted
@@ -169,7 +170,10 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     Few cells are enough: those that are too short for a domain, such as notes, are not counted.
     """
     row_of_text: dict[str, int] = {}
-    for row, cell in enumerate(table.frame[name].iloc[:CHUNK_ROWS].tolist()):
+    column = table.frame[name].iloc[:CHUNK_ROWS]
+    if is_datetime64_any_dtype(column):  # not every time of Arrow is one of Python
+        return []
+    for row, cell in enumerate(column.tolist()):
         if isinstance(cell, str) and len(cell) >= WHOLE_DOMAIN:
             row_of_text.setdefault(cell, row)
     texts = [*row_of_text]
