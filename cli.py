@@ -59,10 +59,12 @@ def _command(
     return group.command(name, cls=OptionsCommand, classes=places)
 
 
-def _call(function: str, *arguments: Any, as_json: bool, **options: Any) -> None:
-    """Call a public function, and print its result."""
+def _call(function: str, *arguments: Any, as_json: bool, **options: Any) -> Any:
+    """Call a public function, print its result, and return it."""
     public = PublicFunction(function, *_FUNCTIONS[function])
-    _print(public.function()(*arguments, **options), as_json, public.describe() or str)
+    result = public.function()(*arguments, **options)
+    _print(result, as_json, public.describe() or str)
+    return result
 
 
 def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> None:
@@ -238,13 +240,15 @@ def runs(folders: tuple[Path, ...], as_json: bool) -> None:
     """Compare runs, or look at one that is training.
 
     DIR is a run or a folder of runs. Shows the scores with their intervals, significant differences
-    on the same test rows, and the options that differ. Nothing is written.
+    on the same test rows, and the options that differ. Nothing is written. Exits with 1 if a run
+    is damaged or cannot be read.
 
     \b
     Example:
       abag runs runs
     """
-    _call("runs", folders, as_json=as_json)
+    summary = _call("runs", folders, as_json=as_json)
+    sys.exit(any(state["state"] == "unreadable" for state in summary["runs"]))
 
 
 @main.command()
@@ -420,7 +424,7 @@ _STORE_ARGUMENT = click.argument("store", type=_PATH)
 @_STORE_ARGUMENT
 @_JSON
 def store_info(store: Path, as_json: bool) -> None:
-    """Show what a store holds.
+    """Show what a store holds. Exits with 1 if a part of it is damaged or cannot be read.
 
     \b
     Example:
@@ -429,7 +433,9 @@ def store_info(store: Path, as_json: bool) -> None:
     from abag.embed.store.care import describe, info
     from abag.embed.store.store import open_store
 
-    _print(info(open_store(store)), as_json, describe)
+    summary = info(open_store(store))
+    _print(summary, as_json, describe)
+    sys.exit(any(part["damaged"] for part in (summary, *summary["encoders"])))
 
 
 @store_group.command("verify")
