@@ -89,12 +89,14 @@ def _passes_on(
     return register
 
 
-def _call(function: str, *, as_json: bool, **options: Any) -> None:
-    """Call a public function, which shows its progress if it can, and print its result."""
+def _call(function: str, *, as_json: bool, **options: Any) -> Any:
+    """Call a public function, which shows its progress if it can; print and return its result."""
     public = PublicFunction(function, *_FUNCTIONS[function])
     if "progress" in public.signature().parameters:
         options["progress"] = True
-    _print(public.function()(**options), as_json, public.describe() or str)
+    result = public.function()(**options)
+    _print(result, as_json, public.describe() or str)
+    return result
 
 
 def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> None:
@@ -255,18 +257,21 @@ def plan(tables: Tables, as_json: bool, verbose: bool, **options: Any) -> None:
     sys.exit(1 if costs["refused"] else 0)
 
 
-@_passes_on("runs")
+@_command("runs")
 @click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
-def runs() -> None:
+def runs(folders: Sequence[Path], as_json: bool) -> None:
     """Compare runs, or look at one that is training.
 
     DIR is a run or a folder of runs. Shows the scores with their intervals, significant differences
-    on the same test rows, and the options that differ. Nothing is written.
+    on the same test rows, and the options that differ. Nothing is written. Exits with 1 if a run
+    is damaged or cannot be read.
 
     \b
     Example:
       abag runs runs
     """
+    summary = _call("runs", folders=folders, as_json=as_json)
+    sys.exit(any(state["state"] == "unreadable" for state in summary["runs"]))
 
 
 @_passes_on("report")
@@ -420,7 +425,7 @@ _STORE_ARGUMENT = click.argument("store", type=_PATH)
 @_command(group=store_group, name="info")
 @_STORE_ARGUMENT
 def store_info(store: Path, as_json: bool) -> None:
-    """Show what a store holds.
+    """Show what a store holds. Exits with 1 if a part of it is damaged or cannot be read.
 
     \b
     Example:
@@ -429,7 +434,9 @@ def store_info(store: Path, as_json: bool) -> None:
     from abag.embed.store.care import describe, info
     from abag.embed.store.store import open_store
 
-    _print(info(open_store(store)), as_json, describe)
+    summary = info(open_store(store))
+    _print(summary, as_json, describe)
+    sys.exit(any(part["damaged"] for part in (summary, *summary["encoders"])))
 
 
 @_command(group=store_group, name="verify")

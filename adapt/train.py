@@ -25,6 +25,7 @@ from abag.core.files import (
     make_folder,
     only_writer,
     read_json,
+    refuse_read_only,
     replacing,
     sweep_partials,
     write_bytes,
@@ -364,6 +365,7 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
     if summary is not None:
         say(f"{out}: nothing to do, this adapter is finished")
         return summary
+    refuse_read_only(out)
     devices = range(torch.cuda.device_count())
     # the caller's random numbers go on as if nothing had been drawn here
     with only_writer(out), torch.random.fork_rng(devices=devices):

@@ -127,6 +127,23 @@ def nearest_existing(path: Path) -> Path:
     return existing
 
 
+def refuse_read_only(*folders: Path) -> None:
+    """Raise `OutputError` for a folder, new or not, into which this user cannot write."""
+    for folder in folders:
+        if why := _why_read_only(folder):
+            raise OutputError(why)
+
+
+def _why_read_only(folder: Path, option: str = "folder") -> str:
+    existing = nearest_existing(folder)
+    if not existing.is_dir() or os.access(existing, os.W_OK | os.X_OK):
+        return ""
+    return (
+        f"{existing}: is read-only for this user; expected a folder to write into. Change its "
+        f"permissions, or give another {option}."
+    )
+
+
 def remove_quietly(path: Path) -> None:
     """Remove a file, if it exists and the file system allows it."""
     with suppress(OSError):
@@ -184,7 +201,7 @@ def why_not_writable(
             return f"{out}: {option} is also the input table; expected another file. {other}"
     if out.is_dir() or (out.exists() and not force):
         return f"{out}: already exists; use --force to overwrite. {other}"
-    return ""
+    return _why_read_only(out.parent, option)
 
 
 @contextmanager

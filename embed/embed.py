@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
 
 from abag.core.errors import EncoderError, WorkerError
-from abag.core.files import sweep_partials
+from abag.core.files import refuse_read_only, sweep_partials
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.encoders.registry import known_alias
@@ -218,6 +218,7 @@ def _embed(
                 reading.skipped.write(Path(options.skipped))
         seconds = [0.0] * len(jobs)
         missing = any(job.missing for job in jobs)
+        refuse_read_only(*(job.folder.path for job in jobs if job.missing))
         if missing and options.ray is not None:
             seconds = _on_ray(jobs, opened, names)
         elif missing:

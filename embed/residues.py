@@ -38,6 +38,7 @@ from abag.core.files import (
     nearest_existing,
     only_writer,
     read_json,
+    refuse_read_only,
     replacing,
     sweep_partials,
     write_bytes,
@@ -349,6 +350,7 @@ def export_residues(
         rows = _rows_csv(pairs, outputs)
         about = _describe(outputs, chosen, rows)
         _check_folder(folder, about)
+        refuse_read_only(folder)
         _check_room(folder, outputs, chosen)
         with only_writer(folder):
             _check_folder(folder, about)  # another process may have begun it since

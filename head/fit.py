@@ -22,7 +22,7 @@ import numpy as np
 
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.errors import OptionError, OutputError
-from abag.core.files import only_writer, sweep_partials
+from abag.core.files import only_writer, refuse_read_only, sweep_partials
 from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
 from abag.embed.tables.layout import ReadAs
@@ -146,6 +146,7 @@ def _fit(
         sweep_partials(run)
         say(f"{run}: nothing to do, this run has finished")
         return finished
+    refuse_read_only(run, run / "predictor", run / "checkpoints")
     inputs, regimes = split_inputs(inputs, config)
     config = named
     trainings = Trainings.of(run, inputs, config, regimes, verbose)

@@ -19,6 +19,7 @@ from abag.core.files import (
     json_bytes,
     make_folder,
     read_inside,
+    refuse_read_only,
     write_bytes,
 )
 from abag.core.hub import (
@@ -282,6 +283,7 @@ def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:
             raise OutputError(msg)
     new = {name: c for name, c in files.items() if not (folder / name).is_file()}
     if new:
+        refuse_read_only(folder)
         _announce(folder, files, new, "writing")
     for name, content in new.items():  # the manifest comes last
         make_folder((folder / name).parent)

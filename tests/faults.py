@@ -1,6 +1,8 @@
 """File operations of a commit that fail, wait or kill: for tests of what survives."""
 
+import errno
 import fcntl
+import io
 import os
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +21,7 @@ __all__ = [
     "before_lock",
     "before_operations",
     "change_encoders",
+    "denying",
     "failing",
     "fill_disk_for_tensors",
     "forbid_encoders",
@@ -38,6 +41,25 @@ def raising(error):
         raise error
 
     return call
+
+
+def denying(patch, root, *, only_writing=False):
+    """Let abag read or write nothing at or below `root`, which root may do whatever its mode is."""
+
+    def through(real, name):
+        def call(path, *rest, **options):
+            if isinstance(path, str | Path) and Path(path).is_relative_to(root):
+                if name == "access":
+                    return only_writing and not rest[0] & os.W_OK
+                if not only_writing:
+                    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return real(path, *rest, **options)
+
+        return call
+
+    names = (os, "access"), (os, "open"), (os, "scandir"), (os, "listdir"), (io, "open")
+    for owner, name in names:
+        patch.setattr(owner, name, through(getattr(owner, name), name))
 
 
 @contextmanager

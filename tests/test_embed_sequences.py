@@ -172,6 +172,7 @@ def test_a_light_column_alone_has_to_be_named_as_the_heavy_one_may_not_be_recogn
 @pytest.mark.parametrize(("cells", "word"), [
     ({"light": ["DIQ", "ND"]}, "'ND'"), ({"light": ["DIQ", "none"]}, "'none'"),
     ({"heavy": ["EVQ", "Unknown"]}, "'Unknown'"), ({"antigen": [AG, "nd"]}, "'nd'"),
+    ({"antigen": [AG, "VEGF"]}, "'VEGF'"), ({"antigen": [AG, "Spike"]}, "'Spike'"),
 ])  # fmt: skip
 def test_words_whose_letters_are_residues_are_not_read_as_sequences(cells, word):
     frame = table(**{"heavy": ["QVQ", "EVQ"], "light": ["DIQ", ""], "antigen": AG, **cells})
@@ -179,6 +180,12 @@ def test_words_whose_letters_are_residues_are_not_read_as_sequences(cells, word)
     assert isinstance(error, SequenceError)
     assert f"row 2, column {next(iter(cells))!r}: {word} is a word" in str(error)
     assert len(read_pairs(frame, TableOptions(bad_rows="skip")).frame) == 1
+
+
+@pytest.mark.parametrize("names", [["VEGF"], ["SPIKE", "EGFR"], ["STREPTAVIDIN"], ["FERRITIN"]])
+def test_a_column_of_antigen_names_whose_letters_are_residues_is_refused(names):
+    frame = table(heavy=["QVQ", "EVQ"], antigen=(2 * names)[:2])
+    assert f"holds names, such as {names[0]!r}, not sequences" in str(refusal(frame))
 
 
 DNA = "CAGGTGCAGCTGGTGCAGTCTGGGGCTGAG"

@@ -106,6 +106,19 @@ def test_an_empty_cell_that_is_far_away_takes_no_time(tmp_path, place):
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize(("element", "words"), [
+    ('<mergeCells count="1"><mergeCell ref="F1:XFD1048576"/></mergeCells>', "are merged"),
+    ('<hyperlinks><hyperlink ref="A1:XFD1048576" location="a!A1"/></hyperlinks>', "are one link"),
+])  # fmt: skip
+def test_merged_or_linked_cells_of_whole_columns_are_refused_at_once(tmp_path, element, words):
+    def add(xml):
+        return xml.replace(b"</sheetData>", b"</sheetData>" + element.encode())
+
+    path = edited(workbook(tmp_path / "a.xlsx"), "xl/worksheets/sheet1.xml", add)
+    assert f"XFD1048576 {words}; " in refusal(path)
+
+
+@pytest.mark.timeout(60)
 def test_a_value_that_is_far_away_is_a_column_or_a_row_and_too_far_is_refused(tmp_path):
     def note(sheet):
         sheet.cell(1, 16_384, "note")

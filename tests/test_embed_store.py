@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
-from faults import UnsafeFile, before_operations, failing, host_name, raising
+from faults import UnsafeFile, before_operations, denying, failing, host_name, raising
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invoke import run
@@ -37,9 +37,11 @@ from trastuzumab import HEAVY, LIGHT
 import abag
 from abag import (
     AbagError,
+    DamagedFile,
     EncoderError,
     MissingVectors,
     OptionError,
+    OutputError,
     SequenceError,
     StoreError,
     open_store,
@@ -279,6 +281,37 @@ def test_a_damaged_encoder_json_is_reported_and_rewritten_by_the_next_run(filled
     assert "encoder.json" in store.damaged[0][1]
     assert "skipped" in said[0]
     assert store.create_folder("antibody", INFO).missing(keys_of(50)).sum() == 0
+
+
+@pytest.mark.parametrize("name", ["", "encoder.json", "*.h5"])
+def test_what_cannot_be_read_of_a_store_is_reported_beside_the_rest(filled, monkeypatch, name):
+    store = filled.path.parent
+    other = open_store(store).create_folder("antigen", OTHER)
+    add(other, keys_of(3), vectors_of(3))
+    record = (filled.path / "encoder.json").read_bytes()
+    denied = next(filled.path.glob(name)) if name else filled.path
+    with monkeypatch.context() as patch:
+        denying(patch, denied)
+        for command in ("info", "verify"):
+            assert (
+                f"{denied}: cannot be read by this user"
+                in run("store", command, store, code=1).stdout
+            )
+        assert "antigen · igt5" in run("store", "info", store, code=1).stdout
+        if name != "*.h5":
+            with pytest.raises(DamagedFile, match="cannot be read"):
+                open_store(store).create_folder("antibody", filled.info)
+    assert (filled.path / "encoder.json").read_bytes() == record
+
+
+def test_a_read_only_store_is_said_to_be_before_anything_is_encoded(tmp_path, monkeypatch):
+    table = pd.DataFrame({"heavy": [HEAVY], "light": [LIGHT], "antigen": ["MKTAYIAKQR"]})
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    denying(monkeypatch, tmp_path, only_writing=True)
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)  # there is nothing to do
+    for store in ("store", "new"):
+        with pytest.raises(OutputError, match="is read-only for this user; expected a folder to"):
+            abag.embed_table(table.assign(light=""), tmp_path / store, **COMPOSITION)
 
 
 def wait_until(happened):
@@ -667,7 +700,7 @@ def test_damage_and_spooled_sequences_are_shown(filled, local):
     with failing(filled.path, errno.EIO), pytest.raises(StoreUnreachable):
         add(filled, keys_of(7, seed=7), vectors_of(7), retry_seconds=0.0)
     shard_of(filled).write_bytes(b"")
-    lines = run("store", "info", filled.path.parent).stdout.splitlines()
+    lines = run("store", "info", filled.path.parent, code=1).stdout.splitlines()
     assert lines[0].endswith("0 vectors of 1 encoder, 0.0 MB")
     assert re.fullmatch(r"antibody · igt5 \(3f2c9b1e\): [34]0 sequences in 2 shards", lines[1])
     assert lines[2].startswith("  mean 8, cls 8 · float16, fp32 · last commit ")

@@ -470,6 +470,17 @@ def test_options_that_name_no_columns_are_refused(named, words):
         abag.PlanOptions(**named)
 
 
+def test_a_category_that_is_too_long_is_refused_before_training_instead_of_cut(planted, tmp_path):
+    long = pd.Series(["a" * 200, "a" * 200 + "b"] * 40)[: len(planted.train)]
+    table = planted.train.assign(lab=long.reindex(planted.train.index, fill_value="c").to_numpy())
+    table.to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", "--store", planted.store, "--run", tmp_path / "run")
+    said = one_line(*fit, "--head", "ridge", "--categories", "lab")
+    assert "row 3, column lab: 'aaaa" in said
+    assert "(201 characters) is not a valid category; expected at most 200 characters" in said
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("name", ["pkd_copy", "kd_copy"])
 def test_a_feature_that_is_the_label_is_reported(planted, name):
     copies = {"pkd_copy": planted.train["pKd"] + 1, "kd_copy": 10.0 ** -planted.train["pKd"]}

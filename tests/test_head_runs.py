@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import drawn
 import pytest
 from drawn import add_vectors, draw_pairs
-from faults import left_by_the_dead, locked, raising
+from faults import denying, left_by_the_dead, locked, raising
 from invoke import one_line
 from invoke import run as invoke
 
@@ -126,7 +126,33 @@ def test_a_mistyped_score_is_one_line(case, tmp_path, name, value):
         return
     for command in (["evaluate", "--run", run], ["report", run]):
         assert f"{run / 'summary.json'}: " in one_line(*command)
-    assert "unreadable" in invoke("runs", run).stdout
+    assert "unreadable" in invoke("runs", run, code=1).stdout
+
+
+@pytest.mark.parametrize("name", ["b", "b/config.json", "b/summary.json", "c"])
+def test_a_run_that_cannot_be_read_is_reported_beside_the_others(case, tmp_path, name, monkeypatch):
+    for copy in ("a", "b"):
+        shutil.copytree(case.runs / "a", tmp_path / copy)
+    (tmp_path / "c").mkdir()
+    denying(monkeypatch, tmp_path / name)
+    done = invoke("runs", tmp_path, code=1)
+    (line,) = [line for line in done.stdout.splitlines() if "unreadable" in line]
+    assert str(tmp_path / name) in line
+    assert "cannot be read (Permission denied)" in line
+    assert "RMSE" in done.stdout
+
+
+def test_a_read_only_run_is_said_to_be_before_anything_is_fitted(case, tmp_path, monkeypatch):
+    run = shutil.copytree(case.runs / "a", tmp_path / "run")
+    denying(monkeypatch, tmp_path, only_writing=True)
+    read_only = f"Error: {tmp_path}: is read-only for this user; expected a folder to write into."
+    for command, option in (("fit", "--run"), ("sweep", "--sweep")):
+        into = (case.at / "pairs.csv", "--store", case.at / "store", option, tmp_path / "new")
+        assert one_line(command, *into).startswith(read_only)
+    assert one_line("share", run, "--to", tmp_path / "shared").startswith(read_only)
+    assert one_line("report", run).startswith(f"Error: {run}: is read-only")
+    assert invoke("evaluate", "--run", run).stdout
+    COMMANDS["fit"](case, run)  # there is nothing to do
 
 
 def test_a_log_that_is_nested_too_deeply_is_one_line(case, tmp_path):

@@ -181,10 +181,29 @@ def test_variable_domains_that_no_role_uses_are_an_error_whose_options_settle_it
     use, leave_out = re.search(r"Use it with (.+), or leave it out with (.+)\.$", refused).groups()
     left_out = run("plan", tmp_path / "t.csv", *shlex.split(leave_out))
     assert "variable domains that are not used" in left_out.stdout + left_out.stderr
-    if kind not in ("another heavy chain", "an aligned light chain"):
+    if kind == "a chain that is rarely filled":  # the others would lose theirs
+        assert "rows whose column 'VL2?' is empty" in one_line(
+            "plan", tmp_path / "t.csv", *shlex.split(use)
+        )
+    elif kind not in ("another heavy chain", "an aligned light chain"):
         run("plan", tmp_path / "t.csv", *shlex.split(use))
     with pytest.raises(AbagError, match=r'columns={"(light|heavy|antibody)": "[^"]+"}, or leave'):
         abag.plan(table)
+
+
+@pytest.mark.parametrize("names", [("kappa", "lambda"), ("VK", "VL"), ("chain 2", "chain 3")])
+def test_light_chains_in_two_columns_are_never_half_read(names):
+    light = [text if at % 2 else "" for at, text in enumerate(LIGHTS)]
+    other = ["" if at % 2 else LAMBDA for at in range(len(LIGHTS))]
+    table = pd.DataFrame({"VH": HEAVIES, names[0]: light, names[1]: other, "antigen": AG})
+    for name, left in (names, names[::-1]):
+        with pytest.raises(AbagError) as caught:
+            read_sequences(table, columns={"light": name})
+        assert f"column {left!r} holds light variable domains of rows whose" in str(caught.value)
+    assert read_sequences(table, columns={"light": ""}).notes
+    joined = table.assign(light=[a or b for a, b in zip(light, other, strict=True)])
+    joined = joined.drop(columns=[*names])
+    assert all(light for _, light in read_sequences(joined).antibodies.chains)
 
 
 def test_columns_that_repeat_the_chains_or_what_they_come_from_are_no_reason_to_refuse():

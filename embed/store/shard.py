@@ -54,6 +54,10 @@ TRANSIENT = frozenset(
 )
 
 
+class UnreadableFile(DamagedFile):
+    """The file system does not let this user read a file of a store; others may be readable."""
+
+
 class StoreUnreachable(StoreError):
     """A store cannot be read or written; the message says where unwritten vectors are kept."""
 
@@ -295,6 +299,8 @@ def open_file(path: Path) -> FileIO:
             msg = f"{path}: {LINKED}"
             raise DamagedFile(msg) from error
         raise _damaged(path, "a link, a pipe or a folder; expected a regular file") from error
+    except PermissionError as error:
+        raise _unreadable(path) from error
     if os.fstat(file.fileno()).st_size > MAX_ARRAYS * MAX_ARRAY_BYTES:
         file.close()
         raise _damaged(path, "larger than a shard can be")
@@ -440,6 +446,13 @@ def _damaged(path: Path, reason: str) -> DamagedFile:
     return DamagedFile(f"{path}: {reason}.")
 
 
+def _unreadable(path: Path) -> UnreadableFile:
+    return UnreadableFile(
+        f"{path}: cannot be read by this user (permission denied); expected the right to read it. "
+        "Change its permissions."
+    )
+
+
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
 ADAPTER_FOLDER = "adapter"
@@ -494,6 +507,8 @@ def read_encoder_info(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         msg = f"{path}: is not a folder."
         raise DamagedFile(msg)
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise _unreadable(path)
     try:
         return check_encoder_info(path, read_json(path / ENCODER_FILE))
     except FileNotFoundError as error:

@@ -29,6 +29,7 @@ from abag.embed.store.shard import (
     STORE_FILE,
     STORE_MARK,
     StoreUnreachable,
+    UnreadableFile,
     attempts,
     check_encoder_info,
     create_encoder_folder,
@@ -273,6 +274,8 @@ def _is_store(path: Path) -> bool:
 def _read_or_create_info(path: Path, info: dict[str, Any]) -> dict[str, Any]:
     try:
         return read_encoder_info(path)
+    except UnreadableFile:  # it may say more than a new one would
+        raise
     except DamagedFile:
         create_encoder_folder(path, info)
         return info

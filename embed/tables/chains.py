@@ -46,6 +46,12 @@ _AS_A_WORD = re.compile(
     r"(?i:[a-z]{3,16}mab)"  # IMDEVIMAB; few sequences have the residue B, and none so short
 )
 """A text that is written as words are. Longer sequences may have residues in lower case."""
+_ANTIGENS = frozenset(
+    "CEA CGRP EGF EGFR FAS FERRITIN FGF FGFR GCSF GPC HER HGF IFN IGF IGFR KRAS LAG MAGE "
+    "MERS NGF NRAS PCSK PDGF PDGFR PDL PSMA RAS RSV SARS SPIKE STREPTAVIDIN TCR TIGIT TNF TNFA "
+    "TNFR TRAIL TSLP VEGF VEGFA VEGFR".split()
+)
+"""Names of antigens whose letters are all residues."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
 
@@ -90,7 +96,8 @@ def are_nucleotides(text: str) -> bool:
 def is_word(text: str) -> bool:
     """Tell whether a text whose letters may all be residues is written as a word is."""
     stripped = text.strip()
-    return stripped in NO_SEQUENCE or _AS_A_WORD.fullmatch(stripped) is not None
+    is_known = stripped in NO_SEQUENCE or stripped.upper() in _ANTIGENS
+    return is_known or _AS_A_WORD.fullmatch(stripped) is not None
 
 
 def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:

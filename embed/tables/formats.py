@@ -206,6 +206,8 @@ def _header_names(file: IO[Any], separator: str) -> list[str]:
     return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
 
 
+MOST_LINKED = 1_000_000
+"""Cells of a merged or linked range; each takes as long as one with a value."""
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
 
@@ -222,6 +224,42 @@ def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     yield from read_separated(text, ",", options, first_row)
 
 
+_RANGE = re.compile(
+    rb'(mergeCell|hyperlink)\s[^<>]*?ref="([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})"'
+)
+
+
+def _refuse_huge_ranges(file: IO[bytes]) -> None:
+    """Refuse merged or linked cells of whole columns, of which openpyxl would make a cell each."""
+    with zipfile.ZipFile(file) as archive:
+        for name in archive.namelist():
+            if not re.fullmatch(r"xl/worksheets/[^/]+\.xml", name):
+                continue
+            before = b""
+            with archive.open(name) as part:
+                while block := part.read(1 << 20):
+                    for what, left, top, right, bottom in _RANGE.findall(before + block):
+                        columns = _column_number(right) - _column_number(left) + 1
+                        if columns * (int(bottom) - int(top) + 1) > MOST_LINKED:
+                            cells = f"{left.decode()}{int(top)}:{right.decode()}{int(bottom)}"
+                            verb = (
+                                "merged; unmerge them"
+                                if what == b"mergeCell"
+                                else "one link; remove it"
+                            )
+                            msg = f"cells {cells} are {verb}, or save the sheet as .csv"
+                            raise ValueError(msg)
+                    before = block[-1000:]
+    file.seek(0)
+
+
+def _column_number(letters: bytes) -> int:
+    number = 0
+    for letter in letters:
+        number = 26 * number + letter - ord("A") + 1
+    return number
+
+
 def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], int]:
     """Return the rows of a plain sheet from its header on, and the number of the second."""
     if not zipfile.is_zipfile(file):  # as a workbook with a password is not
@@ -234,6 +272,7 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
     sheets: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
+        _refuse_huge_ranges(file)
         # data_only: the values that Excel computed last, in place of formulas; not read_only, in
         # which openpyxl does not say which cells are merged
         worksheets = openpyxl.load_workbook(file, data_only=True).worksheets

@@ -221,6 +221,8 @@ def describe_unused(
     if options.parent is not None or "antibody" in options.columns:
         decided = {*CHAIN_ROLES}
     notes = []
+    # another column may hold the chains of the rows in which that of the user is empty
+    partly = {role: column for role in CHAIN_ROLES if (column := options.columns.get(role))}
     for name in unused_columns(table):
         cells = [cell for cell in domain_cells(table, name) if cell[0] in chains_of_row]
         new: Counter[str] = Counter()
@@ -229,6 +231,15 @@ def describe_unused(
             types = new_domains(text, chains_of_row[row])
             new.update(types)
             rows += bool(types)
+            for role, chain in zip(CHAIN_ROLES, chains_of_row[row], strict=True):
+                if role in types and role in partly and not chain:
+                    msg = (
+                        f"{table.source}: column {name!r} holds {role} variable domains of rows "
+                        f"whose column {partly[role]!r} is empty; expected one column of {role} "
+                        f"chains. Join the two into one and name it with "
+                        f"{column_option(role, 'NAME')}, or remove {name!r} from the table."
+                    )
+                    raise TableError(msg)
         if not rows:
             continue
         roles = [role for role in CHAIN_ROLES if 2 * new[role] >= rows]

@@ -341,7 +341,16 @@ def read_cells(
     for at, name in enumerate(features):
         numbers_RF[:, at] = _numbers_of(frame[name], name, source, row_name)
     for at, name in enumerate(categories):
-        words_RG[:, at] = [_word(cell) for cell in frame[name].tolist()]
+        words = [_word(cell) for cell in frame[name].tolist()]
+        for row, word in enumerate(words):
+            if len(word) > LONGEST_TEXT:
+                msg = (
+                    f"{source}: row {row_name(row)}, column {name}: {quoted(word)} is not a valid "
+                    f"category; expected at most {LONGEST_TEXT} characters. Shorten it, or choose "
+                    "another column."
+                )
+                raise ColumnError(msg)
+        words_RG[:, at] = words
     return FeatureCells(numbers_RF, words_RG)
 
 
@@ -394,7 +403,7 @@ def _word(cell: object) -> str:
         return MISSING
     if text.lower() in ("true", "false"):  # spreadsheets write capitals
         return text.title()
-    return text[:LONGEST_TEXT]
+    return text
 
 
 def _as_trained(words_RG: NDArray[np.object_], columns: Sequence[CategoryColumn]) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -27,7 +28,14 @@ from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models, descr
 from abag.head.labels.headers import Quantity
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.rounds import describe_rounds, rounds_of
-from abag.head.runs.run_folder import NoFinishedRun, SavedRun, read_config, read_run, training_logs
+from abag.head.runs.run_folder import (
+    NoFinishedRun,
+    SavedRun,
+    read_config,
+    read_run,
+    training_logs,
+    why_not_read,
+)
 
 ALIVE_SECONDS = 120
 """Time without writing after which a run counts as stopped where files cannot be locked; it saves
@@ -65,10 +73,12 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
     roots = [folders] if isinstance(folders, Path | str) else folders
     runs_of_roots = [find_runs(user_path(folder)) for folder in roots]
     paths = list(dict.fromkeys(chain.from_iterable(runs_of_roots)))
-    configs = {str(path): read_json(path / "config.json") for path in paths}
+    configs = {}
     states = []
     finished = dict[str, SavedRun]()
     for path in paths:
+        with suppress(OSError, DamagedFile):  # its state says it
+            configs[str(path)] = read_json(path / "config.json")
         state, saved = _describe_run(path)
         states.append(state)
         if saved is not None:
@@ -100,7 +110,12 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    for inner in folder.iterdir() if folder.is_dir() else ():
+    try:
+        inside = [*folder.iterdir()] if folder.is_dir() else []
+    except PermissionError:
+        yield folder  # listed as unreadable
+        return
+    for inner in inside:
         if _is_run(inner):
             yield inner
         elif inner.is_dir() and not inner.is_symlink():  # links may lead in a circle
@@ -108,10 +123,15 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
+    """Tell whether a folder is a run, or may be one that is damaged or cannot be read."""
     try:
         return str(read_json(folder / "config.json").get("format")).startswith("abag-run")
-    except (OSError, DamagedFile):
+    except PermissionError:
+        return True
+    except OSError:
         return False
+    except DamagedFile:
+        return (folder / "splits.parquet").exists()
 
 
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -134,6 +154,8 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         rounds = rounds_of(run, saved.summary)
     except (NoFinishedRun, DamagedFile) as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
+    except OSError as error:
+        return {"run": str(run), "state": "unreadable", "reason": why_not_read(run, error)}, None
     state = {
         "run": str(run),
         "state": "finished",
@@ -199,9 +221,10 @@ def describe_runs(summary: RunsSummary) -> list[str]:
             line = line.replace(path, names[path])
         lines.append(line)
     if summary["differences"]:
-        options = [["option", *names.values()]]
+        compared = [run for run in names if run in next(iter(summary["differences"].values()))]
+        options = [["option", *(names[run] for run in compared)]]
         for option, values in summary["differences"].items():
-            options.append([option, *(_shorten(values[run]) for run in names)])
+            options.append([option, *(_shorten(values[run]) for run in compared)])
         lines += ["", *align(options)]
     elif len(states) > 1:
         lines += ["", "The runs have the same configuration."]

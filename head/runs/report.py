@@ -28,7 +28,7 @@ from scipy.special import ndtri
 from abag import __version__
 from abag.core import messages
 from abag.core.arrays import Floats, Ints
-from abag.core.files import write_text
+from abag.core.files import refuse_read_only, write_text
 from abag.core.messages import printable
 from abag.core.options import schema
 from abag.embed.encoders.registry import ALIASES
@@ -47,7 +47,7 @@ from abag.head.models.registry import MODELS
 from abag.head.predictor.files import ADAPTER_FILES, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
 from abag.head.runs.rounds import COLUMN_NAMES, draw_rounds, round_cells
-from abag.head.runs.run_folder import naming_damage, read_run
+from abag.head.runs.run_folder import PREDICTOR, naming_damage, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -381,6 +381,7 @@ def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> Repo
     folder = Path(run)
     with messages.reporting(say), naming_damage(folder):
         saved = read_run(folder)
+        refuse_read_only(folder, folder / PREDICTOR)
         try:
             write_report(saved)
             card = write_card(folder, saved.config, saved.summary)

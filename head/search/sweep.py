@@ -34,6 +34,7 @@ from abag.core.files import (
     make_folder,
     only_writer,
     read_json,
+    refuse_read_only,
     replacing,
     sweep_partials,
     write_json,
@@ -337,6 +338,8 @@ def _sweep(
     if chosen_by_sweep:
         raise OptionError(refusal(flag(chosen_by_sweep[0])))
     config = FitConfig.from_keywords(options, "sweep")
+    if not (folder / "final" / "summary.json").exists():
+        refuse_read_only(folder, folder / "final")
     inputs = read_inputs(table, store, config)
     config = replace(config, antibody_region=inputs.region)
     config, split = _hold_out_test(inputs.pairs, config)
