@@ -44,10 +44,10 @@ from abag.head.evaluation.strong import page_of
 from abag.head.labels.headers import DIGITS, Quantity
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
-from abag.head.predictor.files import ADAPTER_FILES, contents_of
+from abag.head.predictor.files import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
 from abag.head.runs.rounds import COLUMN_NAMES, draw_rounds, round_cells
-from abag.head.runs.run_folder import PREDICTOR, naming_damage, read_run
+from abag.head.runs.run_folder import naming_damage, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
