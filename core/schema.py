@@ -6,6 +6,7 @@ is taken for a tuple, a whole number or one of NumPy for a number, and a path fo
 
 from __future__ import annotations
 
+import math
 import os
 import reprlib
 import sys
@@ -27,6 +28,8 @@ from typing import (
     get_type_hints,
     is_typeddict,
 )
+
+from abag.core.messages import quoted
 
 _PLAIN: Mapping[Any, tuple[Any, str]] = {
     bool: (bool, "True or False"),
@@ -52,7 +55,7 @@ def parse(
     value: Any,  # noqa: ANN401 - any value
     where: str = "it",
     *,
-    most: float = sys.float_info.max,
+    most: float = math.inf,
 ) -> Any:  # noqa: ANN401 - a value of the type
     """Convert a value to a type.
 
@@ -65,7 +68,8 @@ def parse(
     where : str
         Name of the value in messages.
     most : float
-        The largest number, and the size of the smallest; others and NaN are refused.
+        The largest number, and the size of the smallest; others are refused, and numbers that are
+        not finite.
 
     Raises
     ------
@@ -102,10 +106,18 @@ def parse(
     if isinstance(value, accepted) and isinstance(value, bool) == (kind is bool):
         if kind not in (int, float):
             return os.fspath(value) if kind is str else value
-        if abs(value) <= most:  # not if it is NaN
+        largest = most if kind is int else min(most, sys.float_info.max)
+        if abs(value) <= largest:  # not if it is NaN
             return kind(value)
-    msg = f"{where} is {reprlib.repr(value)}; expected {in_words(kind)}"
+    msg = f"{where} is {_shown(value)}; expected {in_words(kind)}"
     raise Mistyped(msg)
+
+
+def _shown(value: object) -> str:
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python does not write whole numbers of more than 4,300 digits
+        return quoted(value)
 
 
 def why_mistyped(value: object, kind: Any, where: str = "it") -> str:  # noqa: ANN401 - a type

@@ -430,7 +430,7 @@ def test_an_encoder_named_unlike_its_folder_is_refused_and_adds_nothing(
     ({"poolings": ["cdr_mean"]}, "is damaged or of another encoder"),
     ({"adapter": "ee" * 16}, "adapter/adapter.json is missing"),
     ({"layers": [2, 2]}, "expected layer numbers, each once"),
-    ({"poolings": 7}, "poolings is 7; expected list"),
+    ({"poolings": 7}, "poolings is 7; expected a list"),
 ])  # fmt: skip
 def test_what_an_encoder_promises_and_its_shards_lack_is_refused(
     hub, pushed, tmp_path, promised, text
