@@ -42,7 +42,7 @@ NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|")
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""
 _AS_A_WORD = re.compile(
     r"[A-Z][a-z]{2,18}(\s+[A-Za-z][a-z]{0,18})*|"  # Lysozyme, Receptor binding domain
-    r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,19}|"  # scFv
+    r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,6}|"  # scFv
     r"(?i:[a-z]{3,16}mab)"  # IMDEVIMAB; few sequences have the residue B, and none so short
 )
 """A text that is written as words are. Longer sequences may have residues in lower case."""
