@@ -470,7 +470,7 @@ def test_the_nearest_training_sequence_is_that_of_the_plain_comparison(kind, see
     trained = [draw_sequence() for _ in range(int(rng.integers(1, 60)))]
     asked = [draw_sequence() for _ in range(40)] + trained[:3]
     found = find_nearest(kind, asked, trained)
-    for sequence, distance, index in zip(asked, found.distance, found.index, strict=True):
+    for sequence, distance, index in zip(asked, found.distance, found.row, strict=True):
         to_each = [plain_distance(sequence, other) for other in trained]
         comparable = [number for number in to_each if number is not None]
         if comparable:

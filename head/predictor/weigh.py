@@ -474,14 +474,14 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
         weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
         predicted_R[inside] = part_RK[inside] @ weights_of_others
     error = pairs.pkd[rows] - predicted_R
-    tested = Errors(error, variance, distance, censored)
+    of_tested = Errors(error, variance, distance, censored)
     apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, fold_of_row[judging])
-        calibrated = calibrate(used, tested.take(judging), apart.take(others))
+        calibrated = calibrate(used, of_tested.take(judging), apart.take(others))
         sigma_R[inside] = calibrated.sigma(variance[inside], distance[inside])
-    mixture = calibrate(used, tested, apart)
+    mixture = calibrate(used, of_tested, apart)
     mean_R = part_RK[:, mean]
     return HeldOut(
         measured=measured,
@@ -516,7 +516,13 @@ def _errors_apart(
             Errors(error, fold.variance[rows], split.distance[rows], pairs.censored[rows])
         )
         fold_of_row.append(np.full(len(rows), number))
-    return Errors(*map(np.concatenate, zip(*errors, strict=True))), np.concatenate(fold_of_row)
+    joined = Errors(
+        np.concatenate([of_fold.error for of_fold in errors]),
+        np.concatenate([of_fold.variance for of_fold in errors]),
+        np.concatenate([of_fold.distance for of_fold in errors]),
+        np.concatenate([of_fold.censored for of_fold in errors]),
+    )
+    return joined, np.concatenate(fold_of_row)
 
 
 def _counts(of_folds: Sequence[Ints | None], rows: Sequence[Ints]) -> Ints:
@@ -547,7 +553,9 @@ class Errors(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_]) -> Errors:
         """Return those of some pairs."""
-        return Errors(*(values[rows] for values in self))
+        return Errors(
+            self.error[rows], self.variance[rows], self.distance[rows], self.censored[rows]
+        )
 
 
 def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None = None) -> Mixture:

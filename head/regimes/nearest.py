@@ -44,7 +44,7 @@ class Nearest(NamedTuple):
 
     distance: Ints
     """To the nearest training sequence; `NONE` if none has a chain in common."""
-    index: Ints
+    row: Ints
     """Which one it is; `NONE` if there is none."""
 
 
@@ -81,7 +81,7 @@ def find_nearest(kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains
         if len(alike):
             found = _by_positions(queried_NP[rows], target_TP[alike])
             distance[rows] = found.distance
-            index[rows] = alike[found.index]
+            index[rows] = alike[found.row]
         others = np.flatnonzero(~is_as_long & (least_T < FARTHEST))
         _by_edits(queried_NP, target_TP, rows, others, least_T, distance, index)
     distance[index == NONE] = NONE

@@ -110,7 +110,7 @@ class KnownSequences:
             level[related[is_new]] = VARIANT
         found = find_nearest(self.kind, _take(chains, related), self.chains)
         distance[related] = np.maximum(found.distance, 0)
-        nearest[related] = found.index
+        nearest[related] = found.row
         return NewSequences(level, unseen, mutations, distance, nearest)
 
     def _near(self, chains: Sequence[Chains]) -> Bools:

@@ -132,7 +132,13 @@ class NewSequences(NamedTuple):
 
     def take(self, index: NDArray[np.integer]) -> NewSequences:
         """Return those of pairs, given the sequence of each, (P,)."""
-        return NewSequences(*(values[index] for values in self))
+        return NewSequences(
+            self.level[index],
+            self.unseen[index],
+            self.mutations[index],
+            self.distance[index],
+            self.nearest[index],
+        )
 
 
 class Reach(NamedTuple):
