@@ -28,6 +28,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
     ("bench_design.py", [], "design.md"), ("bench_gelu.py", [], "gelu.md"),
     ("bench_heads.py", [], "heads.md"), ("bench_members.py", ["--device", "cpu"], "members.md"),
     ("bench_attention.py", [], "attention.md"),
+    ("bench_far_variants.py", [], "far_variants.md"),
     ("bench_steps.py", [], "steps.md"), ("bench_region.py", [], "region.md"),
     ("bench_scan.py", [], "scan.md"), ("bench_leave_out.py", [], "leave_out.md"),
     ("bench_turing.py", ["--encoder", "igt5"], "turing.md"),

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm, t
 
 from abag.head.predictor.predictor import Mixture
-from abag.head.predictor.weigh import calibrate, fit_sequence_noise, tail_factor
+from abag.head.predictor.weigh import Errors, calibrate, fit_sequence_noise, tail_factor
 
 
 def draw_errors(scales, pairs, seed=0):
@@ -57,21 +57,39 @@ def test_the_factor_of_a_pair_does_not_know_its_own_error():
     assert after.left_out_R[others].min() > after.left_out_R[0]
 
 
-def test_sigma_grows_with_unseen_residues_only_where_errors_do():
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_sigma_grows_with_distance_where_errors_do(power):
     rng = np.random.default_rng(0)
-    unseen = rng.integers(0, 6, 2000)
-    censored = np.zeros(2000, np.int8)
-    variance = np.full(2000, 0.2)
-    growing = rng.normal(size=2000) * np.sqrt(0.3 * (1 + 0.8 * unseen))
-    flat = rng.normal(size=2000) * np.sqrt(0.3)
-    calibrated = calibrate({"ridge": 1.0}, growing, variance, unseen, censored)
-    assert calibrated.growth == pytest.approx(0.8, abs=0.5)
-    for count in (0, 5):
-        rows = unseen == count
-        expected = growing[rows].std()
-        sigma = calibrated.sigma(variance[rows], unseen[rows])
-        assert sigma.mean() == pytest.approx(expected, rel=0.15)
-    assert calibrate({"ridge": 1.0}, flat, variance, unseen, censored).growth == 0
+    distance = rng.integers(1, 7, 2000)
+    square = 0.3 * (1 + 0.8 * (distance - 1) ** power)
+    growing = rng.normal(size=2000) * np.sqrt(square)
+    mixture = calibrate({"ridge": 1.0}, errors(growing, distance))
+    sigma = mixture.sigma(np.full(2000, 0.2), distance)
+    assert sigma == pytest.approx(np.sqrt(square), rel=0.2)
+    further = mixture.sigma(np.full(8, 0.2), np.arange(8))
+    assert (np.diff(further) >= 0).all()
+    assert further[0] == further[1]
+    assert further[-1] == further[-2]  # no errors were measured there
+
+
+def test_pairs_apart_from_training_tell_the_growth_of_sigma_and_not_its_size_nearby():
+    rng = np.random.default_rng(1)
+    near = errors(0.5 * rng.normal(size=1000), np.ones(1000, np.int64))
+    distance = rng.integers(2, 6, 300)
+    apart = errors(0.5 * distance * rng.normal(size=300), distance)
+    mixture = calibrate({"ridge": 1.0}, near, apart)
+    sigma = mixture.sigma(np.full(2, 0.2), np.array([1, 5]))
+    assert sigma == pytest.approx([0.5, 2.5], rel=0.15)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sigma_does_not_grow_where_errors_do_not(seed):
+    rng = np.random.default_rng(seed)
+    near = errors(rng.normal(size=500), rng.integers(1, 4, 500))
+    apart = errors(rng.normal(size=150), rng.integers(2, 7, 150))
+    mixture = calibrate({"ridge": 1.0}, near, apart)
+    sigma = mixture.sigma(np.full(2, 0.2), np.array([1, 6]))
+    assert sigma[1] < 1.3 * sigma[0]
 
 
 def test_a_mixture_of_a_part_that_is_not_there_is_an_error():
@@ -81,7 +99,7 @@ def test_a_mixture_of_a_part_that_is_not_there_is_an_error():
 
 def test_heavy_tails_get_intervals_that_hold_nine_of_ten():
     error = t(3).rvs(2000, random_state=np.random.default_rng(0))
-    mixture = calibrate({"ridge": 1.0}, error, *no_spread(error))
+    mixture = calibrate({"ridge": 1.0}, errors(error, 0, variance=0.0))
     exact_width = t(3).ppf(0.95)  # of the curve that the errors were drawn from
     assert norm.ppf(0.95) * mixture.noise > 1.08 * exact_width
     narrower = mixture.scaled(tail_factor(abs(error) / mixture.noise))
@@ -110,6 +128,8 @@ def test_a_sequence_with_heavy_tails_is_covered_like_the_others():
         assert inside[sequence == number].mean() == pytest.approx(0.9, abs=0.025)
 
 
-def no_spread(error):
-    """Return variance, unseen residues and bounds of errors that depend on none of them."""
-    return np.zeros(len(error)), np.zeros(len(error), np.int64), np.zeros(len(error), np.int8)
+def errors(error, distance, variance=0.2):
+    """Return exact errors of pairs at the same, or their own, distance."""
+    exact = np.zeros(len(error), np.int8)
+    at_distance = np.broadcast_to(np.asarray(distance, np.int64), len(error))
+    return Errors(error, np.full(len(error), variance), at_distance, exact)

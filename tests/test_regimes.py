@@ -1,5 +1,6 @@
 """Regimes: which pairs they hold, what their folds hold out, and when they cannot be measured."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ import abag
 from abag import SplitError
 from abag.head.evaluation import scores
 from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
+from abag.head.regimes.nearest import NONE, by_length, find_nearest
 from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import (
     KNOWN,
@@ -27,7 +29,7 @@ from abag.head.regimes.regimes import (
     find_regimes,
 )
 from abag.head.regimes.sides import Side, effective_groups, sides_of
-from abag.head.regimes.splits import TEST, TRAIN, VALIDATION
+from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION
 
 
 @pytest.fixture(scope="module")
@@ -274,10 +276,14 @@ def test_what_is_new_is_read_back_and_forged_arrays_are_refused():
         ):
             assert (array == other).all()
     assert read.antibodies.compare(antibodies).level.tolist() == [KNOWN] * 12
-    level, unseen, mutations = read.antibodies.compare(new)
-    assert level.tolist() == [VARIANT, NEW]
-    assert unseen.tolist() == [1, 0]
-    assert mutations.tolist() == [1, 0]
+    compared = read.antibodies.compare(new)
+    assert compared.level.tolist() == [VARIANT, NEW]
+    assert compared.unseen.tolist() == [1, 0]
+    assert compared.mutations.tolist() == [1, 0]
+    expected = min(mismatches(new[0][0], heavy) for heavy, _ in antibodies)
+    assert compared.distance.tolist() == [expected, 0]
+    assert compared.nearest[1] == NONE
+    assert mismatches(new[0][0], antibodies[compared.nearest[0]][0]) == expected
     for name in arrays:
         with pytest.raises(ValueError, match="has float32"):
             Recogniser.load(arrays | {name: arrays[name].astype(np.float32)})
@@ -382,10 +388,11 @@ def test_a_pair_of_an_unmeasured_regime_uses_a_stricter_one_or_is_far():
     assert applicable(REGIMES["both_new"], ["given"]) == (True, "given")
 
 
-def new_sequences(level, unseen=0, mutations=0):
+def new_sequences(level, unseen=0, mutations=0, distance=0):
     level = np.array(level, np.int8)
     counts = (
-        np.broadcast_to(np.array(count, np.int64), level.shape) for count in (unseen, mutations)
+        np.broadcast_to(np.array(count, np.int64), level.shape)
+        for count in (unseen, mutations, distance, NONE)
     )
     return NewSequences(level, *counts)
 
@@ -393,7 +400,9 @@ def new_sequences(level, unseen=0, mutations=0):
 def test_the_regime_of_a_pair_follows_from_its_two_sequences():
     antibody = new_sequences([KNOWN, NEW, KNOWN, NEW])
     antigen = new_sequences([KNOWN, KNOWN, NEW, NEW])
-    regimes = find_regimes(antibody, antigen, {"known": Reach(0, 0), "new_antibody": Reach(0, 0)})
+    regimes = find_regimes(
+        antibody, antigen, {"known": Reach(0, 0, 0), "new_antibody": Reach(0, 0, 0)}
+    )
     assert regimes.name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
     assert regimes.used.tolist() == ["known", "new_antibody", "known", "new_antibody"]
     assert [bool(text) for text in regimes.why_far] == [False, False, True, True]
@@ -402,7 +411,7 @@ def test_the_regime_of_a_pair_follows_from_its_two_sequences():
 
 def test_a_pair_with_more_unseen_residues_or_mutations_than_the_tested_ones_is_far():
     antibody = new_sequences([VARIANT] * 4, unseen=[1, 3, 4, 2], mutations=[5, 5, 5, 8])
-    reach = {"known": Reach(0, 3), "new_mutations": Reach(3, 7)}
+    reach = {"known": Reach(0, 3, 0), "new_mutations": Reach(3, 7, 9)}
     regimes = find_regimes(antibody, new_sequences([KNOWN] * 4), reach)
     assert (regimes.used == "new_mutations").all()
     assert regimes.why_far.tolist() == [
@@ -412,6 +421,83 @@ def test_a_pair_with_more_unseen_residues_or_mutations_than_the_tested_ones_is_f
         "it has 8 mutations, more than the 7 of any tested pair",
     ]
     assert regimes.is_covered.all()
+
+
+def test_a_pair_further_from_training_than_the_tested_ones_is_far_and_not_covered():
+    antibody = new_sequences([KNOWN] * 3, distance=[0, 4, 4])
+    antigen = new_sequences([KNOWN] * 3, distance=[1, 0, 1])
+    regimes = find_regimes(antibody, antigen, {"known": Reach(0, 0, 4)})
+    reason = (
+        "it differs in 5 residues from the nearest training sequences, more than the 4 of nearly "
+        "all tested pairs"
+    )
+    assert regimes.why_far.tolist() == ["", "", reason]
+    assert regimes.is_covered.tolist() == [True, True, False]
+
+
+def plain_distance(first, second):
+    """Compare two sequences chain by chain, without any bound; None if they share no chain."""
+    total = 0
+    is_comparable = False
+    for chain, other in itertools.zip_longest(first, second, fillvalue=""):
+        if not (chain and other):
+            total += bool(chain) != bool(other)
+            continue
+        is_comparable = True
+        are_as_long = len(chain) == len(other)
+        total += mismatches(chain, other) if are_as_long else Levenshtein.distance(chain, other)
+    return total if is_comparable else None
+
+
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_nearest_training_sequence_is_that_of_the_plain_comparison(kind, seed):
+    rng = np.random.default_rng(seed)
+    parents = draw_chains(rng, 3, int(rng.integers(20, 150)))
+
+    def draw_sequence():
+        chains = []
+        for _ in range(2):
+            text = mutated(rng, parents[rng.integers(3)], int(rng.integers(0, 7)))
+            start = int(rng.integers(0, 3)) * int(rng.integers(0, 2))
+            chains.append(text[start:])
+        if kind == "antigen":
+            return by_length(chains[: rng.integers(1, 3)])
+        if rng.random() < 0.3:
+            chains[rng.integers(2)] = ""
+        return tuple(chains)
+
+    trained = [draw_sequence() for _ in range(int(rng.integers(1, 60)))]
+    asked = [draw_sequence() for _ in range(40)] + trained[:3]
+    found = find_nearest(kind, asked, trained)
+    for sequence, distance, index in zip(asked, found.distance, found.row, strict=True):
+        to_each = [plain_distance(sequence, other) for other in trained]
+        comparable = [number for number in to_each if number is not None]
+        if comparable:
+            assert distance == min(comparable) == to_each[index]
+        else:
+            assert distance == index == NONE
+
+
+def test_a_fold_of_single_variants_holds_out_neighbourhoods_beside_them():
+    rng = np.random.default_rng(2)
+    heavy = sorted({mutated(rng, HEAVY, int(rng.integers(1, 5))) for _ in range(400)})
+    frame = pd.DataFrame({"heavy": heavy, "antigen": "MKTAYIAKQR" * 9})
+    frame["pKd"] = rng.normal(8, 1, len(frame))
+    groups = groups_of(read_labels(frame))
+    known = {measured.regime.name: measured for measured in measure_regimes(groups)}["known"]
+    chains = groups.pairs.table.antibodies.chains
+    heavy = [chains[i][0] for i in groups.pairs.antibody.tolist()]
+    for split in known.splits:
+        assert (split.part[split.apart] == UNUSED).all()
+        trained = np.flatnonzero(np.isin(split.part, (TRAIN, VALIDATION)))
+        for row in [*split.rows(TEST)[:5].tolist(), *split.apart[:20].tolist()]:
+            if split.distance[row] < 0:  # it has a residue that the others lack
+                continue
+            edits = [mismatches(heavy[row], heavy[other]) for other in trained.tolist()]
+            assert split.distance[row] == min(edits)
+    assert sum(len(split.apart) for split in known.splits) >= 10
+    assert (all_pairs([known]).part == TRAIN).all()
 
 
 def test_mutations_are_counted_from_the_most_common_residues():

@@ -31,7 +31,7 @@ from abag.core.messages import counted
 from abag.head.evaluation.metrics import METRICS
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
-from abag.head.regimes.splits import TEST, UNUSED, learned_rows
+from abag.head.regimes.splits import TEST, learned_rows
 
 if TYPE_CHECKING:
     from abag.head.evaluation.metrics import MeasuredPairs
@@ -103,7 +103,7 @@ class TestedPairs:
             tested = split.rows(TEST)
             tests.append(tested[pairs.censored[tested] == 0])
             trained.append(len(learned_rows(split)))
-            is_used |= split.part != UNUSED
+            is_used |= split.is_used
             by_positions |= split.unseen is not None and bool(split.unseen[tested].any())
         rows = np.concatenate(tests)
         sizes = [len(test) for test in tests]

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from abag.head.training.inputs import RunInputs
 
 
-SCHEMA = 13
+SCHEMA = 14
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 MOST = 1e6 * MOST_VALUE**2
@@ -235,6 +235,7 @@ def _used_regime(regime: WeighedRegime, used: Sequence[str]) -> UsedRegime:
         growth=mixture.growth,
         most_unseen=regime.reach.unseen,
         most_mutations=regime.reach.mutations,
+        most_distance=regime.reach.distance,
         verdict=regime.score["sentence"],
     )
 
@@ -434,13 +435,15 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
     record.reading.check()
     record.chains.check()
     for regime in record.regimes:
-        least = min(regime.noise, regime.growth, regime.most_unseen, regime.most_mutations)
+        regime.growth.check()
+        most = (regime.most_unseen, regime.most_mutations, regime.most_distance)
+        least = min(regime.noise, *most)
         if regime.name not in REGIMES or len(regime.weights) != len(record.parts) or least < 0:
             msg = (
                 f"the regime {regime.name!r} has {len(regime.weights)} weights, "
-                f"noise {regime.noise}, growth {regime.growth}, "
-                f"most unseen residues {regime.most_unseen}, "
-                f"most mutations {regime.most_mutations}"
+                f"noise {regime.noise}, most unseen residues {regime.most_unseen}, "
+                f"most mutations {regime.most_mutations}, "
+                f"largest distance {regime.most_distance}"
             )
             raise ValueError(msg)
         names = [part.name for part in record.parts]

@@ -67,6 +67,7 @@ from abag.head.labels.headers import PKD, PREDICT_COLUMNS, Quantity
 from abag.head.labels.vectors import StoredVectors
 from abag.head.models.registry import MODELS
 from abag.head.models.vectors import PairVectors
+from abag.head.regimes.nearest import NONE
 from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import FoundRegimes, NewSequences, Reach, find_regimes, words_of
 
@@ -157,6 +158,34 @@ class Part:
         return np.asarray(np.mean([model.predict(vectors) for model in self.models], axis=0))
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How the variance of errors grows with the differences from the nearest training sequences."""
+
+    growth: float = 0.0
+    """Share by which it grows at a distance of one more than the least; 0: it does not."""
+    power: float = 1.0
+    """Power of the distance."""
+    least: int = 0
+    """Least distance of the held-out pairs that it was fitted to."""
+    most: int = 0
+    """Largest distance of them, beyond which nothing is known."""
+
+    def factor(self, distance: Ints) -> Floats:
+        """Return the factor of the variance of P pairs, (P,)."""
+        away = np.clip(distance, self.least, self.most) - self.least
+        return np.asarray(1.0 + self.growth * away**self.power)
+
+    def check(self) -> None:
+        """Raise ValueError for what no fit has written."""
+        if self.growth < 0 or self.power <= 0 or not 0 <= self.least <= self.most:
+            msg = (
+                f"sigma grows by {self.growth} with the power {self.power} of distances from "
+                f"{self.least} to {self.most}"
+            )
+            raise ValueError(msg)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedRegime:
     """Mixture and limits of a regime that the run has measured."""
@@ -167,12 +196,14 @@ class UsedRegime:
     spread: float
     """Factor of the prediction's standard deviation in sigma; see `models.sigma`."""
     noise: float
-    growth: float
-    """Share by which each unseen residue enlarges the variance of the errors."""
+    growth: Growth
+    """How the variance of the errors grows with the distance from training."""
     most_unseen: int
     """Unseen residues that 95 % of the tested pairs did not exceed."""
     most_mutations: int
     """Mutations that none of them exceeded."""
+    most_distance: int
+    """Differences from the nearest training sequences that 95 % of them did not exceed."""
     verdict: str
     """What the run has shown."""
 
@@ -300,8 +331,8 @@ class Mixture:
     """Factor of the standard deviation of the predictions; see `models.sigma`."""
     noise: float
     """Standard deviation of all else, in pKd."""
-    growth: float = 0.0
-    """Share by which each unseen residue enlarges the variance of the errors."""
+    growth: Growth = Growth()
+    """How the variance of the errors grows with the distance from training."""
 
     def pkd(self, parts: Mapping[str, Floats]) -> Floats:
         """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError."""
@@ -309,7 +340,7 @@ class Mixture:
         return np.asarray(np.sum(weighed, axis=0))
 
     def sigma(
-        self, variance: Floats, unseen: Ints | None = None, factor: Floats | float = 1.0
+        self, variance: Floats, distance: Ints | None = None, factor: Floats | float = 1.0
     ) -> Floats:
         """Return the standard deviation of the errors in pKd, (P,).
 
@@ -317,12 +348,12 @@ class Mixture:
         ----------
         variance : ndarray, shape=(P,)
             That of the predictions, from `variance_of`, in pKd^2.
-        unseen : ndarray, shape=(P,), optional
-            Residues of each pair that no training sequence has at their positions.
+        distance : ndarray, shape=(P,), optional
+            Differences of each pair from the nearest training sequences; None: none.
         factor : ndarray, shape=(P,), or float
             Of the variance of the errors, for the two sequences of each pair.
         """
-        larger = 1.0 if unseen is None else 1.0 + self.growth * unseen
+        larger = 1.0 if distance is None else self.growth.factor(distance)
         square = (self.spread**2 * variance + self.noise**2) * larger * factor
         return np.asarray(np.sqrt(square))
 
@@ -769,7 +800,7 @@ class Predictor:
         """
         found = find_regimes(antibody, antigen, self.reach, no_antigen=self.no_antigen)
         regimes = found.beside(why_far)
-        unseen = antibody.unseen + antigen.unseen
+        distance = antibody.distance + antigen.distance
         with np.errstate(all="ignore"):  # checked here
             parts = {part.name: part.predict(vectors) for part in self.parts}
             variance = variance_of([part.models for part in self.parts], vectors)
@@ -779,8 +810,8 @@ class Predictor:
                 rows = regimes.used == name
                 mixture = self.mixture(name)
                 pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
-                sigma[rows] = mixture.sigma(variance, unseen, factor)[rows]
-            # errors were not measured there: as large as those of the mean, or larger
+                sigma[rows] = mixture.sigma(variance, distance, factor)[rows]
+            # errors were not measured so far away: as large as those of the mean, or larger
             sigma = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
             msg = (
@@ -801,7 +832,10 @@ class Predictor:
     def reach(self) -> dict[str, Reach]:
         """Distances from training that the tested pairs had, by measured regime."""
         regimes = self.regimes.items()
-        return {name: Reach(used.most_unseen, used.most_mutations) for name, used in regimes}
+        return {
+            name: Reach(used.most_unseen, used.most_mutations, used.most_distance)
+            for name, used in regimes
+        }
 
     def noise_factor(self, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the factor of the variance of errors of N sequences, keys (N, 16), (N,)."""
@@ -950,7 +984,7 @@ class Scorer:
         """Why chains make antibodies far, by the index of each antibody's, (N,)."""
         no_reason_M = np.zeros(len(self._sides[1].chains), np.int64)
         self._classes = [
-            _classes_of([*new, reasons])
+            _classes_of([new.level, new.unseen, new.mutations, new.distance, reasons])
             for new, reasons in zip(self.new, (self._reason_of_antibody, no_reason_M), strict=True)
         ]
 
@@ -1041,8 +1075,9 @@ class Scorer:
         new = []
         reasons = []
         for (classes, _), class_of_pair in zip(self._classes, np.nonzero(pairs_AG), strict=True):
-            level, unseen, mutations, reason = classes[:, class_of_pair]
-            new.append(NewSequences(level.astype(np.int8), unseen, mutations))
+            level, unseen, mutations, distance, reason = classes[:, class_of_pair]
+            counts = (unseen, mutations, distance, np.full_like(distance, NONE))
+            new.append(NewSequences(level.astype(np.int8), *counts))
             reasons.append(reason)
         why_far = self._chain_reasons[reasons[0]]
         regimes = self._find_regimes(new[0], new[1]).beside(why_far)
@@ -1077,7 +1112,7 @@ class Scorer:
 def _classes_of(
     new: Sequence[NDArray[np.integer]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return what differs between N sequences, (4, C), and the class of each, (N,)."""
+    """Return what differs between N sequences, (5, C), and the class of each, (N,)."""
     classes, class_of_sequence = np.unique(np.stack(new), axis=1, return_inverse=True)
     return classes, class_of_sequence.reshape(-1)  # numpy 2.0 gives (1, N)
 

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,7 @@ from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, descr
 from abag.head.models.residues import find_residue_sides
 from abag.head.models.ridge import fit_sigma
 from abag.head.models.vectors import DoesNotApply, PairModel, TrainingRows, label_weights
-from abag.head.predictor.predictor import Mixture, mean_variance
+from abag.head.predictor.predictor import Growth, Mixture, mean_variance
 from abag.head.regimes.regimes import KNOWN, Reach, without_antigens
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
@@ -262,9 +262,11 @@ SUM_WEIGHT = 1e4
 """Weight of the condition that the weights add up to 1, relative to the errors."""
 REACHED = 0.95
 """Share of the tested pairs within the reach of a regime."""
-GROWTHS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Growths of sigma squared per unseen residue that are tried."""
-CLEAR_GROWTH = 2.0
+GROWTHS: tuple[float, ...] = (0.0, *np.geomspace(0.025, 6.4, 25).tolist())
+"""Growths of sigma squared per difference from the nearest training sequences that are tried."""
+POWERS = (0.5, 1.0, 2.0)
+"""Powers of the differences that are tried."""
+CLEAR_GROWTH = 5.0
 """Gain in log-likelihood from which sigma grows."""
 LEAST_CALIBRATED = 20
 """Held-out pairs without which sigma does not grow."""
@@ -379,6 +381,8 @@ class HeldOut:
     rows: Ints
     """Index of each pair in the table."""
     of_fold: Ints
+    distance: Ints
+    """Differences from the nearest training sequences."""
     unseen: Ints
     """Residues that no training sequence of a library has at their positions."""
     mutations: Ints
@@ -448,6 +452,7 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
     variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
     unseen = _counts([split.unseen for split in measured.splits], rows_F)
     mutations = _counts([split.mutations for split in measured.splits], rows_F)
+    distance = _counts([split.distance for split in measured.splits], rows_F)
     smallest = min((group[rows] for group in measured.groups), key=effective_groups)
     half = fold_of_row
     if len(rows_F) == 1:  # the halves of its groups weigh each other
@@ -469,17 +474,55 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
         weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
         predicted_R[inside] = part_RK[inside] @ weights_of_others
     error = pairs.pkd[rows] - predicted_R
+    of_tested = Errors(error, variance, distance, censored)
+    apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
-        calibrated = calibrate(
-            used, error[judging], variance[judging], unseen[judging], censored[judging]
-        )
-        sigma_R[inside] = calibrated.sigma(variance[inside], unseen[inside])
-    mixture = calibrate(used, error, variance, unseen, censored)
+        others = np.isin(fold_of_apart, fold_of_row[judging])
+        calibrated = calibrate(used, of_tested.take(judging), apart.take(others))
+        sigma_R[inside] = calibrated.sigma(variance[inside], distance[inside])
+    mixture = calibrate(used, of_tested, apart)
     mean_R = part_RK[:, mean]
     return HeldOut(
-        measured, mixture, rows, fold_of_row, unseen, mutations, predicted_R, sigma_R, mean_R
+        measured=measured,
+        mixture=mixture,
+        rows=rows,
+        of_fold=fold_of_row,
+        distance=distance,
+        unseen=unseen,
+        mutations=mutations,
+        predicted=predicted_R,
+        sigma=sigma_R,
+        mean=mean_R,
     )
+
+
+def _errors_apart(
+    pairs: LabelledPairs,
+    measured: MeasuredRegime,
+    folds: Sequence[FittedParts],
+    weights: Mapping[str, float],
+) -> tuple[Errors, Ints]:
+    """Return the errors of neighbourhoods that folds hold out beside the tested pairs, by fold."""
+    mixture = Mixture(weights, 1.0, 0.0)
+    errors = [Errors.none()]
+    fold_of_row = [np.zeros(0, np.int64)]
+    for number, (fold, split) in enumerate(zip(folds, measured.splits, strict=True)):
+        if split.apart is None or split.distance is None:
+            continue
+        rows = split.apart[split.distance[split.apart] >= 0]
+        error = pairs.pkd[rows] - mixture.pkd(fold.predicted)[rows]
+        errors.append(
+            Errors(error, fold.variance[rows], split.distance[rows], pairs.censored[rows])
+        )
+        fold_of_row.append(np.full(len(rows), number))
+    joined = Errors(
+        np.concatenate([of_fold.error for of_fold in errors]),
+        np.concatenate([of_fold.variance for of_fold in errors]),
+        np.concatenate([of_fold.distance for of_fold in errors]),
+        np.concatenate([of_fold.censored for of_fold in errors]),
+    )
+    return joined, np.concatenate(fold_of_row)
 
 
 def _counts(of_folds: Sequence[Ints | None], rows: Sequence[Ints]) -> Ints:
@@ -491,33 +534,85 @@ def _counts(of_folds: Sequence[Ints | None], rows: Sequence[Ints]) -> Ints:
     return np.concatenate(tested)
 
 
-def calibrate(
-    weights: dict[str, float],
-    error: Floats,
-    variance: Floats,
-    unseen: Ints,
-    censored: NDArray[np.int8],
-) -> Mixture:
-    """Fit sigma to the errors of R held-out pairs; it grows with unseen residues if errors do."""
-    spread, noise = fit_sigma(error, np.sqrt(variance), censored)
+class Errors(NamedTuple):
+    """Hold the errors of R held-out pairs, (R,) each."""
+
+    error: Floats
+    """Label minus prediction, in pKd."""
+    variance: Floats
+    """Of the predictions, in pKd^2."""
+    distance: Ints
+    """Differences from the nearest training sequences."""
+    censored: NDArray[np.int8]
+
+    @classmethod
+    def none(cls) -> Errors:
+        """Return the errors of no pairs."""
+        none = np.zeros(0)
+        return cls(none, none, np.zeros(0, np.int64), np.zeros(0, np.int8))
+
+    def take(self, rows: NDArray[np.bool_]) -> Errors:
+        """Return those of some pairs."""
+        return Errors(
+            self.error[rows], self.variance[rows], self.distance[rows], self.censored[rows]
+        )
+
+
+def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None = None) -> Mixture:
+    """Fit sigma to the errors of tested pairs; it grows with distance from training if errors do.
+
+    Those of pairs `apart` from training say how they grow, too, but not how large sigma is nearby.
+    """
+    spread, noise = fit_sigma(tested.error, np.sqrt(tested.variance), tested.censored)
     flat = Mixture(weights, spread, noise)
-    exact = censored == 0
-    if exact.sum() < LEAST_CALIBRATED or np.ptp(unseen[exact]) == 0:
+    near = tested.take(tested.censored == 0)
+    if len(near.error) < LEAST_CALIBRATED:
         return flat
-    square = np.square(error[exact]) / np.square(flat.sigma(variance[exact]))
-    units = []
-    costs = []
-    for growth in GROWTHS:
-        larger = 1 + growth * unseen[exact]
-        # the factor that gives scaled errors a mean square of 1 has the best likelihood
-        unit = float(np.mean(square / larger))
-        units.append(unit)
-        costs.append(np.log(unit) + np.log(larger).mean())
-    best = int(np.argmin(costs))
-    if len(square) * (costs[0] - costs[best]) / 2 < CLEAR_GROWTH:
+    far = Errors.none() if apart is None else apart.take(apart.censored == 0)
+    distance = np.concatenate([near.distance, far.distance])
+    if np.ptp(distance) == 0:
         return flat
-    root = np.sqrt(units[best])
-    return Mixture(weights, spread * root, noise * root, GROWTHS[best])
+    is_tested = np.arange(len(distance)) < len(near.error)
+    error = np.concatenate([near.error, far.error])
+    variance = np.concatenate([near.variance, far.variance])
+    square = np.square(error) / np.square(flat.sigma(variance))
+    grown = []
+    for most in np.unique(distance)[1:].tolist():
+        # further away errors may be smaller again, as where nothing binds any more: sigma stays
+        inside = distance <= most
+        if (inside & is_tested).sum() >= LEAST_CALIBRATED:
+            grown.append(_fit_growth(square[inside], distance[inside], is_tested[inside]))
+    if not grown:
+        return flat
+    best = max(grown, key=lambda candidate: candidate.gain)
+    if best.gain < CLEAR_GROWTH:
+        return flat
+    root = float(np.sqrt(best.unit))
+    return Mixture(weights, spread * root, noise * root, best.growth)
+
+
+class GrowthFit(NamedTuple):
+    """Hold the growth of sigma that fits some errors best."""
+
+    growth: Growth
+    unit: float
+    """Factor of the variance of tested pairs at the least distance."""
+    gain: float
+    """In log-likelihood, compared with a sigma that does not grow."""
+
+
+def _fit_growth(square: Floats, distance: Ints, is_tested: NDArray[np.bool_]) -> GrowthFit:
+    """Fit the growth to the squares of R errors, in units of a sigma that does not grow."""
+    fits = []
+    for growth, power in product(GROWTHS, POWERS):
+        law = Growth(growth, power, int(distance.min()), int(distance.max()))
+        larger = law.factor(distance)
+        # the factor that gives scaled errors of tested pairs a mean square of 1
+        unit = float(np.mean((square / larger)[is_tested]))
+        loss = float(np.sum(np.log(unit * larger) + square / (unit * larger))) / 2
+        fits.append(GrowthFit(law, unit, -loss))
+    best = max(fits, key=lambda fit: fit.gain)
+    return best._replace(gain=best.gain - fits[0].gain)
 
 
 def fit_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[Kind, Floats]:
@@ -577,6 +672,9 @@ def fit_tail(pairs: LabelledPairs, held_out: HeldOut) -> None:
     """
     exact = pairs.censored[held_out.rows] == 0
     scaled = np.abs(pairs.pkd[held_out.rows] - held_out.predicted) / held_out.sigma
+    growth = held_out.mixture.growth
+    if growth.growth:  # beyond, sigma stays, whatever the errors
+        exact &= held_out.distance <= growth.most
     factor_R = np.ones(len(scaled))
     for fold in np.unique(held_out.of_fold):
         inside = held_out.of_fold == fold
@@ -595,12 +693,24 @@ def tail_factor(scaled: Floats) -> float:
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
+def reach_of(held_out: HeldOut) -> Reach:
+    """Return how far from training nearly all tested pairs of a regime were."""
+    unseen = int(np.quantile(held_out.unseen, REACHED, method="higher"))
+    distance = int(np.quantile(held_out.distance, REACHED, method="higher"))
+    return Reach(unseen, int(held_out.mutations.max()), distance)
+
+
 def score_held_out(
     pairs: LabelledPairs, held_out: HeldOut, folds: Sequence[FittedParts]
 ) -> WeighedRegime:
     """Score the out-of-fold predictions of a regime beside the baselines."""
     measured = held_out.measured
     mixture = held_out.mixture
+    reach = reach_of(held_out)
+    # as the predictor does: the few that are further than nearly all were not measured
+    label_sd = float(pairs.pkd[pairs.censored == 0].std())
+    is_far = held_out.distance > reach.distance
+    held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
     predicted = []
     sigmas = []
     for k, fold in enumerate(folds):
@@ -638,6 +748,4 @@ def score_held_out(
         score["sentence"] = without_antigens(score["sentence"])
     if measured.note:
         score["sentence"] += f"; {measured.note}"
-    unseen = int(np.quantile(held_out.unseen, REACHED, method="higher"))
-    reach = Reach(unseen, int(held_out.mutations.max()))
     return WeighedRegime(measured, mixture, reach, predicted, sigmas, score)

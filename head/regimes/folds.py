@@ -26,6 +26,7 @@ from abag.embed.tables.columns import quote_names
 from abag.head.labels.options import SplitOptions
 from abag.head.labels.values import read_texts
 from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.nearest import NONE
 from abag.head.regimes.regimes import (
     KNOWN,
     OF_LEVELS,
@@ -57,6 +58,7 @@ from abag.head.regimes.splits import (
     grouped_folds,
     is_tested,
     is_trainable,
+    learned_rows,
     numbered,
     part_names,
     read_splits,
@@ -185,12 +187,19 @@ def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
     return is_large and _informative(groups, split.rows(TEST)) >= ENOUGH_GROUPS
 
 
-def with_counts(split: Split, antibody: NewSequences, antigen: NewSequences) -> Split:
-    """Add to a split how many residues of each pair are unseen, and how many are mutations."""
+def with_counts(split: Split, sides: Sides, new: tuple[NewSequences, NewSequences]) -> Split:
+    """Add to a split what of each pair is unseen or mutated, and how far tested ones are."""
+    antibody, antigen = new
+    rows = split.rows(TEST)
+    if split.apart is not None:
+        rows = np.union1d(rows, split.apart)
+    distance = np.zeros(len(split.part), np.int64)
+    distance[rows] = sides.distances(learned_rows(split), rows, new)
     return replace(
         split,
         unseen=antibody.unseen + antigen.unseen,
         mutations=antibody.mutations + antigen.mutations,
+        distance=distance,
     )
 
 
@@ -201,8 +210,6 @@ def of_all_held_out(splits: Sequence[Split], sides: Sides) -> tuple[Regime, list
     own they are variants, as `recognition` calls such pairs of another table. Unseen residues are
     counted in the folds.
     """
-    if not sides.has_library:
-        return OF_LEVELS[KNOWN, KNOWN], [*splits]
     n_tested = 0
     n_variants = np.zeros(len(KINDS), np.int64)
     counted = []
@@ -211,7 +218,9 @@ def of_all_held_out(splits: Sequence[Split], sides: Sides) -> tuple[Regime, list
         tested = split.rows(TEST)
         n_tested += len(tested)
         n_variants += [np.count_nonzero(of_side.level[tested] == VARIANT) for of_side in new]
-        counted.append(with_counts(split, *new))
+        counted.append(with_counts(split, sides, new))
+    if not sides.has_library:
+        return OF_LEVELS[KNOWN, KNOWN], counted
     antibody, antigen = np.where(2 * n_variants > n_tested, VARIANT, KNOWN).tolist()
     return OF_LEVELS[antibody, antigen], counted
 
@@ -286,6 +295,8 @@ class RegimesOfTable:
     ) -> Iterator[Split]:
         """Yield the split of each regime that a fold can test, given the groups of each."""
         part = held_out.parts(tested=UNUSED)
+        is_apart = self._neighbourhoods(number) if "known" in groups else np.zeros_like(part, bool)
+        part[is_apart] = UNUSED
         train = np.flatnonzero(part == TRAIN)
         if not len(train):
             return
@@ -297,8 +308,24 @@ class RegimesOfTable:
             inside = held_out.test & has_antibody_level & has_antigen_level
             tested = np.where(inside, np.int8(TEST), part)
             if 0 < inside.sum() < len(train) and is_trainable(tested):
-                split = Split(name=name, part=tested, group=groups_of_regime[-1], fold=number)
-                yield with_counts(split, antibody, antigen)
+                split = Split(
+                    name=name,
+                    part=tested,
+                    group=groups_of_regime[-1],
+                    fold=number,
+                    apart=np.flatnonzero(is_apart & ~held_out.test),
+                )
+                split = with_counts(split, self.sides, (antibody, antigen))
+                assert split.distance is not None
+                split.distance[is_apart & ~(has_antibody_level & has_antigen_level)] = NONE
+                yield split
+
+    def _neighbourhoods(self, number: int) -> Bools:
+        """Return the pairs that a fold of single pairs holds out with those around them, (P,)."""
+        libraries = [side for side in self.sides if side.is_library]
+        if not libraries:
+            return np.zeros(len(self.groups.pair), np.bool_)
+        return libraries[number % len(libraries)].neighbourhoods([self.seed, number])
 
     def _cells(self, held: tuple[Kind, ...]) -> list[Regime]:
         """Return the regimes that folds can test which hold out sequences of some sides."""
@@ -444,11 +471,10 @@ def measure_regimes(groups: PairGroups, sides: Sides | None = None) -> list[Meas
 
 
 def with_unseen(split: Split, sides: Sides) -> Split:
-    """Count the unseen residues of the pairs of a split, if there are libraries."""
-    if split.unseen is not None or not sides.has_library:
+    """Count the unseen residues of the pairs of a split, and their distances, if it has none."""
+    if split.distance is not None:
         return split
-    antibody, antigen = sides.compare(split.rows(TRAIN))
-    return with_counts(split, antibody, antigen)
+    return with_counts(split, sides, sides.compare(learned_rows(split)))
 
 
 def make_splits(
@@ -534,7 +560,7 @@ def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
     splits = list[Split]()
     for regime in measured:
         splits += regime.splits
-    used = np.any([split.part != UNUSED for split in splits], axis=0)
+    used = np.any([split.is_used for split in splits], axis=0)
     part = np.where(used, TRAIN, UNUSED).astype(np.int8)
     return replace(splits[0], name="all", part=part, fold=0, description={})
 

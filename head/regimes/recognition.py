@@ -25,6 +25,7 @@ from abag.head.regimes.clusters import (
     PEPTIDE_IDENTITY,
     cdr3_of_chains,
 )
+from abag.head.regimes.nearest import NONE, find_nearest
 from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
 from abag.head.regimes.sides import REGIONS, Aligner, SeenResidues
 from abag.head.regimes.similar import Clones, Strings, contained_near, lengths_of, whole_near
@@ -82,15 +83,19 @@ class KnownSequences:
 
     def compare(self, chains: Sequence[Chains]) -> NewSequences:
         """Tell what is new about N sequences."""
-        trained = {key.tobytes() for key in self.keys}
-        is_repeat = [key.tobytes() in trained for key in keys_array(self.kind, chains)]
+        trained = {key.tobytes(): row for row, key in enumerate(self.keys)}
+        keys = [key.tobytes() for key in keys_array(self.kind, chains)]
+        is_repeat = [key in trained for key in keys]
         same = np.array(is_repeat, np.bool_)
         level = np.where(same, KNOWN, NEW).astype(np.int8)
         unseen = np.zeros(len(chains), np.int64)
         mutations = np.zeros(len(chains), np.int64)
         rows = np.flatnonzero(~same)
+        distance = np.zeros(len(chains), np.int64)
+        nearest = np.full(len(chains), NONE, np.int64)
+        nearest[same] = [trained[key] for key in itertools.compress(keys, is_repeat)]
         if self.chains is None or not len(rows):
-            return NewSequences(level, unseen, mutations)
+            return NewSequences(level, unseen, mutations, distance, nearest)
         near = self._near(_take(chains, rows))
         level[rows[near]] = KNOWN
         if self.family_identity < self.near_identity:
@@ -103,7 +108,10 @@ class KnownSequences:
             unseen[related], is_new = self.residues.count_unseen(residues)
             mutations[related] = self.residues.count_mutations(residues)
             level[related[is_new]] = VARIANT
-        return NewSequences(level, unseen, mutations)
+        found = find_nearest(self.kind, _take(chains, related), self.chains)
+        distance[related] = np.maximum(found.distance, 0)
+        nearest[related] = found.row
+        return NewSequences(level, unseen, mutations, distance, nearest)
 
     def _near(self, chains: Sequence[Chains]) -> Bools:
         assert self.chains is not None

@@ -96,6 +96,10 @@ OF_ANTIGENS = (", known antigens", " within antigens")
 UNMEASURED = "the run could not measure {}"
 MORE_UNSEEN = "it has {} unseen residues, more than the {} of nearly all tested pairs"
 MORE_MUTATIONS = "it has {} mutations, more than the {} of any tested pair"
+FARTHER = (
+    "it differs in {} residues from the nearest training sequences, more than the {} of nearly all "
+    "tested pairs"
+)
 
 
 def words_of(regime: str, *, no_antigen: bool) -> str:
@@ -120,10 +124,21 @@ class NewSequences(NamedTuple):
     """Shape (N,); residues that no training sequence of a library has at their positions."""
     mutations: Ints
     """Shape (N,); residues that most training sequences of a library do not have there."""
+    distance: Ints
+    """Shape (N,); differences from the nearest training sequence, see `nearest`; 0 of new ones,
+    which have no relative to be compared with."""
+    nearest: Ints
+    """Shape (N,); which training sequence that is; `nearest.NONE` of new ones."""
 
     def take(self, index: NDArray[np.integer]) -> NewSequences:
         """Return those of pairs, given the sequence of each, (P,)."""
-        return NewSequences(self.level[index], self.unseen[index], self.mutations[index])
+        return NewSequences(
+            self.level[index],
+            self.unseen[index],
+            self.mutations[index],
+            self.distance[index],
+            self.nearest[index],
+        )
 
 
 class Reach(NamedTuple):
@@ -133,6 +148,8 @@ class Reach(NamedTuple):
     """Unseen residues that 95 % of them did not exceed."""
     mutations: int
     """The most mutations of any of them."""
+    distance: int
+    """Differences from the nearest training sequences that 95 % of them did not exceed."""
 
 
 class FoundRegimes(NamedTuple):
@@ -145,7 +162,7 @@ class FoundRegimes(NamedTuple):
     why_far: NDArray[np.object_]
     """Why no tested pair was as new; empty if some were."""
     is_covered: NDArray[np.bool_]
-    """Whether a measured regime covers the pair, dtype bool."""
+    """Whether errors were measured of pairs as new and as far, dtype bool."""
 
     def beside(self, why_far: NDArray[np.object_] | None) -> FoundRegimes:
         """Return regimes of pairs that are far for another reason, too, (P,), where it is one."""
@@ -164,9 +181,10 @@ def find_regimes(
 ) -> FoundRegimes:
     """Find the regime of P pairs, given what is new about both sequences and the measured regimes.
 
-    A pair is far outside every measured regime, and where it has more unseen residues than nearly
-    all tested pairs of the regime that is used, or more mutations than any of them. The words for
-    this name no antigens with `no_antigen`.
+    A pair is far outside every measured regime, and where it has more unseen residues, or differs
+    more from the nearest training sequences, than nearly all tested pairs of the regime that is
+    used, or has more mutations than any of them. The words for this name no antigens with
+    `no_antigen`.
     """
     shape = antibody.level.shape
     name = np.full(shape, "", object)
@@ -175,6 +193,7 @@ def find_regimes(
     is_covered = np.ones(shape, np.bool_)
     unseen = antibody.unseen + antigen.unseen
     mutations = antibody.mutations + antigen.mutations
+    distance = antibody.distance + antigen.distance
     for regime in OF_LEVELS.values():
         rows = (antibody.level == regime.antibody) & (antigen.level == regime.antigen)
         if not rows.any():
@@ -186,9 +205,11 @@ def find_regimes(
         if not covers:
             why[rows] = UNMEASURED.format(words_of(regime.name, no_antigen=no_antigen))
         tested = reach[measured]
+        is_covered[rows & (distance > tested.distance)] = False
         limits = (
             (unseen, tested.unseen, MORE_UNSEEN),
             (mutations, tested.mutations, MORE_MUTATIONS),
+            (distance, tested.distance, FARTHER),
         )
         for counts, most, words in limits:
             far = rows & (counts > most) & (why == "")

@@ -22,6 +22,7 @@ from abag.core.cache import cache_dir
 from abag.embed.tables.domains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.clusters import consensus
+from abag.head.regimes.nearest import NONE, by_length, find_nearest
 from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
 from abag.head.regimes.similar import lengths_of
 from abag.head.regimes.splits import grouped_folds
@@ -148,11 +149,6 @@ class SeenResidues:
         return np.asarray(is_mutation_NL.sum(axis=1))
 
 
-def by_length(antigen: Chains) -> Chains:
-    """Order the chains of an antigen by length: they are stored by letters, which may mutate."""
-    return tuple(sorted(antigen, key=lambda chain: (-len(chain), chain)))
-
-
 def usual_tokens(token_NL: Words) -> Words:
     """Return the most frequent token of each position."""
     usual = []
@@ -276,6 +272,18 @@ DIVIDED_SHARE = 0.5
 """Largest share of the pairs whose families are divided, if whole families can be measured."""
 MOST_DIVIDED = 20
 """Families that are divided, if whole families can be measured."""
+NEIGHBOURS_SHARE = 0.02
+"""Share of the variants of a library in a neighbourhood that is held out."""
+MOST_NEIGHBOURS = 60
+"""Variants of a neighbourhood: in a large library more neighbourhoods tell more."""
+LEAST_NEIGHBOURS = 6
+"""Variants of a neighbourhood below which none is held out."""
+APART_SHARE = 0.06
+"""Share of the variants that a fold holds out in neighbourhoods."""
+MOST_COMPARED = 200_000_000
+"""Comparisons of sequences for the distances of a fold, about 4 s of a core."""
+LEAST_SAMPLE = 500
+"""Sequences whose distances are found in any case."""
 COMMON_TOKEN = 0.6
 """Largest share of the sequences that a residue may have to be held out where none is rare."""
 
@@ -402,7 +410,7 @@ class Side:
         level = np.where(is_near, KNOWN, np.where(in_family, VARIANT, NEW)).astype(np.int8)
         if not self.is_library:
             none = np.zeros(len(level), np.int64)
-            return NewSequences(level, none, none)
+            return NewSequences(level, none, none, none, none + NONE)
         trained = distinct(self.sequence[train])
         seen = self.seen(trained)
         count_N, is_new_N = seen.count_unseen(self.residues)
@@ -411,7 +419,51 @@ class Side:
         level[is_near & is_new_N[self.sequence]] = VARIANT
         is_variant = level != NEW
         unseen = count_N[self.sequence] * is_variant
-        return NewSequences(level, unseen, mutations_N[self.sequence] * is_variant)
+        mutations = mutations_N[self.sequence] * is_variant
+        none = np.zeros(len(level), np.int64)
+        return NewSequences(level, unseen, mutations, none, none + NONE)
+
+    def distances(self, train: Ints, rows: Ints) -> Ints:
+        """Return how far the sequences of some pairs are from those of the training pairs, (R,).
+
+        If these are too many comparisons, a sample is measured, and the others have its median.
+        """
+        trained = distinct(self.sequence[train])
+        asked, of_row = np.unique(self.sequence[rows], return_inverse=True)
+        new = np.flatnonzero(~np.isin(asked, trained))
+        most = max(LEAST_SAMPLE, MOST_COMPARED // len(trained))
+        sample = new
+        if len(new) > most:
+            sample = np.sort(np.random.default_rng(len(new)).permutation(new)[:most])
+        queries = [self.chains[i] for i in asked[sample].tolist()]
+        found = find_nearest(self.kind, queries, [self.chains[i] for i in trained.tolist()])
+        distance = np.zeros(len(asked), np.int64)
+        if len(sample) < len(new):
+            distance[new] = np.median(found.distance)
+        distance[sample] = np.maximum(found.distance, 0)
+        return distance[of_row]
+
+    def neighbourhoods(self, seed: Sequence[int]) -> Bools:
+        """Hold out the variants of a library that surround some of its own, (P,).
+
+        What is left is further from these than from variants drawn at random.
+        """
+        used = distinct(self.sequence)
+        size = min(MOST_NEIGHBOURS, round(NEIGHBOURS_SHARE * len(used)))
+        held_out = np.zeros(len(used), np.bool_)
+        if size < LEAST_NEIGHBOURS:
+            return np.zeros(len(self.sequence), np.bool_)
+        token_NL = self.residues.token_NL[used]
+        # 8: a stream that no other draw of these seeds uses
+        order = np.random.default_rng([*seed, 8]).permutation(len(used)).tolist()
+        for centre in order:
+            if held_out.mean() + NEIGHBOURS_SHARE > APART_SHARE:
+                break
+            if held_out[centre]:
+                continue
+            differing = (token_NL != token_NL[centre]).sum(axis=1)
+            held_out[np.argsort(differing, kind="stable")[:size]] = True
+        return np.isin(self.sequence, used[held_out])
 
     def folds(self, number: int, seed: Sequence[int]) -> list[Bools]:
         """Hold out sequences in each of some folds: which pairs have one, (P,) each."""
@@ -465,6 +517,15 @@ class Sides(NamedTuple):
     def compare(self, train: Ints) -> tuple[NewSequences, NewSequences]:
         """Compare both sequences of each pair with those of the training pairs."""
         return self.antibody.compare(train), self.antigen.compare(train)
+
+    def distances(self, train: Ints, rows: Ints, new: tuple[NewSequences, NewSequences]) -> Ints:
+        """Return how far some pairs are from training, (R,), given what is new about all pairs."""
+        total = np.zeros(len(rows), np.int64)
+        for side, of_side in zip(self, new, strict=True):
+            related = of_side.level[rows] != NEW
+            if related.any():
+                total[related] += side.distances(train, rows[related])
+        return total
 
 
 def sides_of(groups: PairGroups) -> Sides:

@@ -81,6 +81,20 @@ class Split:
     positions; None: not counted."""
     mutations: Ints | None = None
     """Shape (P,): residues that most training sequences of a library do not have there."""
+    distance: Ints | None = None
+    """Shape (P,): differences of tested and `apart` pairs from the nearest training sequences, and
+    0 for others; -1: apart, and as new as in another regime; None: not counted."""
+    apart: Ints | None = None
+    """Indices of pairs of neighbourhoods that are held out beside the test part. They are further
+    from training than most tested pairs, and tell only how errors grow with distance."""
+
+    @property
+    def is_used(self) -> Bools:
+        """Return which pairs are in a part, or in a neighbourhood that is held out, (P,)."""
+        is_used = self.part != UNUSED
+        if self.apart is not None:
+            is_used[self.apart] = True
+        return is_used
 
     def rows(self, part: int) -> Ints:
         """Return the indices of the pairs of one part, shape (N,), dtype int64."""
