@@ -135,8 +135,12 @@ def refuse_read_only(*folders: Path) -> None:
 
 
 def _why_read_only(folder: Path, option: str = "folder") -> str:
-    existing = nearest_existing(folder)
-    if not existing.is_dir() or os.access(existing, os.W_OK | os.X_OK):
+    try:
+        existing = nearest_existing(folder)
+        is_writable = not existing.is_dir() or os.access(existing, os.W_OK | os.X_OK)
+    except OSError:  # a mounted Drive may fail for a moment
+        return ""
+    if is_writable:
         return ""
     return (
         f"{existing}: is read-only for this user; expected a folder to write into. Change its "

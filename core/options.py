@@ -143,7 +143,7 @@ class OptionSchema:
         if value is None and self.default is None:
             return None
         try:
-            parsed = parse(self.type, value)
+            parsed = parse(self.type, value, most=math.inf)  # bounds have an error of their own
         except Mistyped as error:
             raise self._refusal(value) from error
         pattern = self.declaration.get("pattern", "$^")

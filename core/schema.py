@@ -6,7 +6,6 @@ is taken for a tuple, a whole number or one of NumPy for a number, and a path fo
 
 from __future__ import annotations
 
-import math
 import os
 import reprlib
 import sys
@@ -55,7 +54,7 @@ def parse(
     value: Any,  # noqa: ANN401 - any value
     where: str = "it",
     *,
-    most: float = math.inf,
+    most: float = sys.float_info.max,
 ) -> Any:  # noqa: ANN401 - a value of the type
     """Convert a value to a type.
 

@@ -182,4 +182,4 @@ def test_a_store_without_rights_is_found_before_anything_is_encoded(pairs, tmp_p
         folder.chmod(0o500) if folder.is_dir() else None
     done = abag("embed", pairs, "--store", tmp_path / "s", *PLAIN_ENCODERS, before=AS_USER)
     assert done.returncode == 1
-    assert b"expected a writable store" in done.stderr
+    assert b"is read-only for this user; expected a folder to write into" in done.stderr
