@@ -91,7 +91,7 @@ class Split:
     @property
     def is_used(self) -> Bools:
         """Return which pairs are in a part, or in a neighbourhood that is held out, (P,)."""
-        is_used = self.part != UNUSED
+        is_used = np.asarray(self.part != UNUSED)
         if self.apart is not None:
             is_used[self.apart] = True
         return is_used
