@@ -84,9 +84,9 @@ def _option_classes() -> dict[str, str]:
 _OTHERS = {
     "PairDataset": "head.estimators.dataset",
     "Predictor": "head.predictor.predictor",
-    "Store": "head.estimators.store",
-    "load_predictor": "head.predictor.loading",
-    "open_store": "head.estimators.store",
+    "Store": "head.estimators.python_store",
+    "load_predictor": "head.predictor.load",
+    "open_store": "head.estimators.python_store",
     **_option_classes(),
 }
 """Modules of the other public names."""

@@ -37,16 +37,16 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.embed.residues import ResidueVectors
     from abag.embed.store.export import ExportSummary
     from abag.embed.store.options import ExportOptions as ExportOptions
-    from abag.embed.tables.tables import TableLike
+    from abag.embed.tables.table import TableLike
     from abag.head.design.rank import RankSummary
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
     from abag.head.estimators.dataset import PairDataset as PairDataset
-    from abag.head.estimators.store import Store as Store
-    from abag.head.estimators.store import open_store as open_store
+    from abag.head.estimators.python_store import Store as Store
+    from abag.head.estimators.python_store import open_store as open_store
     from abag.head.models.config import FitConfig as FitConfig
     from abag.head.plan import Plan
-    from abag.head.predictor.loading import load_predictor as load_predictor
+    from abag.head.predictor.load import load_predictor as load_predictor
     from abag.head.predictor.options import EvaluateOptions as EvaluateOptions
     from abag.head.predictor.options import PlanOptions as PlanOptions
     from abag.head.predictor.options import PredictOptions as PredictOptions

@@ -36,7 +36,7 @@ from abag.embed.encoders.loading import (
 from abag.embed.encoders.packing import pack_spans, pool_tokens
 from abag.embed.encoders.registry import FAMILIES
 from abag.embed.tables.chains import shown_chains
-from abag.head.labels.vectors import Standardizer
+from abag.head.labels.stored_vectors import Standardizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from abag.embed.encoders.packing import PackedBatch
     from abag.embed.encoders.weights import EncoderCheckpoint
     from abag.embed.tables.chains import Chains, Kind
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
 
 STATISTICS_SAMPLE = 2048
 """Sequences from which the statistics of an adapted encoder's vectors are measured."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import numpy as np
 import torch
 
+from abag.adapt.batches import assign_pairs, make_epoch_batches
 from abag.adapt.config import AdaptConfig
 from abag.adapt.model import AdaptationModel, fit_lora, import_peft
-from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.core.device import DevicePlan, plan_device
 from abag.core.errors import DamagedFile, OptionError, RunError, TrainingError
 from abag.core.files import (
@@ -45,12 +45,12 @@ from abag.embed.store.shard import (
 )
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation import metrics
-from abag.head.labels.pairs import read_labelled_pairs, training_labels
+from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
 from abag.head.models.config import check_same
 from abag.head.models.losses import one_sided_errors
 from abag.head.training.checkpoint import digest
+from abag.head.training.networks import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import cosine_rates
-from abag.head.training.train import ResumableTraining, TrainingProgress, training_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from abag.adapt.pairs import PairAssignment
+    from abag.adapt.batches import PairAssignment
     from abag.embed.encoders.identity import Identity
     from abag.embed.tables.chains import Kind
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
 
 CLIP = 1.0
 WEIGHT_DECAY = 0.01

@@ -35,8 +35,8 @@ from abag.embed.embed import embed_table
 from abag.embed.tables.options import TableOptions
 from abag.head.demo import demo_table
 from abag.head.fit import fit
+from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
-from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import split_frame
 

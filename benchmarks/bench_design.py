@@ -32,12 +32,12 @@ from abag.embed.tables.options import TableOptions
 from abag.head.demo import demo_table
 from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
 from abag.head.design.rank import IDENTITY, POOL
+from abag.head.labels.labelled_pairs import LabelledPairs, read_labelled_pairs
 from abag.head.labels.options import LabelOptions
-from abag.head.labels.pairs import LabelledPairs, read_labelled_pairs
 from abag.head.models.baselines import inner_folds
+from abag.head.models.pair_vectors import PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import fit_sigma
-from abag.head.models.vectors import PairVectors, TrainingRows
 from abag.head.regimes.clusters import antibody_clusters
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)

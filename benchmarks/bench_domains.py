@@ -23,7 +23,7 @@ from importlib.metadata import version
 from abag.embed.tables.chains import Chains
 from abag.embed.tables.domains import UnsureDomains, split_domains
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.tables import read_table
+from abag.embed.tables.table import read_table
 
 WRONG_RESIDUES = 10
 G4S3 = "GGGGS" * 3

@@ -26,12 +26,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from abag.core.device import resolve_device
-from abag.head.labels.pairs import LabelledPairs
+from abag.head.labels.labelled_pairs import LabelledPairs
 from abag.head.models.config import PRESETS, FitConfig
-from abag.head.models.vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.regimes.splits import Split
+from abag.head.training.networks import HeadTraining, TrainingInputs, torch_settings, train
 from abag.head.training.stack import step_seed
-from abag.head.training.train import HeadTraining, TrainingInputs, torch_settings, train
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ import abag
 from abag.core.messages import reporting
 from abag.embed.tables.options import TableOptions
 from abag.head.demo import demo_table
+from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
-from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.regimes.clusters import PairGroups
 
 COVERED = float(ndtri(0.95))

@@ -33,8 +33,8 @@ from abag.head.search.search import (
     inner_folds,
     score_batch,
 )
+from abag.head.training.networks import HeadTraining, torch_settings, train
 from abag.head.training.stack import step_seed
-from abag.head.training.train import HeadTraining, torch_settings, train
 
 
 @dataclass(frozen=True)

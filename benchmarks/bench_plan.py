@@ -29,8 +29,8 @@ import torch
 from bench_clusters import RESIDUES, synthetic_antibodies, synthetic_antigens
 
 from abag.embed.tables.options import TableOptions
+from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions
-from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.machines import fit_time
 
 

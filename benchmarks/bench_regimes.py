@@ -29,12 +29,12 @@ from scipy.special import ndtri
 
 from abag.core.messages import reporting
 from abag.embed.tables.options import TableOptions
+from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions
-from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
-from abag.head.models.vectors import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors, TrainingRows
 from abag.head.predictor.predictor import variance_of
 from abag.head.predictor.weigh import RunParts, fit_closed_forms, weigh_run
 from abag.head.regimes.clusters import PairGroups

@@ -31,11 +31,11 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
 from abag.head.evaluation.metrics import average_folds, score
 from abag.head.evaluation.scores import TestedPairs, compare_models
+from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
-from abag.head.labels.pairs import read_labelled_pairs
 from abag.head.models.baselines import inner_folds
+from abag.head.models.pair_vectors import PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.models.vectors import PairVectors, TrainingRows
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import measure_regimes
 from abag.head.regimes.splits import TEST, TRAIN

@@ -55,7 +55,7 @@ STAGES = {
 AFTER = {
     "split": {
         "prepare the step": "abag.head.training.stack:TrainingStep.__init__",
-        "training": "abag.head.training.train:train",
+        "training": "abag.head.training.networks:train",
         "baselines": "abag.head.fit:predict_baselines",
         "models in closed form": "abag.head.fit:fit_closed_forms",
         "predictor": "abag.head.fit:save_predictor",

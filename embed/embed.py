@@ -33,7 +33,7 @@ from abag.embed.tables.notes import (
     describe_rows,
 )
 from abag.embed.tables.pairs import SequenceTable, read_pair_chunks
-from abag.embed.tables.tables import TableLike
+from abag.embed.tables.table import TableLike
 from abag.embed.tables.unique import Partitions
 from abag.embed.workers import count_devices, launch
 

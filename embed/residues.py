@@ -64,7 +64,7 @@ from abag.embed.options import ResidueFileOptions, ResidueOptions
 from abag.embed.store.shard import is_finite
 from abag.embed.tables.chains import PLURAL, Chains, Kind
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
-from abag.embed.tables.tables import TableLike
+from abag.embed.tables.table import TableLike
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan

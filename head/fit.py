@@ -26,7 +26,7 @@ from abag.core.files import only_writer, refuse_read_only, sweep_partials
 from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
 from abag.embed.tables.layout import ReadAs
-from abag.head.labels.pairs import NothingToLearn, encoded_features, training_labels
+from abag.head.labels.labelled_pairs import NothingToLearn, encoded_features, training_labels
 from abag.head.models.baselines import (
     BaselineInputs,
     count_mutations,
@@ -34,11 +34,12 @@ from abag.head.models.baselines import (
     predict_baselines,
 )
 from abag.head.models.config import FitConfig
+from abag.head.models.kernel_search import with_searches
+from abag.head.models.pair_vectors import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.ridge import impute_censored
-from abag.head.models.search import with_searches
-from abag.head.models.vectors import DoesNotApply, PairVectors, TrainingRows
+from abag.head.next_round import read_round
 from abag.head.predictor.check import PredictorDiffers, check_predictor
-from abag.head.predictor.files import save_predictor, store_of_run
+from abag.head.predictor.folder import save_predictor, store_of_run
 from abag.head.predictor.predictor import RECORD
 from abag.head.predictor.weigh import (
     FittedParts,
@@ -50,7 +51,6 @@ from abag.head.predictor.weigh import (
 )
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
-from abag.head.rounds import read_round
 from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
@@ -62,14 +62,14 @@ if TYPE_CHECKING:
 
     import torch
 
-    from abag.embed.tables.tables import TableLike
+    from abag.embed.tables.table import TableLike
     from abag.head.evaluation.scores import RegimeScore
-    from abag.head.models.search import SearchTask
+    from abag.head.models.kernel_search import SearchTask
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs
-    from abag.head.training.train import TrainedHeads
+    from abag.head.training.networks import TrainedHeads
 
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
@@ -150,7 +150,7 @@ def _fit(
     inputs, regimes = split_inputs(inputs, config)
     config = named
     trainings = Trainings.of(run, inputs, config, regimes, verbose)
-    from abag.head.training.train import torch_settings  # torch: not before all is checked
+    from abag.head.training.networks import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
         # again, now that no other process can write: it may have finished since
@@ -226,7 +226,7 @@ def fit_predictor(
     inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
 ) -> list[RegimeScore]:
     """Fit and write a predictor without a run; return the scores of its regimes."""
-    from abag.head.training.train import torch_settings
+    from abag.head.training.networks import torch_settings
 
     inputs, regimes = split_inputs(inputs, config)
     trainings = Trainings.of(folder, inputs, config, regimes)
@@ -354,7 +354,7 @@ def fit_folds(
 
     `rows` are what closed forms learn from, by default `training_rows` of each split.
     """
-    from abag.head.training.train import matrix_threads, training_digest
+    from abag.head.training.networks import matrix_threads, training_digest
 
     pairs = trainings.inputs.pairs
     device = trainings.device
@@ -435,8 +435,8 @@ def _network_tasks(
     """Return tasks that train the networks of every split, the longest first."""
     if trainings.config.network is None:
         return []
+    from abag.head.training.networks import TrainingInputs, train
     from abag.head.training.stack import folds_per_stack, group_folds
-    from abag.head.training.train import TrainingInputs, train
 
     config = trainings.config
     on_cpu = trainings.device.type == "cpu"

@@ -23,13 +23,12 @@ from abag.embed.tables.chains import KINDS
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
-from abag.embed.tables.tables import TableLike
+from abag.embed.tables.table import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
 from abag.head.labels.column import UnclearLabel, decide_label
 from abag.head.labels.features import likelihoods_asked_for
 from abag.head.labels.headers import PKD, Quantity
-from abag.head.labels.options import PairColumnOptions
-from abag.head.labels.pairs import (
+from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     describe_columns,
     label_pairs,
@@ -37,6 +36,7 @@ from abag.head.labels.pairs import (
     training_labels,
     with_feature_columns,
 )
+from abag.head.labels.options import PairColumnOptions
 from abag.head.machines import (
     GPUS,
     SESSION_HOURS,

@@ -24,7 +24,7 @@ from abag.core.messages import detail, reporting
 from abag.embed.tables.options import TableOptions
 
 if TYPE_CHECKING:
-    from abag.embed.tables.tables import TableLike
+    from abag.embed.tables.table import TableLike
     from abag.head.models.config import FitConfig
 
 FEWEST_CORES = 4
@@ -36,7 +36,7 @@ MOST_ROWS = 1_000_000
 def prepare_fit(table: TableLike, config: FitConfig) -> None:
     """Compute the clusters and the numbering of a table, and leave them in the caches."""
     from abag.embed.tables.numbering import number_antibodies
-    from abag.head.labels.pairs import read_labelled_pairs
+    from abag.head.labels.labelled_pairs import read_labelled_pairs
     from abag.head.regimes.clusters import PairGroups
 
     pairs = read_labelled_pairs(table, config, config)

@@ -32,7 +32,7 @@ from abag.core.messages import say
 from abag.embed.encoders.registry import hub_source, known_alias
 from abag.embed.store.shard import public_adapter_files, public_origin
 from abag.embed.tables.chains import KINDS
-from abag.head.predictor.files import (
+from abag.head.predictor.folder import (
     ADAPTER_FILES,
     CARD,
     LICENCE,
@@ -91,7 +91,7 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     AbagError
         If the predictor is damaged, or an option is invalid.
     """
-    from abag.head.predictor.files import load_predictor  # imports torch
+    from abag.head.predictor.folder import load_predictor  # imports torch
 
     chosen = ShareOptions.from_keywords(options, "share")
     # which licences exist is for the hub to know
@@ -184,7 +184,7 @@ def _without_sequences(weights: bytes, predictor: Predictor) -> bytes:
 
 def _public_record(folder: Path, weights: bytes, *, with_sequences: bool) -> bytes:
     """Return predictor.json without places on this machine, with the digest of these weights."""
-    from abag.head.predictor.files import record_digest  # imports torch
+    from abag.head.predictor.folder import record_digest  # imports torch
 
     content = read_inside(folder, RECORD)
     record = json.loads(content)

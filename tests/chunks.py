@@ -35,8 +35,8 @@ SIZES = {
     "neighbours": "head.regimes.similar:NEIGHBOURS",
     "projected_sample": "head.regimes.similar:SAMPLE",
     "clustered_sequences": "head.regimes.clusters:MANY_SEQUENCES",
-    "standardised_numbers": "head.labels.vectors:BLOCK",
-    "recognised_cells": "embed.tables.sources:CHECKED_AT_MOST",
+    "standardised_numbers": "head.labels.stored_vectors:BLOCK",
+    "recognised_cells": "embed.tables.references:CHECKED_AT_MOST",
     "large_table": "head.regimes.folds:LARGE_TABLE",
     "compared_antibodies": "head.models.baselines:MAX_COMPARISONS",
     "demo_pairs": "head.demo:PAIRS",
@@ -48,7 +48,7 @@ SIZES = {
     "kernel_scales": "head.models.kernels:SCALES",
     "kept_part_seconds": "head.training.kept_parts:LEAST_SECONDS",
     "map_cells": "head.design.heat_map:MAX_CELLS",
-    "one_hot_products": "head.models.residues:MAX_PRODUCTS",
+    "one_hot_products": "head.models.residue_kernel:MAX_PRODUCTS",
     "parallel_columns": "head.models.ridge:PARALLEL_COLUMNS",
     "predicted_antibodies": "head.predictor.scoring:ANTIBODIES",
     "predicted_pairs": "head.predictor.scoring:PAIRS",
@@ -59,7 +59,7 @@ SIZES = {
     "scanned_mutants": "head.design.scan:BATCH",
     "search_pairs": "head.models.kernels:SEARCH_PAIRS",
     "trained_cpu_bytes": "head.training.stack:MAX_CPU_BYTES",
-    "validation_pairs": "head.training.train:VALIDATION_PAIRS",
+    "validation_pairs": "head.training.networks:VALIDATION_PAIRS",
     "variance_pairs": "head.models.process:VARIANCE_PAIRS",
 }
 """The constant of each block, sample or limit, as ``module:name`` below the package."""

@@ -10,7 +10,7 @@ from reading import demo_table as demo_table  # for the tests that read it from 
 from reading import read_labels, read_sequences, splits_of
 
 from abag import open_store
-from abag.head.labels.pairs import LabelledPairs
+from abag.head.labels.labelled_pairs import LabelledPairs
 from abag.head.predictor.predictor import Part
 from abag.head.regimes.splits import split_frame
 

@@ -17,12 +17,12 @@ from abag.core.options import schema
 from abag.core.schema import parse
 from abag.embed.store.store import open_store
 from abag.head.labels.options import SPLIT_VALUES
-from abag.head.labels.vectors import Standardizer
+from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models.baselines import BASELINES, inner_folds
 from abag.head.models.config import is_used
+from abag.head.models.pair_vectors import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.models.vectors import DoesNotApply, PairVectors, TrainingRows
-from abag.head.predictor.files import record_digest
+from abag.head.predictor.folder import record_digest
 from abag.head.regimes.clusters import with_clusters
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 

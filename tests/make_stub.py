@@ -42,7 +42,7 @@ def stub():
 TYPES = {
     "AdaptSummary": "abag.adapt.train", "EmbedSummary": "abag.embed.embed",
     "ExportSummary": "abag.embed.store.export", "ResidueSummary": "abag.embed.residues",
-    "ResidueVectors": "abag.embed.residues", "TableLike": "abag.embed.tables.tables",
+    "ResidueVectors": "abag.embed.residues", "TableLike": "abag.embed.tables.table",
     "Plan": "abag.head.plan", "PredictSummary": "abag.head.predictor.scoring",
     "RankSummary": "abag.head.design.rank", "RunSummary": "abag.head.runs.run_folder",
     "RunsSummary": "abag.head.runs.compare", "ReportSummary": "abag.head.runs.report",

@@ -28,8 +28,8 @@ from abag import (
     SplitError,
     adapt_encoders,
 )
+from abag.adapt.batches import assign_pairs, make_epoch_batches
 from abag.adapt.model import AdaptationModel, encode_frozen
-from abag.adapt.pairs import assign_pairs, make_epoch_batches
 from abag.adapt.train import AdapterTraining
 from abag.embed.encoders.packed import PackedEncoder
 from abag.head.regimes.splits import TRAIN

@@ -14,9 +14,9 @@ from sklearn.linear_model import LinearRegression
 
 import abag
 from abag import ColumnError
-from abag.head.labels.vectors import FeatureScaling, PairFeatures
-from abag.head.models.vectors import PairVectors
-from abag.head.predictor.files import record_digest
+from abag.head.labels.stored_vectors import FeatureScaling, PairFeatures
+from abag.head.models.pair_vectors import PairVectors
+from abag.head.predictor.folder import record_digest
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}
 COLUMNS = {"features": ("ddg",), "categories": ("lab",)}
@@ -316,7 +316,7 @@ def test_an_altered_record_of_features_is_refused(planted, fitted, tmp_path):
     from safetensors.torch import load_file
 
     from abag import DamagedFile
-    from abag.head.predictor.files import WEIGHTS, record_digest
+    from abag.head.predictor.folder import WEIGHTS, record_digest
 
     folder = planted.at / "with-ridge" / "predictor"
     assert load_file(folder / WEIGHTS)

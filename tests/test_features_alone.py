@@ -11,10 +11,10 @@ from sklearn.linear_model import RidgeCV
 
 import abag
 from abag import open_store
-from abag.head.labels.vectors import PairFeatures
+from abag.head.labels.stored_vectors import PairFeatures
 from abag.head.models.baselines import inner_folds
+from abag.head.models.pair_vectors import PairVectors, TrainingRows
 from abag.head.models.ridge import impute_censored
-from abag.head.models.vectors import PairVectors, TrainingRows
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}
 TRAINED = 150

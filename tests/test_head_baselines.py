@@ -28,8 +28,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import abag
 from abag.head.evaluation.metrics import score
 from abag.head.models.baselines import BaselineInputs, count_mutations, predict_baselines
+from abag.head.models.pair_vectors import count_residues
 from abag.head.models.ridge import FeatureBlock, NormalEquations, fit_ridge
-from abag.head.models.vectors import count_residues
 
 
 def random_split(antibody, antigen, seed):

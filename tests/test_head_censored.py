@@ -14,8 +14,8 @@ from scipy.stats import norm, truncnorm
 
 import abag
 from abag.head.models.baselines import inner_folds
+from abag.head.models.pair_vectors import PairVectors, TrainingRows
 from abag.head.models.ridge import expected_labels, fit_linear, fit_sigma, impute_censored
-from abag.head.models.vectors import PairVectors, TrainingRows
 
 LIMIT = 8.0
 """Half of the labels lie below it."""

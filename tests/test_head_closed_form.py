@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
+from abag.head.models.kernel_search import FoldLabels, SharedSearch, with_searches
 from abag.head.models.kernels import Chosen, PairKernel, SolvedKernels, solved_kernels
 from abag.head.models.process import (
     GaussianProcess,
@@ -26,7 +27,6 @@ from abag.head.models.process import (
     fit_gaussian_process,
 )
 from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
-from abag.head.models.search import FoldLabels, SharedSearch, with_searches
 
 
 def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):

@@ -11,11 +11,11 @@ from faults import stop_after
 from marks import in_ci
 
 from abag import FitConfig
-from abag.head.models.vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack
+from abag.head.training.networks import TrainingInputs, train
 from abag.head.training.stack import TrainingStep, choose_mode, folds_per_stack, group_folds
-from abag.head.training.train import TrainingInputs, train
 
 PAIRS = 90
 

@@ -15,7 +15,7 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 import abag
 from abag import TrainingError
 from abag.head.models.kernels import NOISES
-from abag.head.models.residues import (
+from abag.head.models.residue_kernel import (
     OneHot,
     common_reference,
     coordinates,

@@ -14,8 +14,8 @@ from marks import in_ci
 import abag
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.core.messages import bar, reporting
+from abag.head.training.networks import matrix_threads
 from abag.head.training.tasks import Stopped, delayed_signals, run_tasks
-from abag.head.training.train import matrix_threads
 
 
 def wait(event):

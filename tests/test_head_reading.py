@@ -8,7 +8,7 @@ import pytest
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag.head.predictor import files
+from abag.head.predictor import folder as predictor_folder
 
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -140,7 +140,7 @@ def test_a_forged_reading_is_refused(case, tmp_path, key, value):
     weights = (case / "run/predictor/weights.safetensors").read_bytes()
     record = json.loads((case / "run/predictor/predictor.json").read_text())
     record["reading"][key] = value
-    record["digest"] = files.record_digest(record, weights)
+    record["digest"] = predictor_folder.record_digest(record, weights)
     (folder / "weights.safetensors").write_bytes(weights)
     (folder / "predictor.json").write_text(json.dumps(record))
     with pytest.raises(abag.DamagedFile):
@@ -198,7 +198,9 @@ def test_chains_that_a_run_put_in_their_places_are_the_same_antibodies_in_all_co
     abag.fit(frame[:30], tmp_path / "store", tmp_path / "run", **quick, **options)
     abag.predict(frame, tmp_path / "run", tmp_path / "p.csv")
     written = pd.read_csv(tmp_path / "p.csv")
-    direct = files.load_predictor(tmp_path / "run").predict(frame["heavy"], frame["light"], ANTIGEN)
+    direct = predictor_folder.load_predictor(tmp_path / "run").predict(
+        frame["heavy"], frame["light"], ANTIGEN
+    )
     np.testing.assert_allclose(direct["pkd_predicted"], written["pkd_predicted"], atol=1e-4)
     assert direct["regime"].tolist() == written["regime"].tolist()
     chosen = {"run": tmp_path / "run", "batch": 2, "keep_far": True}

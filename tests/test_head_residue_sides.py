@@ -13,7 +13,7 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag import FitConfig, TrainingError
-from abag.head.models.residues import (
+from abag.head.models.residue_kernel import (
     OneHot,
     OneHotRidgeSettings,
     ResidueSettings,

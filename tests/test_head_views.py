@@ -11,12 +11,12 @@ from marks import in_ci
 
 import abag
 from abag import FitConfig, OptionError, load_predictor
-from abag.head.labels.vectors import Standardizer
+from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models import kernels as kernels
 from abag.head.models.baselines import inner_folds
 from abag.head.models.kernels import Side, view_weights
+from abag.head.models.pair_vectors import PairVectors, TrainingRows
 from abag.head.models.process import fit_gaussian_process
-from abag.head.models.vectors import PairVectors, TrainingRows
 
 QUICK = {"report": False, "split": "random", "device": "cpu"}
 SMALL = {"widths": (8,), "epochs": 2}

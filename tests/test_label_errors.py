@@ -11,8 +11,8 @@ from sklearn.linear_model import Ridge
 
 import abag
 from abag import ColumnError, LabelError
+from abag.head.models.pair_vectors import TrainingRows
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
-from abag.head.models.vectors import TrainingRows
 from abag.head.regimes.splits import TEST, TRAIN, Split
 from abag.head.search.search import without_test_part
 

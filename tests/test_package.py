@@ -209,7 +209,7 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
         env=without_pythonpath(),
     )
     assert done.returncode == 0, done.stdout
-    assert "-> abag.head.estimators.store.Store" in done.stdout
+    assert "-> abag.head.estimators.python_store.Store" in done.stdout
     assert done.stdout.count('"abag.head.estimators.scikit.AntibodySplit"') == 2, done.stdout
 
 
@@ -221,7 +221,7 @@ LAYERS = """
     head.labels head.regimes head.evaluation head.models
     head.training head.predictor head.runs
     head.design
-    head.rounds head.fit
+    head.next_round head.fit
     head.search head.prepare head.machines head.demo head.plan
     head.estimators
     head.share
@@ -288,7 +288,7 @@ def test_head_imports_no_encoder_to_learn_or_score():
                 "head.runs.report": ("embed.encoders.registry",),  # licences
                 "head.share": ("embed.encoders.registry",),  # licences and hub names
                 # sequences that a store lacks are encoded on the user's behalf
-                "head.predictor.loading": ("embed.embed",),
+                "head.predictor.load": ("embed.embed",),
                 "head.estimators.regressor": ("embed.embed",),
             }.get(module, ())
             met = [

@@ -77,7 +77,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),
-    "mutations": (),  # embed.tables.sources finds them where there is a parent
+    "mutations": (),  # embed.tables.references finds them where there is a parent
     "antigen_mutations": (),
     "id": ("id|pairid|rowid",),
     "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),

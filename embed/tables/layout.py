@@ -38,7 +38,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.formats import EXCEL, Chunk, bare_suffix, cell_text
 from abag.embed.tables.options import MOST_RESIDUE, BadRows, ChainPlaces, Numbering, TableOptions
-from abag.embed.tables.sources import (
+from abag.embed.tables.references import (
     MUTATIONS,
     SHORT,
     References,
@@ -56,7 +56,7 @@ from abag.embed.tables.sources import (
     with_roles,
     without_doubtful_assay,
 )
-from abag.embed.tables.tables import (
+from abag.embed.tables.table import (
     CHUNK_ROWS,
     OneTable,
     Source,

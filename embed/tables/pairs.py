@@ -37,7 +37,7 @@ from abag.embed.tables.sequences import (
     parse_antibodies,
     parse_antigens,
 )
-from abag.embed.tables.tables import CHUNK_ROWS, Table, TableLike
+from abag.embed.tables.table import CHUNK_ROWS, Table, TableLike
 
 _DEFAULTS = TableOptions()
 _PLAIN_NUMBER = re.compile(r"[-+]?(\d{1,20}(\.\d{0,20})?|\.\d{1,20})(e[-+]?\d{1,4})?|-?inf", re.I)

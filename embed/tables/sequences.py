@@ -52,7 +52,7 @@ from abag.embed.tables.domains import WHOLE_DOMAIN, UnsureDomains
 from abag.embed.tables.mutations import BadMutation, ChainId, mutate, of_chain, propose_numbers
 from abag.embed.tables.notes import BadCell
 from abag.embed.tables.options import ChainPlaces, TableOptions
-from abag.embed.tables.sources import (
+from abag.embed.tables.references import (
     LIGHT_MUTATIONS,
     MUTATIONS,
     NO_REFERENCES,
@@ -68,7 +68,7 @@ from abag.embed.tables.sources import (
     names_as_residues,
     suggest_columns,
 )
-from abag.embed.tables.tables import Table
+from abag.embed.tables.table import Table
 
 # read as it is: nucleotides have no L, and words that are no sequence have fewer letters
 _PROTEIN = f"^[{RESIDUES}]*L[{RESIDUES}]{{6}}[{RESIDUES}]*$"

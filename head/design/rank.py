@@ -25,8 +25,8 @@ from abag.core.errors import PredictionError
 from abag.core.messages import counted
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import NOTHING
-from abag.embed.tables.tables import TableLike
-from abag.embed.tables.writer import writing_table
+from abag.embed.tables.table import TableLike
+from abag.embed.tables.table_writer import writing_table
 from abag.head.design.batches import (
     RULES,
     Aim,
@@ -56,10 +56,10 @@ from abag.head.design.candidates import (
 from abag.head.evaluation.scores import is_by_chance
 from abag.head.evaluation.verdicts import equal_groups
 from abag.head.labels.headers import OUTSIDE, PKD, Quantity
-from abag.head.predictor.files import load_predictor
+from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
+from abag.head.predictor.pair_reader import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.predictor.predictor import Predictor
-from abag.head.predictor.tables import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES, applicable, words_of
 

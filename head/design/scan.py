@@ -29,7 +29,7 @@ from abag.core.files import replacing
 from abag.core.messages import counted
 from abag.embed.store.store import open_store
 from abag.embed.tables.layout import NOTHING, with_habits
-from abag.embed.tables.writer import writing_table
+from abag.embed.tables.table_writer import writing_table
 from abag.head.design.heat_map import BEST_ON_PAGE, draw_heat_map
 from abag.head.design.sites import (
     Mutant,
@@ -41,12 +41,11 @@ from abag.head.design.sites import (
 )
 from abag.head.evaluation.verdicts import SamePredictions
 from abag.head.labels.headers import PKD, Quantity
+from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
-from abag.head.models.vectors import Index, PairVectors, given_features
-from abag.head.predictor.loading import loaded
+from abag.head.predictor.load import loaded
 from abag.head.predictor.options import ScanOptions
-from abag.head.predictor.predictor import Scorer, Sequences, variance_parts
-from abag.head.predictor.tables import (
+from abag.head.predictor.pair_reader import (
     antigen_of_run,
     check_table_out,
     region_of_run,
@@ -54,6 +53,7 @@ from abag.head.predictor.tables import (
     row_bar,
     say_random_weights,
 )
+from abag.head.predictor.predictor import Scorer, Sequences, variance_parts
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind

@@ -22,7 +22,7 @@ from abag.embed.tables.pairs import read_pairs
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains
     from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.tables import TableLike
+    from abag.embed.tables.table import TableLike
     from abag.head.predictor.options import PositionRange, ScanOptions
 
 

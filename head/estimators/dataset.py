@@ -28,9 +28,9 @@ from abag.head.estimators.regressor import as_store
 from abag.head.evaluation.verdicts import label_problems
 from abag.head.labels.column import decide_label
 from abag.head.labels.features import with_logliks
+from abag.head.labels.labelled_pairs import label_pairs, report_counts, with_feature_columns
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
-from abag.head.labels.pairs import label_pairs, report_counts, with_feature_columns
-from abag.head.models.vectors import label_weights
+from abag.head.models.pair_vectors import label_weights
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from abag.embed.store.folder import EncoderFolder
     from abag.embed.store.store import Store
     from abag.embed.tables.chains import Kind
-    from abag.embed.tables.tables import TableLike
+    from abag.embed.tables.table import TableLike
     from abag.head.estimators.torch_pairs import TorchPairs
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.regimes.splits import Split
 
 

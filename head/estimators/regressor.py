@@ -29,16 +29,16 @@ from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.columns import CHAIN_ROLES, SEQUENCE_ROLES, with_found
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.sources import MUTATIONS
+from abag.embed.tables.references import MUTATIONS
 from abag.head.fit import fit_predictor
 from abag.head.labels.column import decide_label
 from abag.head.labels.features import asks_for_logliks, read_features, with_logliks
 from abag.head.labels.headers import read_header
+from abag.head.labels.labelled_pairs import label_pairs, with_feature_columns
 from abag.head.labels.options import LabelOptions, PairColumnOptions
-from abag.head.labels.pairs import label_pairs, with_feature_columns
-from abag.head.labels.vectors import StoredVectors, read_vectors
+from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
-from abag.head.predictor.loading import load_predictor
+from abag.head.predictor.load import load_predictor
 from abag.head.predictor.predictor import Scorer
 from abag.head.training.inputs import RunInputs
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from abag.embed.store.options import VectorOptions
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
 
 
 ANY_PKD = 7.0

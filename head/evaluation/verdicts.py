@@ -16,12 +16,12 @@ import pandas as pd
 from abag.core.arrays import Floats, Ints
 from abag.core.messages import counted
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside
-from abag.head.labels.pairs import FLOOR_SHARE
+from abag.head.labels.labelled_pairs import FLOOR_SHARE
 from abag.head.regimes.regimes import words_of
 from abag.head.regimes.splits import TEST, total_leaks
 
 if TYPE_CHECKING:
-    from abag.head.labels.pairs import LabelledPairs, LabelReading
+    from abag.head.labels.labelled_pairs import LabelledPairs, LabelReading
     from abag.head.regimes.folds import MeasuredRegime
 
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.tables import Table
+    from abag.embed.tables.table import Table
 
 
 _UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)

@@ -17,15 +17,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, distinct
-from abag.head.labels.vectors import FeatureScaling, Standardizer
-from abag.head.models.residues import common_reference
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
+from abag.head.models.residue_kernel import common_reference
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.clusters import distance_to_parent
 from abag.head.regimes.splits import Split, grouped_folds
 
 if TYPE_CHECKING:
-    from abag.head.labels.pairs import LabelledPairs
-    from abag.head.models.vectors import TrainingRows
+    from abag.head.labels.labelled_pairs import LabelledPairs
+    from abag.head.models.pair_vectors import TrainingRows
 
 INNER_FOLDS = 5
 """Folds within the training pairs of a fold, at most."""

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from abag.core.arrays import Floats
 from abag.core.cores import limit_blas
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.labels.vectors import FeatureScaling, Standardizer
-from abag.head.models.vectors import Index, TrainingRows
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
+from abag.head.models.pair_vectors import Index, TrainingRows
 
 Real: TypeAlias = NDArray[np.floating]
 Weights: TypeAlias = tuple[float, ...]

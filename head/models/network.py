@@ -24,8 +24,8 @@ from torch.optim.adamw import adamw
 
 from abag.core.arrays import Floats
 from abag.embed.tables.chains import KINDS
-from abag.head.labels.vectors import FeatureScaling, Standardizer
-from abag.head.models.vectors import Arrays, NetworkSettings, PairVectors, given_features
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
+from abag.head.models.pair_vectors import Arrays, NetworkSettings, PairVectors, given_features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -20,7 +20,7 @@ from scipy import sparse
 
 from abag.core.arrays import Floats
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.labels.vectors import FeatureScaling, Standardizer
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.kernels import (
     BLOCK,
     SEARCH_PAIRS,
@@ -41,7 +41,7 @@ from abag.head.models.kernels import (
     solved_kernels,
     tried_weights,
 )
-from abag.head.models.vectors import Arrays, Index, PairVectors, TrainingRows, given_features
+from abag.head.models.pair_vectors import Arrays, Index, PairVectors, TrainingRows, given_features
 
 EXACT_PAIRS = 20_000
 """Training pairs up to which a process is fitted exactly."""

@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from abag.head.models import process as gp
-from abag.head.models import residues, ridge
+from abag.head.models import residue_kernel, ridge
 from abag.head.models.kernels import CRITERIA
-from abag.head.models.vectors import NetworkSettings
+from abag.head.models.pair_vectors import NetworkSettings
 
 if TYPE_CHECKING:
     from abag.core.arrays import Ints
     from abag.embed.tables.chains import Kind
-    from abag.head.models.vectors import Arrays, Fit, PairModel, PairVectors
+    from abag.head.models.pair_vectors import Arrays, Fit, PairModel, PairVectors
 
 MEAN = "train_mean"
 NETWORK = "mlp"
@@ -77,14 +77,16 @@ MODELS: Mapping[str, ModelEntry] = {
     ),
     "one_hot_kernel": ModelEntry(
         help="kernel ridge on the residues of variants", reads="residues",
-        load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
-        fit=partial(residues.fit_residue_kernel, head="one_hot_kernel"),
+        load=residue_kernel.ResidueKernel.load, settings=residue_kernel.ResidueSettings,
+        has_posterior=True,
+        fit=partial(residue_kernel.fit_residue_kernel, head="one_hot_kernel"),
         most_pairs=12_000, is_stacked=False,
     ),
     "residue_kernel": ModelEntry(
         help="kernel ridge on substitutions of residues of variants", reads="residues",
-        load=residues.ResidueKernel.load, settings=residues.ResidueSettings, has_posterior=True,
-        fit=partial(residues.fit_residue_kernel, head="residue_kernel"),
+        load=residue_kernel.ResidueKernel.load, settings=residue_kernel.ResidueSettings,
+        has_posterior=True,
+        fit=partial(residue_kernel.fit_residue_kernel, head="residue_kernel"),
         most_pairs=12_000,
     ),
     "ridge": ModelEntry(
@@ -103,8 +105,9 @@ MODELS: Mapping[str, ModelEntry] = {
     ),
     "one_hot_ridge": ModelEntry(
         help="ridge on the residues of variants", reads="residues",
-        load=residues.OneHotRidge.load, settings=residues.OneHotRidgeSettings, is_baseline=True,
-        fit=residues.fit_one_hot_ridge, check=residues.ridge_columns,
+        load=residue_kernel.OneHotRidge.load, settings=residue_kernel.OneHotRidgeSettings,
+        is_baseline=True,
+        fit=residue_kernel.fit_one_hot_ridge, check=residue_kernel.ridge_columns,
     ),
     "composition_ridge": ModelEntry(
         help="ridge on residue frequencies and lengths", reads="composition", is_baseline=True,

@@ -28,8 +28,8 @@ from scipy.special import erfcx
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.core.cores import limit_blas
-from abag.head.labels.vectors import FeatureScaling, Standardizer
-from abag.head.models.vectors import Arrays, PairVectors, TrainingRows, given_features
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
+from abag.head.models.pair_vectors import Arrays, PairVectors, TrainingRows, given_features
 
 if TYPE_CHECKING:
     import torch

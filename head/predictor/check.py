@@ -19,8 +19,8 @@ from abag.core.errors import RunError
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS
 from abag.head.labels.features import ReadFeatures
-from abag.head.models.vectors import PairVectors
-from abag.head.predictor.files import load_predictor
+from abag.head.models.pair_vectors import PairVectors
+from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.predictor import Scorer, Sequences
 from abag.head.predictor.weigh import standard_error
 from abag.head.regimes.splits import TEST

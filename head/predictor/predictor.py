@@ -64,9 +64,9 @@ from abag.head.labels.features import (
     refuse_features,
 )
 from abag.head.labels.headers import PKD, PREDICT_COLUMNS, Quantity
-from abag.head.labels.vectors import StoredVectors
+from abag.head.labels.stored_vectors import StoredVectors
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
-from abag.head.models.vectors import PairVectors
 from abag.head.regimes.nearest import NONE
 from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import FoundRegimes, NewSequences, Reach, find_regimes, words_of
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
     from abag.embed.tables.options import AntibodyRegion
     from abag.embed.tables.pairs import UniqueSequences
-    from abag.head.models.vectors import PairModel
+    from abag.head.models.pair_vectors import PairModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,16 +36,15 @@ from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import NOTHING, Layout, ReadAs, holds_texts, one_table
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.sources import MUTATIONS
-from abag.embed.tables.tables import TableLike
+from abag.embed.tables.references import MUTATIONS
+from abag.embed.tables.table import TableLike
+from abag.embed.tables.table_writer import writing_table
 from abag.embed.tables.types import ColumnTypes, with_types
-from abag.embed.tables.writer import writing_table
 from abag.head.evaluation.verdicts import SamePredictions
 from abag.head.labels.headers import PKD, STRONG_COLUMN, Quantity, read_header
-from abag.head.predictor.loading import loaded
+from abag.head.predictor.load import loaded
 from abag.head.predictor.options import PredictOptions
-from abag.head.predictor.predictor import SCORE_COLUMNS, Scorer, SequenceCounts, Sequences
-from abag.head.predictor.tables import (
+from abag.head.predictor.pair_reader import (
     PairReader,
     antigen_of_run,
     check_table_out,
@@ -57,6 +56,7 @@ from abag.head.predictor.tables import (
     row_bar,
     say_random_weights,
 )
+from abag.head.predictor.predictor import SCORE_COLUMNS, Scorer, SequenceCounts, Sequences
 from abag.head.regimes.regimes import KNOWN
 
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ def predict(
     Parameters
     ----------
     table : path, DataFrame or list of these
-        Pairs; with ``cross``, antibodies. See `abag.embed.tables.tables.read_table`.
+        Pairs; with ``cross``, antibodies. See `abag.embed.tables.table.read_table`.
     run : path or Predictor
         As for `abag.load_predictor`, or what it returned.
     out : path

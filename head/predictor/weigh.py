@@ -39,10 +39,10 @@ from abag.core.arrays import Floats, Ints, distinct
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, score_regime
+from abag.head.models.pair_vectors import DoesNotApply, PairModel, TrainingRows, label_weights
 from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
-from abag.head.models.residues import find_residue_sides
+from abag.head.models.residue_kernel import find_residue_sides
 from abag.head.models.ridge import fit_sigma
-from abag.head.models.vectors import DoesNotApply, PairModel, TrainingRows, label_weights
 from abag.head.predictor.predictor import Growth, Mixture, mean_variance
 from abag.head.regimes.regimes import KNOWN, Reach, without_antigens
 from abag.head.regimes.sides import effective_groups
@@ -51,12 +51,12 @@ from abag.head.training.kept_parts import PartPredictions
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.config import FitConfig
-    from abag.head.models.vectors import Fit, PairVectors
+    from abag.head.models.pair_vectors import Fit, PairVectors
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.training.kept_parts import KeptParts
-    from abag.head.training.train import TrainedHeads
+    from abag.head.training.networks import TrainedHeads
 
 
 SUM_TOLERANCE = 1e-6

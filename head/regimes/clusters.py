@@ -37,8 +37,8 @@ from abag.head.regimes.similar import (
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.labels.options import SplitOptions
-    from abag.head.labels.pairs import LabelledPairs
 
 CLONE_LOOP = 0.8
 """Smallest identity of the CDR H3 of clones, which have equal length."""

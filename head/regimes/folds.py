@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
 
 
 FULLEST = 1.2

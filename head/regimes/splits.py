@@ -35,8 +35,8 @@ from abag.head.regimes.regimes import OF_SPLIT, REGIMES
 
 if TYPE_CHECKING:
     from abag.embed.store.folder import EncoderFolder
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.labels.options import AdapterRows
-    from abag.head.labels.pairs import LabelledPairs
     from abag.head.regimes.clusters import PairGroups
 
 
@@ -91,7 +91,7 @@ class Split:
     @property
     def is_used(self) -> Bools:
         """Return which pairs are in a part, or in a neighbourhood that is held out, (P,)."""
-        is_used: Bools = self.part != UNUSED
+        is_used = np.asarray(self.part != UNUSED)
         if self.apart is not None:
             is_used[self.apart] = True
         return is_used

@@ -30,11 +30,11 @@ from abag.head.evaluation.scores import RegimeScore, TestedPairs, compare_models
 from abag.head.evaluation.strong import score_strong
 from abag.head.labels.column import decide_label, read_predictions
 from abag.head.labels.features import features_of
+from abag.head.labels.labelled_pairs import label_pairs, report_counts
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
-from abag.head.labels.pairs import label_pairs, report_counts
 from abag.head.labels.values import read_numbers
 from abag.head.models.registry import MEAN, MODELS
-from abag.head.predictor.loading import load_predictor
+from abag.head.predictor.load import load_predictor
 from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.predictor.weigh import COVERED
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.tables import Table
+    from abag.embed.tables.table import Table
     from abag.head.labels.column import LabelLayout
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.predictor.predictor import Predictor
     from abag.head.regimes.regimes import Regime
     from abag.head.runs.run_folder import RunSummary

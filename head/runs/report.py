@@ -44,7 +44,7 @@ from abag.head.evaluation.strong import page_of
 from abag.head.labels.headers import DIGITS, Quantity
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
-from abag.head.predictor.files import ADAPTER_FILES, PREDICTOR, contents_of
+from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
 from abag.head.runs.rounds import COLUMN_NAMES, draw_rounds, round_cells
 from abag.head.runs.run_folder import naming_damage, read_run

@@ -17,13 +17,13 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.labels.column import Remembered, decide_label
 from abag.head.labels.headers import PKD, Quantity
+from abag.head.labels.labelled_pairs import CONFLICT_PKD
 from abag.head.labels.options import LabelOptions
-from abag.head.labels.pairs import CONFLICT_PKD
 from abag.head.labels.values import disagreement, spread_of
 
 if TYPE_CHECKING:
     from abag.embed.tables.pairs import SequenceTable
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
 
 
 MEASURED = "measured.parquet"

@@ -29,16 +29,16 @@ from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regim
 from abag.head.evaluation.strong import StrongSummary
 from abag.head.labels.column import Remembered
 from abag.head.labels.headers import Quantity, to_pkd
+from abag.head.labels.labelled_pairs import LabelledPairs
 from abag.head.labels.options import LabelOptions, read_molar_mass
-from abag.head.labels.pairs import LabelledPairs
 from abag.head.models.config import FitConfig, check_same
-from abag.head.predictor.files import refuse_of_another_run
+from abag.head.predictor.folder import refuse_of_another_run
 from abag.head.regimes.splits import KEYS, Split, split_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from abag.embed.tables.tables import Table
+    from abag.embed.tables.table import Table
     from abag.head.labels.options import Label
 
 RUN_FORMAT = "abag-run 4"

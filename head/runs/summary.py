@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from abag.head.evaluation.scores import RegimeScore
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.predictor.weigh import FittedParts, WeighedRegime
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.runs.run_folder import (

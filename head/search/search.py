@@ -19,17 +19,17 @@ from abag.core.arrays import distinct
 from abag.core.errors import SplitError
 from abag.core.messages import reporting
 from abag.head.evaluation.metrics import MeasuredRows, is_better
-from abag.head.labels.pairs import LabelledPairs, encoded_features
-from abag.head.labels.vectors import StoredVectors, read_vectors
+from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features
+from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
+from abag.head.models.pair_vectors import Fit, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
-from abag.head.models.vectors import Fit, PairVectors, TrainingRows
 from abag.head.regimes.splits import Split, grouped_folds, learned_rows
+from abag.head.training.networks import matrix_threads
 from abag.head.training.stack import PairStandardizer, StackedHeads, step_seed
-from abag.head.training.train import matrix_threads
 
 if TYPE_CHECKING:
     import torch

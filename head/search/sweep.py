@@ -43,7 +43,7 @@ from abag.core.messages import align, bar, counted, reporting, say
 from abag.core.options import flag
 from abag.head.evaluation.metrics import find_metric
 from abag.head.fit import fit
-from abag.head.labels.pairs import training_labels
+from abag.head.labels.labelled_pairs import training_labels
 from abag.head.models.config import MAY_CHANGE, FitConfig, check_same, is_used
 from abag.head.predictor.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
 from abag.head.regimes.clusters import PairGroups
@@ -64,14 +64,14 @@ from abag.head.search.search import (
     without_test_part,
 )
 from abag.head.training.inputs import describe_inputs, read_inputs
-from abag.head.training.train import torch_settings
+from abag.head.training.networks import torch_settings
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
     from abag.embed.tables.chains import Kind
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs

@@ -18,17 +18,17 @@ from abag.core.messages import detail, say
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.sources import constant_sequences, names_digest
+from abag.embed.tables.references import constant_sequences, names_digest
 from abag.head.labels.column import decide_label
 from abag.head.labels.features import asks_for_logliks, with_logliks
-from abag.head.labels.pairs import (
+from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     label_pairs,
     report_counts,
     training_labels,
     with_feature_columns,
 )
-from abag.head.labels.vectors import StoredVectors, read_vectors
+from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
 from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from abag.embed.store.options import VectorsOf
     from abag.embed.tables.options import AntibodyRegion
     from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.tables import TableLike
+    from abag.embed.tables.table import TableLike
     from abag.head.labels.options import PairColumnOptions
 
 

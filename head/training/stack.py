@@ -24,11 +24,11 @@ from torch.nn.functional import embedding
 
 from abag.core.errors import DamagedFile
 from abag.core.messages import detail
-from abag.head.labels.pairs import training_labels
-from abag.head.labels.vectors import FeatureScaling, Standardizer
+from abag.head.labels.labelled_pairs import training_labels
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.losses import LOSSES, PredictedPairs
 from abag.head.models.network import AdamW, Mlp, NetworkModel
-from abag.head.models.vectors import NetworkSettings, label_weights
+from abag.head.models.pair_vectors import NetworkSettings, label_weights
 from abag.head.regimes.splits import TRAIN
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.config import Compile, FitConfig
-    from abag.head.models.vectors import PairVectors
+    from abag.head.models.pair_vectors import PairVectors
     from abag.head.regimes.splits import Split
 
 

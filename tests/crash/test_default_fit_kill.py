@@ -53,7 +53,7 @@ def compute(folder, run, journal, kill_at=None):
     import abag
     from abag.head import fit as fitting
     from abag.head.models import registry
-    from abag.head.models.search import SharedSearch
+    from abag.head.models.kernel_search import SharedSearch
     from abag.head.training import kept_parts
     from abag.head.training.stack import TrainingStep
 

@@ -25,8 +25,8 @@ from safetensors.numpy import load_file, save_file
 import abag
 from abag import AbagError
 from abag.head.models.config import is_used
-from abag.head.models.vectors import PairVectors
-from abag.head.predictor.files import record_digest
+from abag.head.models.pair_vectors import PairVectors
+from abag.head.predictor.folder import record_digest
 
 RECORD = "predictor.json"
 WEIGHTS = "weights.safetensors"

@@ -26,17 +26,17 @@ import numpy as np
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.tables.chains import KINDS, PLURAL, RESIDUES, Kind
-from abag.head.labels.vectors import Standardizer
+from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models.kernels import ColumnViews
+from abag.head.models.pair_vectors import Arrays, DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.process import GaussianProcess, ProcessSettings, fit_gaussian_process
 from abag.head.models.ridge import FeatureBlock, LinearModel, LinearSettings, fit_beside_features
-from abag.head.models.vectors import Arrays, DoesNotApply, PairVectors, TrainingRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.tables.chains import Chains
-    from abag.head.models.vectors import Index
+    from abag.head.models.pair_vectors import Index
 
 
 NOTHING = "."

@@ -17,8 +17,8 @@ from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import one_table, several
 from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.pairs import check_chunks
-from abag.embed.tables.tables import OneTable, TableLike
-from abag.embed.tables.writer import check_writable
+from abag.embed.tables.table import OneTable, TableLike
+from abag.embed.tables.table_writer import check_writable
 from abag.head.labels.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.labels.headers import DIGITS, OWN_SCORE
 from abag.head.predictor.predictor import SCORE_COLUMNS, SequenceCollector

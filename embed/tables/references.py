@@ -58,7 +58,7 @@ from abag.embed.tables.mutations import (
     read_mutations,
 )
 from abag.embed.tables.options import Numbering, ReferenceOptions, TableOptions
-from abag.embed.tables.tables import ANTIGEN_COLUMN, CHUNK_ROWS, Table, read_table
+from abag.embed.tables.table import ANTIGEN_COLUMN, CHUNK_ROWS, Table, read_table
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file

@@ -42,6 +42,7 @@ from abag.head.labels.features import (
 )
 from abag.head.labels.headers import PKD, POSITIVE, Quantity, outside, read_header, to_pkd
 from abag.head.labels.options import Floor, Label, LabelOptions, PairColumnOptions
+from abag.head.labels.stored_vectors import CONSTANT
 from abag.head.labels.values import (
     disagreement,
     merge_replicates,
@@ -53,7 +54,6 @@ from abag.head.labels.values import (
     says_no_binding,
     spread_of,
 )
-from abag.head.labels.vectors import CONSTANT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.options import TableOptions
     from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.tables import TableLike
+    from abag.embed.tables.table import TableLike
     from abag.head.labels.column import Affinities, LabelLayout
-    from abag.head.labels.vectors import PairFeatures
+    from abag.head.labels.stored_vectors import PairFeatures
 
 
 PER_UNIT: Mapping[Label, float] = {

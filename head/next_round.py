@@ -26,14 +26,14 @@ from abag.head.design.batches import expect
 from abag.head.labels.column import AS_IN_THE_RUN, decide_label, holds_numbers
 from abag.head.labels.features import LOGLIKS, refuse_absent, with_logliks
 from abag.head.labels.headers import USUAL_PKD, outside, written_by
-from abag.head.labels.options import LabelOptions, PairColumnOptions
-from abag.head.labels.pairs import (
+from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     beside_name,
     label_pairs,
     report_counts,
     with_feature_columns,
 )
+from abag.head.labels.options import LabelOptions, PairColumnOptions
 from abag.head.labels.values import read_numbers
 from abag.head.models.config import PRESETS, FitConfig, Preset
 from abag.head.runs.rounds import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from abag.embed.store.store import Store
-    from abag.embed.tables.tables import Table, TableLike
+    from abag.embed.tables.table import Table, TableLike
     from abag.head.labels.column import LabelLayout
 
 NOT_INHERITED = frozenset(

@@ -40,14 +40,14 @@ from abag.head.models.kernels import (
     sum_squares,
     tried_weights,
 )
+from abag.head.models.pair_vectors import label_weights
 from abag.head.models.process import VECTORS
-from abag.head.models.residues import SUBSTITUTIONS, residue_training
-from abag.head.models.vectors import label_weights
+from abag.head.models.residue_kernel import SUBSTITUTIONS, residue_training
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.head.models.kernels import PairSet
-    from abag.head.models.vectors import TrainingRows
+    from abag.head.models.pair_vectors import TrainingRows
 
 Views: TypeAlias = "Mapping[Kind, ColumnViews]"
 LEAST_LEARNED = 200

@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from abag.core.options import Options
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.config import FitConfig
     from abag.head.models.network import NetworkModel
-    from abag.head.models.vectors import PairVectors
+    from abag.head.models.pair_vectors import PairVectors
     from abag.head.regimes.splits import Split
     from abag.head.training.stack import TrainingStep
 

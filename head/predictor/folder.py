@@ -59,8 +59,8 @@ from abag.embed.tables.options import AntibodyRegion
 from abag.head.labels.features import FeatureColumns
 from abag.head.labels.headers import Quantity
 from abag.head.labels.options import MOST_VALUE
+from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
-from abag.head.models.vectors import PairVectors
 from abag.head.predictor.predictor import (
     RECORD,
     WEIGHTS,
@@ -82,8 +82,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.head.labels.vectors import View
-    from abag.head.models.vectors import PairModel
+    from abag.head.labels.stored_vectors import View
+    from abag.head.models.pair_vectors import PairModel
     from abag.head.predictor.weigh import FittedParts, WeighedRegime, WeighedRun
     from abag.head.training.inputs import RunInputs
 

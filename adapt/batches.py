@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from abag.adapt.config import AdaptConfig
-    from abag.head.labels.pairs import LabelledPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
 
 
 BUCKET_BATCHES = 16

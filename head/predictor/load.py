@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from abag.embed.embed import embed_with_same_encoders
-from abag.head.predictor import files
-from abag.head.predictor.files import predictor_folder
+from abag.head.predictor import folder
+from abag.head.predictor.folder import predictor_folder
 
 if TYPE_CHECKING:
     from abag.head.predictor.predictor import Predictor
@@ -37,7 +37,7 @@ def load_predictor(path: Path | str) -> Predictor:
     AbagError
         If a file is missing, damaged or of another version, or the hub cannot be reached.
     """
-    return files.load_predictor(predictor_folder(path), embed=embed_with_same_encoders)
+    return folder.load_predictor(predictor_folder(path), embed=embed_with_same_encoders)
 
 
 def loaded(run: Path | str | Predictor) -> Predictor:

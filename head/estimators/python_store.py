@@ -14,7 +14,7 @@ from abag.embed.store import store as vectors
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from abag.embed.tables.tables import TableLike
+    from abag.embed.tables.table import TableLike
     from abag.head.estimators.dataset import PairDataset
 
 _DATASET = PublicFunction(
