@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 import numpy as np
-from pandas.api.types import is_datetime64_any_dtype
 
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted
@@ -171,9 +170,11 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     """
     row_of_text: dict[str, int] = {}
     column = table.frame[name].iloc[:CHUNK_ROWS]
-    if is_datetime64_any_dtype(column):  # not every time of Arrow is one of Python
+    try:
+        listed = column.tolist()
+    except OverflowError:  # not every time of Arrow is one of Python
         return []
-    for row, cell in enumerate(column.tolist()):
+    for row, cell in enumerate(listed):
         if isinstance(cell, str) and len(cell) >= WHOLE_DOMAIN:
             row_of_text.setdefault(cell, row)
     texts = [*row_of_text]
