@@ -25,7 +25,6 @@ import numpy as np
 
 from abag.core.errors import AbagError, MissingPackage, StoreError, WorkerError
 from abag.core.messages import bar, note
-from abag.embed.encode import encode_parts
 from abag.embed.encoders.packing import longest_first
 from abag.embed.job import KindJob, identify_for, load_for
 from abag.embed.options import EmbedOptions
@@ -327,6 +326,8 @@ class _Worker:
 
     def encode(self, unit: SequencePart) -> int:
         """Encode and commit a unit; return its number of sequences."""
+        from abag.embed.encode import encode_parts  # imports torch, which takes seconds
+
         if self._loaded is None:
             self._loaded = self.load()
         job, encoder = self._loaded
