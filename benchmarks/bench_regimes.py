@@ -257,7 +257,8 @@ def measure(table, config, seed=0):
             )
             predictions = {name: models[0].predict(new) for name, models in parts.models.items()}
             variance = variance_of(parts.models.values(), new)
-            return weighed.mixture.pkd(predictions), weighed.mixture.sigma(variance), predictions
+            pkd = weighed.mixture.pkd(predictions)
+            return pkd, weighed.mixture.sigma(pkd, variance), predictions
 
         yield measurement, weighed, predict
 

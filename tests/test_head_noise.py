@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from abag.head.predictor.predictor import Mixture
+from abag.head.predictor.predictor import Levels, Mixture
 from abag.head.predictor.weigh import Errors, calibrate, fit_sequence_noise, tail_factor
 
 
@@ -64,9 +64,9 @@ def test_sigma_grows_with_distance_where_errors_do(power):
     square = 0.3 * (1 + 0.8 * (distance - 1) ** power)
     growing = rng.normal(size=2000) * np.sqrt(square)
     mixture = calibrate({"ridge": 1.0}, errors(growing, distance))
-    sigma = mixture.sigma(np.full(2000, 0.2), distance)
+    sigma = mixture.sigma(np.zeros(2000), np.full(2000, 0.2), distance)
     assert sigma == pytest.approx(np.sqrt(square), rel=0.2)
-    further = mixture.sigma(np.full(8, 0.2), np.arange(8))
+    further = mixture.sigma(np.zeros(8), np.full(8, 0.2), np.arange(8))
     assert (np.diff(further) >= 0).all()
     assert further[0] == further[1]
     assert further[-1] == further[-2]  # no errors were measured there
@@ -78,8 +78,28 @@ def test_pairs_apart_from_training_tell_the_growth_of_sigma_and_not_its_size_nea
     distance = rng.integers(2, 6, 300)
     apart = errors(0.5 * distance * rng.normal(size=300), distance)
     mixture = calibrate({"ridge": 1.0}, near, apart)
-    sigma = mixture.sigma(np.full(2, 0.2), np.array([1, 5]))
+    sigma = mixture.sigma(np.zeros(2), np.full(2, 0.2), np.array([1, 5]))
     assert sigma == pytest.approx([0.5, 2.5], rel=0.15)
+
+
+def test_sigma_is_small_where_predictions_are_near_the_floor_of_an_assay():
+    rng = np.random.default_rng(3)
+    predicted = rng.uniform(5, 9, 800)
+    truth = np.where(predicted < 6, 0.1, 0.6)
+    near = errors(truth * rng.normal(size=800), 1)._replace(predicted=predicted)
+    mixture = calibrate({"ridge": 1.0}, near)
+    at = np.array([5.2, 8.0])
+    assert mixture.sigma(at, np.full(2, 0.2)) == pytest.approx([0.1, 0.6], rel=0.35)
+    # nothing is known beyond the predictions of the tested pairs
+    beyond = mixture.sigma(np.array([2.0, 30.0]), np.full(2, 0.2))
+    assert beyond == pytest.approx(mixture.sigma(np.array([5.0, 9.0]), np.full(2, 0.2)), rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sigma_does_not_depend_on_the_prediction_where_errors_do_not(seed):
+    rng = np.random.default_rng(seed)
+    near = errors(rng.normal(size=500), 1)._replace(predicted=rng.normal(size=500))
+    assert calibrate({"ridge": 1.0}, near).levels == Levels()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -88,7 +108,7 @@ def test_sigma_does_not_grow_where_errors_do_not(seed):
     near = errors(rng.normal(size=500), rng.integers(1, 4, 500))
     apart = errors(rng.normal(size=150), rng.integers(2, 7, 150))
     mixture = calibrate({"ridge": 1.0}, near, apart)
-    sigma = mixture.sigma(np.full(2, 0.2), np.array([1, 6]))
+    sigma = mixture.sigma(np.zeros(2), np.full(2, 0.2), np.array([1, 6]))
     assert sigma[1] < 1.3 * sigma[0]
 
 
@@ -132,4 +152,5 @@ def errors(error, distance, variance=0.2):
     """Return exact errors of pairs at the same, or their own, distance."""
     exact = np.zeros(len(error), np.int8)
     at_distance = np.broadcast_to(np.asarray(distance, np.int64), len(error))
-    return Errors(error, np.full(len(error), variance), at_distance, exact)
+    predicted = np.zeros(len(error))
+    return Errors(error, predicted, np.full(len(error), variance), at_distance, exact)

@@ -30,6 +30,7 @@ from abag.core.arrays import Floats, Ints, distinct
 from abag.core.messages import counted
 from abag.head.evaluation.metrics import METRICS
 from abag.head.labels.headers import PKD, Quantity
+from abag.head.regimes.regimes import MUTATED
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import TEST, learned_rows
 
@@ -98,13 +99,11 @@ class TestedPairs:
         tests = []
         trained = []
         is_used = np.zeros(len(pairs.pkd), np.bool_)
-        by_positions = False
         for split in measured.splits:
             tested = split.rows(TEST)
             tests.append(tested[pairs.censored[tested] == 0])
             trained.append(len(learned_rows(split)))
             is_used |= split.is_used
-            by_positions |= split.unseen is not None and bool(split.unseen[tested].any())
         rows = np.concatenate(tests)
         sizes = [len(test) for test in tests]
         return cls(
@@ -115,7 +114,7 @@ class TestedPairs:
             antigen=pairs.antigen[rows],
             groups=[group[rows] for group in measured.groups],
             trained_share=float(np.mean(trained) / is_used.sum()),
-            by_positions=by_positions,
+            by_positions=MUTATED in measured.regime.levels,
         )
 
     def take(self, folds: Sequence[Floats]) -> Floats:

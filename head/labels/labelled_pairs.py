@@ -21,7 +21,7 @@ import pandas as pd
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import ColumnError, LabelError
-from abag.core.messages import counted, quoted, say
+from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
 from abag.embed.tables.chains import NO_ANTIGEN
 from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
@@ -429,6 +429,24 @@ class LabelledPairs:
     def index(self, kind: Kind) -> Ints:
         """Return the index of each pair's antibody or antigen, shape (P,)."""
         return self.antibody if kind == "antibody" else self.antigen
+
+    def names_of(self, kind: Kind) -> dict[int, str]:
+        """Name the sequences of one kind that pairs have, by index, in ascending order.
+
+        The name is what the table calls the sequence, or else its first pair; without either, the
+        row in which it occurs first.
+        """
+        used, first = np.unique(self.index(kind), return_index=True)
+        roles = (f"{kind}_name", "id")
+        columns = [self.table.columns[role] for role in roles if role in self.table.columns]
+        cells = [read_texts(self.table.frame[column]).tolist() for column in columns]
+        names = {}
+        for sequence, row in zip(used.tolist(), self.row[first].tolist(), strict=True):
+            # printable, in one line
+            words = (filter(str.isprintable, " ".join(texts[row].split())) for texts in cells)
+            stated = ("".join(letters)[:LONGEST_QUOTE] for letters in words)
+            names[sequence] = next(filter(None, stated), f"row {self.table.row_name(row)}")
+        return names
 
     def keys(self, kind: Kind) -> NDArray[np.uint8]:
         """Return the key of each pair's antibody or antigen, shape (P, 16)."""

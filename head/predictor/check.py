@@ -147,7 +147,8 @@ def _check_path(
     for name in set(regimes.used.tolist()):
         inside = regimes.used == name
         expected[inside] = mixtures[name].pkd(in_memory)[inside]
-        sigma[inside] = mixtures[name].sigma(parts.variance[rows], factor=factor)[inside]
+        of_regime = mixtures[name].sigma(expected, parts.variance[rows], factor=factor)
+        sigma[inside] = of_regime[inside]
     tolerance = SAME_SHARE * float(pairs.pkd.std())
     for column, value in (("pkd_predicted", expected), ("sigma", sigma)):
         away = np.abs(scores[column].to_numpy() - value)

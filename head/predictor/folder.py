@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from abag.head.training.inputs import RunInputs
 
 
-SCHEMA = 14
+SCHEMA = 15
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 MOST = 1e6 * MOST_VALUE**2
@@ -233,9 +233,8 @@ def _used_regime(regime: WeighedRegime, used: Sequence[str]) -> UsedRegime:
         spread=mixture.spread,
         noise=mixture.noise,
         growth=mixture.growth,
-        most_unseen=regime.reach.unseen,
-        most_mutations=regime.reach.mutations,
-        most_distance=regime.reach.distance,
+        levels=mixture.levels,
+        most_distance=regime.reach,
         verdict=regime.score["sentence"],
     )
 
@@ -279,9 +278,10 @@ def recogniser_of(inputs: RunInputs) -> Recogniser:
     assert inputs.sides is not None
     antibody, antigen = inputs.sides
     of_antibodies, of_antigens = inputs.identities
+    names = {kind: inputs.pairs.names_of(kind) for kind in KINDS}
     return Recogniser(
-        KnownSequences.of(antibody, distinct(antibody.sequence), *of_antibodies),
-        KnownSequences.of(antigen, distinct(antigen.sequence), *of_antigens),
+        KnownSequences.of(antibody, names["antibody"], *of_antibodies),
+        KnownSequences.of(antigen, names["antigen"], *of_antigens),
     )
 
 
@@ -436,14 +436,12 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
     record.chains.check()
     for regime in record.regimes:
         regime.growth.check()
-        most = (regime.most_unseen, regime.most_mutations, regime.most_distance)
-        least = min(regime.noise, *most)
+        regime.levels.check()
+        least = min(regime.noise, regime.most_distance)
         if regime.name not in REGIMES or len(regime.weights) != len(record.parts) or least < 0:
             msg = (
                 f"the regime {regime.name!r} has {len(regime.weights)} weights, "
-                f"noise {regime.noise}, most unseen residues {regime.most_unseen}, "
-                f"most mutations {regime.most_mutations}, "
-                f"largest distance {regime.most_distance}"
+                f"noise {regime.noise}, largest distance {regime.most_distance}"
             )
             raise ValueError(msg)
         names = [part.name for part in record.parts]

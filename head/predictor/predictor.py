@@ -69,7 +69,7 @@ from abag.head.models.pair_vectors import PairVectors
 from abag.head.models.registry import MODELS
 from abag.head.regimes.nearest import NONE
 from abag.head.regimes.recognition import Recogniser
-from abag.head.regimes.regimes import FoundRegimes, NewSequences, Reach, find_regimes, words_of
+from abag.head.regimes.regimes import NEW, FoundRegimes, NewSequences, find_regimes, words_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,7 +137,7 @@ class SequenceCounts(TypedDict):
     reused: int
     encoded: int
     new: NotRequired[int]
-    """Without a near-duplicate in training, or with new mutations."""
+    """Not in training themselves."""
 
 
 WEIGHTS = "weights.safetensors"
@@ -186,6 +186,30 @@ class Growth:
             raise ValueError(msg)
 
 
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """How the variance of errors depends on the prediction: it is small near an assay's floor."""
+
+    predicted: tuple[float, ...] = ()
+    """Predictions in pKd, ascending; none: the variance is the same everywhere."""
+    factors: tuple[float, ...] = ()
+    """Of the variance at each of them."""
+
+    def factor(self, predicted: Floats) -> Floats:
+        """Return the factor of the variance of P pairs, (P,), between and beyond the levels."""
+        if not self.predicted:
+            return np.ones(len(predicted))
+        return np.asarray(np.exp(np.interp(predicted, self.predicted, np.log(self.factors))))
+
+    def check(self) -> None:
+        """Raise ValueError for what no fit has written."""
+        is_ascending = bool((np.diff(self.predicted) > 0).all())
+        is_positive = all(0 < factor < np.inf for factor in self.factors)
+        if len(self.predicted) != len(self.factors) or not (is_ascending and is_positive):
+            msg = f"sigma has the factors {self.factors} at predictions of {self.predicted}"
+            raise ValueError(msg)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedRegime:
     """Mixture and limits of a regime that the run has measured."""
@@ -198,10 +222,8 @@ class UsedRegime:
     noise: float
     growth: Growth
     """How the variance of the errors grows with the distance from training."""
-    most_unseen: int
-    """Unseen residues that 95 % of the tested pairs did not exceed."""
-    most_mutations: int
-    """Mutations that none of them exceeded."""
+    levels: Levels
+    """How it depends on the prediction."""
     most_distance: int
     """Differences from the nearest training sequences that 95 % of them did not exceed."""
     verdict: str
@@ -333,6 +355,8 @@ class Mixture:
     """Standard deviation of all else, in pKd."""
     growth: Growth = Growth()
     """How the variance of the errors grows with the distance from training."""
+    levels: Levels = Levels()
+    """How it depends on the prediction."""
 
     def pkd(self, parts: Mapping[str, Floats]) -> Floats:
         """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError."""
@@ -340,12 +364,18 @@ class Mixture:
         return np.asarray(np.sum(weighed, axis=0))
 
     def sigma(
-        self, variance: Floats, distance: Ints | None = None, factor: Floats | float = 1.0
+        self,
+        predicted: Floats,
+        variance: Floats,
+        distance: Ints | None = None,
+        factor: Floats | float = 1.0,
     ) -> Floats:
         """Return the standard deviation of the errors in pKd, (P,).
 
         Parameters
         ----------
+        predicted : ndarray, shape=(P,)
+            The predictions in pKd.
         variance : ndarray, shape=(P,)
             That of the predictions, from `variance_of`, in pKd^2.
         distance : ndarray, shape=(P,), optional
@@ -353,7 +383,9 @@ class Mixture:
         factor : ndarray, shape=(P,), or float
             Of the variance of the errors, for the two sequences of each pair.
         """
-        larger = 1.0 if distance is None else self.growth.factor(distance)
+        larger = self.levels.factor(predicted)
+        if distance is not None:
+            larger *= self.growth.factor(distance)
         square = (self.spread**2 * variance + self.noise**2) * larger * factor
         return np.asarray(np.sqrt(square))
 
@@ -672,9 +704,12 @@ class Predictor:
         -------
         DataFrame
             One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``regime`` (what is
-            new about the pair), ``far`` (bool: no regime that was measured covers the pair) and
-            ``why_far``. A run of another quantity than an affinity gives ``predicted`` in place of
-            ``pkd_predicted``, both in its unit. Its index is that of the Series that were given.
+            new about the pair), ``far`` (bool: no regime that was measured covers the pair),
+            ``why_far``, ``nearest`` (names of the nearest training sequences, or the rows that have
+            them first) and ``distance`` (residues that differ from these; missing where a sequence
+            has no relative in training). A run of another quantity than an affinity gives
+            ``predicted`` in place of ``pkd_predicted``, both in its unit. Its index is that of the
+            Series that were given.
 
         Raises
         ------
@@ -800,7 +835,6 @@ class Predictor:
         """
         found = find_regimes(antibody, antigen, self.reach, no_antigen=self.no_antigen)
         regimes = found.beside(why_far)
-        distance = antibody.distance + antigen.distance
         with np.errstate(all="ignore"):  # checked here
             parts = {part.name: part.predict(vectors) for part in self.parts}
             variance = variance_of([part.models for part in self.parts], vectors)
@@ -810,7 +844,7 @@ class Predictor:
                 rows = regimes.used == name
                 mixture = self.mixture(name)
                 pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
-                sigma[rows] = mixture.sigma(variance, distance, factor)[rows]
+                sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
             # errors were not measured so far away: as large as those of the mean, or larger
             sigma = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
@@ -818,24 +852,46 @@ class Predictor:
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
             )
             raise DamagedFile(msg)
-        values = (pkd, sigma, regimes.name, regimes.why_far != "", regimes.why_far)
+        nearest = self._nearest(antibody, antigen)
+        values = (pkd, sigma, regimes.name, regimes.why_far != "", regimes.why_far, *nearest)
         return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
+
+    def _nearest(
+        self, antibody: NewSequences, antigen: NewSequences
+    ) -> tuple[NDArray[np.object_], pd.array]:
+        """Name the nearest training sequences of P pairs, (P,), and count the differences, (P,)."""
+        names = []
+        for kind, side in zip(KINDS, (antibody, antigen), strict=True):
+            known = self.seen.of_kind(kind).names
+            if known is not None and self.spec(kind).views:
+                # the last stands for no relative
+                names.append(np.array([*known, ""], object)[side.nearest])
+        name = names[0] if names else np.full(len(antibody.level), "", object)
+        for other in names[1:]:
+            both = (name != "") & (other != "")
+            name = name + np.where(both, " + ", "") + other
+        is_new = (antibody.level == NEW) | (antigen.level == NEW)
+        distance = pd.array(antibody.distance + antigen.distance, "Int64")
+        distance[is_new] = pd.NA
+        return name, distance
 
     def mixture(self, regime: str) -> Mixture:
         """Return what the predictor does with the pairs of a measured regime."""
         regime_used = self.regimes[regime]
         names = [part.name for part in self.parts]
         weights = {name: w for name, w in zip(names, regime_used.weights, strict=True) if w}
-        return Mixture(weights, regime_used.spread, regime_used.noise, regime_used.growth)
+        return Mixture(
+            weights,
+            regime_used.spread,
+            regime_used.noise,
+            regime_used.growth,
+            regime_used.levels,
+        )
 
     @property
-    def reach(self) -> dict[str, Reach]:
-        """Distances from training that the tested pairs had, by measured regime."""
-        regimes = self.regimes.items()
-        return {
-            name: Reach(used.most_unseen, used.most_mutations, used.most_distance)
-            for name, used in regimes
-        }
+    def reach(self) -> dict[str, int]:
+        """Differences from training that nearly all tested pairs had at most, by regime."""
+        return {name: used.most_distance for name, used in self.regimes.items()}
 
     def noise_factor(self, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the factor of the variance of errors of N sequences, keys (N, 16), (N,)."""
@@ -984,7 +1040,7 @@ class Scorer:
         """Why chains make antibodies far, by the index of each antibody's, (N,)."""
         no_reason_M = np.zeros(len(self._sides[1].chains), np.int64)
         self._classes = [
-            _classes_of([new.level, new.unseen, new.mutations, new.distance, reasons])
+            _classes_of([new.level, new.distance, reasons])
             for new, reasons in zip(self.new, (self._reason_of_antibody, no_reason_M), strict=True)
         ]
 
@@ -1075,9 +1131,9 @@ class Scorer:
         new = []
         reasons = []
         for (classes, _), class_of_pair in zip(self._classes, np.nonzero(pairs_AG), strict=True):
-            level, unseen, mutations, distance, reason = classes[:, class_of_pair]
-            counts = (unseen, mutations, distance, np.full_like(distance, NONE))
-            new.append(NewSequences(level.astype(np.int8), *counts))
+            level, distance, reason = classes[:, class_of_pair]
+            none = np.full_like(distance, NONE)
+            new.append(NewSequences(level.astype(np.int8), distance, none))
             reasons.append(reason)
         why_far = self._chain_reasons[reasons[0]]
         regimes = self._find_regimes(new[0], new[1]).beside(why_far)
@@ -1112,7 +1168,7 @@ class Scorer:
 def _classes_of(
     new: Sequence[NDArray[np.integer]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return what differs between N sequences, (5, C), and the class of each, (N,)."""
+    """Return what differs between N sequences, (3, C), and the class of each, (N,)."""
     classes, class_of_sequence = np.unique(np.stack(new), axis=1, return_inverse=True)
     return classes, class_of_sequence.reshape(-1)  # numpy 2.0 gives (1, N)
 

@@ -533,6 +533,8 @@ def predict_pair(
         "regime": regime,
         "far": bool(row["far"]),
         "why_far": str(row["why_far"]),
+        "nearest": str(row["nearest"]),
+        "distance": None if pd.isna(row["distance"]) else int(row["distance"]),
         "verdict": measured.verdict if measured else f"{predictor.words(regime)}: not measured",
     }
     if not quantity.affinity:
@@ -560,6 +562,10 @@ def describe_pair(pair: dict[str, Any]) -> str:
         side = "more" if quantity.sign > 0 else "less"
         threshold = f"a pKd of {pair['strong']:g}" if quantity.affinity else f"{pair['strong']:g}"
         text += f"\nProbability of {threshold} or {side}: {pair['p_strong']:.0%}."
+    if pair["nearest"]:
+        away = pair["distance"]
+        differs = "" if away is None else f", {counted(away, 'residue')} away"
+        text += f"\nNearest in training: {pair['nearest']}{differs}."
     if pair["far"]:
         text += f"\nOutside the training data: {pair['why_far']}."
     return text

@@ -43,8 +43,8 @@ from abag.head.models.pair_vectors import DoesNotApply, PairModel, TrainingRows,
 from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import find_residue_sides
 from abag.head.models.ridge import fit_sigma
-from abag.head.predictor.predictor import Growth, Mixture, mean_variance
-from abag.head.regimes.regimes import KNOWN, Reach, without_antigens
+from abag.head.predictor.predictor import Growth, Levels, Mixture, mean_variance
+from abag.head.regimes.regimes import KNOWN, without_antigens
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
 from abag.head.training.kept_parts import PartPredictions
@@ -270,6 +270,12 @@ CLEAR_GROWTH = 5.0
 """Gain in log-likelihood from which sigma grows."""
 LEAST_CALIBRATED = 20
 """Held-out pairs without which sigma does not grow."""
+MOST_LEVELS = 8
+"""Levels of predictions that have a sigma of their own."""
+LEAST_OF_LEVEL = 40
+"""Held-out pairs of a level."""
+LEVEL_PRIOR = 4.0
+"""Pairs with errors of the usual size that each level is taken to have, too."""
 COVERED = float(ndtri(0.95))
 """Half the width of a 90 % interval, in sigmas."""
 LEAST_TAIL = 50
@@ -383,10 +389,6 @@ class HeldOut:
     of_fold: Ints
     distance: Ints
     """Differences from the nearest training sequences."""
-    unseen: Ints
-    """Residues that no training sequence of a library has at their positions."""
-    mutations: Ints
-    """Residues that most training sequences of a library do not have there."""
     predicted: Floats
     """With the weights of the other folds."""
     sigma: Floats
@@ -401,7 +403,8 @@ class WeighedRegime:
 
     measured: MeasuredRegime
     mixture: Mixture
-    reach: Reach
+    reach: int
+    """Differences from training that nearly all tested pairs had at most."""
     predicted: list[Floats]
     """Out-of-fold predictions of each fold, (P,), with the weights of the other folds."""
     sigma: list[Floats]
@@ -450,8 +453,6 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
         part_KR.append(np.concatenate(tested))
     part_RK = np.stack(part_KR, axis=1)
     variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
-    unseen = _counts([split.unseen for split in measured.splits], rows_F)
-    mutations = _counts([split.mutations for split in measured.splits], rows_F)
     distance = _counts([split.distance for split in measured.splits], rows_F)
     smallest = min((group[rows] for group in measured.groups), key=effective_groups)
     half = fold_of_row
@@ -474,13 +475,13 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
         weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
         predicted_R[inside] = part_RK[inside] @ weights_of_others
     error = pairs.pkd[rows] - predicted_R
-    of_tested = Errors(error, variance, distance, censored)
+    of_tested = Errors(error, predicted_R, variance, distance, censored)
     apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, fold_of_row[judging])
         calibrated = calibrate(used, of_tested.take(judging), apart.take(others))
-        sigma_R[inside] = calibrated.sigma(variance[inside], distance[inside])
+        sigma_R[inside] = calibrated.sigma(predicted_R[inside], variance[inside], distance[inside])
     mixture = calibrate(used, of_tested, apart)
     mean_R = part_RK[:, mean]
     return HeldOut(
@@ -489,8 +490,6 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
         rows=rows,
         of_fold=fold_of_row,
         distance=distance,
-        unseen=unseen,
-        mutations=mutations,
         predicted=predicted_R,
         sigma=sigma_R,
         mean=mean_R,
@@ -511,17 +510,18 @@ def _errors_apart(
         if split.apart is None or split.distance is None:
             continue
         rows = split.apart[split.distance[split.apart] >= 0]
-        error = pairs.pkd[rows] - mixture.pkd(fold.predicted)[rows]
+        predicted = mixture.pkd(fold.predicted)[rows]
         errors.append(
-            Errors(error, fold.variance[rows], split.distance[rows], pairs.censored[rows])
+            Errors(
+                pairs.pkd[rows] - predicted,
+                predicted,
+                fold.variance[rows],
+                split.distance[rows],
+                pairs.censored[rows],
+            )
         )
         fold_of_row.append(np.full(len(rows), number))
-    joined = Errors(
-        np.concatenate([of_fold.error for of_fold in errors]),
-        np.concatenate([of_fold.variance for of_fold in errors]),
-        np.concatenate([of_fold.distance for of_fold in errors]),
-        np.concatenate([of_fold.censored for of_fold in errors]),
-    )
+    joined = Errors(*(np.concatenate(values) for values in zip(*errors, strict=True)))
     return joined, np.concatenate(fold_of_row)
 
 
@@ -539,6 +539,8 @@ class Errors(NamedTuple):
 
     error: Floats
     """Label minus prediction, in pKd."""
+    predicted: Floats
+    """In pKd."""
     variance: Floats
     """Of the predictions, in pKd^2."""
     distance: Ints
@@ -549,17 +551,15 @@ class Errors(NamedTuple):
     def none(cls) -> Errors:
         """Return the errors of no pairs."""
         none = np.zeros(0)
-        return cls(none, none, np.zeros(0, np.int64), np.zeros(0, np.int8))
+        return cls(none, none, none, np.zeros(0, np.int64), np.zeros(0, np.int8))
 
     def take(self, rows: NDArray[np.bool_]) -> Errors:
         """Return those of some pairs."""
-        return Errors(
-            self.error[rows], self.variance[rows], self.distance[rows], self.censored[rows]
-        )
+        return Errors(*(values[rows] for values in self))
 
 
 def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None = None) -> Mixture:
-    """Fit sigma to the errors of tested pairs; it grows with distance from training if errors do.
+    """Fit sigma to the errors of tested pairs: by the prediction and by distance from training.
 
     Those of pairs `apart` from training say how they grow, too, but not how large sigma is nearby.
     """
@@ -568,14 +568,17 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
     near = tested.take(tested.censored == 0)
     if len(near.error) < LEAST_CALIBRATED:
         return flat
+    levels = fit_levels(np.square(near.error / flat.sigma(near.predicted, near.variance)), near)
+    leveled = replace(flat, levels=levels)
+    square = np.square(near.error / leveled.sigma(near.predicted, near.variance))
+    leveled = leveled.scaled(float(np.sqrt(square.mean())))
     far = Errors.none() if apart is None else apart.take(apart.censored == 0)
     distance = np.concatenate([near.distance, far.distance])
-    if np.ptp(distance) == 0:
-        return flat
+    if not square.any() or np.ptp(distance) == 0:
+        return leveled
     is_tested = np.arange(len(distance)) < len(near.error)
-    error = np.concatenate([near.error, far.error])
-    variance = np.concatenate([near.variance, far.variance])
-    square = np.square(error) / np.square(flat.sigma(variance))
+    both = Errors(*(np.concatenate(values) for values in zip(near, far, strict=True)))
+    square = np.square(both.error / leveled.sigma(both.predicted, both.variance))
     grown = []
     for most in np.unique(distance)[1:].tolist():
         # further away errors may be smaller again, as where nothing binds any more: sigma stays
@@ -583,12 +586,46 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
         if (inside & is_tested).sum() >= LEAST_CALIBRATED:
             grown.append(_fit_growth(square[inside], distance[inside], is_tested[inside]))
     if not grown:
-        return flat
+        return leveled
     best = max(grown, key=lambda candidate: candidate.gain)
     if best.gain < CLEAR_GROWTH:
-        return flat
-    root = float(np.sqrt(best.unit))
-    return Mixture(weights, spread * root, noise * root, best.growth)
+        return leveled
+    return replace(leveled.scaled(float(np.sqrt(best.unit))), growth=best.growth)
+
+
+def fit_levels(square: Floats, near: Errors) -> Levels:
+    """Fit how the squares of R errors, in units of sigma, depend on the prediction.
+
+    Each bin of equally many predictions has a level, pulled toward that of all; there are none
+    unless levels of every other error foretell the rest.
+    """
+    n_bins = min(MOST_LEVELS, len(square) // LEAST_OF_LEVEL)
+    if n_bins < 2 or not square.any() or np.ptp(near.predicted) == 0:
+        return Levels()
+    order = np.argsort(near.predicted, kind="stable")
+    gain = 0.0
+    for first in (0, 1):
+        judging = order[first::2]
+        judged = order[1 - first :: 2]
+        factor = _levels_of(square[judging], near.predicted[judging], n_bins).factor(
+            near.predicted[judged]
+        )
+        unit = float(square[judging].mean())
+        flat = np.log(unit) + square[judged] / unit
+        gain += float(np.sum(flat - np.log(factor) - square[judged] / factor)) / 2
+    return _levels_of(square, near.predicted, n_bins) if gain >= CLEAR_GROWTH else Levels()
+
+
+def _levels_of(square: Floats, predicted: Floats, n_bins: int) -> Levels:
+    """Return the levels of bins of equally many predictions; square, predicted: (R,)."""
+    levels: dict[float, float] = {}
+    unit = float(square.mean())
+    for bin_rows in np.array_split(np.argsort(predicted, kind="stable"), n_bins):
+        total = square[bin_rows].sum() + LEVEL_PRIOR * unit
+        middle = float(np.median(predicted[bin_rows]))
+        # where predictions are tied, bins have one middle: the last one stands for them
+        levels[middle] = float(total / (len(bin_rows) + LEVEL_PRIOR))
+    return Levels(tuple(levels), tuple(levels.values()))
 
 
 class GrowthFit(NamedTuple):
@@ -693,11 +730,9 @@ def tail_factor(scaled: Floats) -> float:
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
-def reach_of(held_out: HeldOut) -> Reach:
-    """Return how far from training nearly all tested pairs of a regime were."""
-    unseen = int(np.quantile(held_out.unseen, REACHED, method="higher"))
-    distance = int(np.quantile(held_out.distance, REACHED, method="higher"))
-    return Reach(unseen, int(held_out.mutations.max()), distance)
+def reach_of(held_out: HeldOut) -> int:
+    """Return the differences from training that nearly all tested pairs of a regime had at most."""
+    return int(np.quantile(held_out.distance, REACHED, method="higher"))
 
 
 def score_held_out(
@@ -709,7 +744,7 @@ def score_held_out(
     reach = reach_of(held_out)
     # as the predictor does: the few that are further than nearly all were not measured
     label_sd = float(pairs.pkd[pairs.censored == 0].std())
-    is_far = held_out.distance > reach.distance
+    is_far = held_out.distance > reach
     held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
     predicted = []
     sigmas = []
@@ -718,7 +753,7 @@ def score_held_out(
         whole = mixture.pkd(fold.predicted)
         whole[held_out.rows[tested_here]] = held_out.predicted[tested_here]
         predicted.append(whole)
-        deviation = mixture.sigma(fold.variance)
+        deviation = mixture.sigma(whole, fold.variance)
         deviation[held_out.rows[tested_here]] = held_out.sigma[tested_here]
         sigmas.append(deviation)
     names = list(folds[0].models)

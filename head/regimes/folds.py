@@ -21,7 +21,7 @@ from abag.core.arrays import Bools, Ints, distinct
 from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.core.options import user_path
-from abag.embed.tables.chains import KINDS
+from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
 from abag.head.labels.options import SplitOptions
 from abag.head.labels.values import read_texts
@@ -29,11 +29,13 @@ from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.nearest import NONE
 from abag.head.regimes.regimes import (
     KNOWN,
+    MUTATED,
+    NEW,
     OF_LEVELS,
     OF_SPLIT,
     REGIMES,
     VARIANT,
-    NewSequences,
+    Levels,
     Regime,
 )
 from abag.head.regimes.sides import (
@@ -67,7 +69,6 @@ from abag.head.regimes.splits import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
     from abag.head.labels.labelled_pairs import LabelledPairs
 
@@ -161,6 +162,10 @@ ENOUGH_GROUPS = 50.0
 """Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
 LARGE_TABLE = 5_000
 """Pairs from which one fold may be enough."""
+FEWEST_VARIANTS = 0.1
+"""Share of held-out single pairs from which they speak for new variants."""
+SETS: tuple[tuple[Kind, ...], ...] = ((), ("antibody",), ("antigen",), KINDS)
+"""What the folds of a table hold out: pairs, or sequences of one side, or of both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,42 +192,43 @@ def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
     return is_large and _informative(groups, split.rows(TEST)) >= ENOUGH_GROUPS
 
 
-def with_counts(split: Split, sides: Sides, new: tuple[NewSequences, NewSequences]) -> Split:
-    """Add to a split what of each pair is unseen or mutated, and how far tested ones are."""
-    antibody, antigen = new
+def with_distances(split: Split, sides: Sides, levels: tuple[Levels, Levels]) -> Split:
+    """Add to a split how far its tested pairs are from training, given what is new about them."""
     rows = split.rows(TEST)
     if split.apart is not None:
         rows = np.union1d(rows, split.apart)
     distance = np.zeros(len(split.part), np.int64)
-    distance[rows] = sides.distances(learned_rows(split), rows, new)
-    return replace(
-        split,
-        unseen=antibody.unseen + antigen.unseen,
-        mutations=antibody.mutations + antigen.mutations,
-        distance=distance,
-    )
+    distance[rows] = sides.distances(learned_rows(split), rows, levels)
+    return replace(split, distance=distance)
 
 
 def of_all_held_out(splits: Sequence[Split], sides: Sides) -> tuple[Regime, list[Split]]:
     """Return the regime that folds of single pairs measure, of all held-out pairs, and the folds.
 
-    It has the level of most of these pairs: of a library in which each variant has mutations of its
-    own they are variants, as `recognition` calls such pairs of another table. Unseen residues are
-    counted in the folds.
+    A side is new in the way that most of these pairs are, such as the mutations of a library in
+    which each variant has its own; and a variant where `FEWEST_VARIANTS` of them are. The folds
+    have their distances.
     """
     n_tested = 0
-    n_variants = np.zeros(len(KINDS), np.int64)
-    counted = []
+    n_of_level = np.zeros((len(KINDS), NEW + 1), np.int64)
+    with_distance = []
     for split in splits:
-        new = sides.compare(split.rows(TRAIN))
+        levels = sides.levels(learned_rows(split))
         tested = split.rows(TEST)
         n_tested += len(tested)
-        n_variants += [np.count_nonzero(of_side.level[tested] == VARIANT) for of_side in new]
-        counted.append(with_counts(split, sides, new))
-    if not sides.has_library:
-        return OF_LEVELS[KNOWN, KNOWN], counted
-    antibody, antigen = np.where(2 * n_variants > n_tested, VARIANT, KNOWN).tolist()
-    return OF_LEVELS[antibody, antigen], counted
+        for number, level in enumerate(levels):
+            n_of_level[number] += np.bincount(level[tested], minlength=NEW + 1)
+        with_distance.append(with_distances(split, sides, levels))
+    found = []
+    for counts in n_of_level.tolist():
+        if 2 * counts[MUTATED] > n_tested:
+            found.append(MUTATED)
+        else:
+            found.append(
+                VARIANT if n_tested - counts[KNOWN] >= FEWEST_VARIANTS * n_tested else KNOWN
+            )
+    antibody, antigen = found
+    return OF_LEVELS[antibody, antigen], with_distance
 
 
 class RegimesOfTable:
@@ -239,27 +245,40 @@ class RegimesOfTable:
     @property
     def of_mutations(self) -> str:
         """Name the regime of new mutations: of antibodies if they are a library, or of antigens."""
-        return "new_mutations" if self.sides.antibody.is_library else "antigen_variant"
+        return "new_mutations" if self.sides.antibody.is_library else "antigen_mutations"
+
+    @property
+    def usual(self) -> Regime:
+        """Return what random pairs of the table are to the others: variants, where it is a library.
+
+        There, no sequence that was not measured is known.
+        """
+        antibody, antigen = (VARIANT if side.is_library else KNOWN for side in self.sides)
+        return OF_LEVELS[antibody, antigen]
 
     def measured(self) -> list[MeasuredRegime]:
         """Return every regime with its folds, or with the reason that it cannot be measured.
 
-        Four sets of folds hold out pairs, sequences of one side, or of both; each tests the
-        regimes of what it holds out, so that a table takes as many fits whatever its regimes.
+        Four sets of folds hold out pairs, sequences of one side, or of both. A held-out pair counts
+        in the regime that it is in, so that a table takes as many fits whatever its regimes.
         """
-        by_name = {}
-        sets: tuple[tuple[Kind, ...], ...] = ((), ("antibody",), ("antigen",), KINDS)
-        for held in sets:
+        found: dict[str, list[tuple[tuple[Kind, ...], MeasuredRegime]]] = {}
+        for held in SETS:
             for measured in self._of_set(held):
-                by_name[measured.regime.name] = measured
+                found.setdefault(measured.regime.name, []).append((held, measured))
+        by_name = {name: _best_measured(results) for name, results in found.items()}
         if not any(measured.splits for measured in by_name.values()):
-            by_pairs = self._by_single_pairs(by_name["known"])
+            by_pairs = self._by_single_pairs(by_name[self.usual.name])
+            del by_name[self.usual.name]
             by_name[by_pairs.regime.name] = by_pairs
         return [by_name[name] for name in REGIMES if name in by_name]
 
-    def measure(self, regime: Regime) -> MeasuredRegime:
-        """Return one regime with its folds, or with the reason that there are none."""
-        by_name = {measured.regime.name: measured for measured in self._of_set(regime.new)}
+    def measure_mutations(self) -> MeasuredRegime:
+        """Return the regime of new mutations with its folds, or with the reason for none."""
+        regime = REGIMES[self.of_mutations]
+        by_name = {
+            measured.regime.name: measured for measured in self._of_set(_to_hold_out(regime))
+        }
         return by_name[regime.name]
 
     def _of_set(self, held: tuple[Kind, ...]) -> list[MeasuredRegime]:
@@ -272,10 +291,15 @@ class RegimesOfTable:
             return [MeasuredRegime(cell, why_not=reason) for cell in expected]
         splits_of: dict[str, list[Split]] = {cell.name: [] for cell in cells}
         groups = {cell.name: self._counted(cell) for cell in cells}
-        whole = _unit(sides[-1]) if sides else groups["known"][0]  # in validation parts
+        # in validation parts
+        whole = _unit(sides[-1]) if sides else groups[self.usual.name][0]
+        tested = {cell.name: np.zeros(len(whole), np.bool_) for cell in cells}
         for number, held_out in enumerate(self._tests(sides)):
-            for split in self._splits_of_fold(number, held_out, groups, whole):
+            if number % self.folds == 0:  # a repeat tests each pair again
+                tested = {name: np.zeros(len(whole), np.bool_) for name in tested}
+            for split in self._splits_of_fold(number, held_out, groups, whole, tested):
                 splits_of[split.name].append(split)
+                tested[split.name] |= split.part == TEST
             latest = [splits[-1] for splits in splits_of.values() if splits]
             if self.groups.options.folds or not latest:
                 continue
@@ -291,34 +315,56 @@ class RegimesOfTable:
         return results
 
     def _splits_of_fold(
-        self, number: int, held_out: HeldOut, groups: Mapping[str, list[Ints]], whole: Ints
+        self,
+        number: int,
+        held_out: HeldOut,
+        groups: Mapping[str, list[Ints]],
+        whole: Ints,
+        tested: Mapping[str, Bools],
     ) -> Iterator[Split]:
-        """Yield the split of each regime that a fold can test, given the groups of each."""
+        """Yield the split of each regime that a fold can test, given the groups of each.
+
+        Pairs that were `tested` in a regime, (P,) each, are not tested again.
+        """
         part = held_out.parts(tested=UNUSED)
-        is_apart = self._neighbourhoods(number) if "known" in groups else np.zeros_like(part, bool)
-        part[is_apart] = UNUSED
+        is_apart = np.zeros(len(part), np.bool_)
+        test = held_out.test
+        if self.usual.name in groups:
+            is_apart = self._neighbourhoods(number) & ~test
+            test = test | self._variants(number)
+        part[is_apart | test] = UNUSED
         train = np.flatnonzero(part == TRAIN)
         if not len(train):
             return
         part = with_validation(part, whole, [self.seed, number])
-        antibody, antigen = self.sides.compare(train)
+        levels = self.sides.levels(train)
+        asked = np.flatnonzero(test | is_apart)
+        distance = np.zeros(len(part), np.int64)
+        distance[asked] = self.sides.distances(train, asked, levels)
+        antibody_level, antigen_level = levels
         for name, groups_of_regime in groups.items():
-            has_antibody_level = antibody.level == REGIMES[name].antibody
-            has_antigen_level = antigen.level == REGIMES[name].antigen
-            inside = held_out.test & has_antibody_level & has_antigen_level
-            tested = np.where(inside, np.int8(TEST), part)
-            if 0 < inside.sum() < len(train) and is_trainable(tested):
-                split = Split(
+            regime = REGIMES[name]
+            inside = (antibody_level == regime.antibody) & (antigen_level == regime.antigen)
+            asked_here = test & inside & ~tested[name]
+            part_here = np.where(asked_here, np.int8(TEST), part)
+            if 0 < asked_here.sum() < len(train) and is_trainable(part_here):
+                yield Split(
                     name=name,
-                    part=tested,
+                    part=part_here,
                     group=groups_of_regime[-1],
                     fold=number,
-                    apart=np.flatnonzero(is_apart & ~held_out.test),
+                    apart=np.flatnonzero(is_apart),
+                    # of neighbourhoods only those that are as new
+                    distance=np.where(is_apart & ~inside, NONE, distance),
                 )
-                split = with_counts(split, self.sides, (antibody, antigen))
-                assert split.distance is not None
-                split.distance[is_apart & ~(has_antibody_level & has_antigen_level)] = NONE
-                yield split
+
+    def _variants(self, number: int) -> Bools:
+        """Return the pairs of sequences that a fold of single pairs holds out as a whole, (P,)."""
+        repeat, fold = divmod(number, self.folds)
+        held_out = np.zeros(len(self.groups.pair), np.bool_)
+        for side in self.sides:
+            held_out |= side.variants(fold, self.folds, [self.seed, repeat])
+        return held_out
 
     def _neighbourhoods(self, number: int) -> Bools:
         """Return the pairs that a fold of single pairs holds out with those around them, (P,)."""
@@ -329,9 +375,8 @@ class RegimesOfTable:
 
     def _cells(self, held: tuple[Kind, ...]) -> list[Regime]:
         """Return the regimes that folds can test which hold out sequences of some sides."""
-        antibody_levels = self.sides.antibody.testable if "antibody" in held else (KNOWN,)
-        antigen_levels = self.sides.antigen.testable if "antigen" in held else (KNOWN,)
-        return [OF_LEVELS[levels] for levels in product(antibody_levels, antigen_levels)]
+        levels = [side.testable(held_out=side.kind in held) for side in self.sides]
+        return [OF_LEVELS[cell] for cell in product(*levels)]
 
     def _why_no_folds(self, sides: Sequence[Side]) -> str:
         """Say why no folds can hold out sequences of these sides; empty if they can."""
@@ -349,7 +394,8 @@ class RegimesOfTable:
     def _is_expected(self, regime: Regime) -> bool:
         """Return whether users are told that a regime is not measured: few tables have strains."""
         for side, level in zip(self.sides, regime.levels, strict=True):
-            if level == VARIANT and not side.is_library:
+            usual = (VARIANT, MUTATED) if side.is_library else (KNOWN, NEW)
+            if level not in usual:
                 return False
         return True
 
@@ -380,20 +426,21 @@ class RegimesOfTable:
                 groups.append(side.counted(level))
         return groups
 
-    def _by_single_pairs(self, known: MeasuredRegime) -> MeasuredRegime:
-        """Measure known pairs of a table in which too little is independent, pair by pair."""
+    def _by_single_pairs(self, usual: MeasuredRegime) -> MeasuredRegime:
+        """Measure random pairs of a table in which too little is independent, pair by pair."""
         pairs = self.groups.pair
         if len(distinct(pairs)) < LEAST_PAIRS:
-            return known
+            return usual
         splits = list[Split]()
         for number, held_out in enumerate(self._tests(())):
             part = with_validation(held_out.parts(), pairs, [self.seed, number])
             if is_trainable(part):
-                splits.append(Split(name="known", part=part, group=pairs, fold=len(splits)))
+                splits.append(Split(name="pairs", part=part, group=pairs, fold=len(splits)))
         if not np.any(is_tested(splits) & (self.groups.pairs.censored == 0)):
-            return known
-        regime, counted = of_all_held_out(splits, self.sides)
-        return MeasuredRegime(regime, tuple(counted), (pairs,), note=SINGLE_PAIRS)
+            return usual
+        regime, splits = of_all_held_out(splits, self.sides)
+        splits = [replace(split, name=regime.name) for split in splits]
+        return MeasuredRegime(regime, tuple(splits), (pairs,), note=SINGLE_PAIRS)
 
     def _tests(self, sides: Sequence[Side]) -> Iterator[HeldOut]:
         """Yield what each fold holds out: `test` are candidates for its test part."""
@@ -410,6 +457,29 @@ class RegimesOfTable:
                 masks.append(side.folds(self.folds, seed))
             # not strict: a library may have residues for fewer folds
             yield from map(HeldOut.of, zip(*masks, strict=False))
+
+
+def _to_hold_out(regime: Regime) -> tuple[Kind, ...]:
+    """Return the sides of which folds have to hold out more than single sequences for a regime."""
+    levels = zip(KINDS, regime.levels, strict=True)
+    return tuple(kind for kind, level in levels if level >= MUTATED)
+
+
+def _best_measured(
+    results: Sequence[tuple[tuple[Kind, ...], MeasuredRegime]],
+) -> MeasuredRegime:
+    """Choose among the sets of folds that can measure a regime.
+
+    Those are preferred that hold out what is new in it, and then those that test most pairs.
+    """
+
+    def merit(result: tuple[tuple[Kind, ...], MeasuredRegime]) -> tuple[bool, bool, int]:
+        held, measured = result
+        needed = _to_hold_out(measured.regime)
+        tested = sum(len(split.rows(TEST)) for split in measured.splits)
+        return bool(measured.splits), set(needed) <= set(held), tested
+
+    return max(results, key=merit)[1]
 
 
 def _unit(side: Side) -> Ints:
@@ -460,21 +530,18 @@ def measure_regimes(groups: PairGroups, sides: Sides | None = None) -> list[Meas
         options = replace(options, folds=FOLDS)
     splits = divide(groups, options)
     independent = _counted_groups(groups, splits[0])
-    name = OF_SPLIT[options.split_name]
-    if options.split_name == "mutations":
-        name = RegimesOfTable(groups, sides).of_mutations
-    if options.split_name == "random" and groups.pairs.no_antigen:  # each pair is an antibody
+    if options.split_name == "random":
         regime, splits = of_all_held_out(splits, sides)
         return [MeasuredRegime(regime, tuple(splits), tuple(independent))]
-    splits = [with_unseen(split, sides) for split in splits]
-    return [MeasuredRegime(REGIMES[name], tuple(splits), tuple(independent))]
-
-
-def with_unseen(split: Split, sides: Sides) -> Split:
-    """Count the unseen residues of the pairs of a split, and their distances, if it has none."""
-    if split.distance is not None:
-        return split
-    return with_counts(split, sides, sides.compare(learned_rows(split)))
+    regime = REGIMES[OF_SPLIT[options.split_name]]
+    if options.split_name == "mutations":
+        regime = REGIMES[RegimesOfTable(groups, sides).of_mutations]
+    measured = []
+    for split in splits:
+        if split.distance is None:
+            split = with_distances(split, sides, sides.levels(learned_rows(split)))
+        measured.append(split)
+    return [MeasuredRegime(regime, tuple(measured), tuple(independent))]
 
 
 def make_splits(
@@ -581,7 +648,7 @@ def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]
             "expected one cluster with more than half of the pairs. Use another --split."
         )
         raise SplitError(msg)
-    measured = table.measure(REGIMES[table.of_mutations])
+    measured = table.measure_mutations()
     if measured.why_not:
         msg = f"--split mutations: {measured.why_not}. Use another --split."
         raise SplitError(msg)

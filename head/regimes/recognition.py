@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints, checked_array
+from abag.core.messages import LONGEST_QUOTE
 from abag.embed.tables.chains import RESIDUES, keys_array
 from abag.embed.tables.numbering import CHAINS, number_antibodies
 from abag.head.regimes.clusters import (
@@ -26,7 +27,7 @@ from abag.head.regimes.clusters import (
     cdr3_of_chains,
 )
 from abag.head.regimes.nearest import NONE, find_nearest
-from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
+from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, NewSequences
 from abag.head.regimes.sides import REGIONS, Aligner, SeenResidues
 from abag.head.regimes.similar import Clones, Strings, contained_near, lengths_of, whole_near
 
@@ -56,14 +57,17 @@ class KnownSequences:
     """The T sequences; None if the predictor was shared without them."""
     residues: SeenResidues | None = None
     """Of a library; None if the training sequences are not one."""
+    names: Sequence[str] | None = None
+    """What the table calls each of them, or the row that has it first, (T,); None: not known."""
     loops: NDArray[np.int32] | None = None
     """First and last residue of CDR H3 in each heavy chain, (T, 2), equal if there is none."""
 
     @classmethod
     def of(
-        cls, side: Side, used: Ints, near_identity: float, family_identity: float
+        cls, side: Side, names: Mapping[int, str], near_identity: float, family_identity: float
     ) -> KnownSequences:
-        """Keep some of a table's sequences."""
+        """Keep some of a table's sequences, given their names by index."""
+        used = np.array([*names], np.int64)
         chains = _take(side.chains, used)
         residues = side.seen(used) if side.is_library else None
         keys = keys_array(side.kind, chains)
@@ -75,43 +79,46 @@ class KnownSequences:
                 loop = of_chain.get(heavy, "")
                 start = heavy.find(loop)  # 0 without a loop, which ends there, too
                 loops[row] = start, start + len(loop)
-        return cls(side.kind, keys, near_identity, family_identity, chains, residues, loops)
+        return cls(
+            side.kind,
+            keys,
+            near_identity,
+            family_identity,
+            chains,
+            residues,
+            names=[*names.values()],
+            loops=loops,
+        )
 
     def without_sequences(self) -> KnownSequences:
         """Keep nothing that tells what the sequences are."""
-        return replace(self, chains=None, residues=None, loops=None)
+        return replace(self, chains=None, residues=None, names=None, loops=None)
 
     def compare(self, chains: Sequence[Chains]) -> NewSequences:
         """Tell what is new about N sequences."""
         trained = {key.tobytes(): row for row, key in enumerate(self.keys)}
         keys = [key.tobytes() for key in keys_array(self.kind, chains)]
-        is_repeat = [key in trained for key in keys]
-        same = np.array(is_repeat, np.bool_)
-        level = np.where(same, KNOWN, NEW).astype(np.int8)
-        unseen = np.zeros(len(chains), np.int64)
-        mutations = np.zeros(len(chains), np.int64)
-        rows = np.flatnonzero(~same)
+        nearest = np.array([trained.get(key, NONE) for key in keys], np.int64)
+        level = np.where(nearest == NONE, NEW, KNOWN).astype(np.int8)
         distance = np.zeros(len(chains), np.int64)
-        nearest = np.full(len(chains), NONE, np.int64)
-        nearest[same] = [trained[key] for key in itertools.compress(keys, is_repeat)]
+        rows = np.flatnonzero(level == NEW)
         if self.chains is None or not len(rows):
-            return NewSequences(level, unseen, mutations, distance, nearest)
-        near = self._near(_take(chains, rows))
-        level[rows[near]] = KNOWN
+            return NewSequences(level, distance, nearest)
+        in_family = self._near(_take(chains, rows))
         if self.family_identity < self.near_identity:
-            apart = rows[~near]
-            in_family = _antigens_near(_take(chains, apart), self.chains, self.family_identity)
-            level[apart[in_family]] = VARIANT
-        related = rows[level[rows] != NEW]
-        if self.residues is not None and len(related):
-            residues = self.residues.aligner.residues(_take(chains, related))
-            unseen[related], is_new = self.residues.count_unseen(residues)
-            mutations[related] = self.residues.count_mutations(residues)
-            level[related[is_new]] = VARIANT
-        found = find_nearest(self.kind, _take(chains, related), self.chains)
-        distance[related] = np.maximum(found.distance, 0)
-        nearest[related] = found.row
-        return NewSequences(level, unseen, mutations, distance, nearest)
+            apart = np.flatnonzero(~in_family)
+            others = _take(chains, rows[apart])
+            in_family[apart] = _antigens_near(others, self.chains, self.family_identity)
+        rows = rows[in_family]
+        related = _take(chains, rows)
+        level[rows] = VARIANT
+        if self.residues is not None and len(rows):
+            residues = self.residues.aligner.residues(related)
+            level[rows[self.residues.are_new(residues)]] = MUTATED
+        found = find_nearest(self.kind, related, self.chains)
+        distance[rows] = np.maximum(found.distance, 0)
+        nearest[rows] = found.row
+        return NewSequences(level, distance, nearest)
 
     def _near(self, chains: Sequence[Chains]) -> Bools:
         assert self.chains is not None
@@ -143,6 +150,9 @@ class KnownSequences:
             lines = [SEPARATOR.join(chains) + END for chains in self.chains]
             text = "".join(lines)
             arrays[f"{name}.sequences"] = np.frombuffer(text.encode("ascii"), np.uint8)
+        if self.names is not None:
+            text = "".join(f"{line}{END}" for line in self.names)
+            arrays[f"{name}.names"] = np.frombuffer(text.encode("utf-8"), np.uint8)
         if self.loops is not None:
             arrays[f"{name}.loops"] = self.loops
         if self.residues is not None:
@@ -150,7 +160,6 @@ class KnownSequences:
             # a space stands for the reference that antibodies lack
             arrays[f"{name}.reference"] = np.frombuffer(reference or b" ", np.uint8)
             arrays[f"{name}.tokens"] = self.residues.tokens
-            arrays[f"{name}.usual"] = self.residues.usual
             arrays[f"{name}.consensus"] = self.residues.consensus
             arrays[f"{name}.changed"] = self.residues.changed
         return arrays
@@ -165,6 +174,7 @@ class KnownSequences:
             msg = f"{name}.identities are {near} and {family}"
             raise ValueError(msg)
         chains = None
+        names = None
         loops = None
         if f"{name}.sequences" in arrays:
             text = checked_array(arrays, f"{name}.sequences", (None,), np.uint8)
@@ -172,10 +182,11 @@ class KnownSequences:
             if not np.array_equal(keys_array(kind, chains), keys):
                 msg = f"{name}.sequences and {name}.keys are of other sequences"
                 raise ValueError(msg)
+            names = _load_names(kind, arrays, len(chains))
             if kind == "antibody":
                 loops = checked_array(arrays, f"{name}.loops", (len(chains), 2), np.int32)
         residues = _load_residues(kind, arrays) if f"{name}.tokens" in arrays else None
-        return cls(kind, keys, near, family, chains, residues, loops)
+        return cls(kind, keys, near, family, chains, residues, names, loops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +231,6 @@ def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
     residues = SeenResidues(
         aligner=Aligner(kind, reference_chains),
         tokens=checked_array(arrays, f"{name}.tokens", (None,), np.uint64),
-        usual=checked_array(arrays, f"{name}.usual", (None,), np.uint64),
         consensus=checked_array(arrays, f"{name}.consensus", (None,), np.uint64),
         changed=checked_array(arrays, f"{name}.changed", (None,), np.int64),
     )
@@ -229,6 +239,17 @@ def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
         msg = f"{name}.consensus has {len(residues.consensus)} regions"
         raise ValueError(msg)
     return residues
+
+
+def _load_names(kind: Kind, arrays: Arrays, number: int) -> list[str]:
+    """Restore the names of sequences; ValueError or LookupError if there are not so many."""
+    text = checked_array(arrays, f"seen.{kind}.names", (None,), np.uint8)
+    names = text.tobytes().decode("utf-8").split(END)
+    is_long = any(len(name) > LONGEST_QUOTE or not name.isprintable() for name in names)
+    if len(names) != number + 1 or names[-1] or is_long:
+        msg = f"seen.{kind}.names are not {number} names of sequences"
+        raise ValueError(msg)
+    return names[:-1]
 
 
 def _parsed(kind: Kind, text: str) -> list[Chains]:

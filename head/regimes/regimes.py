@@ -1,24 +1,28 @@
 """Regimes: what is new about a pair, given the pairs that a model was trained on.
 
-Each side of a pair, antibody and antigen, has one of three levels:
+Each side of a pair, antibody and antigen, has one of four levels:
 
 known
-    a near-duplicate of a training sequence and, where the side is a library of variants, without a
-    residue that no training sequence has at its position;
-variant
-    of a family that training has: with unseen residues, or, of antigens, less than 90 % identical;
+    the sequence itself is in training;
+new variant
+    it is not, but a sequence of its family is: a near-duplicate, a clone, a strain;
+new mutations
+    it has residues that no training sequence of its library has at their positions;
 new
-    neither.
+    training has nothing of its family.
 
-A regime is a cell of both. The sides are equal: a table with its sides exchanged has the mirror
-image of its regimes. `abag.head.regimes.sides` finds the levels of a table's pairs, and
-`abag.head.regimes.recognition` those of other pairs, by the same comparisons. P pairs.
+How far a known family reaches is told by a number, the distance to the nearest training sequence
+(`nearest`), with which sigma grows. A regime is a cell of both levels. The sides are equal: a table
+with its sides exchanged has the mirror image of its regimes. `abag.head.regimes.sides` finds the
+levels of a table's pairs, and `abag.head.regimes.recognition` those of other pairs, by the same
+comparisons. P pairs, N sequences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -32,11 +36,12 @@ if TYPE_CHECKING:
 
 KNOWN = 0
 VARIANT = 1
-NEW = 2
-LEVELS = 3
+MUTATED = 2
+NEW = 3
+LEVELS = 4
 """Number of levels of a side."""
 Levels: TypeAlias = NDArray[np.int8]
-"""`KNOWN`, `VARIANT` or `NEW` of each sequence or pair."""
+"""`KNOWN`, `VARIANT`, `MUTATED` or `NEW` of each sequence or pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +68,39 @@ class Regime:
         return tuple(kind for kind, level in zip(KINDS, self.levels, strict=True) if level)
 
 
-REGIMES = {
-    regime.name: regime
-    for regime in (
-        Regime("known", "known antibodies, known antigens", KNOWN, KNOWN),
-        Regime("new_antibody", "new antibodies, known antigens", NEW, KNOWN),
-        Regime("new_mutations", "new mutations, known antigens", VARIANT, KNOWN),
-        Regime("new_antigen", "known antibodies, new antigens", KNOWN, NEW),
-        Regime("antigen_variant", "known antibodies, new antigen variants", KNOWN, VARIANT),
-        Regime("both_variant", "new mutations, new antigen variants", VARIANT, VARIANT),
-        Regime("new_antibody_variant", "new antibodies, new antigen variants", NEW, VARIANT),
-        Regime("new_antigen_mutations", "new mutations, new antigens", VARIANT, NEW),
-        Regime("both_new", "new antibodies, new antigens", NEW, NEW),
-        Regime("given", "the test pairs that were given", KNOWN, KNOWN),
-    )
+_ANTIBODIES = (
+    ("", "known antibodies"),
+    ("new_variant", "new variants"),
+    ("new_mutations", "new mutations"),
+    ("new_antibody", "new antibodies"),
+)
+"""Names of the levels of antibodies in files and in sentences, in the order of the levels."""
+_ANTIGENS = (
+    ("", "known antigens"),
+    ("antigen_variant", "new antigen variants"),
+    ("antigen_mutations", "new antigen mutations"),
+    ("new_antigen", "new antigens"),
+)
+_OTHER_NAMES = {(KNOWN, KNOWN): "known", (NEW, NEW): "both_new"}
+
+
+def _regime_of(antibody: int, antigen: int) -> Regime:
+    name_of_antibody, antibody_words = _ANTIBODIES[antibody]
+    name_of_antigen, antigen_words = _ANTIGENS[antigen]
+    name = "_".join(filter(None, (name_of_antibody, name_of_antigen)))
+    name = _OTHER_NAMES.get((antibody, antigen), name)
+    return Regime(name, f"{antibody_words}, {antigen_words}", antibody, antigen)
+
+
+OF_LEVELS = {
+    levels: _regime_of(*levels)
+    for levels in sorted(product(range(LEVELS), repeat=2), key=lambda both: (sum(both), both[::-1]))
 }
-"""By name; a table shows them in this order."""
-OF_LEVELS = {regime.levels: regime for regime in REGIMES.values() if regime.name != "given"}
-"""By the levels of antibody and antigen."""
+"""By the levels of antibody and antigen; a table shows them in this order."""
+GIVEN = Regime("given", "the test pairs that were given", KNOWN, KNOWN)
+"""The regime of a test part that users name: what is new about its pairs is theirs to say."""
+REGIMES = {regime.name: regime for regime in (*OF_LEVELS.values(), GIVEN)}
+"""By name."""
 OF_SPLIT = {
     "random": "known",
     "antibody": "new_antibody",
@@ -90,12 +110,10 @@ OF_SPLIT = {
     "column": "given",
     "file": "given",
 }
-"""The regime that a split measures; ``mutations`` of an antigen library: antigen_variant."""
+"""The regime that a split measures; ``mutations`` of an antigen library: antigen_mutations."""
 OF_ANTIGENS = (", known antigens", " within antigens")
 """Words that say nothing where pairs have no antigens."""
 UNMEASURED = "the run could not measure {}"
-MORE_UNSEEN = "it has {} unseen residues, more than the {} of nearly all tested pairs"
-MORE_MUTATIONS = "it has {} mutations, more than the {} of any tested pair"
 FARTHER = (
     "it differs in {} residues from the nearest training sequences, more than the {} of nearly all "
     "tested pairs"
@@ -119,11 +137,7 @@ class NewSequences(NamedTuple):
     """Tell what is new about N sequences of one kind, or about those of N pairs."""
 
     level: Levels
-    """Shape (N,); `KNOWN`, `VARIANT` or `NEW`."""
-    unseen: Ints
-    """Shape (N,); residues that no training sequence of a library has at their positions."""
-    mutations: Ints
-    """Shape (N,); residues that most training sequences of a library do not have there."""
+    """Shape (N,)."""
     distance: Ints
     """Shape (N,); differences from the nearest training sequence, see `nearest`; 0 of new ones,
     which have no relative to be compared with."""
@@ -132,24 +146,7 @@ class NewSequences(NamedTuple):
 
     def take(self, index: NDArray[np.integer]) -> NewSequences:
         """Return those of pairs, given the sequence of each, (P,)."""
-        return NewSequences(
-            self.level[index],
-            self.unseen[index],
-            self.mutations[index],
-            self.distance[index],
-            self.nearest[index],
-        )
-
-
-class Reach(NamedTuple):
-    """Tell how far from training the tested pairs of a regime were."""
-
-    unseen: int
-    """Unseen residues that 95 % of them did not exceed."""
-    mutations: int
-    """The most mutations of any of them."""
-    distance: int
-    """Differences from the nearest training sequences that 95 % of them did not exceed."""
+        return NewSequences(self.level[index], self.distance[index], self.nearest[index])
 
 
 class FoundRegimes(NamedTuple):
@@ -163,6 +160,9 @@ class FoundRegimes(NamedTuple):
     """Why no tested pair was as new; empty if some were."""
     is_covered: NDArray[np.bool_]
     """Whether errors were measured of pairs as new and as far, dtype bool."""
+    distance: Ints
+    """Differences from the nearest training sequences on the sides that are not new in the measured
+    regime, dtype int64: sigma grows with these."""
 
     def beside(self, why_far: NDArray[np.object_] | None) -> FoundRegimes:
         """Return regimes of pairs that are far for another reason, too, (P,), where it is one."""
@@ -175,25 +175,22 @@ class FoundRegimes(NamedTuple):
 def find_regimes(
     antibody: NewSequences,
     antigen: NewSequences,
-    reach: Mapping[str, Reach],
+    reach: Mapping[str, int],
     *,
     no_antigen: bool = False,
 ) -> FoundRegimes:
     """Find the regime of P pairs, given what is new about both sequences and the measured regimes.
 
-    A pair is far outside every measured regime, and where it has more unseen residues, or differs
-    more from the nearest training sequences, than nearly all tested pairs of the regime that is
-    used, or has more mutations than any of them. The words for this name no antigens with
-    `no_antigen`.
+    A pair is far outside every measured regime, and where it differs more from the nearest training
+    sequences than nearly all tested pairs of the regime that is used, which is its `reach`. The
+    words for this name no antigens with `no_antigen`.
     """
     shape = antibody.level.shape
     name = np.full(shape, "", object)
     used = np.full(shape, "", object)
     why = np.full(shape, "", object)
     is_covered = np.ones(shape, np.bool_)
-    unseen = antibody.unseen + antigen.unseen
-    mutations = antibody.mutations + antigen.mutations
-    distance = antibody.distance + antigen.distance
+    distance = np.zeros(shape, np.int64)
     for regime in OF_LEVELS.values():
         rows = (antibody.level == regime.antibody) & (antigen.level == regime.antigen)
         if not rows.any():
@@ -204,18 +201,15 @@ def find_regimes(
         is_covered[rows] = covers
         if not covers:
             why[rows] = UNMEASURED.format(words_of(regime.name, no_antigen=no_antigen))
-        tested = reach[measured]
-        is_covered[rows & (distance > tested.distance)] = False
-        limits = (
-            (unseen, tested.unseen, MORE_UNSEEN),
-            (mutations, tested.mutations, MORE_MUTATIONS),
-            (distance, tested.distance, FARTHER),
-        )
-        for counts, most, words in limits:
-            far = rows & (counts > most) & (why == "")
-            for count in np.unique(counts[far]).tolist():
-                why[far & (counts == count)] = words.format(count, most)
-    return FoundRegimes(name, used, why, is_covered)
+        for side, level in zip((antibody, antigen), REGIMES[measured].levels, strict=True):
+            if level != NEW:
+                distance[rows] += side.distance[rows]
+        most = reach[measured]
+        beyond = rows & (distance > most)
+        is_covered[beyond] = False
+        for count in np.unique(distance[beyond]).tolist():
+            why[beyond & (distance == count) & (why == "")] = FARTHER.format(count, most)
+    return FoundRegimes(name, used, why, is_covered, distance)
 
 
 def applicable(regime: Regime, measured: Collection[str]) -> tuple[bool, str]:

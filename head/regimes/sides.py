@@ -22,8 +22,8 @@ from abag.core.cache import cache_dir
 from abag.embed.tables.domains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.clusters import consensus
-from abag.head.regimes.nearest import NONE, by_length, find_nearest
-from abag.head.regimes.regimes import KNOWN, NEW, VARIANT, NewSequences
+from abag.head.regimes.nearest import by_length, find_nearest
+from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, Levels
 from abag.head.regimes.similar import lengths_of
 from abag.head.regimes.splits import grouped_folds
 
@@ -100,8 +100,6 @@ class SeenResidues:
     aligner: Aligner
     tokens: Words
     """Sorted digests of position and residue."""
-    usual: Words
-    """The most frequent of them at each position."""
     consensus: Words
     """Most frequent digest of each region, (R,)."""
     changed: Ints
@@ -118,35 +116,22 @@ class SeenResidues:
         return cls(
             aligner,
             tokens=np.unique(residues.token_NL),
-            usual=usual_tokens(residues.token_NL),
             consensus=usual_R,
             changed=np.unique(_changed(residues.region_NR, usual_R)),
         )
 
-    def count_unseen(self, residues: Residues) -> tuple[Ints, Bools]:
-        """Count the residues that no training sequence has at their position.
+    def are_new(self, residues: Residues) -> Bools:
+        """Return which of N sequences have what training lacks, (N,).
 
-        Returns
-        -------
-        count : ndarray, shape=(N,), dtype=int64
-            Unseen residues.
-        is_new : ndarray, shape=(N,), dtype=bool
-            Whether a sequence has an unseen residue, a set of changed regions that did not occur
-            in training, or nothing that could be aligned.
+        That is a residue at a position, a set of changed regions, or nothing that can be aligned.
         """
         token_NL = residues.token_NL
-        is_seen_NL = np.isin(token_NL, self.tokens) | (token_NL == 0)
-        count = (~is_seen_NL).sum(axis=1)
+        at_NL = np.searchsorted(self.tokens, token_NL)
+        at_NL[at_NL == len(self.tokens)] = 0
+        is_seen_NL = (self.tokens[at_NL] == token_NL) | (token_NL == 0)
         changed = _changed(residues.region_NR, self.consensus)
-        is_aligned = token_NL.any(axis=1)
-        is_known = (count == 0) & np.isin(changed, self.changed) & is_aligned
-        return count, ~is_known
-
-    def count_mutations(self, residues: Residues) -> Ints:
-        """Count the residues that most training sequences do not have at their position, (N,)."""
-        token_NL = residues.token_NL
-        is_mutation_NL = (token_NL != 0) & ~np.isin(token_NL, self.usual)
-        return np.asarray(is_mutation_NL.sum(axis=1))
+        is_known = is_seen_NL.all(axis=1) & np.isin(changed, self.changed)
+        return ~(is_known & token_NL.any(axis=1))
 
 
 def usual_tokens(token_NL: Words) -> Words:
@@ -280,6 +265,10 @@ LEAST_NEIGHBOURS = 6
 """Variants of a neighbourhood below which none is held out."""
 APART_SHARE = 0.06
 """Share of the variants that a fold holds out in neighbourhoods."""
+VARIANTS_SHARE = 0.1
+"""Share of the sequences with relatives that a fold of single pairs holds out as a whole."""
+LEAST_SHARE = 0.1
+"""Share of the pairs that such sequences have, without which none is held out."""
 MOST_COMPARED = 200_000_000
 """Comparisons of sequences for the distances of a fold, about 4 s of a core."""
 LEAST_SAMPLE = 500
@@ -365,13 +354,14 @@ class Side:
                 chosen.append(family)
         return np.array(chosen, np.int64)
 
-    @property
-    def testable(self) -> tuple[int, ...]:
-        """Return the levels, apart from known, that folds of this side can test."""
-        return (VARIANT,) if self.is_library else (VARIANT, NEW)
+    def testable(self, *, held_out: bool) -> tuple[int, ...]:
+        """Return the levels that folds can test which hold out sequences of this side, or pairs."""
+        if not held_out:
+            return (KNOWN, VARIANT, MUTATED) if self.is_library else (KNOWN, VARIANT)
+        return (MUTATED,) if self.is_library else (VARIANT, NEW)
 
     def counted(self, level: int) -> Ints:
-        """Return what counts as independent among tested pairs of a level, (P,)."""
+        """Return what counts as independent among tested pairs of a level that is new, (P,)."""
         if self.is_library:
             return self.sequence
         return self.family if level == NEW else self.near
@@ -403,25 +393,16 @@ class Side:
         of_training = Residues(token_NL[sequences], region_NR[sequences])
         return SeenResidues.of(self.aligner, of_training)
 
-    def compare(self, train: Ints) -> NewSequences:
-        """Compare each pair's sequence with those of the training pairs."""
-        is_near = np.isin(self.near, self.near[train])
-        in_family = np.isin(self.family, self.family[train])
-        level = np.where(is_near, KNOWN, np.where(in_family, VARIANT, NEW)).astype(np.int8)
-        if not self.is_library:
-            none = np.zeros(len(level), np.int64)
-            return NewSequences(level, none, none, none, none + NONE)
+    def levels(self, train: Ints) -> Levels:
+        """Tell what is new about each pair's sequence, given the training pairs, (P,)."""
+        in_family = np.isin(self.near, self.near[train]) | np.isin(self.family, self.family[train])
+        level = np.where(in_family, VARIANT, NEW).astype(np.int8)
         trained = distinct(self.sequence[train])
-        seen = self.seen(trained)
-        count_N, is_new_N = seen.count_unseen(self.residues)
-        mutations_N = seen.count_mutations(self.residues)
-        is_new_N[trained] = False  # also one that cannot be aligned
-        level[is_near & is_new_N[self.sequence]] = VARIANT
-        is_variant = level != NEW
-        unseen = count_N[self.sequence] * is_variant
-        mutations = mutations_N[self.sequence] * is_variant
-        none = np.zeros(len(level), np.int64)
-        return NewSequences(level, unseen, mutations, none, none + NONE)
+        if self.is_library:
+            is_new_N = self.seen(trained).are_new(self.residues)
+            level[in_family & is_new_N[self.sequence]] = MUTATED
+        level[np.isin(self.sequence, trained)] = KNOWN
+        return level
 
     def distances(self, train: Ints, rows: Ints) -> Ints:
         """Return how far the sequences of some pairs are from those of the training pairs, (R,).
@@ -442,6 +423,27 @@ class Side:
             distance[new] = np.median(found.distance)
         distance[sample] = np.maximum(found.distance, 0)
         return distance[of_row]
+
+    def variants(self, fold: int, folds: int, seed: Sequence[int]) -> Bools:
+        """Hold out some sequences with relatives among the others, (P,): each in one fold at most.
+
+        Where nearly every sequence has one pair, random pairs are new variants anyway; and where
+        families are divided, folds of this side hold out variants.
+        """
+        divided = not self.is_library and bool((self.held_out != self.family).any())
+        pairs_of = np.bincount(self.sequence, minlength=len(self.chains))
+        in_family = np.zeros(len(self.chains), np.int64)
+        in_family[self.sequence] = self.family
+        used = np.flatnonzero(pairs_of)
+        relatives = np.bincount(in_family[used])
+        several = used[(pairs_of[used] > 1) & (relatives[in_family[used]] > 1)]
+        if divided or pairs_of[several].sum() < LEAST_SHARE * len(self.sequence):
+            return np.zeros(len(self.sequence), np.bool_)
+        # 7: a stream that no other draw of these seeds uses
+        order = np.random.default_rng([*seed, 7]).permutation(several)
+        size = min(round(VARIANTS_SHARE * len(several)), len(several) // folds)
+        chosen = order[fold * size : (fold + 1) * size]
+        return np.isin(self.sequence, chosen)
 
     def neighbourhoods(self, seed: Sequence[int]) -> Bools:
         """Hold out the variants of a library that surround some of its own, (P,).
@@ -514,15 +516,15 @@ class Sides(NamedTuple):
         """Return one side."""
         return self.antibody if kind == "antibody" else self.antigen
 
-    def compare(self, train: Ints) -> tuple[NewSequences, NewSequences]:
-        """Compare both sequences of each pair with those of the training pairs."""
-        return self.antibody.compare(train), self.antigen.compare(train)
+    def levels(self, train: Ints) -> tuple[Levels, Levels]:
+        """Tell what is new about both sequences of each pair, given the training pairs."""
+        return self.antibody.levels(train), self.antigen.levels(train)
 
-    def distances(self, train: Ints, rows: Ints, new: tuple[NewSequences, NewSequences]) -> Ints:
+    def distances(self, train: Ints, rows: Ints, levels: tuple[Levels, Levels]) -> Ints:
         """Return how far some pairs are from training, (R,), given what is new about all pairs."""
         total = np.zeros(len(rows), np.int64)
-        for side, of_side in zip(self, new, strict=True):
-            related = of_side.level[rows] != NEW
+        for side, level in zip(self, levels, strict=True):
+            related = level[rows] != NEW
             if related.any():
                 total[related] += side.distances(train, rows[related])
         return total

@@ -76,11 +76,6 @@ class Split:
     """Number of the fold, counted over all repeats."""
     description: dict[str, Any] = field(default_factory=dict)
     """How and why the pairs were split, and the leaks, for the summary and the report."""
-    unseen: Ints | None = None
-    """Shape (P,): residues of each pair that no training sequence of a library has at their
-    positions; None: not counted."""
-    mutations: Ints | None = None
-    """Shape (P,): residues that most training sequences of a library do not have there."""
     distance: Ints | None = None
     """Shape (P,): differences of tested and `apart` pairs from the nearest training sequences, and
     0 for others; -1: apart, and as new as in another regime; None: not counted."""
