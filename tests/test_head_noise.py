@@ -89,7 +89,7 @@ def test_sigma_is_small_where_predictions_are_near_the_floor_of_an_assay():
     near = errors(truth * rng.normal(size=800), 1)._replace(predicted=predicted)
     mixture = calibrate({"ridge": 1.0}, near)
     at = np.array([5.2, 8.0])
-    assert mixture.sigma(at, np.full(2, 0.2)) == pytest.approx([0.1, 0.6], rel=0.35)
+    assert mixture.sigma(at, np.full(2, 0.2)) == pytest.approx([0.1, 0.6], rel=0.4)
     # nothing is known beyond the predictions of the tested pairs
     beyond = mixture.sigma(np.array([2.0, 30.0]), np.full(2, 0.2))
     assert beyond == pytest.approx(mixture.sigma(np.array([5.0, 9.0]), np.full(2, 0.2)), rel=0.1)
