@@ -59,7 +59,7 @@ from abag.embed.tables.options import AntibodyRegion
 from abag.head.labels.features import FeatureColumns
 from abag.head.labels.headers import Quantity
 from abag.head.labels.options import MOST_VALUE
-from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.models.registry import MODELS
 from abag.head.predictor.predictor import (
     RECORD,
@@ -504,15 +504,11 @@ def _part(
         model: PairModel = entry.load(arrays, settings)
         # Arrays of other shapes would fail in the middle of a table.
         first = np.zeros(1, np.int64)
-        vectors = PairVectors(
-            np.zeros((1, record.antibody.width), np.float32),
-            np.zeros((1, record.antigen.width), np.float32),
-            first,
-            first,
-            [("A", "A")],
-            [("A",)],
-            features=None if features is None else features.nothing(1),
-        )
+        sides: dict[Kind, SideVectors] = {}
+        specs = (record.antibody, record.antigen)
+        for kind, spec, chains in zip(KINDS, specs, (("A", "A"), ("A",)), strict=True):
+            sides[kind] = SideVectors(np.zeros((1, spec.width), np.float32), first, [chains])
+        vectors = PairVectors(sides, None if features is None else features.nothing(1))
         with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
             model.predict(vectors)
             model.variance(vectors)

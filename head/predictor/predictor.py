@@ -65,7 +65,7 @@ from abag.head.labels.features import (
 )
 from abag.head.labels.headers import PKD, PREDICT_COLUMNS, Quantity
 from abag.head.labels.stored_vectors import StoredVectors
-from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.models.registry import MODELS
 from abag.head.regimes.nearest import NONE
 from abag.head.regimes.recognition import Recogniser
@@ -384,7 +384,7 @@ def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> F
             if len(part) > 1:
                 predicted = [model.predict(vectors) for model in part]
                 variances.append(np.var(predicted, axis=0))
-    return mean_variance(variances, len(vectors.antibody))
+    return mean_variance(variances, len(vectors))
 
 
 def mean_variance(variances: Iterable[Floats | None], pairs: int) -> Floats:
@@ -997,10 +997,10 @@ class Scorer:
         """
         features = self.completed(features, *index)
         antibody, antigen = index
-        x_ND, i, left = self._read(self._sides[0], antibody)
-        y_ME, j, right = self._read(self._sides[1], antigen)
-        values = None if features is None else features.values
-        pairs = PairVectors(x_ND, y_ME, i, j, left, right, features=values)
+        vectors = {}
+        for side, of_pair in zip(self._sides, index, strict=True):
+            vectors[side.kind] = self._read(side, of_pair)
+        pairs = PairVectors(vectors, None if features is None else features.values)
         factor = self._factors[0][antibody] * self._factors[1][antigen]
         why_far = self._why_chains(antibody)
         if features is not None:
@@ -1045,12 +1045,10 @@ class Scorer:
         antibody, antigen = index
         return self.new[0].take(antibody), self.new[1].take(antigen)
 
-    def _read(
-        self, sequences: AnySequences, index: NDArray[np.integer]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[Chains]]:
+    def _read(self, sequences: AnySequences, index: NDArray[np.integer]) -> SideVectors:
         used, row = np.unique(index, return_inverse=True)
         x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
-        return x_ND, row, [sequences.chains[n] for n in used.tolist()]
+        return SideVectors(x_ND, row, [sequences.chains[n] for n in used.tolist()])
 
     def score_rows(self, features: ReadFeatures | None = None) -> tuple[pd.DataFrame, PairVectors]:
         """Score the pair of each row of both `Sequences`, all at once."""

@@ -324,7 +324,7 @@ def fit_closed_forms(
         models[name] = (fitted[name],) if name in fitted else ()
     predicted = {name: part.predicted for name, part in predictions.items()}
     variances = [predictions[name].variance for name in parts.models]
-    variance = mean_variance(variances, len(training.vectors.antibody))
+    variance = mean_variance(variances, len(training.vectors))
     return FittedParts(models, predicted, variance, seconds=time.monotonic() - start_s)
 
 
