@@ -129,7 +129,7 @@ def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats
 
 
 def _antigen_mean(inputs: BaselineInputs) -> Floats | None:
-    if inputs.pairs.no_antigen:
+    if "antigen" not in inputs.pairs.kinds:
         return None
     return group_mean(inputs.pairs.antigen, inputs.pairs.pkd, inputs.split, inputs.fit_rows)
 

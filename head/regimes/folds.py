@@ -463,7 +463,7 @@ def measure_regimes(groups: PairGroups, sides: Sides | None = None) -> list[Meas
     name = OF_SPLIT[options.split_name]
     if options.split_name == "mutations":
         name = RegimesOfTable(groups, sides).of_mutations
-    if options.split_name == "random" and groups.pairs.no_antigen:  # each pair is an antibody
+    if options.split_name == "random" and "antigen" not in groups.pairs.kinds:
         regime, splits = of_all_held_out(splits, sides)
         return [MeasuredRegime(regime, tuple(splits), tuple(independent))]
     splits = [with_unseen(split, sides) for split in splits]

@@ -21,7 +21,7 @@ from abag.core.messages import reporting
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import MeasuredRows, is_better
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features
-from abag.head.labels.stored_vectors import StoredVectors, read_vectors
+from abag.head.labels.stored_vectors import read_vectors
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
@@ -83,8 +83,6 @@ class SearchProblem:
     def vectors(self, kind: Kind, pooling: str) -> NDArray[np.float32]:
         """Read the vectors of a kind and pooling, one row per unique sequence of the table."""
         if (kind, pooling) not in self.read:
-            if kind == "antigen" and self.config.no_antigen:
-                return StoredVectors.absent().x_ND
             views = self.config.views_of(kind)
             if getattr(self.config, f"{kind}_vectors") is None:  # else nothing is left to choose
                 views = [{**views[0], "pooling": pooling}]
