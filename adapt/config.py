@@ -95,7 +95,7 @@ class AdaptConfig(
         help="Precision of the encoders; auto: bf16 on a GPU that supports it, else fp32.",
     )
 
-    def kinds(self) -> tuple[Kind, ...]:
+    def adapted_kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of sequence whose encoders are adapted."""
         return ("antibody", "antigen") if self.sides == "both" else (self.sides,)
 

@@ -291,7 +291,7 @@ class AdaptationModel(nn.Module):
             chains = unique[kind].chains
             training_sequences = distinct(index_P[training])
             encoder: FrozenVectors | AdaptedEncoder
-            if kind in config.kinds():
+            if kind in config.adapted_kinds():
                 encoder = AdaptedEncoder(identities[kind], chains, training_sequences, plan, config)
             else:
                 encoder = FrozenVectors(identities[kind], chains, training_sequences, plan)

@@ -417,7 +417,7 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
 
 def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:
     """Refuse a target or layer that neither encoder has; both share one list."""
-    fitting = [fit_lora(config, identities[kind].checkpoint) for kind in config.kinds()]
+    fitting = [fit_lora(config, identities[kind].checkpoint) for kind in config.adapted_kinds()]
     for option in ("targets", "layers"):
         used = [getattr(lora, option) for lora in fitting]
         unused = set(getattr(config, option)).difference(*used)
@@ -439,7 +439,7 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
     encoders: dict[str, dict[str, Any]] = {}
-    for kind in training.config.kinds():
+    for kind in training.config.adapted_kinds():
         encoders[kind] = _write_encoder(out, kind, training)
     assignment = training.assignment
     progress = training.progress

@@ -35,7 +35,7 @@ from abag.head.design.rank import IDENTITY, POOL
 from abag.head.labels.labelled_pairs import LabelledPairs, read_labelled_pairs
 from abag.head.labels.options import LabelOptions
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_vectors import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import fit_sigma
 from abag.head.regimes.clusters import antibody_clusters
@@ -91,11 +91,11 @@ class Library:
     def __init__(self, pairs: LabelledPairs, store: Path) -> None:
         self.pairs = pairs
         opened = open_store(store)
-        antibody_ND, antigen_ME = (
-            opened.folder(kind).read(pairs.table.sequences[kind].keys, "mean")
-            for kind in ("antibody", "antigen")
-        )
-        self.vectors = PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen)
+        sides = {}
+        for kind, unique in pairs.table.sequences.items():
+            x_ND = opened.folder(kind).read(unique.keys, "mean")
+            sides[kind] = SideVectors(x_ND, pairs.index(kind))
+        self.vectors = PairVectors(sides)
         self.goal = float(np.quantile(pairs.pkd, 0.99))
         self.hits = pairs.pkd >= self.goal
 

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from abag.core.device import resolve_device
 from abag.head.labels.labelled_pairs import LabelledPairs
 from abag.head.models.config import PRESETS, FitConfig
-from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.regimes.splits import Split
 from abag.head.training.networks import HeadTraining, TrainingInputs, torch_settings, train
 from abag.head.training.stack import step_seed
@@ -96,7 +96,12 @@ def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> 
     pairs, antibody_ND, antigen_ME = inputs
     return TrainingInputs(
         pairs=pairs,
-        vectors=PairVectors(antibody_ND, antigen_ME, pairs.antibody, pairs.antigen),
+        vectors=PairVectors(
+            {
+                "antibody": SideVectors(antibody_ND, pairs.antibody),
+                "antigen": SideVectors(antigen_ME, pairs.antigen),
+            }
+        ),
         splits=[random_split(len(pairs))],
         labelled=[pairs],
         config=config,

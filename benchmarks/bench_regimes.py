@@ -34,7 +34,7 @@ from abag.head.labels.options import LabelOptions
 from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
-from abag.head.models.pair_vectors import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.predictor.predictor import variance_of
 from abag.head.predictor.weigh import RunParts, fit_closed_forms, weigh_run
 from abag.head.regimes.clusters import PairGroups
@@ -202,18 +202,13 @@ def measure(table, config, seed=0):
         }
     )
     pairs = read_labelled_pairs(frame, TableOptions(), LabelOptions())
-    index = []
-    for texts, unique in zip(table.chains, pairs.table.sequences.values(), strict=True):
-        place = {text: i for i, text in enumerate(texts)}
-        index.append(np.array([place["".join(chains)] for chains in unique.chains]))
-    vectors = PairVectors(
-        table.vectors[0][index[0]],
-        table.vectors[1][index[1]],
-        pairs.antibody,
-        pairs.antigen,
-        pairs.table.antibodies.chains,
-        pairs.table.antigens.chains,
-    )
+    sides = {}
+    for side, (kind, unique) in enumerate(pairs.table.sequences.items()):
+        place = {text: i for i, text in enumerate(table.chains[side])}
+        index = np.array([place["".join(chains)] for chains in unique.chains])
+        x_ND = table.vectors[side][index]
+        sides[kind] = SideVectors(x_ND, pairs.index(kind), unique.chains)
+    vectors = PairVectors(sides)
 
     measured = RegimesOfTable(PairGroups(pairs, replace(config, seed=seed))).measured()
     splits = []
@@ -247,14 +242,9 @@ def measure(table, config, seed=0):
             parts = fitted(all_pairs(measured), compared=False)
 
         def predict(a, g, weighed=weighed, parts=parts):
-            new = PairVectors(
-                table.vectors[0],
-                table.vectors[1],
-                a,
-                g,
-                [(t, "") for t in table.chains[0]],
-                [(t,) for t in table.chains[1]],
-            )
+            antibodies = SideVectors(table.vectors[0], a, [(t, "") for t in table.chains[0]])
+            antigens = SideVectors(table.vectors[1], g, [(t,) for t in table.chains[1]])
+            new = PairVectors({"antibody": antibodies, "antigen": antigens})
             predictions = {name: models[0].predict(new) for name, models in parts.models.items()}
             variance = variance_of(parts.models.values(), new)
             pkd = weighed.mixture.pkd(predictions)

@@ -34,7 +34,7 @@ from abag.head.evaluation.scores import TestedPairs, compare_models
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_vectors import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import measure_regimes
@@ -197,7 +197,12 @@ def compare_variants(pairs, measured, variants, antigens):
 def ridge(pairs, split, antibodies, antigens):
     """Return predictions for all pairs by ridge regression on the training pairs."""
     rows = split.rows(TRAIN)
-    vectors = PairVectors(antibodies, antigens, pairs.antibody, pairs.antigen)
+    vectors = PairVectors(
+        {
+            "antibody": SideVectors(antibodies, pairs.antibody),
+            "antigen": SideVectors(antigens, pairs.antigen),
+        }
+    )
     training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
     return MODELS["ridge"].fit(training).predict(vectors)
 

@@ -25,7 +25,7 @@ from abag.embed.options import EmbedOptions
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, open_store
 from abag.embed.store.writer import publish_spools
-from abag.embed.tables.chains import KINDS, PLURAL, Kind
+from abag.embed.tables.chains import PLURAL, Kind
 from abag.embed.tables.notes import (
     SkippedRows,
     count_changes,
@@ -122,8 +122,7 @@ def embed_table(
         "antibody_encoder": antibody_encoder,
         "antigen_encoder": antigen_encoder,
     }
-    encoders = EncoderOptions(**given)
-    names = (encoders.antibody_encoder, encoders.antigen_encoder)
+    names = _names(EncoderOptions(**given))
     return _embed(table, store, names, EmbedOptions.from_keywords(options, "embed"))
 
 
@@ -138,9 +137,12 @@ def embed_meanwhile(
     `meanwhile` makes a context that is entered while this process alone encodes on a GPU.
     """
     encoders, others = EncoderOptions.take(options)
-    names = (encoders.antibody_encoder, encoders.antigen_encoder)
     chosen = EmbedOptions.from_keywords(others, "embed")
-    return _embed(table, store, names, chosen, meanwhile=meanwhile)
+    return _embed(table, store, _names(encoders), chosen, meanwhile=meanwhile)
+
+
+def _names(encoders: EncoderOptions) -> dict[Kind, str]:
+    return {"antibody": encoders.antibody_encoder, "antigen": encoders.antigen_encoder}
 
 
 def embed_with_same_encoders(
@@ -164,7 +166,7 @@ def embed_with_same_encoders(
     AbagError
         For any other invalid input.
     """
-    names = (antibody_encoder, antigen_encoder)
+    names: dict[Kind, str] = {"antibody": antibody_encoder, "antigen": antigen_encoder}
     expected: dict[Kind, str] = {"antibody": antibody_fingerprint, "antigen": antigen_fingerprint}
     chosen = EmbedOptions.from_keywords(options, "embed")
     return _embed(table, store, names, chosen, expected=expected)
@@ -197,7 +199,7 @@ def embed_like_folders(
 def _embed(
     table: TableLike,
     store: Path | str,
-    names: tuple[str, str],
+    names: Mapping[Kind, str],
     options: EmbedOptions,
     started: bool = False,
     meanwhile: Meanwhile | None = None,
@@ -283,15 +285,14 @@ def _read(
 
 def _identify(
     partitions: Sequence[Partitions],
-    names: tuple[str, str],
+    names: Mapping[Kind, str],
     device: str,
     options: EmbedOptions,
     expected: Mapping[Kind, str] | None,
 ) -> list[KindJob]:
-    name_of_kind = dict(zip(KINDS, names, strict=True))
     jobs = []
     for part in partitions:
-        name = name_of_kind[part.kind]
+        name = names[part.kind]
         identity = identify_for(name, part.kind, options)
         wanted = (expected or {}).get(part.kind, identity.fingerprint)
         if identity.fingerprint != wanted:
@@ -358,19 +359,18 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
             note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
 
 
-def _on_ray(jobs: Sequence[KindJob], store: Store, names: tuple[str, str]) -> list[float]:
+def _on_ray(jobs: Sequence[KindJob], store: Store, names: Mapping[Kind, str]) -> list[float]:
     from abag.embed.workers import cluster, encode_on
 
     seconds = []
     options = jobs[0].options
-    name_of_kind = dict(zip(KINDS, names, strict=True))
     with cluster(options.ray or "") as resource_there:
         for job in jobs:
             job.create_folder(store)  # not before the cluster is known to be there
         resource = "CPU" if options.device == "cpu" else resource_there
         for job in jobs:
             start_s = time.perf_counter()
-            encode_on(resource, job, name_of_kind[job.kind], store.path.resolve())
+            encode_on(resource, job, names[job.kind], store.path.resolve())
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)
     return seconds

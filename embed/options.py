@@ -90,9 +90,7 @@ class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encode
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Kinds of sequences that are encoded."""
-        if self.no_antigen:
-            return ("antibody",)
-        return ("antibody", "antigen") if self.kind == "both" else (self.kind,)
+        return super().kinds if self.kind == "both" else (self.kind,)
 
     def backend(self, kind: Kind) -> Literal["packed", "reference", "faesm"]:
         """Return the backend that was asked for."""

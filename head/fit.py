@@ -35,7 +35,7 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
-from abag.head.models.pair_vectors import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_vectors import DoesNotApply, PairVectors, SideVectors, TrainingRows
 from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
 from abag.head.predictor.check import PredictorDiffers, check_predictor
@@ -308,17 +308,11 @@ class Trainings(NamedTuple):
     ) -> Self:
         """Decide the parts and the device of a run, and gather what all its fits share."""
         pairs = inputs.pairs
-        antibody, antigen = inputs.vectors.values()
-        vectors = PairVectors(
-            antibody.x_ND,
-            antigen.x_ND,
-            pairs.antibody,
-            pairs.antigen,
-            pairs.table.antibodies.chains,
-            pairs.table.antigens.chains,
-            (antibody.widths, antigen.widths),
-            encoded_features(pairs),
-        )
+        sides = {}
+        for kind, stored in inputs.vectors.items():
+            chains = pairs.table.sequences[kind].chains
+            sides[kind] = SideVectors(stored.x_ND, pairs.index(kind), chains, stored.widths)
+        vectors = PairVectors(sides, encoded_features(pairs))
         parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
         config = parts.training_config(config)
         device = choose_device(config)
@@ -440,8 +434,7 @@ def _network_tasks(
 
     config = trainings.config
     on_cpu = trainings.device.type == "cpu"
-    vectors = (trainings.vectors.antibody_ND, trainings.vectors.antigen_ME)
-    groups = group_folds(splits, config, folds_per_stack(config, vectors, on_cpu))
+    groups = group_folds(splits, config, folds_per_stack(config, trainings.vectors, on_cpu))
 
     def train_group(group: Sequence[int]) -> None:
         # On another device stacks have other sizes, and begin again in other folders.

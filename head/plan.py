@@ -19,7 +19,6 @@ from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting
 from abag.embed.encoders.packing import Layout
 from abag.embed.encoders.registry import ALIASES, FAMILIES
-from abag.embed.tables.chains import KINDS
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
@@ -136,7 +135,7 @@ def plan(
         read.skipped.write(Path(chosen.skipped))
     antibodies = _plan_sequences(read.antibodies, chosen.antibody_encoder)
     antigens = dict(NO_ANTIGENS)
-    if not chosen.no_antigen:
+    if "antigen" in read.kinds:
         antigens = _plan_sequences(read.antigens, chosen.antigen_encoder)
     rows_text = describe_rows(len(read.frame), len(read.skipped))
     if pairs is not None:
@@ -254,9 +253,7 @@ def _work(table: SequenceTable, pairs: int, options: PlanOptions) -> Work:
     """Return what encoding a table, with each encoder of its views, and fitting it takes."""
     encoders = []
     tokens = []
-    for kind in KINDS:
-        if kind == "antigen" and options.no_antigen:
-            continue
+    for kind in table.kinds:
         usual = options.antibody_encoder if kind == "antibody" else options.antigen_encoder
         views = options.named_views(kind)
         names = [usual] if views is None else [view["encoder"] or usual for view in views]

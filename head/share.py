@@ -253,9 +253,7 @@ def _card(
     about: dict[str, object] = {"license": licence or "other"}
     if licence is None:
         about |= {"license_name": "see-license", "license_link": LICENCE}
-    tags = ["abag", "antibody", "antigen", "affinity", "protein"]
-    if predictor.no_antigen:
-        tags.remove("antigen")
+    tags = ["abag", *predictor.kinds, "affinity", "protein"]
     if not predictor.quantity.affinity:
         tags.remove("affinity")
     about |= {"library_name": "abag", "pipeline_tag": "tabular-regression", "tags": tags}

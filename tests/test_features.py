@@ -15,7 +15,7 @@ from sklearn.linear_model import LinearRegression
 import abag
 from abag import ColumnError
 from abag.head.labels.stored_vectors import FeatureScaling, PairFeatures
-from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.predictor.folder import record_digest
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}
@@ -200,7 +200,7 @@ def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
     assert sorted(model.variance(vectors)) == pytest.approx(sorted(variance), rel=1e-3, abs=1e-6)
     predicted = model.settings.pkd_mean + expected @ model.weight
     assert sorted(model.predict(vectors)) == pytest.approx(sorted(predicted), rel=1e-6)
-    other = np.roll(np.arange(len(vectors.antibody)), 1)
+    other = np.roll(np.arange(len(vectors)), 1)
     assert (model.difference_variance(vectors, other) >= 0).all()
 
 
@@ -211,19 +211,14 @@ def vectors_of(predictor, frame):
     from abag.head.predictor.predictor import Sequences
 
     store = open_store(predictor.store)
-    sides = [
+    sides = {}
+    for side in (
         Sequences.of("antibody", [(chain, "") for chain in frame["heavy"]]),
         Sequences.of("antigen", [(chain,) for chain in frame["antigen"]]),
-    ]
-    tables = [predictor.read(store, side.kind, side.keys) for side in sides]
-    return PairVectors(
-        *tables,
-        sides[0].of_row,
-        sides[1].of_row,
-        sides[0].chains,
-        sides[1].chains,
-        features=read_features(predictor.features, frame, "table").values,
-    )
+    ):
+        x_ND = predictor.read(store, side.kind, side.keys)
+        sides[side.kind] = SideVectors(x_ND, side.of_row, side.chains)
+    return PairVectors(sides, read_features(predictor.features, frame, "table").values)
 
 
 # ---- the predictor -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import abag
 from abag import open_store
 from abag.head.labels.stored_vectors import PairFeatures
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_vectors import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.ridge import impute_censored
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}
@@ -84,7 +84,12 @@ def test_bounds_are_expected_from_features_too():
     hidden = 7 + x_ND[:, 0] + 2 * ddg + 0.3 * rng.normal(size=300)
     censored = np.where(hidden < 7, -1, 0).astype(np.int8)
     labels = labelled(rows, 0 * rows, np.where(censored, 7, hidden), censored)
-    vectors = PairVectors(x_ND, np.ones((1, 2), np.float32), rows, 0 * rows)
+    vectors = PairVectors(
+        {
+            "antibody": SideVectors(x_ND, rows),
+            "antigen": SideVectors(np.ones((1, 2), np.float32), 0 * rows),
+        }
+    )
     features = PairFeatures(ddg[:, None], np.zeros((300, 0), np.float32))
     errors = []
     for used in (features, None):

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import abag
 from abag.head.evaluation.metrics import score
 from abag.head.models.baselines import BaselineInputs, count_mutations, predict_baselines
-from abag.head.models.pair_vectors import count_residues
+from abag.head.models.pair_vectors import SideVectors, count_residues
 from abag.head.models.ridge import FeatureBlock, NormalEquations, fit_ridge
 
 
@@ -77,10 +77,11 @@ def planted(seed=0, antibodies=60, antigens=12, rows=300, antigen_effect=1.0, no
 
 def inputs_of(pairs, split, antibody_ND, antigen_ND):
     """Return what baselines learn from: the exact pairs of the training part."""
-    antibodies = pairs.table.antibodies.chains
-    antigens = pairs.table.antigens.chains
-    tables = (np.asarray(vectors, np.float32) for vectors in (antibody_ND, antigen_ND))
-    vectors = PairVectors(*tables, pairs.antibody, pairs.antigen, antibodies, antigens)
+    sides = {}
+    for kind, x_ND in (("antibody", antibody_ND), ("antigen", antigen_ND)):
+        chains = pairs.table.sequences[kind].chains
+        sides[kind] = SideVectors(np.asarray(x_ND, np.float32), pairs.index(kind), chains)
+    vectors = PairVectors(sides)
     rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
     return BaselineInputs(training, split, count_mutations(pairs))

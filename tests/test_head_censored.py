@@ -13,8 +13,9 @@ from scipy.special import ndtri
 from scipy.stats import norm, truncnorm
 
 import abag
+from abag.embed.tables.chains import KINDS
 from abag.head.models.baselines import inner_folds
-from abag.head.models.pair_vectors import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.ridge import expected_labels, fit_linear, fit_sigma, impute_censored
 
 LIMIT = 8.0
@@ -57,7 +58,12 @@ def training_rows(below):
     hidden = 7 + x_ND[:, 0] + 0.3 * rng.normal(size=300)
     censored = np.where(below & (hidden < 7), -1, 0).astype(np.int8)
     labels = labelled(rows, 0 * rows, np.where(censored, 7, hidden), censored)
-    vectors = PairVectors(x_ND, np.ones((1, 2), np.float32), rows, 0 * rows)
+    vectors = PairVectors(
+        {
+            "antibody": SideVectors(x_ND, rows),
+            "antigen": SideVectors(np.ones((1, 2), np.float32), 0 * rows),
+        }
+    )
     return TrainingRows(labels, vectors, rows, inner_folds(rows)), hidden
 
 
@@ -84,9 +90,9 @@ def test_the_baseline_after_censored_labels_is_a_ridge_on_their_expected_ones():
     training = impute_censored(training_rows(True)[0])
     assert training.shared  # which holds it
     others = replace(training, pairs=replace(training.pairs, pkd=training.pairs.pkd[::-1]))
-    for rows, sides in ((training, (0, 1)), (others, (0, 1)), (training, (0,))):
-        alone = fit_linear(rows.with_vectors(rows.vectors), sides)
-        shared = fit_linear(rows, sides)
+    for rows, kinds in ((training, KINDS), (others, KINDS), (training, ("antibody",))):
+        alone = fit_linear(rows.with_vectors(rows.vectors), kinds)
+        shared = fit_linear(rows, kinds)
         assert shared.settings.intercept == pytest.approx(alone.settings.intercept, rel=1e-9)
         for name, array in alone.arrays().items():
             np.testing.assert_allclose(shared.arrays()[name], array, atol=1e-9)

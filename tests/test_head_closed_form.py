@@ -21,6 +21,7 @@ from scipy.stats import multivariate_normal
 
 from abag.head.models.kernel_search import FoldLabels, SharedSearch, with_searches
 from abag.head.models.kernels import Chosen, PairKernel, SolvedKernels, solved_kernels
+from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.process import (
     GaussianProcess,
     _solve_inducing,
@@ -40,7 +41,11 @@ def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
     rows = np.sort(rng.permutation(pairs)[:train])
     chains = [("ACDEFGHIKL" + "".join(rng.choice(list("ACD"), 6)), "") for _ in range(antibodies)]
     antigen_chains = [("".join(rng.choice(list("ACDEFGHIKL"), 12)),) for _ in range(antigens)]
-    vectors = PairVectors(x_ND, y_ME, i, j, chains, antigen_chains)
+    sides = {
+        "antibody": SideVectors(x_ND, i, chains),
+        "antigen": SideVectors(y_ME, j, antigen_chains),
+    }
+    vectors = PairVectors(sides)
     labels = labelled(i, j, pkd, measurements=rng.integers(1, 4, pairs))
     return TrainingRows(labels, vectors, rows, inner_folds(i[rows]))
 
@@ -51,7 +56,7 @@ CLOSED_FORMS = sum(model.fit is not None for model in MODELS.values())
 def fits_of(training):
     """Fit all closed forms; those that do not apply need several antibodies."""
     fits = dict(fitted_models(training))
-    is_one_antibody = len(np.unique(training.vectors.antibody[training.rows])) == 1
+    is_one_antibody = len(np.unique(training.vectors.sides["antibody"].index[training.rows])) == 1
     assert is_one_antibody or len(fits) == CLOSED_FORMS
     return fits.values()
 
@@ -61,10 +66,9 @@ def plain_kernel(training, scale, product):
     vectors = training.vectors
     rows = training.rows
     sides = []
-    for table, index in (
-        (vectors.antibody_ND, vectors.antibody),
-        (vectors.antigen_ME, vectors.antigen),
-    ):
+    for side in vectors.sides.values():
+        table = side.x_ND
+        index = side.index
         used = np.unique(index[rows])
         z = Standardizer.of(table[used]).apply(table).astype(np.float64)
         squared = ((z[:, None] - z[None]) ** 2).sum(-1)
@@ -155,13 +159,11 @@ def test_predictions_do_not_depend_on_the_other_pairs_of_a_table():
     for fit in fits_of(training):
         whole = fit.predict(training.vectors)
         for pair in (0, 1234, 2999):
-            vectors = training.vectors
-            i = vectors.antibody[pair]
-            j = vectors.antigen[pair]
-            zero = np.array([0])
-            sides = vectors.antibody_ND[[i]], vectors.antigen_ME[[j]], zero, zero
-            alone = PairVectors(*sides, [vectors.antibody_chains[i]], [vectors.antigen_chains[j]])
-            assert fit.predict(alone)[0] == pytest.approx(whole[pair], rel=1e-9)
+            sides = {}
+            for kind, side in training.vectors.sides.items():
+                i = side.index[pair]
+                sides[kind] = SideVectors(side.x_ND[[i]], np.array([0]), [side.chains[i]])
+            assert fit.predict(PairVectors(sides))[0] == pytest.approx(whole[pair], rel=1e-9)
 
 
 @pytest.mark.parametrize("antibodies", [3, 30])
@@ -170,14 +172,10 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
     training = make_training(antibodies=antibodies)
     fit = fit_linear(training)
     vectors = training.vectors
-    x = vectors.antibody_ND
-    y = vectors.antigen_ME
-    i = vectors.antibody
-    j = vectors.antigen
-    blocks = [
-        FeatureBlock(Standardizer.of(x, i[training.rows]).apply(x), i),
-        FeatureBlock(Standardizer.of(y, j[training.rows]).apply(y), j),
-    ]
+    blocks = []
+    for side in vectors.sides.values():
+        scaling = Standardizer.of(side.x_ND, side.index[training.rows])
+        blocks.append(FeatureBlock(scaling.apply(side.x_ND), side.index))
     pkd = training.pairs.pkd
     rows = training.rows
     fold = training.fold

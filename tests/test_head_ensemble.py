@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import abag
 from abag import FitConfig
 from abag.head.models.network import MAX_GRADIENT_NORM, AdamW, _Dropout
+from abag.head.models.pair_vectors import SideVectors
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
@@ -44,8 +45,11 @@ SMALL = {"head": "mlp", "epochs": 10, "batch_size": 16, "widths": (8, 4)}
 def make_stack(members, training_sets=(EVERY,), *, on_host=False, **options):
     pairs = drawn_pairs()
     rng = np.random.default_rng(1)
-    tables = [rng.standard_normal(shape, dtype=np.float32) for shape in ((30, 6), (5, 4))]
-    vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
+    sides = {}
+    for kind, shape in (("antibody", (30, 6)), ("antigen", (5, 4))):
+        x_ND = rng.standard_normal(shape, dtype=np.float32)
+        sides[kind] = SideVectors(x_ND, pairs.index(kind))
+    vectors = PairVectors(sides)
     with pytest.MonkeyPatch.context() as patch:
         if on_host:
             keep_tables_on_host(patch)

@@ -11,7 +11,7 @@ from faults import stop_after
 from marks import in_ci
 
 from abag import FitConfig
-from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack
 from abag.head.training.networks import TrainingInputs, train
@@ -43,8 +43,11 @@ def train_folds(folder, folds, **options):
     rng = np.random.default_rng(1)
     config = FitConfig(**{"widths": (8, 4), "epochs": 4, "batch_size": 16} | options)
     pairs = drawn_pairs()
-    tables = [rng.standard_normal(shape, dtype=np.float32) for shape in ((30, 6), (5, 4))]
-    vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
+    sides = {}
+    for kind, shape in (("antibody", (30, 6)), ("antigen", (5, 4))):
+        x_ND = rng.standard_normal(shape, dtype=np.float32)
+        sides[kind] = SideVectors(x_ND, pairs.index(kind))
+    vectors = PairVectors(sides)
     return train(
         TrainingInputs(
             pairs=pairs,
@@ -170,14 +173,21 @@ def test_a_stack_that_patience_has_ended_is_read_again(tmp_path, patience):
 
 def test_a_stack_on_a_cpu_is_as_large_as_its_memory_and_on_a_gpu_as_its_vectors():
     state = torch.get_rng_state()
-    vectors = np.zeros((256, 512), np.float32), np.zeros((512, 256), np.float32)
+    first = np.array([0])
+    antibodies = SideVectors(np.zeros((256, 512), np.float32), first)
+    antigens = SideVectors(np.zeros((512, 256), np.float32), first)
+    vectors = PairVectors({"antibody": antibodies, "antigen": antigens})
     config = FitConfig(head="mlp", widths=(320, 128))
     weights = 4 * (769 * 320 + 2 * 320 + 321 * 128 + 2 * 128 + 129)
     size = stack.MAX_CPU_BYTES // (2**20 + 5 * weights)
     assert size > 5
     assert folds_per_stack(config, vectors, cpu=True) == size
     assert folds_per_stack(config, vectors, cpu=False) == 2**10
-    large = tuple(np.broadcast_to(x_ND[:1], (2**30, x_ND.shape[1])) for x_ND in vectors)
+    sides = {}
+    for kind, side in vectors.sides.items():
+        x_ND = np.broadcast_to(side.x_ND[:1], (2**30, side.x_ND.shape[1]))
+        sides[kind] = SideVectors(x_ND, side.index)
+    large = PairVectors(sides)
     assert [folds_per_stack(config, large, cpu=cpu) for cpu in (True, False)] == [1, 1]
     assert torch.equal(state, torch.get_rng_state())
 

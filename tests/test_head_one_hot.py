@@ -15,6 +15,7 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 import abag
 from abag import TrainingError
 from abag.head.models.kernels import NOISES
+from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.residue_kernel import (
     OneHot,
     common_reference,
@@ -103,13 +104,9 @@ def test_columns_of_a_forged_predictor_are_refused(forged):
 
 
 def make_training(chains, pkd, train):
-    vectors = PairVectors(
-        np.zeros((len(chains), 2), np.float32),
-        np.zeros((1, 2), np.float32),
-        np.arange(len(chains)),
-        np.zeros(len(chains), np.int64),
-        chains,
-    )
+    antibodies = SideVectors(np.zeros((len(chains), 2), np.float32), np.arange(len(chains)), chains)
+    antigens = SideVectors(np.zeros((1, 2), np.float32), np.zeros(len(chains), np.int64))
+    vectors = PairVectors({"antibody": antibodies, "antigen": antigens})
     rows = np.arange(train)
     labels = SimpleNamespace(pkd=pkd, measurements=np.ones(len(pkd)), share=None)
     return TrainingRows(labels, vectors, rows, rows % 5)

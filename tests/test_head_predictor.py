@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 import abag
 from abag import DamagedFile, SequenceError, StoreError, load_predictor
 from abag.head.models.network import Mlp, factorise
+from abag.head.models.pair_vectors import SideVectors
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
@@ -356,7 +357,9 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     predictor = load_predictor(trained.at / "members")
     data = abag.dataset(trained.store, trained.frame)
     kinds = ("antibody", "antigen")
-    vectors = PairVectors(*map(data.vectors, kinds), *map(data.index, kinds))
+    vectors = PairVectors(
+        {kind: SideVectors(data.vectors(kind), data.index(kind)) for kind in kinds}
+    )
     parts = {part.name: part for part in predictor.parts}
     member_pkd = [model.predict(vectors) for model in parts["mlp"].models]
     assert len(member_pkd) == 4

@@ -13,6 +13,7 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag import FitConfig, TrainingError
+from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.residue_kernel import (
     OneHot,
     OneHotRidgeSettings,
@@ -58,12 +59,15 @@ def effects_of(rng, texts):
 def make_training(antibodies, antigens, index, pkd, train):
     """Pairs of single chains whose vectors tell nothing, of which the first are in training."""
     rng = np.random.default_rng(5)
-    tables = [
-        rng.normal(size=(len(texts), 3)).astype(np.float32) for texts in (antibodies, antigens)
-    ]
-    vectors = PairVectors(
-        *tables, *index, [(text, "") for text in antibodies], [(text,) for text in antigens]
-    )
+    chains = {
+        "antibody": [(text, "") for text in antibodies],
+        "antigen": [(text,) for text in antigens],
+    }
+    sides = {}
+    for (kind, of_kind), of_pair in zip(chains.items(), index, strict=True):
+        x_ND = rng.normal(size=(len(of_kind), 3)).astype(np.float32)
+        sides[kind] = SideVectors(x_ND, of_pair, of_kind)
+    vectors = PairVectors(sides)
     rows = np.arange(train)
     size = len(pkd)
     labels = SimpleNamespace(
@@ -106,30 +110,27 @@ def test_a_ridge_on_the_residues_of_antigens_is_that_of_their_columns():
     model = MODELS["one_hot_ridge"].fit(training)
     (side,) = model.settings.sides
     assert side.kind == "antigen"
-    assert not model.antibody_D.any()
-    antigens = [text for (text,) in training.vectors.antigen_chains]
+    assert not model.sides["antibody"].weight_D.any()
+    side = training.vectors.sides["antigen"]
+    antigens = [text for (text,) in side.chains]
     residues = pd.DataFrame({at: [text[at] for text in antigens] for at in SITES})
     predicted = model.predict(training.vectors)
-    dummies = pd.get_dummies(residues).to_numpy(float)[training.vectors.antigen]
+    dummies = pd.get_dummies(residues).to_numpy(float)[side.index]
     # a linear function of the residues of the sites, whatever the strength of the ridge
     both = np.column_stack([np.ones(len(predicted)), dummies])
     linear = both @ np.linalg.lstsq(both, predicted, rcond=None)[0]
-    trained = np.isin(training.vectors.antigen, training.vectors.antigen[training.rows])
+    trained = np.isin(side.index, side.index[training.rows])
     np.testing.assert_allclose(linear[trained], predicted[trained], atol=0.02)
 
 
 def exchanged(training):
     """Exchange antibodies and antigens; a single chain is a heavy chain."""
-    vectors = training.vectors
-    swapped = PairVectors(
-        vectors.antigen_ME,
-        vectors.antibody_ND,
-        vectors.antigen,
-        vectors.antibody,
-        [(chains[0], "") for chains in vectors.antigen_chains],
-        [(chains[0],) for chains in vectors.antibody_chains],
-    )
-    return training.with_vectors(swapped)
+    antibody, antigen = training.vectors.sides.values()
+    swapped = {
+        "antibody": replace(antigen, chains=[(chains[0], "") for chains in antigen.chains]),
+        "antigen": replace(antibody, chains=[(chains[0],) for chains in antibody.chains]),
+    }
+    return training.with_vectors(PairVectors(swapped))
 
 
 def both_libraries():
@@ -196,14 +197,11 @@ def test_chains_of_an_antigen_are_compared_whatever_their_first_letters():
         ("A" + PARENT[1:], other),
     ]
     assert antigens[1] != ("Y" + PARENT[1:], other)
-    vectors = PairVectors(
-        np.zeros((1, 2), np.float32),
-        np.zeros((3, 2), np.float32),
-        np.zeros(3, int),
-        np.arange(3),
-        [("EVQ", "")],
-        antigens,
-    )
+    sides = {
+        "antibody": SideVectors(np.zeros((1, 2), np.float32), np.zeros(3, int), [("EVQ", "")]),
+        "antigen": SideVectors(np.zeros((3, 2), np.float32), np.arange(3), antigens),
+    }
+    vectors = PairVectors(sides)
     rows = np.arange(3)
     assert find_residue_sides(vectors, [rows])[0] == ("antigen",)
     (side,) = columns_of(vectors, rows, ("antigen",), marks_new=False)
@@ -232,13 +230,10 @@ def test_a_long_antigen_with_few_variable_places_is_cheap():
     parent = "".join(rng.choice(RESIDUES, 1300))
     antigens = draw_variants(rng, 200, parent)
     chains = [(text,) for text in antigens]
-    columns = columns_of(
-        SimpleNamespace(chains=lambda _: chains, index=lambda _: np.arange(200)),
-        np.arange(200),
-        ("antigen",),
-        marks_new=False,
-    )[0].one_hot
-    assert columns.width <= len(SITES) * len(RESIDUES)
+    side = SideVectors(np.zeros((200, 1), np.float32), np.arange(200), chains)
+    vectors = PairVectors({"antigen": side})
+    (columns,) = columns_of(vectors, side.index, ("antigen",), marks_new=False)
+    assert columns.one_hot.width <= len(SITES) * len(RESIDUES)
 
 
 def test_a_side_that_one_fold_cannot_compare_has_its_vectors_in_all():

@@ -26,6 +26,7 @@ from marks import in_ci
 
 import abag
 from abag import OptionError, RunError
+from abag.head.models.pair_vectors import SideVectors
 from abag.head.predictor.weigh import PRIOR_GROUPS, FittedParts, stack_weights, weigh_run
 from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
@@ -84,10 +85,12 @@ def test_a_predictor_holds_the_parts_that_are_fitted_to_all_pairs(case, tmp_path
     fit(case, tmp_path / "run", head="ridge")
     predictor = abag.load_predictor(tmp_path / "run")
     data = abag.dataset(case.store, case.frame)
-    index = [data.index(kind) for kind in ("antibody", "antigen")]
-    vectors = PairVectors(data.vectors("antibody"), data.vectors("antigen"), *index)
+    sides = {}
+    for kind in ("antibody", "antigen"):
+        sides[kind] = SideVectors(data.vectors(kind), data.index(kind))
+    vectors = PairVectors(sides)
     labels = SimpleNamespace(pkd=data.y, share=None)
-    rows = TrainingRows(labels, vectors, np.arange(len(data)), inner_folds(index[0]))
+    rows = TrainingRows(labels, vectors, np.arange(len(data)), inner_folds(data.index("antibody")))
     alone = MODELS["ridge"].fit(rows)
     (ridge,) = (part for part in predictor.parts if part.name == "ridge")
     np.testing.assert_allclose(ridge.predict(vectors), alone.predict(vectors), atol=0.02)

@@ -27,6 +27,7 @@ from abag import (
     RunError,
     SplitError,
 )
+from abag.head.models.pair_vectors import SideVectors
 from abag.head.search import search, sweep
 from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
 from abag.head.search.sweep import describe_trials
@@ -371,8 +372,11 @@ def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypa
     (params,) = drawn_batch(problem, 1, shape="ridge")
     pairs = problem.pairs
     expected = []
-    tables = [problem.vectors(kind, params[f"{kind}_pooling"]) for kind in ("antibody", "antigen")]
-    vectors = PairVectors(*tables, pairs.antibody, pairs.antigen)
+    sides = {}
+    for kind in ("antibody", "antigen"):
+        x_ND = problem.vectors(kind, params[f"{kind}_pooling"])
+        sides[kind] = SideVectors(x_ND, pairs.index(kind))
+    vectors = PairVectors(sides)
     for fold in range(3):
         rows = np.flatnonzero(problem.fold != fold)
         inner = inner_folds(problem.group[rows])

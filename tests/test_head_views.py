@@ -15,7 +15,7 @@ from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models import kernels as kernels
 from abag.head.models.baselines import inner_folds
 from abag.head.models.kernels import Side, view_weights
-from abag.head.models.pair_vectors import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.process import fit_gaussian_process
 
 QUICK = {"report": False, "split": "random", "device": "cpu"}
@@ -84,8 +84,10 @@ def test_a_view_that_carries_the_signal_is_used_and_one_of_noise_does_little_har
 
     def error(*views):
         x_ND = np.hstack(views)
-        widths = tuple(view.shape[1] for view in views), (2,)
-        vectors = PairVectors(x_ND, y_ME, index, np.zeros(120, np.int64), views=widths)
+        widths = tuple(view.shape[1] for view in views)
+        antibodies = SideVectors(x_ND, index, views=widths)
+        antigens = SideVectors(y_ME, np.zeros(120, np.int64))
+        vectors = PairVectors({"antibody": antibodies, "antigen": antigens})
         fit = fit_gaussian_process(TrainingRows(labels, vectors, rows, inner_folds(rows)), "error")
         return np.sqrt(np.mean((fit.predict(vectors) - labels.pkd)[90:] ** 2))
 

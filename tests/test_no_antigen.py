@@ -2,19 +2,30 @@
 
 import json
 import re
+from dataclasses import replace
 
 import invoke
 import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION, draw_chain, mutated
-from reading import read_sequences
+from heads import sign
+from reading import read_labels, read_sequences
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from trastuzumab import HEAVY
 
 import abag
-from abag import ColumnError, OptionError, PredictionError, SequenceError, open_store
+from abag import (
+    ColumnError,
+    DamagedFile,
+    OptionError,
+    PredictionError,
+    SequenceError,
+    open_store,
+)
+from abag.head.labels.features import FeatureColumns, NumberColumn
+from abag.head.predictor.predictor import RunEncoders, Sequences, VectorSpec, ViewSpec
 from abag.sklearn import AffinityRegressor, AntibodySplit, PairVectorizer
 
 ONLY_ANTIBODIES = {"antibody_encoder": "composition", "no_antigen": True}
@@ -85,6 +96,13 @@ def test_a_column_of_names_of_antigens_is_told_the_option_too(frame):
     frame["target"] = "HER2"
     with pytest.raises(ColumnError, match=r"holds names, such as 'HER2'.*alone: --no-antigen"):
         read_sequences(frame)
+
+
+def test_a_table_has_antigens_unless_the_option_says_that_it_has_none(frame):
+    unknown = frame.assign(antigen="X")
+    assert read_labels(unknown).kinds == ("antibody", "antigen")
+    for table in (unknown, frame):
+        assert read_labels(table, no_antigen=True).kinds == ("antibody",)
 
 
 def test_an_antigen_column_is_used_without_the_option_and_ignored_with_it(frame):
@@ -265,8 +283,43 @@ def test_the_reason_why_an_antibody_is_far_names_no_antigen(folder, frame, tmp_p
 def test_a_shared_predictor_is_of_antibodies_alone_too(folder, frame, tmp_path):
     abag.share(folder / "run", tmp_path / "shared")
     predictor = abag.load_predictor(tmp_path / "shared")
-    assert predictor.no_antigen
+    assert predictor.kinds == ("antibody",)
     assert "antibodies alone" in repr(predictor)
+
+
+def test_a_predictor_of_antibodies_alone_reads_no_likelihood_of_antigens(folder, tmp_path):
+    abag.share(folder / "run", tmp_path / "shared")
+    (tmp_path / "shared" / "manifest.json").unlink()
+    number = {"name": "antigen_loglik", "low": 0, "high": 1, "has_missing": False, "head": "a"}
+    features = {"numbers": [number], "categories": []}
+    sign(tmp_path / "shared", lambda record: record.update(features=features))
+    with pytest.raises(DamagedFile, match="reads likelihoods of antigens, and has no antigens"):
+        abag.load_predictor(tmp_path / "shared")
+
+
+def test_antibodies_alone_are_encoded_by_each_encoder_of_the_run(tmp_path):
+    calls = []
+    view = ViewSpec(
+        name="one", origin="one", fingerprint="a", long="whole", random_weights=False,
+        pooling="mean@3", width=2,
+    )  # fmt: skip
+    views = (view, replace(view, origin="two", fingerprint="b", pooling="mean"))
+    likelihood = NumberColumn(name="antibody_loglik", low=0, high=1, has_missing=False, head="c")
+    encoders = RunEncoders(
+        specs={"antibody": VectorSpec(views=views, training_sequences=1)},
+        embed=lambda table, store, **options: calls.append((table, store, options)),
+        adapters={},
+        features=FeatureColumns(numbers=(likelihood,), categories=()),
+    )
+    sides = Sequences.of("antibody", [("EVQ", "")]), Sequences.of("antigen", [("X",)])
+    counts = encoders.encode(tmp_path / "new", *sides, antibody_encoder="here", device="cpu")
+    assert (counts["antibody"]["encoded"], counts["antigen"]["encoded"]) == (1, 0)
+    assert all([*table.columns] == ["heavy", "light"] for table, _, _ in calls)
+    alone = {"no_antigen": True, "device": "cpu"}
+    first = {"antibody_encoder": "here", "antibody_fingerprint": "a", "layers": (3,)} | alone
+    second = {"antibody_encoder": "two", "antibody_fingerprint": "b"} | alone
+    likelihoods = {"kind": "antibody", "loglik": True}
+    assert [options for _, _, options in calls] == [first | likelihoods, first, second]
 
 
 def test_several_views_and_networks_work_on_one_block(folder, frame, tmp_path):
@@ -300,7 +353,7 @@ def test_scikit_learn_sees_one_block_of_vectors(folder, frame):
     model = make_pipeline(PairVectorizer(store, no_antigen=True), Ridge(1e-3)).fit(X, y)
     assert model.score(X, y) > 0.5
     ours = AffinityRegressor(store, no_antigen=True, head="ridge").fit(X, y)
-    assert ours.predictor_.no_antigen
+    assert ours.predictor_.kinds == ("antibody",)
     value, sigma = ours.predict(X, return_std=True)
     assert np.corrcoef(value, y)[0, 1] > 0.5
     assert (sigma > 0).all()

@@ -217,7 +217,9 @@ def test_a_fit_fails_whose_saved_parts_predict_something_else(linear, tmp_path, 
 
     def changed(arrays, settings):
         model = ridge.load(arrays, settings)
-        return replace(model, antibody_D=model.antibody_D + 0.3)
+        side = model.sides["antibody"]
+        wrong = replace(side, weight_D=side.weight_D + 0.3)
+        return replace(model, sides={**model.sides, "antibody": wrong})
 
     monkeypatch.setitem(MODELS, "ridge", replace(ridge, load=changed))
     with pytest.raises(RunError, match=r"pkd_predicted of row .* were fitted"):

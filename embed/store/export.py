@@ -32,7 +32,7 @@ from abag.core.messages import counted, first_line, reporting
 from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.options import ExportOptions
 from abag.embed.store.store import Store, folder_with, open_store
-from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.chains import Kind
 from abag.embed.tables.layout import holds_texts
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.types import with_types
@@ -189,9 +189,8 @@ def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable
         return None
     stored = _stored_kinds(store)
     kind = options.kind or (stored[0] if len(stored) == 1 else "pair")
-    kinds: tuple[Kind, ...] = KINDS if kind == "pair" else (kind,)
-    if options.no_antigen:
-        kinds = ("antibody",)
+    # of pairs, all that the table has
+    kinds = tuple(name for name in options.kinds if kind in ("pair", name)) or options.kinds
     is_csv = to.suffix == ".csv"
     table = read_pairs(options.table, options, kinds=kinds, as_written=is_csv)
     table.report_notes()

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, TypeAlias
 from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import Options, option
+from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
@@ -221,6 +222,11 @@ class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
         rare=True,
         help=CHAINS_HELP,
     )
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of sequences that the rows have; antibodies alone have no antigen."""
+        return KINDS[:1] if self.no_antigen else KINDS
 
     def check_combination(self) -> None:
         """Raise `OptionError` if several options say what the antigen is."""

@@ -86,6 +86,8 @@ class SequenceTable(Table):
     positions: NDArray[np.int64]
     """Shape (R,); place of each row among all of the table, from 0."""
     sequences: Mapping[Kind, UniqueSequences]
+    kinds: tuple[Kind, ...]
+    """Those of `sequences` that rows have: antibodies alone share an antigen that nobody has."""
     skipped: SkippedRows
     counts: dict[str, int]
     """Rows kept and skipped; unique antibodies that were split, residues that were replaced."""
@@ -378,12 +380,21 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
         row_numbers=numbers[keep],
         positions=positions[keep],
         sequences=sequences,
+        kinds=tuple(kind for kind in parsed if kind in options.kinds),
         skipped=skipped,
         counts=counts,
         ignored=[*remarks, *unused, *file.remarks],
         examples=examples,
         labels=(file.label,),
     )
+
+
+def table_of(chains: Mapping[Kind, Sequence[Chains]]) -> pd.DataFrame:
+    """Return a table of pairs, given the chains of the antibody, and of any antigen, of each."""
+    table = pd.DataFrame(chains["antibody"], columns=["heavy", "light"])
+    if "antigen" in chains:
+        table["antigen"] = ["|".join(antigen) for antigen in chains["antigen"]]
+    return table
 
 
 def _bad_cells(table: Table, parsed: Mapping[Kind, ParsedColumn]) -> dict[int, BadCell]:

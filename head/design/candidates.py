@@ -232,7 +232,7 @@ def with_antigen(
     first: FileLayout, options: RankOptions, predictor: Predictor | None
 ) -> RankOptions:
     """Give a table that names no antigen the same one in every row, or none, as the run has."""
-    if predictor is not None and predictor.no_antigen:
+    if predictor is not None and "antigen" not in predictor.kinds:
         if options.antigen is not None or "antigen" in options.columns:
             msg = (
                 "rank: an antigen is given, but the run is of antibodies alone; expected none. "

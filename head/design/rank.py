@@ -23,6 +23,7 @@ from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted
+from abag.embed.tables.chains import Kind
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import NOTHING
 from abag.embed.tables.table import TableLike
@@ -294,7 +295,7 @@ def rank(
         # from here on, higher is better
         candidates = towards_better(candidates, quantity)
         chosen = aimed(chosen, quantity)
-        _say_regimes(candidates, predictor, no_antigen=reading_options.no_antigen)
+        _say_regimes(candidates, predictor, reading_options.kinds)
         _refuse_missing_columns(candidates, chosen)
         reading = NOTHING if predictor is None else predictor.reading
         measured = read_all_measured(candidates, chosen, reading)
@@ -417,7 +418,9 @@ def _rule_in_words(options: RankOptions, quantity: Quantity) -> str:
 # ---- what can be chosen --------------------------------------------------------------------------
 
 
-def _say_regimes(candidates: Candidates, predictor: Predictor | None, *, no_antigen: bool) -> None:
+def _say_regimes(
+    candidates: Candidates, predictor: Predictor | None, kinds: Sequence[Kind]
+) -> None:
     """Say what the run has shown for the regimes of the candidates, if they have any."""
     if "regime" not in candidates.frame:
         return
@@ -426,10 +429,7 @@ def _say_regimes(candidates: Candidates, predictor: Predictor | None, *, no_anti
     if predictor is not None:
         predictor.say_verdicts(known_counts, "candidate")
     elif known_counts:
-        words = [
-            f"{rows:,} ({words_of(name, no_antigen=no_antigen)})"
-            for name, rows in known_counts.items()
-        ]
+        words = [f"{rows:,} ({words_of(name, kinds)})" for name, rows in known_counts.items()]
         messages.say(
             f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these."
         )

@@ -421,7 +421,7 @@ def _score_all(
     if doubles:
         double_scores = score_mutants(predictor, store, parents, doubles, measured, encoding)
         scores = _with_doubles(single_scores, double_scores, parents)
-    same = SamePredictions(quantity, no_antigen=predictor.no_antigen)
+    same = SamePredictions(quantity, predictor.kinds)
     same.add(scores.frame)
     sigma = scores.frame.get("difference_sigma")
     gain = quantity.sign * scores.frame["difference"]
@@ -501,12 +501,11 @@ def _write(
 ) -> None:
     """Write the table of all mutants, and the page of the single ones."""
     table = scored.quantity.outward(scored.scores.frame)
-    if predictor.no_antigen:
+    if "antigen" not in predictor.kinds:
         table = table.drop(columns="antigen")
     verdicts = scored.scores.verdicts.values()
-    encoders = f"encoders {predictor.antibody.name} and {predictor.antigen.name}"
-    if predictor.no_antigen:
-        encoders = f"encoder {predictor.antibody.name}"
+    names = [predictor.spec(kind).name for kind in predictor.kinds]
+    encoders = f"{'encoders' if len(names) > 1 else 'encoder'} {' and '.join(names)}"
     # both are written before either gets its name, so that a full disk leaves neither
     with replacing(page) as drawn, writing_table(out) as write:
         write(rounded(table, out, table.columns, predictor.digits))

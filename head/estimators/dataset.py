@@ -258,12 +258,10 @@ def dataset(
         read = read_pairs(table, replace(chosen, bad_rows="skip"), label=decide)
         opened = as_store(store)
         folders = {}
-        for kind, sequences in read.sequences.items():
-            if kind == "antigen" and chosen.no_antigen:
-                continue
+        for kind in read.kinds:
             vector_options = chosen.vectors_of(kind)
             folders[kind] = folder_with(opened, read, kind, vector_options["encoder"])
-            folders[kind].read(sequences.keys[:1], vector_options["pooling"])  # checks
+            folders[kind].read(read.sequences[kind].keys[:1], vector_options["pooling"])  # checks
         read, named, heads = with_logliks(read, chosen, folders)
         strict = chosen.bad_rows == "error"
         pairs = label_pairs(read, refuse_sequences=strict, named=named)

@@ -28,7 +28,7 @@ from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.columns import CHAIN_ROLES, SEQUENCE_ROLES, with_found
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.pairs import read_pairs, table_of
 from abag.embed.tables.references import MUTATIONS
 from abag.head.fit import fit_predictor
 from abag.head.labels.column import decide_label
@@ -36,11 +36,10 @@ from abag.head.labels.features import asks_for_logliks, read_features, with_logl
 from abag.head.labels.headers import read_header
 from abag.head.labels.labelled_pairs import label_pairs, with_feature_columns
 from abag.head.labels.options import LabelOptions, PairColumnOptions
-from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
 from abag.head.predictor.load import load_predictor
 from abag.head.predictor.predictor import Scorer
-from abag.head.training.inputs import RunInputs
+from abag.head.training.inputs import RunInputs, vectors_of_pairs
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -281,26 +280,20 @@ def folders_with(
     options: VectorOptions,
     *,
     encode: bool,
-    no_antigen: bool = False,
 ) -> dict[Kind, EncoderFolder]:
     """Find the folders that hold the vectors of a table.
 
-    With `encode`, missing sequences are first encoded by the store's own encoders. Of a table
-    with `no_antigen`, only antibodies have a folder.
+    With `encode`, missing sequences are first encoded by the store's own encoders.
     """
-    kinds = [kind for kind in table.sequences if kind == "antibody" or not no_antigen]
-    encoders = {kind: options.vectors_of(kind)["encoder"] for kind in kinds}
+    encoders = {kind: options.vectors_of(kind)["encoder"] for kind in table.kinds}
     if encode:
         chosen = {kind: store.folder(kind, encoder) for kind, encoder in encoders.items()}
-        lacking = [kind for kind in kinds if chosen[kind].missing(table.sequences[kind].keys).any()]
-        if lacking:
-            antibodies = table.antibodies
-            antigens = table.antigens
-            chains = [antibodies.chains[i] for i in antibodies.of_row]
-            pairs = pd.DataFrame(chains, columns=["heavy", "light"])
-            if not no_antigen:
-                pairs["antigen"] = ["|".join(antigens.chains[i]) for i in antigens.of_row]
-            embed_like_folders(pairs.drop_duplicates(), store.path, chosen)
+        used = {kind: table.sequences[kind] for kind in table.kinds}
+        if any(chosen[kind].missing(unique.keys).any() for kind, unique in used.items()):
+            chains = {}
+            for kind, unique in used.items():
+                chains[kind] = [unique.chains[i] for i in unique.of_row]
+            embed_like_folders(table_of(chains).drop_duplicates(), store.path, chosen)
     return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}
 
 
@@ -429,23 +422,15 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 antibody_encoder=config.views_of("antibody")[0]["encoder"],
                 antigen_encoder=config.views_of("antigen")[0]["encoder"],
             )
-            folders = folders_with(
-                store, table, first, encode=self.encode, no_antigen=config.no_antigen
-            )
+            folders = folders_with(store, table, first, encode=self.encode)
             named: PairColumnOptions = config
             heads: dict[str, str] = {}
             if asks_for_logliks(table, config):
                 table, named, heads = with_logliks(table, config, folders)
             pairs = labelled(table, y, labels, named, sample_weight)
             pairs = with_feature_columns(pairs, named, heads)
-            vectors: dict[Kind, StoredVectors] = {}
-            for kind, folder in folders.items():
-                views = config.views_of(kind)
-                for view in views:  # the folder of the first encoder may have been written now
-                    view["encoder"] = view["encoder"] or folder.fingerprint
-                vectors[kind] = read_vectors(store, pairs.table, kind, views)
-            if config.no_antigen:
-                vectors["antigen"] = StoredVectors.absent()
+            used = {f"{kind}_fingerprint": folder.fingerprint for kind, folder in folders.items()}
+            vectors = vectors_of_pairs(pairs, store, config, used)
             # what is read of the folder is in memory; adapters stay in the store
             adapters: dict[str, Path] = {}
             for kind, folder in folders.items():
@@ -497,8 +482,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 antibody_encoder=predictor.antibody.fingerprint,
                 antigen_encoder=predictor.antigen.fingerprint or None,
             )
-            no_antigen = predictor.no_antigen
-            folders_with(store, table, options, encode=self.encode, no_antigen=no_antigen)
+            folders_with(store, table, options, encode=self.encode)
             features = None
             if predictor.features is not None:
                 features = read_features(predictor.features, table.frame, "X")

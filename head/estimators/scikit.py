@@ -305,9 +305,7 @@ class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # n
     ) -> tuple[dict[Kind, NDArray[np.float32]], dict[str, str]]:
         with naming_own_options(_VECTOR_KEYWORDS):
             options = self._options(fingerprints)
-            folders = folders_with(
-                as_store(self.store), table, options, encode=self.encode, no_antigen=self.no_antigen
-            )
+            folders = folders_with(as_store(self.store), table, options, encode=self.encode)
             vectors: dict[Kind, NDArray[np.float32]] = {}
             for kind, folder in folders.items():
                 unique = table.sequences[kind]

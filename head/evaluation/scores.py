@@ -18,7 +18,7 @@ The table of regimes: its columns, and the scores of each regime as a row of tex
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -28,6 +28,7 @@ from scipy.special import stdtrit
 
 from abag.core.arrays import Floats, Ints, distinct
 from abag.core.messages import counted
+from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import METRICS
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.regimes.regimes import MUTATED
@@ -445,10 +446,10 @@ class Column(NamedTuple):
 WITHIN_COLUMNS = ("Spearman within antigen", "Spearman within antibody")
 
 
-def columns(quantity: Quantity, *, no_antigen: bool = False) -> list[Column]:
+def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
     """Return the columns of the table of regimes, after the regime itself.
 
-    With `no_antigen` those are left out that compare antigens, or antibodies within one.
+    Those that compare sides within each other are left out where pairs have one of the `kinds`.
     """
     shown = [
         Column("pairs", "Different pairs that were tested."),
@@ -487,20 +488,20 @@ def columns(quantity: Quantity, *, no_antigen: bool = False) -> list[Column]:
         ),
         Column("best baseline", "The baseline with the smallest error."),
     ]
-    return [column for column in shown if not (no_antigen and column.label in WITHIN_COLUMNS)]
+    return [column for column in shown if len(kinds) > 1 or column.label not in WITHIN_COLUMNS]
 
 
 def describe_regimes(
-    scores: Sequence[Mapping[str, Any]], quantity: Quantity = PKD, *, no_antigen: bool = False
+    scores: Sequence[Mapping[str, Any]], quantity: Quantity = PKD, kinds: Collection[Kind] = KINDS
 ) -> list[list[str]]:
     """Lay out scores as rows of text, the head first; brackets hold 95 % intervals.
 
     The columns are those of `columns`.
     """
-    head = [column.label for column in columns(quantity, no_antigen=no_antigen)]
+    head = [column.label for column in columns(quantity, kinds)]
     rows = [["", *head]]
     names = ["spearman"]
-    if not no_antigen:
+    if len(kinds) > 1:
         names += ["spearman_within_antigen", "spearman_within_antibody"]
     show = quantity.show
     for regime in scores:

@@ -7,7 +7,7 @@ the rows alone. R pairs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import pandas as pd
 
 from abag.core.arrays import Floats, Ints
 from abag.core.messages import counted
+from abag.embed.tables.chains import KINDS, Kind
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside
 from abag.head.labels.labelled_pairs import FLOOR_SHARE
 from abag.head.regimes.regimes import words_of
@@ -98,9 +99,9 @@ class _Range(NamedTuple):
 class SamePredictions:
     """Find the regimes whose rows all have the same prediction; scores come in parts."""
 
-    def __init__(self, quantity: Quantity = PKD, *, no_antigen: bool = False) -> None:
+    def __init__(self, quantity: Quantity = PKD, kinds: Collection[Kind] = KINDS) -> None:
         self._quantity = quantity
-        self._no_antigen = no_antigen
+        self._kinds = kinds
         self._ranges: dict[str, _Range] = {}
 
     def add(self, scores: pd.DataFrame) -> None:
@@ -142,7 +143,7 @@ class SamePredictions:
             return [f"all {rows} have the same prediction, {value}: {UNRANKED}"]
         lines = []
         for name, n_rows in self.regimes.items():
-            rows = f"{counted(n_rows, noun)} ({words_of(name, no_antigen=self._no_antigen)})"
+            rows = f"{counted(n_rows, noun)} ({words_of(name, self._kinds)})"
             value = self._shown(self._ranges[name].low)
             lines.append(f"{rows} have the same prediction, {value}: {UNRANKED}")
         return lines
@@ -177,7 +178,7 @@ def _censored_rows(pairs: LabelledPairs) -> list[str]:
 
 def _split_warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) -> list[str]:
     lines = []
-    if pairs.no_antigen:
+    if "antigen" not in pairs.kinds:
         near_in_words = "a near-duplicate in training"
         new = "antibodies"
     else:

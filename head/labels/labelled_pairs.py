@@ -22,7 +22,6 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
-from abag.embed.tables.chains import NO_ANTIGEN
 from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.pairs import read_pairs
@@ -375,8 +374,6 @@ class LabelledPairs:
     antigen_cluster: Ints | None = None
     """Shape (P,); equal for near-duplicate antigens. None: antigens were not clustered."""
     antibody_cluster: Ints | None = None
-    no_antigen: bool = False
-    """Whether the table is of antibodies alone."""
     usable: pd.DataFrame | None = None
     """Every measurement that is used: ``row`` of the table, ``antibody``, ``antigen``, ``pkd`` and
     ``censored``, before replicates are joined."""
@@ -425,6 +422,11 @@ class LabelledPairs:
         """Say how many rows were read, and if not all are used, where the others are."""
         others = {"of other affinity types": self.counts["other_affinity_type_rows"]}
         return describe_rows(self.used_rows, len(self.table.skipped), others)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of sequences that the pairs have."""
+        return self.table.kinds
 
     def index(self, kind: Kind) -> Ints:
         """Return the index of each pair's antibody or antigen, shape (P,)."""
@@ -521,7 +523,6 @@ def label_pairs(
         reading=reading,
         counts=counts,
         usable=rows,
-        no_antigen=table.antigens.chains == [NO_ANTIGEN],
         cells=cells,
         features=None,
         beside=beside,

@@ -99,9 +99,14 @@ class StoredVectors:
 def read_vectors(
     store: Store, table: SequenceTable, kind: Kind, views: Sequence[VectorsOf]
 ) -> StoredVectors:
-    """Read the vectors of the unique sequences; by default from the only encoder of a kind."""
+    """Read the vectors of the unique sequences; by default from the only encoder of a kind.
+
+    Those of a kind that the rows do not have say nothing.
+    """
     from abag.embed.store.store import folder_with  # imports pandas
 
+    if kind not in table.kinds:
+        return StoredVectors.absent()
     places = []
     for view in views:
         folder = folder_with(store, table, kind, view["encoder"])

@@ -57,12 +57,12 @@ class BaselineInputs:
     @cached_property
     def nearest(self) -> Ints | None:
         """Find the training antibody with the nearest vector, (N,); None if it takes minutes."""
-        vectors = self.training.vectors
+        antibodies = self.training.vectors.sides["antibody"]
         trained = distinct(self.pairs.antibody[self.fit_rows])
-        x_ND = vectors.antibody_ND
+        x_ND = antibodies.x_ND
         if len(x_ND) * len(trained) > MAX_COMPARISONS:
             return None
-        z_ND = Standardizer.of(x_ND, trained, vectors.widths(0)).apply(x_ND)
+        z_ND = Standardizer.of(x_ND, trained, antibodies.widths).apply(x_ND)
         z_TD = z_ND[trained]
         nearest = np.empty(len(z_ND), np.int64)
         # the nearest has the largest x t - t^2 / 2: squared distances share x^2
@@ -129,7 +129,7 @@ def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats
 
 
 def _antigen_mean(inputs: BaselineInputs) -> Floats | None:
-    if inputs.pairs.no_antigen:
+    if "antigen" not in inputs.pairs.kinds:
         return None
     return group_mean(inputs.pairs.antigen, inputs.pairs.pkd, inputs.split, inputs.fit_rows)
 

@@ -505,15 +505,11 @@ def solved_kernels(
         order = np.random.default_rng(0).permutation(len(training.rows))
     sides = list[Side]()
     indices = list[Index]()
-    tables = (
-        (vectors.antibody_ND, vectors.antibody),
-        (vectors.antigen_ME, vectors.antigen),
-    )
-    for at, (kind, (x_ND, index)) in enumerate(zip(KINDS, tables, strict=True)):
-        used_A, of_pair = np.unique(index[training.rows[order]], return_inverse=True)
-        scaling = Standardizer.identity(x_ND.shape[1]) if kind in views else None
+    for kind, side in vectors.sides.items():
+        used_A, of_pair = np.unique(side.index[training.rows[order]], return_inverse=True)
+        scaling = Standardizer.identity(side.x_ND.shape[1]) if kind in views else None
         stretch = views[kind].stretch if kind in views else ()
-        sides.append(Side.of(x_ND[used_A], vectors.widths(at), scaling, stretch))
+        sides.append(Side.of(side.x_ND[used_A], side.widths, scaling, stretch))
         indices.append(of_pair)
     of_features: FeatureScaling | None = None
     z_FK: NDArray[np.float32] | None = None

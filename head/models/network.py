@@ -30,6 +30,8 @@ from abag.head.models.pair_vectors import Arrays, NetworkSettings, PairVectors, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from abag.embed.tables.chains import Kind
+
 MAX_GRADIENT_NORM = 1.0
 """Of one member; larger gradients are scaled down to it."""
 NORM_EPS = 1e-6
@@ -224,27 +226,29 @@ class NetworkModel:
 
     settings: NetworkSettings
     model: Mlp
-    antibody: Standardizer
-    antigen: Standardizer
+    sides: Mapping[Kind, Standardizer]
     features: FeatureScaling | None = None
     """Of the features of pairs, whose columns follow the vectors; None: it reads none."""
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,) in float64; the first layer is applied once per unique sequence."""
-        z = np.empty(len(vectors.antibody), np.float32)
+        z = np.empty(len(vectors), np.float32)
         with torch.no_grad():
             z_PK = np.empty((len(z), 0), np.float32)
             if self.features is not None:
                 z_PK = self.features.apply(given_features(vectors))
-            antibody_width = vectors.antibody_ND.shape[1]
+            antibody, antigen = vectors.sides.values()
+            antibody_width = antibody.x_ND.shape[1]
             antibodies, antigens, combine = factorise(self.model, antibody_width, z_PK.shape[1])
             weight_KH = feature_weights(self.model, z_PK.shape[1])
-            antibody_NH = antibodies(torch.from_numpy(self.antibody.apply(vectors.antibody_ND)))
-            antigen_MH = antigens(torch.from_numpy(self.antigen.apply(vectors.antigen_ME)))
+            z_ND = self.sides["antibody"].apply(antibody.x_ND)
+            z_ME = self.sides["antigen"].apply(antigen.x_ND)
+            antibody_NH = antibodies(torch.from_numpy(z_ND))
+            antigen_MH = antigens(torch.from_numpy(z_ME))
             for at in range(0, len(z), PAIRS_PER_BATCH):
                 pairs = slice(at, at + PAIRS_PER_BATCH)
-                antibody_B = torch.from_numpy(vectors.antibody[pairs].astype(np.int64))
-                antigen_B = torch.from_numpy(vectors.antigen[pairs].astype(np.int64))
+                antibody_B = torch.from_numpy(antibody.index[pairs].astype(np.int64))
+                antigen_B = torch.from_numpy(antigen.index[pairs].astype(np.int64))
                 antigen_BH = antigen_MH[antigen_B]
                 if self.features is not None:
                     antigen_BH += torch.from_numpy(z_PK[pairs]) @ weight_KH
@@ -259,7 +263,7 @@ class NetworkModel:
         arrays = dict[str, NDArray[Any]]()
         for name, tensor in self.model.state_dict().items():
             arrays[f"{PREFIX}{name}"] = tensor[0].numpy()
-        for kind, scaling in zip(KINDS, (self.antibody, self.antigen), strict=True):
+        for kind, scaling in self.sides.items():
             arrays |= scaling.arrays(kind)
         if self.features is not None:
             arrays |= self.features.arrays()
@@ -272,18 +276,16 @@ class NetworkModel:
         for name, array in arrays.items():
             if name.startswith(PREFIX):
                 weights[name.removeprefix(PREFIX)] = torch.from_numpy(array)
-        antibody = Standardizer.load(arrays, "antibody")
-        antigen = Standardizer.load(arrays, "antigen")
+        sides = {kind: Standardizer.load(arrays, kind) for kind in KINDS}
         features = FeatureScaling.load(arrays) if "features.mean" in arrays else None
-        return cls.of(settings, weights, antibody, antigen, features)
+        return cls.of(settings, weights, sides, features)
 
     @classmethod
     def of(
         cls,
         settings: NetworkSettings,
         weights: Mapping[str, Tensor],
-        antibody: Standardizer,
-        antigen: Standardizer,
+        sides: Mapping[Kind, Standardizer],
         features: FeatureScaling | None = None,
     ) -> NetworkModel:
         """Make a network with these weights, without an axis of members."""
@@ -291,13 +293,13 @@ class NetworkModel:
             msg = f"widths are {settings.widths}; expected one or more, each at least 1"
             raise ValueError(msg)
         # Built without memory, because an altered record may have any width.
-        inputs = len(antibody.mean) + len(antigen.mean)
+        inputs = sum(len(scaling.mean) for scaling in sides.values())
         if features is not None:  # how many columns say what is missing, its weights tell
             inputs = weights["layers.0.weight"].shape[-1]
         with torch.device("meta"):
             model = Mlp(inputs, settings.widths, (0.0,))
         model.load_state_dict({name: t[None] for name, t in weights.items()}, assign=True)
-        return cls(settings, model.eval(), antibody, antigen, features)
+        return cls(settings, model.eval(), sides, features)
 
 
 def factorise(

@@ -68,38 +68,39 @@ Index: TypeAlias = NDArray[np.integer]
 """Rows of unique sequences, (P,)."""
 
 
+@dataclass(frozen=True, slots=True)
+class SideVectors:
+    """Hold the vectors of the unique sequences of one kind, and the one that each pair has."""
+
+    x_ND: NDArray[np.float32]
+    index: Index
+    """Row of `x_ND` of each pair, (P,)."""
+    chains: Sequence[Chains] | None = None
+    """The N sequences, for models that read residues."""
+    views: tuple[int, ...] = ()
+    """Columns of each view; empty: there is one view."""
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Return the columns of each view."""
+        return self.views or (self.x_ND.shape[1],)
+
+
 @dataclass(frozen=True)
 class PairVectors:
     """Hold the vectors of unique sequences, and the two that form each pair."""
 
-    antibody_ND: NDArray[np.float32]
-    antigen_ME: NDArray[np.float32]
-    antibody: Index
-    """Row of `antibody_ND` of each pair, (P,)."""
-    antigen: Index
-    """Row of `antigen_ME` of each pair, (P,)."""
-    antibody_chains: Sequence[Chains] | None = None
-    """The N antibodies, for models that read residues."""
-    antigen_chains: Sequence[Chains] | None = None
-    views: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """Columns of each view of antibodies and of antigens; None: each side has one view."""
+    sides: Mapping[Kind, SideVectors]
+    """Of antibodies, then of antigens."""
     features: PairFeatures | None = None
     """Columns of the P pairs themselves, if there are any."""
 
-    def widths(self, side: int) -> tuple[int, ...]:
-        """Return the columns of each view of antibodies (side 0) or antigens (side 1)."""
-        if self.views is not None:
-            return self.views[side]
-        vectors = self.antigen_ME if side else self.antibody_ND
-        return (vectors.shape[1],)
+    def __len__(self) -> int:
+        return len(self.sides["antibody"].index)
 
-    def index(self, kind: Kind) -> Index:
-        """Return the row of the antibody or the antigen of each pair, (P,)."""
-        return self.antibody if kind == "antibody" else self.antigen
-
-    def chains(self, kind: Kind = "antibody") -> Sequence[Chains]:
+    def chains(self, kind: Kind) -> Sequence[Chains]:
         """Return the unique antibodies or antigens; raise `PredictionError` if not known."""
-        chains = self.antibody_chains if kind == "antibody" else self.antigen_chains
+        chains = self.sides[kind].chains
         if chains is None:
             msg = (
                 "the model reads residues, but only vectors were given; expected the chains of "
@@ -111,12 +112,16 @@ class PairVectors:
     @cached_property
     def composition(self) -> PairVectors:
         """Replace vectors by residue frequencies and lengths, (N, 42) and (M, 21)."""
-        heavy = [chains[0] for chains in self.chains()]
-        light = [chains[1] for chains in self.chains()]
+        heavy = [chains[0] for chains in self.chains("antibody")]
+        light = [chains[1] for chains in self.chains("antibody")]
         antigens = ["".join(chains) for chains in self.chains("antigen")]
-        x_ND = frequencies_and_lengths(heavy, light)
-        y_ME = frequencies_and_lengths(antigens)
-        return replace(self, antibody_ND=x_ND, antigen_ME=y_ME, views=None)
+        columns: dict[Kind, tuple[Sequence[str], ...]]
+        columns = {"antibody": (heavy, light), "antigen": (antigens,)}
+        sides = {}
+        for kind, texts in columns.items():
+            x_ND = frequencies_and_lengths(*texts)
+            sides[kind] = replace(self.sides[kind], x_ND=x_ND, views=())
+        return replace(self, sides=sides)
 
 
 def given_features(vectors: PairVectors) -> PairFeatures:

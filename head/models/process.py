@@ -116,23 +116,24 @@ class GaussianProcess:
         """Predict pKd, (P,); kernels are computed per sequence, not per pair."""
         train = self.train
         kernel = self.kernel
+        antibodies, antigens = vectors.sides.values()
         shape = (len(train.antibodies.train_AD), len(train.antigens.train_AD))
         weight_AG = sparse.csr_array((self.weight, (train.antibody, train.antigen)), shape)
-        antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME)
+        antigen_MG = train.antigens.kernel(kernel, 1, antigens.x_ND)
         alone_M = kernel.side * (antigen_MG @ weight_AG.sum(axis=0))
-        pkd = self.settings.pkd_mean + alone_M[vectors.antigen]
+        pkd = self.settings.pkd_mean + alone_M[antigens.index]
         # by antibody: the kernel of a block of antibodies serves all their pairs
-        order = np.argsort(vectors.antibody, kind="stable")
-        for first in range(0, len(vectors.antibody_ND), BLOCK):
-            x_BD = vectors.antibody_ND[first : first + BLOCK]
+        order = np.argsort(antibodies.index, kind="stable")
+        for first in range(0, len(antibodies.x_ND), BLOCK):
+            x_BD = antibodies.x_ND[first : first + BLOCK]
             antibody_BA = train.antibodies.kernel(kernel, 0, x_BD)
             alone_B = kernel.side * (antibody_BA @ weight_AG.sum(axis=1))
             joint_BG = kernel.product * (weight_AG.T @ antibody_BA.T).T
-            start, end = np.searchsorted(vectors.antibody, [first, first + BLOCK], sorter=order)
+            start, end = np.searchsorted(antibodies.index, [first, first + BLOCK], sorter=order)
             for at in range(start, end, BLOCK):
                 rows = order[at : min(at + BLOCK, end)]
-                antibody = vectors.antibody[rows] - first
-                joint_RG = joint_BG[antibody] * antigen_MG[vectors.antigen[rows]]
+                antibody = antibodies.index[rows] - first
+                joint_RG = joint_BG[antibody] * antigen_MG[antigens.index[rows]]
                 pkd[rows] += alone_B[antibody] + joint_RG.sum(axis=1)
         z_PK = self._features_of(vectors)
         if z_PK is not None and train.features is not None:
@@ -142,7 +143,7 @@ class GaussianProcess:
 
     def variance(self, vectors: PairVectors) -> Floats:
         """Return the variance of each prediction in pKd^2, (P,)."""
-        explained = np.empty(len(vectors.antibody))
+        explained = np.empty(len(vectors))
         z_PK = self._features_of(vectors)
         prior = 1.0 if z_PK is None else 1.0 + self.kernel.feature_variance(z_PK)
         rows_of = self._kernel_rows(vectors, np.float32)
@@ -161,15 +162,13 @@ class GaussianProcess:
         rows_of = self._kernel_rows(vectors, np.float64)
         variance = np.empty(len(other))
         z_PK = self._features_of(vectors)
-        sides = (
-            (self.train.antibodies, vectors.antibody_ND, vectors.antibody),
-            (self.train.antigens, vectors.antigen_ME, vectors.antigen),
-        )
+        sides = [*zip(self.train.sides, vectors.sides.values(), strict=True)]
         for at in range(0, len(other), BLOCK):
             rows = np.arange(at, min(at + BLOCK, len(other)))
             similar = []
-            for number, (side, x_ND, index) in enumerate(sides):
-                squared = side.paired_distances(x_ND, index[rows], index[other[rows]])
+            for number, ((side, _), new) in enumerate(sides):
+                index = new.index
+                squared = side.paired_distances(new.x_ND, index[rows], index[other[rows]])
                 similar.append(kernel.of_views(number, squared))
             prior = kernel.mix(similar[0], similar[1])
             away = rows_of(rows) - rows_of(other[rows])
@@ -184,14 +183,15 @@ class GaussianProcess:
         """Return a function from pairs to their kernel with the first training pairs, (R, V)."""
         train = self.train.select(slice(len(self.root)))
         kernel = self.kernel
-        antibody_NA = train.antibodies.kernel(kernel, 0, vectors.antibody_ND).astype(dtype)
-        antigen_MG = train.antigens.kernel(kernel, 1, vectors.antigen_ME).astype(dtype)
+        antibodies, antigens = vectors.sides.values()
+        antibody_NA = train.antibodies.kernel(kernel, 0, antibodies.x_ND).astype(dtype)
+        antigen_MG = train.antigens.kernel(kernel, 1, antigens.x_ND).astype(dtype)
         z_PK = self._features_of(vectors)
 
         def kernel_of(rows: Any) -> Floats:  # noqa: ANN401 - a slice or indices
             mixed = kernel.mix(
-                antibody_NA[vectors.antibody[rows]][:, train.antibody],
-                antigen_MG[vectors.antigen[rows]][:, train.antigen],
+                antibody_NA[antibodies.index[rows]][:, train.antibody],
+                antigen_MG[antigens.index[rows]][:, train.antigen],
             )
             if z_PK is not None and train.features is not None:
                 mixed += kernel.of_features(z_PK[rows], train.features).astype(dtype)

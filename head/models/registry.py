@@ -96,12 +96,12 @@ MODELS: Mapping[str, ModelEntry] = {
     "antibody_ridge": ModelEntry(
         help="ridge on the vectors of antibodies", is_baseline=True,
         load=ridge.LinearModel.load, settings=ridge.LinearSettings,
-        fit=partial(ridge.fit_linear, sides=(0,)),
+        fit=partial(ridge.fit_linear, kinds=("antibody",)),
     ),
     "antigen_ridge": ModelEntry(
         help="ridge on the vectors of antigens", is_baseline=True,
         load=ridge.LinearModel.load, settings=ridge.LinearSettings,
-        fit=partial(ridge.fit_linear, sides=(1,)),
+        fit=partial(ridge.fit_linear, kinds=("antigen",)),
     ),
     "one_hot_ridge": ModelEntry(
         help="ridge on the residues of variants", reads="residues",

@@ -30,7 +30,13 @@ from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models.kernels import ColumnViews
 from abag.head.models.pair_vectors import Arrays, DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.process import GaussianProcess, ProcessSettings, fit_gaussian_process
-from abag.head.models.ridge import FeatureBlock, LinearModel, LinearSettings, fit_beside_features
+from abag.head.models.ridge import (
+    FeatureBlock,
+    LinearModel,
+    LinearSettings,
+    LinearSide,
+    fit_beside_features,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -352,11 +358,12 @@ def find_residue_sides(vectors: PairVectors, fits: Sequence[Ints]) -> tuple[tupl
     """
     reasons: dict[Kind, str] = {}
     for kind in KINDS:
-        if kind == "antigen" and vectors.antigen_chains is None:
+        side = vectors.sides[kind]
+        if kind == "antigen" and side.chains is None:
             reasons[kind] = "the chains of the antigens are unknown"
             continue
         chains = chains_of(vectors, kind)
-        index = vectors.index(kind)
+        index = side.index
         reasons_of_fits = (why_no_variants(kind, chains, index[rows]) for rows in fits)
         reasons[kind] = next(filter(None, reasons_of_fits), "")
     sides = tuple(kind for kind, reason in reasons.items() if not reason)
@@ -389,7 +396,7 @@ def columns_of(
     columns = list[SideColumns]()
     for kind in sides:
         chains = chains_of(vectors, kind)
-        of_pair = vectors.index(kind)[rows]
+        of_pair = vectors.sides[kind].index[rows]
         reference = common_reference(chains, of_pair)
         assert reference is not None
         used = trained_sequences(chains, of_pair)
@@ -403,17 +410,12 @@ def with_residues(
     vectors: PairVectors, sides: Sequence[SideColumns], *, alike: bool = False
 ) -> PairVectors:
     """Put columns of residues in place of the vectors of some sides."""
-    tables = {"antibody": vectors.antibody_ND, "antigen": vectors.antigen_ME}
-    views = {"antibody": vectors.widths(0), "antigen": vectors.widths(1)}
+    encoded = dict(vectors.sides)
     for side in sides:
-        tables[side.kind] = side.one_hot.encode(chains_of(vectors, side.kind), alike=alike)
-        views[side.kind] = (side.one_hot.width,) * (3 if alike else 1)
-    return replace(
-        vectors,
-        antibody_ND=tables["antibody"],
-        antigen_ME=tables["antigen"],
-        views=(views["antibody"], views["antigen"]),
-    )
+        x_NC = side.one_hot.encode(chains_of(vectors, side.kind), alike=alike)
+        views = (side.one_hot.width,) * (3 if alike else 1)
+        encoded[side.kind] = replace(encoded[side.kind], x_ND=x_NC, views=views)
+    return replace(vectors, sides=encoded)
 
 
 def _check_sides(sides: Sequence[SideColumns]) -> None:
@@ -554,7 +556,7 @@ def ridge_columns(
     """Return the columns of a ridge on training pairs, (F,); `DoesNotApply` if it takes minutes."""
     sides = columns_of(vectors, rows, kinds, marks_new=False)
     total = sum(side.one_hot.width for side in sides)
-    counts = {kind: len(distinct(vectors.index(kind)[rows])) for kind in kinds}
+    counts = {kind: len(distinct(vectors.sides[kind].index[rows])) for kind in kinds}
     products = sum(counts[side.kind] * side.one_hot.width * total for side in sides)
     if not sides or products > MAX_PRODUCTS:
         sizes = " and ".join(f"{count:,} training {PLURAL[kind]}" for kind, count in counts.items())
@@ -571,21 +573,16 @@ def fit_one_hot_ridge(training: TrainingRows) -> OneHotRidge:
     vectors = training.vectors
     rows = training.rows
     sides = ridge_columns(vectors, rows, residue_sides(training, "one_hot_ridge"))
-    widths = {"antibody": vectors.antibody_ND.shape[1], "antigen": vectors.antigen_ME.shape[1]}
+    encoded = with_residues(vectors, sides)
     blocks = list[FeatureBlock]()
-    for side in sides:
-        x_NC = side.one_hot.encode(chains_of(vectors, side.kind))
-        blocks.append(FeatureBlock(x_NC, vectors.index(side.kind).astype(np.int64)))
-        widths[side.kind] = side.one_hot.width
+    for columns in sides:
+        side = encoded.sides[columns.kind]
+        blocks.append(FeatureBlock(side.x_ND, side.index.astype(np.int64)))
     fit, features = fit_beside_features(blocks, training)
-    weights = {kind: np.zeros(width) for kind, width in widths.items()}
-    for side, weight_C in zip(sides, fit.weights, strict=True):
-        weights[side.kind] = weight_C
-    return OneHotRidge(
-        OneHotRidgeSettings(fit.intercept, sides),
-        Standardizer.identity(widths["antibody"]),
-        Standardizer.identity(widths["antigen"]),
-        weights["antibody"],
-        weights["antigen"],
-        features,
-    )
+    linear: dict[Kind, LinearSide] = {}
+    for kind, side in encoded.sides.items():
+        width = side.x_ND.shape[1]
+        linear[kind] = LinearSide(Standardizer.identity(width), np.zeros(width))
+    for columns, weight_C in zip(sides, fit.weights, strict=True):
+        linear[columns.kind] = replace(linear[columns.kind], weight_D=weight_C)
+    return OneHotRidge(OneHotRidgeSettings(fit.intercept, sides), linear, features)

@@ -18,7 +18,7 @@ S strengths, K ratios that are tried.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -28,6 +28,7 @@ from scipy.special import erfcx
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.core.cores import limit_blas
+from abag.embed.tables.chains import KINDS, Kind
 from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.pair_vectors import Arrays, PairVectors, TrainingRows, given_features
 
@@ -270,36 +271,41 @@ class LinearSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LinearSide:
+    """Hold a linear function of the standardised vectors of one side."""
+
+    scaling: Standardizer
+    weight_D: Floats
+    """Weights of the standardised vector, in pKd."""
+
+
+@dataclass(frozen=True, slots=True)
 class LinearModel:
     """Predict by linear functions of both standardised vectors and an intercept."""
 
     settings: LinearSettings
-    antibody: Standardizer
-    antigen: Standardizer
-    antibody_D: Floats
-    """Weights of the standardised antibody vector, in pKd."""
-    antigen_E: Floats
-    """Weights of the standardised antigen vector, in pKd."""
+    sides: Mapping[Kind, LinearSide]
     features: FeatureWeights | None = None
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,)."""
-        left_N = self.antibody.project(vectors.antibody_ND, self.antibody_D)
-        right_M = self.antigen.project(vectors.antigen_ME, self.antigen_E)
-        pkd = self.settings.intercept + left_N[vectors.antibody] + right_M[vectors.antigen]
+        pkd = np.full(len(vectors), self.settings.intercept)
+        for kind, side in self.sides.items():
+            of_kind = vectors.sides[kind]
+            pkd += side.scaling.project(of_kind.x_ND, side.weight_D)[of_kind.index]
         if self.features is not None:
             pkd += self.features.project(vectors)
-        return np.asarray(pkd)
+        return pkd
 
     def variance(self, vectors: PairVectors) -> None:
         """Return None: a ridge has no variance."""
 
     def arrays(self) -> Arrays:
         """Return what `load` needs beside the settings, by name."""
-        arrays = dict[str, NDArray[Any]](self.antibody.arrays("antibody"))
-        arrays |= self.antigen.arrays("antigen")
-        arrays["antibody.weight"] = self.antibody_D
-        arrays["antigen.weight"] = self.antigen_E
+        arrays: dict[str, NDArray[Any]] = {}
+        for kind, side in self.sides.items():
+            arrays |= side.scaling.arrays(kind)
+            arrays[f"{kind}.weight"] = side.weight_D
         if self.features is not None:
             arrays |= self.features.arrays()
         return arrays
@@ -307,32 +313,31 @@ class LinearModel:
     @classmethod
     def load(cls, arrays: Arrays, settings: LinearSettings) -> LinearModel:
         """Restore from the `arrays` of a predictor."""
-        return cls(
-            settings,
-            Standardizer.load(arrays, "antibody"),
-            Standardizer.load(arrays, "antigen"),
-            arrays["antibody.weight"],
-            arrays["antigen.weight"],
-            FeatureWeights.load(arrays) if "features.weight" in arrays else None,
-        )
+        sides = {}
+        for kind in KINDS:
+            scaling = Standardizer.load(arrays, kind)
+            sides[kind] = LinearSide(scaling, arrays[f"{kind}.weight"])
+        features = FeatureWeights.load(arrays) if "features.weight" in arrays else None
+        return cls(settings, sides, features)
 
 
 def fit_linear(
     training: TrainingRows,
-    sides: tuple[int, ...] = (0, 1),
-    kind: type[LinearModel] = LinearModel,
+    kinds: tuple[Kind, ...] = KINDS,
+    model: type[LinearModel] = LinearModel,
 ) -> LinearModel:
-    """Fit a ridge whose `sides` have weights: 0 is the antibody, 1 the antigen."""
-    (antibody, antigen), blocks = _blocks(training)
+    """Fit a ridge in which the vectors of some `kinds` have weights."""
+    scalings, blocks = _blocks(training)
     imputed = training.shared.get("ridge")
     best: RidgeFit | None = None
-    if isinstance(imputed, ImputedRidge) and sides == (0, 1) and imputed.pkd is training.pairs.pkd:
+    if isinstance(imputed, ImputedRidge) and kinds == KINDS and imputed.pkd is training.pairs.pkd:
         best = imputed.fit
-    fit, features = fit_beside_features([blocks[side] for side in sides], training, best)
-    weights = [np.zeros(block.table_ND.shape[1]) for block in blocks]
-    for side, weight_D in zip(sides, fit.weights, strict=True):
-        weights[side] = weight_D
-    return kind(LinearSettings(fit.intercept), antibody, antigen, weights[0], weights[1], features)
+    fit, features = fit_beside_features([blocks[kind] for kind in kinds], training, best)
+    weights = dict(zip(kinds, fit.weights, strict=True))
+    sides = {}
+    for kind, scaling in scalings.items():
+        sides[kind] = LinearSide(scaling, weights.get(kind, np.zeros(len(scaling.mean))))
+    return model(LinearSettings(fit.intercept), sides, features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,19 +407,19 @@ def _inner_error(fit: RidgeFit, pkd: Floats, weight: Floats | None) -> float:
     return float(np.average(np.square(fit.inner - pkd), weights=weight))
 
 
-def _blocks(training: TrainingRows) -> tuple[list[Standardizer], list[FeatureBlock]]:
+def _blocks(
+    training: TrainingRows,
+) -> tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]:
     """Return the scaling of each side and its block, computed once for these rows."""
     shared = training.shared.get("blocks")
     if shared is not None:
-        return cast("tuple[list[Standardizer], list[FeatureBlock]]", shared)
-    vectors = training.vectors
-    tables = ((vectors.antibody_ND, vectors.antibody), (vectors.antigen_ME, vectors.antigen))
-    scalings = []
-    blocks = []
-    for side, (x_ND, index) in enumerate(tables):
-        scaling = Standardizer.of(x_ND, index[training.rows], vectors.widths(side))
-        scalings.append(scaling)
-        blocks.append(FeatureBlock(scaling.apply(x_ND), index.astype(np.int64)))
+        return cast("tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]", shared)
+    scalings = {}
+    blocks = {}
+    for kind, side in training.vectors.sides.items():
+        scaling = Standardizer.of(side.x_ND, side.index[training.rows], side.widths)
+        scalings[kind] = scaling
+        blocks[kind] = FeatureBlock(scaling.apply(side.x_ND), side.index.astype(np.int64))
     training.shared["blocks"] = (scalings, blocks)
     return scalings, blocks
 
@@ -434,7 +439,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     still_censored = pairs.censored.copy()
     still_censored[rows] = 0
     training = replace(training, pairs=replace(pairs, pkd=pkd, censored=still_censored))
-    _, blocks = _blocks(training)
+    blocks = [*_blocks(training)[1].values()]
     sigma = float(bound.std())
     close = CLOSE if pairs.quantity.affinity else CLOSE * max(sigma, LEAST_SIGMA)
     ridge = Ridge(blocks, rows, training.fold, training.device)
@@ -479,7 +484,7 @@ class ConstantModel:
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict the mean for each pair, (P,)."""
-        return np.full(len(vectors.antibody), self.settings.pkd_mean)
+        return np.full(len(vectors), self.settings.pkd_mean)
 
     def variance(self, vectors: PairVectors) -> None:
         """Return None: a mean has no variance that depends on the pair."""
@@ -512,7 +517,7 @@ class CompositionRidge(LinearModel):
 def fit_composition_ridge(training: TrainingRows) -> LinearModel:
     """Fit a ridge to residue frequencies and lengths."""
     composition = training.with_vectors(training.vectors.composition)
-    return fit_linear(composition, kind=CompositionRidge)
+    return fit_linear(composition, model=CompositionRidge)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ import numpy as np
 from abag.core.arrays import Floats, Ints, distinct
 from abag.core.errors import RunError
 from abag.embed.store.store import open_store
-from abag.embed.tables.chains import KINDS
+from abag.embed.tables.chains import KINDS, Kind
 from abag.head.labels.features import ReadFeatures
-from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.predictor import Scorer, Sequences
 from abag.head.predictor.weigh import standard_error
@@ -172,17 +172,12 @@ def _check_errors(
 ) -> None:
     """Compare errors on learned labels with out-of-fold errors of the same pairs."""
     pairs = inputs.pairs
-    antibodies, antigens = _sequences(inputs, rows)
     features = _features_of(inputs, rows)
-    vectors = PairVectors(
-        predictor.read(store, "antibody", antibodies.keys),
-        predictor.read(store, "antigen", antigens.keys),
-        antibodies.of_row,
-        antigens.of_row,
-        antibodies.chains,
-        antigens.chains,
-        features=None if features is None else features.values,
-    )
+    sides: dict[Kind, SideVectors] = {}
+    for side in _sequences(inputs, rows):
+        x_ND = predictor.read(store, side.kind, side.keys)
+        sides[side.kind] = SideVectors(x_ND, side.of_row, side.chains)
+    vectors = PairVectors(sides, None if features is None else features.values)
     predicted = {part.name: part.predict(vectors) for part in predictor.parts}
     name = regime.measured.regime.name
     learned = np.square(pairs.pkd[rows] - predictor.mixture(name).pkd(predicted))

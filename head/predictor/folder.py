@@ -59,7 +59,7 @@ from abag.embed.tables.options import AntibodyRegion
 from abag.head.labels.features import FeatureColumns
 from abag.head.labels.headers import Quantity
 from abag.head.labels.options import MOST_VALUE
-from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.models.registry import MODELS
 from abag.head.predictor.predictor import (
     RECORD,
@@ -314,7 +314,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
         if place.is_dir():
             adapters[kind] = place
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
-        _check_values(record, tensors)
+        _check_values(record, features, tensors)
         parts = [_part(k, record, features, tensors) for k in range(len(record.parts))]
         predictor = Predictor(
             tuple(parts),
@@ -423,7 +423,11 @@ def _read(
         return record, features, load(weights), digest
 
 
-def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> None:
+def _check_values(
+    record: PredictorRecord,
+    features: FeatureColumns | None,
+    tensors: Mapping[str, NDArray[Any]],
+) -> None:
     """Raise ValueError for what would fail, or give NaN, in the middle of a table."""
     for name, values in tensors.items():
         if not np.isfinite(values).all():
@@ -431,6 +435,9 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
             raise ValueError(msg)
     if not (record.parts and record.regimes and record.antibody.views):
         msg = "it has no parts, no regimes or no vectors"
+        raise ValueError(msg)
+    if features is not None and "antigen_loglik" in features.in_store and not record.antigen.views:
+        msg = "it reads likelihoods of antigens, and has no antigens"
         raise ValueError(msg)
     record.reading.check()
     record.chains.check()
@@ -502,15 +509,11 @@ def _part(
         model: PairModel = entry.load(arrays, settings)
         # Arrays of other shapes would fail in the middle of a table.
         first = np.zeros(1, np.int64)
-        vectors = PairVectors(
-            np.zeros((1, record.antibody.width), np.float32),
-            np.zeros((1, record.antigen.width), np.float32),
-            first,
-            first,
-            [("A", "A")],
-            [("A",)],
-            features=None if features is None else features.nothing(1),
-        )
+        sides: dict[Kind, SideVectors] = {}
+        specs = (record.antibody, record.antigen)
+        for kind, spec, chains in zip(KINDS, specs, (("A", "A"), ("A",)), strict=True):
+            sides[kind] = SideVectors(np.zeros((1, spec.width), np.float32), first, [chains])
+        vectors = PairVectors(sides, None if features is None else features.nothing(1))
         with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
             model.predict(vectors)
             model.variance(vectors)

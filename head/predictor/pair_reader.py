@@ -168,17 +168,18 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
 
 def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
     """Return whether the run is of antibodies alone, which must not be contradicted."""
-    if predictor.no_antigen and (options.antigen is not None or "antigen" in options.columns):
+    is_alone = "antigen" not in predictor.kinds
+    if is_alone and (options.antigen is not None or "antigen" in options.columns):
         option = "--column antigen=NAME" if options.antigen is None else "--antigen"
         msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
         raise PredictionError(msg)
-    if options.no_antigen and not predictor.no_antigen:
+    if options.no_antigen and not is_alone:
         msg = (
             "no_antigen=True: the run was trained with antigens; expected the antigen of each "
             "pair. Leave it out."
         )
         raise PredictionError(msg)
-    return predictor.no_antigen
+    return is_alone
 
 
 def check_table_out(

@@ -55,6 +55,7 @@ from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import CHAIN_ROLES, column_option
 from abag.embed.tables.domain_types import chain_types, cut_to_domains, place_chains
 from abag.embed.tables.layout import NOTHING, ReadAs
+from abag.embed.tables.pairs import table_of
 from abag.head.labels.features import (
     LOGLIKS,
     FeatureColumns,
@@ -65,7 +66,7 @@ from abag.head.labels.features import (
 )
 from abag.head.labels.headers import PKD, PREDICT_COLUMNS, Quantity
 from abag.head.labels.stored_vectors import StoredVectors
-from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.models.registry import MODELS
 from abag.head.regimes.nearest import NONE
 from abag.head.regimes.recognition import Recogniser
@@ -416,7 +417,7 @@ def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> F
             if len(part) > 1:
                 predicted = [model.predict(vectors) for model in part]
                 variances.append(np.var(predicted, axis=0))
-    return mean_variance(variances, len(vectors.antibody))
+    return mean_variance(variances, len(vectors))
 
 
 def mean_variance(variances: Iterable[Floats | None], pairs: int) -> Floats:
@@ -429,8 +430,8 @@ def mean_variance(variances: Iterable[Floats | None], pairs: int) -> Floats:
 class RunEncoders:
     """The encoders that a run was trained with, and the function that runs them."""
 
-    antibody: VectorSpec
-    antigen: VectorSpec
+    specs: Mapping[Kind, VectorSpec]
+    """The vectors of the kinds of sequences that the run has."""
     embed: Callable[..., object] | None
     """Encodes a table into a store; None if nothing can be encoded."""
     adapters: Mapping[str, Path]
@@ -438,24 +439,15 @@ class RunEncoders:
     features: FeatureColumns | None
     """Columns that the run reads of each pair; some are likelihoods from the encoders."""
 
-    @property
-    def no_antigen(self) -> bool:
-        """Whether the run was of antibodies alone."""
-        return not self.antigen.views
-
-    def spec(self, kind: Kind) -> VectorSpec:
-        """Return the vectors needed of one kind."""
-        return self.antibody if kind == "antibody" else self.antigen
-
     def missing(
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
         """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,)."""
-        if not self.spec(kind).views:
+        if kind not in self.specs:
             return np.zeros(len(keys), np.bool_)
         if store is not None:
             with suppress(NoSuchEncoder):
-                encoders = self.spec(kind).encoders
+                encoders = self.specs[kind].encoders
                 lacking = [store.folder(kind, view.fingerprint).missing(keys) for view in encoders]
                 return np.asarray(np.any(lacking, axis=0))
         return np.ones(len(keys), np.bool_)
@@ -463,8 +455,7 @@ class RunEncoders:
     def encode(
         self,
         path: Path,
-        antibodies: AnySequences,
-        antigens: AnySequences,
+        *sides: AnySequences,
         **options: Any,  # noqa: ANN401
     ) -> dict[Kind, SequenceCounts]:
         """Encode the sequences that a store lacks, if the predictor can, and count them.
@@ -472,52 +463,55 @@ class RunEncoders:
         The options are those of `Predictor.predict`.
         """
         store = existing_store(path)
-        new = []
+        new: dict[Kind, list[Chains]] = {}
         counts: dict[Kind, SequenceCounts] = {}
-        for sequences in (antibodies, antigens):
+        for sequences in sides:
             lacking = np.flatnonzero(self.missing(store, sequences.kind, sequences.keys)).tolist()
-            new.append([sequences.chains[n] for n in lacking])
+            new[sequences.kind] = [sequences.chains[n] for n in lacking]
             counts[sequences.kind] = {
                 "unique": len(sequences.keys),
                 "reused": len(sequences.keys) - len(lacking),
                 "encoded": len(lacking),
             }
-        if self.embed is not None and any(new):
+        if self.embed is not None and any(new.values()):
             # tables hold pairs: any antibody and antigen fill up the shorter list
-            rows = max(map(len, new))
-            sides = []
-            for part, sequences in zip(new, (antibodies, antigens), strict=True):
-                sides.append(part + sequences.chains[:1] * (rows - len(part)))
-            table = pd.DataFrame(sides[0], columns=["heavy", "light"])
-            if not self.no_antigen:
-                table["antigen"] = ["|".join(chains) for chains in sides[1]]
+            rows = max(map(len, new.values()))
+            chains: dict[Kind, list[Chains]] = {}
+            for sequences in sides:
+                if sequences.kind in self.specs:
+                    lacking_chains = new[sequences.kind]
+                    filling = sequences.chains[:1] * (rows - len(lacking_chains))
+                    chains[sequences.kind] = lacking_chains + filling
             parts = []
             for kind, count in counts.items():
                 if count["encoded"]:
-                    parts.append(f"{counted(count['encoded'], kind)} with {self.spec(kind).name}")
+                    parts.append(f"{counted(count['encoded'], kind)} with {self.specs[kind].name}")
             say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
             given = {name: value for name, value in options.items() if value is not None}
-            self._embed(table, path, given)
+            self._embed(table_of(chains), path, given)
         return counts
 
     def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
         assert self.embed is not None
-        if self.no_antigen:
-            self._embed_antibodies(table, store, options)
-            return
-        sides = self.antibody.encoders, self.antigen.encoders
         caller_options = dict(options)
+        encoders = {kind: spec.encoders for kind, spec in self.specs.items()}
         with reporting(details=False):  # which encoders, and how many sequences, has been said
             # each call takes one encoder per side; what is stored already is not encoded again
-            for n in range(max(map(len, sides))):
-                antibody, antigen = (encoders[min(n, len(encoders) - 1)] for encoders in sides)
-                options_of_run: dict[str, Any] = {
-                    "antibody_encoder": antibody.origin,
-                    "antigen_encoder": antigen.origin,
-                    # of "window-1022", window; "whole" is of an encoder without a longest chain
-                    "long_antigens": antigen.long.partition("-")[0].replace("whole", "window"),
+            for n in range(max(map(len, encoders.values()))):
+                used = {
+                    kind: of_kind[min(n, len(of_kind) - 1)] for kind, of_kind in encoders.items()
                 }
-                if layers := self._layers((antibody, antigen), existing_store(store)):
+                options_of_run: dict[str, Any] = {}
+                for kind, view in used.items():
+                    options_of_run[f"{kind}_encoder"] = view.origin
+                    options_of_run[f"{kind}_fingerprint"] = view.fingerprint
+                if antigen := used.get("antigen"):
+                    # of "window-1022", window; "whole" is of an encoder without a longest chain
+                    long = antigen.long.partition("-")[0].replace("whole", "window")
+                    options_of_run["long_antigens"] = long
+                else:
+                    options_of_run["no_antigen"] = True
+                if layers := self._layers([*used.values()], existing_store(store)):
                     options_of_run["layers"] = layers
                 if n == 0:  # places of encoders and adapters are those of the first views
                     options_of_run |= {
@@ -525,15 +519,9 @@ class RunEncoders:
                     }
                     self._begin_logliks(table, store, options_of_run | caller_options)
                 else:
-                    caller_options.pop("antibody_encoder", None)
-                    caller_options.pop("antigen_encoder", None)
-                self.embed(
-                    table,
-                    store,
-                    antibody_fingerprint=antibody.fingerprint,
-                    antigen_fingerprint=antigen.fingerprint,
-                    **options_of_run | caller_options,
-                )
+                    for kind in used:
+                        caller_options.pop(f"{kind}_encoder", None)
+                self.embed(table, store, **options_of_run | caller_options)
 
     def _begin_logliks(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
         """Encode the sides whose likelihoods the run reads, where a store has no vectors yet."""
@@ -542,60 +530,25 @@ class RunEncoders:
             other = "antigen" if kind == "antibody" else "antibody"
             options_of_side = dict(options)
             options_of_side.pop(f"{other}_adapter", None)
-            self.embed(
-                table,
-                store,
-                kind=kind,
-                loglik=True,
-                antibody_fingerprint=self.antibody.fingerprint,
-                antigen_fingerprint=self.antigen.fingerprint,
-                **options_of_side,
-            )
+            self.embed(table, store, kind=kind, loglik=True, **options_of_side)
 
     def _without_likelihoods(self, store: Store | None) -> list[Kind]:
         """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
         numbers = () if self.features is None else self.features.numbers
         begun = _fingerprints(store)
         kinds = [LOGLIKS[column.name] for column in numbers if column.head]
-        return [kind for kind in kinds if self.spec(kind).fingerprint not in begun]
-
-    def _embed_antibodies(
-        self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]
-    ) -> None:
-        """Encode antibodies alone, with each encoder of the run."""
-        assert self.embed is not None
-        caller_options = dict(options)
-        caller_options.pop("antigen_encoder", None)
-        with reporting(details=False):
-            for n, antibody in enumerate(self.antibody.encoders):
-                options_of_run: dict[str, Any] = {
-                    "antibody_encoder": antibody.origin,
-                    "no_antigen": True,
-                }
-                if layers := self._layers((antibody,), existing_store(store)):
-                    options_of_run["layers"] = layers
-                if n == 0 and self._without_likelihoods(existing_store(store)):
-                    options_of_run["loglik"] = True
-                if n == 0 and "antibody" in self.adapters:
-                    options_of_run["antibody_adapter"] = self.adapters["antibody"]
-                elif n:
-                    caller_options.pop("antibody_encoder", None)
-                self.embed(
-                    table,
-                    store,
-                    antibody_fingerprint=antibody.fingerprint,
-                    **options_of_run | caller_options,
-                )
+        return [kind for kind in kinds if self.specs[kind].fingerprint not in begun]
 
     def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
         """Return the layers to encode for folders of these encoders that the store lacks."""
         # a folder keeps the layers that it was made with
         new = {spec.fingerprint for spec in encoders} - _fingerprints(store)
         layers = set()
-        for view in (*self.antibody.views, *self.antigen.views):
-            _, _, layer = view.pooling.partition("@")
-            if layer and view.fingerprint in new:
-                layers.add(int(layer))
+        for spec in self.specs.values():
+            for view in spec.views:
+                _, _, layer = view.pooling.partition("@")
+                if layer and view.fingerprint in new:
+                    layers.add(int(layer))
         return tuple(sorted(layers))
 
 
@@ -655,9 +608,9 @@ class Predictor:
     """Columns that the run reads of each pair, beside its sequences."""
 
     @property
-    def no_antigen(self) -> bool:
-        """Whether the run was of antibodies alone."""
-        return not self.antigen.views
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of sequences that the run has."""
+        return tuple(kind for kind in KINDS if self.spec(kind).views)
 
     @property
     def digits(self) -> int:
@@ -728,7 +681,8 @@ class Predictor:
         """
         heavies, lights, antigens = _broadcast(heavy, light, antigen)
         index = _shared_index(heavy, light, antigen, features)
-        if self.no_antigen and any(antigens):
+        is_alone = "antigen" not in self.kinds
+        if is_alone and any(antigens):
             msg = (
                 "predict: an antigen is given, but the run is of antibodies alone; expected none. "
                 "Leave it out."
@@ -742,11 +696,8 @@ class Predictor:
         read = self._given_features(features, len(antibodies))
         left = Sequences.of("antibody", antibodies)
         self.refuse_without_chains(left, "predict", "Give it, too.")
-        antigen_sequences = [
-            NO_ANTIGEN if self.no_antigen else antigen_chains(antigen_text)
-            for antigen_text in antigens
-        ]
-        right = Sequences.of("antigen", antigen_sequences)
+        parsed = [NO_ANTIGEN if is_alone else antigen_chains(text) for text in antigens]
+        right = Sequences.of("antigen", parsed)
         with reporting(say), self._working_store(store) as path:
             self.encode(
                 path,
@@ -833,7 +784,7 @@ class Predictor:
         All that is scored is scored here, given what is new about both sequences of each pair;
         `factor`, (P,), is that of `noise_factor`, and `why_far`, (P,), that of their features.
         """
-        found = find_regimes(antibody, antigen, self.reach, no_antigen=self.no_antigen)
+        found = find_regimes(antibody, antigen, self.reach, self.kinds)
         regimes = found.beside(why_far)
         with np.errstate(all="ignore"):  # checked here
             parts = {part.name: part.predict(vectors) for part in self.parts}
@@ -913,19 +864,18 @@ class Predictor:
 
     def words(self, regime: str) -> str:
         """Say what is new about the pairs of a regime."""
-        return words_of(regime, no_antigen=self.no_antigen)
+        return words_of(regime, self.kinds)
 
     def __repr__(self) -> str:
         models = ", ".join(part.name for part in self.parts)
         sides = []
-        for kind in KINDS:
+        for kind in self.kinds:
             spec = self.spec(kind)
-            if spec.views:
-                sides.append(
-                    f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
-                    f"{spec.training_sequences:,} sequences in training"
-                )
-        if self.no_antigen:
+            sides.append(
+                f"{kind}: {spec.name} ({spec.fingerprint[:8]}), {spec.pooling}, "
+                f"{spec.training_sequences:,} sequences in training"
+            )
+        if self.kinds == ("antibody",):
             sides.append("antibodies alone")
         verdicts = [regime.verdict for regime in self.regimes.values()]
         title = "Predictor" if self.quantity.affinity else f"Predictor of {self.quantity}"
@@ -946,7 +896,7 @@ class Predictor:
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, (N, D), by keys of shape (N, 16)."""
-        if not self.spec(kind).views:
+        if kind not in self.kinds:
             return StoredVectors.absent(len(keys)).x_ND
         spec = self.spec(kind)
         missing = int(self.missing(store, kind, keys).sum())
@@ -974,21 +924,19 @@ class Predictor:
     def encode(
         self,
         path: Path,
-        antibodies: AnySequences,
-        antigens: AnySequences,
+        *sides: AnySequences,
         **options: Any,  # noqa: ANN401
     ) -> dict[Kind, SequenceCounts]:
         """Encode the sequences that a store lacks, if the predictor can, and count them.
 
         The options are those of `Predictor.predict`.
         """
-        return self._encoders.encode(path, antibodies, antigens, **options)
+        return self._encoders.encode(path, *sides, **options)
 
     @property
     def _encoders(self) -> RunEncoders:
         return RunEncoders(
-            antibody=self.antibody,
-            antigen=self.antigen,
+            specs={kind: self.spec(kind) for kind in self.kinds},
             embed=self.embed,
             adapters=self.adapters,
             features=self.features,
@@ -1053,10 +1001,10 @@ class Scorer:
         """
         features = self.completed(features, *index)
         antibody, antigen = index
-        x_ND, i, left = self._read(self._sides[0], antibody)
-        y_ME, j, right = self._read(self._sides[1], antigen)
-        values = None if features is None else features.values
-        pairs = PairVectors(x_ND, y_ME, i, j, left, right, features=values)
+        vectors = {}
+        for side, of_pair in zip(self._sides, index, strict=True):
+            vectors[side.kind] = self._read(side, of_pair)
+        pairs = PairVectors(vectors, None if features is None else features.values)
         factor = self._factors[0][antibody] * self._factors[1][antigen]
         why_far = self._why_chains(antibody)
         if features is not None:
@@ -1101,12 +1049,10 @@ class Scorer:
         antibody, antigen = index
         return self.new[0].take(antibody), self.new[1].take(antigen)
 
-    def _read(
-        self, sequences: AnySequences, index: NDArray[np.integer]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[Chains]]:
+    def _read(self, sequences: AnySequences, index: NDArray[np.integer]) -> SideVectors:
         used, row = np.unique(index, return_inverse=True)
         x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
-        return x_ND, row, [sequences.chains[n] for n in used.tolist()]
+        return SideVectors(x_ND, row, [sequences.chains[n] for n in used.tolist()])
 
     def score_rows(self, features: ReadFeatures | None = None) -> tuple[pd.DataFrame, PairVectors]:
         """Score the pair of each row of both `Sequences`, all at once."""
@@ -1124,7 +1070,7 @@ class Scorer:
 
     def _find_regimes(self, antibody: NewSequences, antigen: NewSequences) -> FoundRegimes:
         run = self._predictor
-        return find_regimes(antibody, antigen, run.reach, no_antigen=run.no_antigen)
+        return find_regimes(antibody, antigen, run.reach, run.kinds)
 
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
         """Count pairs by regime, and by why they are far, from their `count_classes`."""

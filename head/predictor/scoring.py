@@ -422,7 +422,7 @@ def predict(
         regimes, why_far = source.count_regimes(scorer)
         verdicts = predictor.say_verdicts(regimes, "row")
         _say_far(why_far)
-        same = SamePredictions(quantity, no_antigen=predictor.no_antigen)
+        same = SamePredictions(quantity, predictor.kinds)
         with writing_table(out) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)
@@ -461,7 +461,7 @@ def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
     )
     if options.cross is None:
         return options
-    if predictor.no_antigen:
+    if options.no_antigen:
         msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
         raise PredictionError(msg)
     predictor.refuse_without_features("--cross", "Predict a table of pairs that has them.")
@@ -512,7 +512,7 @@ def predict_pair(
     if antigen is None and predictor.reading.antigen:
         antigen = predictor.reading.antigen
         messages.say("the antigen of the run is taken")
-    if antigen is None and not predictor.no_antigen:
+    if antigen is None and "antigen" in predictor.kinds:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
     if unused := sorted(options.keys() - PAIR_OPTIONS):

@@ -44,7 +44,7 @@ from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, descr
 from abag.head.models.residue_kernel import find_residue_sides
 from abag.head.models.ridge import fit_sigma
 from abag.head.predictor.predictor import Growth, Levels, Mixture, mean_variance
-from abag.head.regimes.regimes import KNOWN, without_antigens
+from abag.head.regimes.regimes import KNOWN, without_absent
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
 from abag.head.training.kept_parts import PartPredictions
@@ -105,7 +105,7 @@ class RunParts:
         reasons = [describe_left_out(n_pairs)] if config.stacks else []
         parts = []
         sides, why_none = find_residue_sides(vectors, fits)
-        absent = OF_ANTIGENS if config.no_antigen else ()
+        absent = () if "antigen" in config.kinds else OF_ANTIGENS
         for name in dict.fromkeys((*wanted, *baselines)):
             if name in absent:
                 continue
@@ -330,7 +330,7 @@ def fit_closed_forms(
         models[name] = (fitted[name],) if name in fitted else ()
     predicted = {name: part.predicted for name, part in predictions.items()}
     variances = [predictions[name].variance for name in parts.models]
-    variance = mean_variance(variances, len(training.vectors.antibody))
+    variance = mean_variance(variances, len(training.vectors))
     return FittedParts(models, predicted, variance, seconds=time.monotonic() - start_s)
 
 
@@ -779,8 +779,7 @@ def score_held_out(
         baselines,
         (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64),
     )
-    if pairs.no_antigen:
-        score["sentence"] = without_antigens(score["sentence"])
+    score["sentence"] = without_absent(score["sentence"], pairs.kinds)
     if measured.note:
         score["sentence"] += f"; {measured.note}"
     return WeighedRegime(measured, mixture, reach, predicted, sigmas, score)

@@ -120,15 +120,14 @@ FARTHER = (
 )
 
 
-def words_of(regime: str, *, no_antigen: bool) -> str:
-    """Say what is new about the pairs of a regime, or about antibodies alone."""
-    words = REGIMES[regime].words
-    return without_antigens(words) if no_antigen else words
+def words_of(regime: str, kinds: Collection[Kind]) -> str:
+    """Say what is new about the pairs of a regime, which have these kinds of sequences."""
+    return without_absent(REGIMES[regime].words, kinds)
 
 
-def without_antigens(text: str) -> str:
-    """Leave antigens out of what is said about a regime, for runs of antibodies alone."""
-    for words in OF_ANTIGENS:
+def without_absent(text: str, kinds: Collection[Kind]) -> str:
+    """Leave kinds of sequences that pairs do not have out of what is said about a regime."""
+    for words in () if "antigen" in kinds else OF_ANTIGENS:
         text = text.replace(words, "")
     return text
 
@@ -176,14 +175,13 @@ def find_regimes(
     antibody: NewSequences,
     antigen: NewSequences,
     reach: Mapping[str, int],
-    *,
-    no_antigen: bool = False,
+    kinds: Collection[Kind] = KINDS,
 ) -> FoundRegimes:
     """Find the regime of P pairs, given what is new about both sequences and the measured regimes.
 
     A pair is far outside every measured regime, and where it differs more from the nearest training
     sequences than nearly all tested pairs of the regime that is used, which is its `reach`. The
-    words for this name no antigens with `no_antigen`.
+    words for this name the `kinds` of sequences that pairs have.
     """
     shape = antibody.level.shape
     name = np.full(shape, "", object)
@@ -200,7 +198,7 @@ def find_regimes(
         used[rows] = measured
         is_covered[rows] = covers
         if not covers:
-            why[rows] = UNMEASURED.format(words_of(regime.name, no_antigen=no_antigen))
+            why[rows] = UNMEASURED.format(words_of(regime.name, kinds))
         for side, level in zip((antibody, antigen), REGIMES[measured].levels, strict=True):
             if level != NEW:
                 distance[rows] += side.distance[rows]

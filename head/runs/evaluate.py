@@ -39,7 +39,7 @@ from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.predictor.weigh import COVERED
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.regimes import REGIMES, VARIANT, without_antigens
+from abag.head.regimes.regimes import REGIMES, VARIANT, without_absent
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.run_folder import (
@@ -425,8 +425,7 @@ def _score_regimes(
         score = score_regime(
             name, words, tested, predicted_here, mean_label, baselines_here, inside
         )
-        if pairs.no_antigen:
-            score["sentence"] = without_antigens(score["sentence"])
+        score["sentence"] = without_absent(score["sentence"], pairs.kinds)
         regimes.append(score)
     return regimes
 
@@ -462,7 +461,7 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
     for kind in KINDS:
         is_known = keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"])
         counts[kind] = int(is_known.sum())
-    antigens = "" if pairs.no_antigen else f", {counts['antigen']} a training antigen"
+    antigens = f", {counts['antigen']} a training antigen" if "antigen" in pairs.kinds else ""
     messages.say(
         f"{pairs.table.source}: {counts['pair']} of {counted(len(pairs), 'pair')} are training "
         f"pairs of the run; {counts['antibody']} have a training antibody{antigens}"

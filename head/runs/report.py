@@ -47,7 +47,7 @@ from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
 from abag.head.runs.rounds import COLUMN_NAMES, draw_rounds, round_cells
-from abag.head.runs.run_folder import naming_damage, read_run
+from abag.head.runs.run_folder import kinds_of, naming_damage, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,7 +184,7 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
         drawn.append(rows.iloc[sample])
     pairs = np.unique(pd.concat(drawn)["pair"])
     names = name_antigens(saved.frame)
-    if saved.no_antigen:
+    if "antigen" not in saved.kinds:
         names[:] = "exact"  # beside censored ones in the legend
     digits = chart_digits(saved)
     points = []
@@ -238,7 +238,7 @@ def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series, digits: int) -> di
 
 def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: SavedRun) -> Series:
     exact = rows[rows["censored"] == 0]
-    antigen_rows = exact[:0] if saved.no_antigen else exact
+    antigen_rows = exact if "antigen" in saved.kinds else exact[:0]
     digits = chart_digits(saved)
     measured = exact["pkd"].to_numpy(np.float64)
     predicted = exact["pkd_predicted"].to_numpy(np.float64)
@@ -417,9 +417,9 @@ def write_report(saved: SavedRun) -> None:
         source=summary["data"]["source"],
         digest=saved.config["pairs_digest"],
         regimes=[regime["words"] for regime in regimes],
-        no_antigen=saved.no_antigen,
-        head=["", *columns(quantity, no_antigen=saved.no_antigen)],
-        rows=describe_regimes(regimes, quantity, no_antigen=saved.no_antigen)[1:],
+        kinds=saved.kinds,
+        head=["", *columns(quantity, saved.kinds)],
+        rows=describe_regimes(regimes, quantity, saved.kinds)[1:],
         verdicts=[regime["sentence"] for regime in regimes],
         not_measured=[f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]],
         warnings=summary["warnings"],
@@ -440,9 +440,7 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     if not path.parent.is_dir():
         return None
     quantity = Quantity.of_json(config["quantity"])
-    head, *rows = describe_regimes(
-        summary["regimes"], quantity, no_antigen=bool(config["no_antigen"])
-    )
+    head, *rows = describe_regimes(summary["regimes"], quantity, kinds_of(summary))
     adapters = [name for name in ADAPTER_FILES if (path.parent / name).exists()]
     with (path.parent / WEIGHTS).open("rb") as weights:
         record = (path.parent / RECORD).read_bytes()
@@ -503,7 +501,7 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
     for role in ("id", "antibody_name"):
         if role in rows:
             cells[role.replace("_name", "")] = [*map(shorten, rows[role])]
-    if not saved.no_antigen:
+    if "antigen" in saved.kinds:
         cells["antigen"] = name_antigens(rows).tolist()
     cells |= {
         f"measured ({quantity})": mean["pkd"][worst].tolist(),
@@ -522,7 +520,7 @@ def _score_table(regime: RegimeSummary, saved: SavedRun) -> dict[str, Any]:
     split = regime["split"]
     names = [name for name, metric in METRICS.items() if metric.in_tables]
     absent = set[str]()
-    if saved.no_antigen:  # pairs are antibodies
+    if "antigen" not in saved.kinds:  # pairs are antibodies
         names.remove("spearman_within_antigen")
         absent = {"antigen", "pair"}
     rows = []

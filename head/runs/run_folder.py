@@ -24,6 +24,7 @@ from abag.core.files import (
 from abag.core.messages import first_line, say
 from abag.core.options import schema
 from abag.core.schema import why_mistyped
+from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regimes
 from abag.head.evaluation.strong import StrongSummary
@@ -271,6 +272,11 @@ class RunSummary(TypedDict):
     """The same for ``evaluate --strong``; of the table, if one is given."""
 
 
+def kinds_of(summary: Mapping[str, Any]) -> tuple[Kind, ...]:
+    """Return the kinds of sequences that a run has, of which its summary counts the antigens."""
+    return KINDS if summary["data"]["antigens"] else KINDS[:1]
+
+
 @dataclass(frozen=True, slots=True)
 class SavedRun:
     """The contents of a finished run's folder."""
@@ -289,9 +295,9 @@ class SavedRun:
         return Quantity.of_json(self.config["quantity"])
 
     @property
-    def no_antigen(self) -> bool:
-        """Whether the run is of antibodies alone."""
-        return bool(self.config["no_antigen"])
+    def kinds(self) -> tuple[Kind, ...]:
+        """Kinds of sequences that the run has."""
+        return kinds_of(self.summary)
 
     @property
     def mean_label(self) -> float:

@@ -23,7 +23,7 @@ from abag.head.labels.headers import Quantity
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.report import write_card, write_report
 from abag.head.runs.rounds import MEASURED, describe_history, measured_rows
-from abag.head.runs.run_folder import read_config, read_tables, training_logs
+from abag.head.runs.run_folder import kinds_of, read_config, read_tables, training_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -193,7 +193,7 @@ def _describe_source(pairs: LabelledPairs) -> DataSummary:
         "source": pairs.table.source,
         "pairs": len(pairs),
         "antibodies": len(distinct(pairs.antibody)),
-        "antigens": 0 if pairs.no_antigen else len(distinct(pairs.antigen)),
+        "antigens": len(distinct(pairs.antigen)) if "antigen" in pairs.kinds else 0,
         "quantity": str(pairs.quantity),
     }
     if not pairs.quantity.affinity:
@@ -364,8 +364,7 @@ def _describe_data(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _lay_out(regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[list[str]]:
-    no_antigen = summary["data"]["antigens"] == 0
-    return describe_regimes(regimes, quantity_of(summary), no_antigen=no_antigen)
+    return describe_regimes(regimes, quantity_of(summary), kinds_of(summary))
 
 
 def _describe_regimes(

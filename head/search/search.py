@@ -18,13 +18,14 @@ import numpy as np
 from abag.core.arrays import distinct
 from abag.core.errors import SplitError
 from abag.core.messages import reporting
+from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import MeasuredRows, is_better
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features
-from abag.head.labels.stored_vectors import StoredVectors, read_vectors
+from abag.head.labels.stored_vectors import read_vectors
 from abag.head.models.baselines import inner_folds as pairs_inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
-from abag.head.models.pair_vectors import Fit, PairVectors, TrainingRows
+from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
 from abag.head.regimes.splits import Split, grouped_folds, learned_rows
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.store import Store
-    from abag.embed.tables.chains import Kind
 
 Params: TypeAlias = Mapping[str, Any]
 ON_VECTORS = ("ridge", "kernel", "gp")
@@ -75,16 +75,14 @@ class SearchProblem:
     """Shape (P,); group of each pair, which the inner folds keep together."""
     config: FitConfig
     device: torch.device
-    views: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """Columns of each view of both sides, if there are several."""
+    views: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)
+    """Columns of each view of the sides that have several."""
 
     read: dict[tuple[Kind, str], NDArray[np.float32]] = field(default_factory=dict)
 
     def vectors(self, kind: Kind, pooling: str) -> NDArray[np.float32]:
         """Read the vectors of a kind and pooling, one row per unique sequence of the table."""
         if (kind, pooling) not in self.read:
-            if kind == "antigen" and self.config.no_antigen:
-                return StoredVectors.absent().x_ND
             views = self.config.views_of(kind)
             if getattr(self.config, f"{kind}_vectors") is None:  # else nothing is left to choose
                 views = [{**views[0], "pooling": pooling}]
@@ -194,14 +192,11 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
 
 def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
     pairs = problem.pairs
-    return PairVectors(
-        problem.vectors("antibody", params["antibody_pooling"]),
-        problem.vectors("antigen", params["antigen_pooling"]),
-        pairs.antibody,
-        pairs.antigen,
-        views=problem.views,
-        features=encoded_features(pairs),
-    )
+    sides = {}
+    for kind in KINDS:
+        x_ND = problem.vectors(kind, params[f"{kind}_pooling"])
+        sides[kind] = SideVectors(x_ND, pairs.index(kind), views=problem.views.get(kind, ()))
+    return PairVectors(sides, encoded_features(pairs))
 
 
 def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads:

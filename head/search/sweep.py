@@ -446,15 +446,14 @@ def _define_search(
         is_fixed = getattr(config, f"{kind}_vectors") is not None
         is_chosen = vectors.views and not is_fixed
         poolings[kind] = vectors.folder.vector_poolings if is_chosen else ("mean",)
-    antibody_widths, antigen_widths = (vectors.widths for vectors in inputs.vectors.values())
-    has_several_views = len(antibody_widths) + len(antigen_widths) > 2
+    widths = {kind: vectors.widths for kind, vectors in inputs.vectors.items()}
     problem = SearchProblem(
         pairs=pairs,
         fold=inner_folds(group, folds, config.seed),
         group=group,
         store=inputs.store,
         poolings=poolings,
-        views=(antibody_widths, antigen_widths) if has_several_views else None,
+        views={kind: views for kind, views in widths.items() if len(views) > 1},
         config=config,
         device=resolve_device(config.device),
     )

@@ -32,7 +32,7 @@ from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
 from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
-from abag.head.regimes.regimes import KNOWN, without_antigens
+from abag.head.regimes.regimes import without_absent
 from abag.head.regimes.sides import Sides, sides_of
 from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
 
@@ -110,9 +110,7 @@ def first_folders(
 ) -> dict[Kind, EncoderFolder]:
     """Return the folder of a store with the first view of each kind that a run encodes."""
     folders: dict[Kind, EncoderFolder] = {}
-    for kind in table.sequences:
-        if kind == "antigen" and config.no_antigen:
-            continue
+    for kind in table.kinds:
         encoder = _views(config, kind, opened, before)[0]["encoder"]
         folders[kind] = folder_with(opened, table, kind, encoder)
     return folders
@@ -124,9 +122,6 @@ def vectors_of_pairs(
     """Read the vectors of all sequences, of the encoders of an earlier run if none is named."""
     vectors: dict[Kind, StoredVectors] = {}
     for kind in pairs.table.sequences:
-        if kind == "antigen" and config.no_antigen:
-            vectors[kind] = StoredVectors.absent()
-            continue
         views = _views(config, kind, opened, before)
         vectors[kind] = read_vectors(opened, pairs.table, kind, views)
     return vectors
@@ -202,11 +197,10 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
     measured = list[MeasuredRegime]()
     n_folds = 0
     for regime in measure_regimes(groups, sides):
-        if pairs.no_antigen:
-            if regime.regime.antigen != KNOWN and not regime.splits:
-                continue  # there are no new antigens
-            words = without_antigens(regime.regime.words)
-            regime = replace(regime, regime=replace(regime.regime, words=words))
+        if not regime.splits and not {*regime.regime.new} <= {*pairs.kinds}:
+            continue  # there are no new antigens
+        words = without_absent(regime.regime.words, pairs.kinds)
+        regime = replace(regime, regime=replace(regime.regime, words=words))
         if not regime.splits:
             say(f"{regime.regime.words}: {regime.why_not}")
             measured.append(regime)

@@ -406,8 +406,7 @@ def _digested_arrays(inputs: TrainingInputs) -> list[NDArray[Any]]:
         pairs.antigen,
         pairs.pkd,
         pairs.censored,
-        inputs.vectors.antibody_ND[:1],  # which encoders and pooling
-        inputs.vectors.antigen_ME[:1],
+        *(side.x_ND[:1] for side in inputs.vectors.sides.values()),  # which encoders and pooling
     ]
     arrays += [split.part for split in inputs.splits]
     if pairs.share is not None:

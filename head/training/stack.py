@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from abag.embed.tables.chains import Kind
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.config import Compile, FitConfig
     from abag.head.models.pair_vectors import PairVectors
@@ -140,8 +141,7 @@ best weights. Larger stacks are not faster there."""
 class PairStandardizer:
     """Convert stored vectors to inputs, and outputs to pKd."""
 
-    antibody: Standardizer
-    antigen: Standardizer
+    sides: Mapping[Kind, Standardizer]
     pkd_mean: float
     """Mean of the training labels, in pKd."""
     pkd_scale: float
@@ -154,15 +154,11 @@ class PairStandardizer:
         cls, pairs: LabelledPairs, training: NDArray[np.int64], vectors: PairVectors
     ) -> PairStandardizer:
         """Fit the scaling to the training rows, (R,), alone."""
-        antibodies = vectors.antibody[training]
-        antigens = vectors.antigen[training]
         labels = training_labels(pairs, training)
-        scaling = cls(
-            antibody=Standardizer.of(vectors.antibody_ND, antibodies, vectors.widths(0)),
-            antigen=Standardizer.of(vectors.antigen_ME, antigens, vectors.widths(1)),
-            pkd_mean=float(labels.mean()),
-            pkd_scale=float(labels.std()),
-        )
+        sides = {}
+        for kind, side in vectors.sides.items():
+            sides[kind] = Standardizer.of(side.x_ND, side.index[training], side.widths)
+        scaling = cls(sides, pkd_mean=float(labels.mean()), pkd_scale=float(labels.std()))
         if vectors.features is None:
             return scaling
         return replace(scaling, features=FeatureScaling.of(vectors.features.take(training)))
@@ -170,7 +166,7 @@ class PairStandardizer:
     def model(self, widths: tuple[int, ...], weights: Mapping[str, Tensor]) -> NetworkModel:
         """Return the model of one head, which predicts pKd from stored vectors."""
         settings = NetworkSettings(widths, self.pkd_mean, self.pkd_scale)
-        return NetworkModel.of(settings, weights, self.antibody, self.antigen, self.features)
+        return NetworkModel.of(settings, weights, self.sides, self.features)
 
 
 class PairTables:
@@ -220,14 +216,12 @@ class PairTables:
         """Gather the vectors of pairs, (G, B, D) and (G, B, E), and any features, (G, B, K)."""
         if self.on_host:
             rows_GB = rows_GB.cpu()  # GPU sync
-        antibody_P, antigen_P = self.index
-        antibody_ND, antigen_ME = self.vectors
-        antibody_GBD = embedding(antibody_P[rows_GB], antibody_ND)
-        antigen_GBE = embedding(antigen_P[rows_GB], antigen_ME)
-        vectors = (antibody_GBD.to(self.device), antigen_GBE.to(self.device))
-        if self.features_PK is None:
-            return vectors
-        return (*vectors, embedding(rows_GB, self.features_PK).to(self.device))
+        gathered = []
+        for index_P, x_ND in zip(self.index, self.vectors, strict=True):
+            gathered.append(embedding(index_P[rows_GB], x_ND).to(self.device))
+        if self.features_PK is not None:
+            gathered.append(embedding(rows_GB, self.features_PK).to(self.device))
+        return tuple(gathered)
 
 
 def fit_on_device(needed_bytes: int, device: torch.device) -> bool:
@@ -434,7 +428,7 @@ class StackedHeads:
         self.tables = _join_folds(pairs, vectors, scalings, device)
         share = pairs[0].share
         self.weight_P = None if share is None else np.tile(label_weights(share), len(scalings))
-        self._inputs = vectors.antibody_ND.shape[1] + vectors.antigen_ME.shape[1]
+        self._inputs = sum(side.x_ND.shape[1] for side in vectors.sides.values())
         if self.tables.features_PK is not None:
             self._inputs += self.tables.features_PK.shape[1]
         seeds = []
@@ -558,15 +552,12 @@ def _join_folds(
     device: torch.device,
 ) -> PairTables:
     """Standardise the table for each fold, and join the folds: pair p of fold f is row p + f P."""
-    antibody_ND = vectors.antibody_ND
-    antigen_ME = vectors.antigen_ME
-    folds = range(len(scalings))
-    antibodies = [scaling.antibody.apply(antibody_ND) for scaling in scalings]
-    antigens = [scaling.antigen.apply(antigen_ME) for scaling in scalings]
-    antibody = [pairs[0].antibody + fold * len(antibody_ND) for fold in folds]
-    antigen = [pairs[0].antigen + fold * len(antigen_ME) for fold in folds]
-    vectors_of_sides = [_join(antibodies), _join(antigens)]
-    index = [_join(antibody), _join(antigen)]
+    vectors_of_sides = []
+    index = []
+    for kind, side in vectors.sides.items():
+        vectors_of_sides.append(_join([fold.sides[kind].apply(side.x_ND) for fold in scalings]))
+        of_pair = pairs[0].index(kind)
+        index.append(_join([of_pair + n * len(side.x_ND) for n in range(len(scalings))]))
     targets = []
     for labelled, scaling in zip(pairs, scalings, strict=True):
         targets.append((labelled.pkd - scaling.pkd_mean) / scaling.pkd_scale)
@@ -583,14 +574,13 @@ def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def folds_per_stack(
-    config: FitConfig, vectors: tuple[NDArray[np.float32], NDArray[np.float32]], cpu: bool
-) -> int:
-    """Return how many folds train in one step at most; `vectors` are those of both sides."""
-    table_bytes = sum(int(x_ND.nbytes) for x_ND in vectors)
+def folds_per_stack(config: FitConfig, vectors: PairVectors, cpu: bool) -> int:
+    """Return how many folds train in one step at most."""
+    tables = [side.x_ND for side in vectors.sides.values()]
+    table_bytes = sum(int(x_ND.nbytes) for x_ND in tables)
     if not cpu:  # as many as possible: its steps are bound by kernel launches
         return max(1, MAX_TABLE_BYTES // table_bytes)
-    inputs = sum(x_ND.shape[1] for x_ND in vectors)
+    inputs = sum(x_ND.shape[1] for x_ND in tables)
     widths = config.filled().widths
     weights: int = sum((inner + 3) * outer for inner, outer in pairwise((inputs, *widths)))
     weight_bytes = 4 * (weights + widths[-1] + 1)

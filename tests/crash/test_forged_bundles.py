@@ -25,7 +25,7 @@ from safetensors.numpy import load_file, save_file
 import abag
 from abag import AbagError
 from abag.head.models.config import is_used
-from abag.head.models.pair_vectors import PairVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.predictor.folder import record_digest
 
 RECORD = "predictor.json"
@@ -140,7 +140,9 @@ def outcome(folder, table):
             antigens = [tuple((text[n:] + "W" * n).split("|")) for n, text in enumerate(antigen)]
             antibody = predictor.seen.antibodies.compare(chains).take(i)
             antigen = predictor.seen.antigens.compare(antigens[:5]).take(j)
-            pairs = PairVectors(x_ND, y_ME, i, j, chains, antigens[:5])
+            left = SideVectors(x_ND, i, chains)
+            right = SideVectors(y_ME, j, antigens[:5])
+            pairs = PairVectors({"antibody": left, "antigen": right})
             scores = predictor.score(pairs, antibody, antigen)
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
