@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Ints, distinct
+from abag.core.arrays import Bools, Ints, distinct, is_among
 from abag.core.cache import cache_dir
 from abag.embed.tables.domains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
@@ -135,7 +135,7 @@ class SeenResidues:
             in training, or nothing that could be aligned.
         """
         token_NL = residues.token_NL
-        is_seen_NL = np.isin(token_NL, self.tokens) | (token_NL == 0)
+        is_seen_NL = is_among(token_NL, self.tokens) | (token_NL == 0)
         count = (~is_seen_NL).sum(axis=1)
         changed = _changed(residues.region_NR, self.consensus)
         is_aligned = token_NL.any(axis=1)
@@ -145,7 +145,7 @@ class SeenResidues:
     def count_mutations(self, residues: Residues) -> Ints:
         """Count the residues that most training sequences do not have at their position, (N,)."""
         token_NL = residues.token_NL
-        is_mutation_NL = (token_NL != 0) & ~np.isin(token_NL, self.usual)
+        is_mutation_NL = (token_NL != 0) & ~is_among(token_NL, np.sort(self.usual))
         return np.asarray(is_mutation_NL.sum(axis=1))
 
 
