@@ -417,7 +417,8 @@ def test_a_search_of_all_folds_computes_what_each_choice_alone_asks_for_and_noth
     assert known == pytest.approx(asked, rel=1e-12)
 
 
-def test_threads_do_not_change_the_costs_of_a_search():
+def test_threads_do_not_change_the_costs_of_a_search(monkeypatch):
+    monkeypatch.setattr("abag.head.models.kernel_search.LEAST_SHARED", 0)
     solver, _ = solver_of_all_pairs()
     n = len(solver)
     folds = [

@@ -55,6 +55,9 @@ Views: TypeAlias = "Mapping[Kind, ColumnViews]"
 LEAST_LEARNED = 200
 """Training pairs of a fold in a sample from which it chooses a kernel by them; in a table of no
 more than `SEARCH_PAIRS` pairs all of them are in the sample."""
+LEAST_SHARED = 200
+"""Pairs of a sample from which threads share the folds of a kernel: smaller ones take less time
+than a thread to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +253,7 @@ class SharedSearch:
             for criterion, cost in costs.items():
                 self._costs[chosen][at, criterion] = cost
 
-        if self.threads == 1:
+        if self.threads == 1 or len(self.solver) < LEAST_SHARED:
             for at in criteria_of:
                 of_fold(at)
             return
