@@ -14,10 +14,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from tqdm import tqdm
 
 BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0
@@ -36,23 +36,38 @@ class _Channel:
     silent: bool = False
     details: bool = True
     spelled: Callable[[str], str] = str  # for its reader: Python has keywords instead of flags
+    lock: Any = None  # of all bars; None: tqdm's
 
 
 def _to_stderr(text: str) -> None:
     line = printable(text)
     with suppress(OSError):  # a closed terminal must not stop the work
+        if "tqdm" not in sys.modules:  # so that no bar is drawn
+            print(f"{line}\n", end="", file=sys.stderr)
+            return
+        bars = _bars()
         try:
             # The lock keeps a bar that is being drawn in one piece. tqdm.write() would release it
             # also where a signal came before it was made or taken, and so replace the signal.
-            with tqdm.get_lock():
-                tqdm.write(line, file=sys.stderr, nolock=True)
+            with bars.get_lock():
+                bars.write(line, file=sys.stderr, nolock=True)
         except RuntimeError:  # another thread began a bar of huggingface_hub, whose lock is its own
             print(line, file=sys.stderr)
 
 
 def make_lock() -> None:
     """Make the lock of all bars and messages of this process, which a signal must not interrupt."""
-    tqdm.set_lock(threading.RLock())  # that of tqdm is one of all processes, and takes 25 ms
+    # that of tqdm is one of all processes, and takes 25 ms
+    _channel.set(replace(_channel.get(), lock=threading.RLock()))
+
+
+def _bars() -> type[tqdm[Any]]:
+    """Import tqdm, which takes 0.1 s, where the first bar is made."""
+    from tqdm import tqdm
+
+    if lock := _channel.get().lock:
+        tqdm.set_lock(lock)
+    return tqdm
 
 
 _STDERR = _Channel(_to_stderr)
@@ -167,7 +182,7 @@ def bar(
         }
         # a line's own interval and form win over those of the caller's bar
         options |= {**drawn, "bar_format": AS_LINE if has_length else AS_LINE_OF_UNKNOWN_LENGTH}
-    return tqdm(**(drawn | {"leave": False} | options))
+    return _bars()(**(drawn | {"leave": False} | options))
 
 
 class _Lines:

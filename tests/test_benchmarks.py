@@ -234,6 +234,17 @@ def test_ridges_are_timed_and_compared_by_size(run_script, tmp_path):
     assert all(len(row) == len(head) and float(row[-1]) < 1e-10 for row in rows)
 
 
+def test_the_choice_of_kernels_is_timed_and_compared_with_folds_alone(run_script, tmp_path):
+    out = tmp_path / "search.md"
+    script = BENCHMARKS / "bench_kernel_search.py"
+    status = run_script(tmp_path / "log", script, "--pairs", 30, "--out", out)
+    assert status == 0, (tmp_path / "log").read_text()
+    head, _, row = [line.strip("| ").split(" | ") for line in out.read_text().splitlines()]
+    assert len(row) == len(head)
+    assert row[0] == "30"
+    assert float(row[-1]) < 1e-10
+
+
 def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_path):
     lines = tiny_lines(run_script, tmp_path, "outside_truth.py")
     assert {line["case"] for line in lines} == {"random", "8 antibodies"}

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.core.arrays import KeyIndex, distinct, distinct_keys, hex_keys, sort_keys
+from abag.core.arrays import KeyIndex, distinct, distinct_keys, hex_keys, is_among, sort_keys
 
 
 def random_keys(n, seed=0, values=256):
@@ -49,3 +49,10 @@ def test_spelled_keys_are_read_back():
 def test_distinct_values_equal_those_of_numpy(values, dtype):
     array = np.array(values, dtype)
     np.testing.assert_array_equal(distinct(array), np.unique(array), strict=True)
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3)), st.sets(st.integers(0, 9)))
+def test_values_among_sorted_ones_are_those_that_numpy_finds(rows, known):
+    values = np.array(rows, np.uint64).reshape(-1, 3) << np.uint64(60)
+    ordered = np.array(sorted(known), np.uint64) << np.uint64(60)
+    np.testing.assert_array_equal(is_among(values, ordered), np.isin(values, ordered))

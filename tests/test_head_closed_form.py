@@ -19,8 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from abag.head.models.kernel_search import FoldLabels, SharedSearch, with_searches
-from abag.head.models.kernels import Chosen, PairKernel, SolvedKernels, solved_kernels
+from abag.head.models.kernel_search import FoldLabels, FoldSearch, SharedSearch, with_searches
+from abag.head.models.kernels import (
+    Chosen,
+    PairKernel,
+    SolvedKernels,
+    choose_kernel,
+    solved_kernels,
+    tried_weights,
+)
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.process import (
     GaussianProcess,
@@ -304,14 +311,14 @@ def test_costs_of_a_fold_are_those_of_its_own_pairs(seed, noise, inner):
         weight = np.linalg.solve(kernel[np.ix_(~tested, ~tested)], y[~tested] - mean)
         predicted = mean + matrix[np.ix_(learned, learned)][np.ix_(tested, ~tested)] @ weight
         squares += np.square(y[tested] - predicted).sum()
-    assert search.cost(0, chosen, "error") == pytest.approx(squares, rel=1e-6)
+    assert search.cost(0, chosen, "error") == pytest.approx(squares, rel=1e-12)
 
     centred = y - y.mean()
     amplitude = centred @ np.linalg.solve(kernel, centred) / len(y)
     log_density = multivariate_normal.logpdf(centred, cov=amplitude * kernel)
     constant = len(y) * (1 + np.log(2 * np.pi) - np.log(len(y)))
     assert search.cost(0, chosen, "evidence") == pytest.approx(
-        -2 * log_density - constant, rel=1e-6, abs=1e-6
+        -2 * log_density - constant, rel=1e-12, abs=1e-10
     )
 
 
@@ -361,9 +368,7 @@ def test_kept_costs_of_a_search_are_used_where_nothing_else_has_changed(monkeypa
     again.use_costs(search.costs())
     monkeypatch.setattr(again, "_costs_of", None)  # nothing is computed
     again.choose(["error", "evidence"])
-    for chosen in search._costs:
-        for at in range(2):
-            assert again.cost(at, chosen, "error") == search.cost(at, chosen, "error")
+    assert again._costs == search._costs
 
     changed_labels = fold.target_C.copy()
     changed_labels[np.flatnonzero(fold.learned_C)[0]] += 1
@@ -383,7 +388,35 @@ def test_kept_costs_of_a_search_are_used_where_nothing_else_has_changed(monkeypa
     assert len({search.digest(), *(other.digest() for other in others)}) == 6
 
 
-def test_threads_do_not_change_the_costs_of_a_search():
+def test_a_search_of_all_folds_computes_what_each_choice_alone_asks_for_and_nothing_else():
+    solver, _ = solver_of_all_pairs()
+    n = len(solver)
+    rng = np.random.default_rng(3)
+    folds = [
+        FoldLabels(rng.random(n) < 0.7, np.arange(n) % 3, noise * rng.normal(size=n) + shift)
+        for noise, shift in ((1, 0), (0.1, solver.target), (0, solver.target))
+    ]
+    search = SharedSearch(solver, {}, folds)
+    search.choose(["error", "evidence"])
+    known = {
+        (chosen, *asked): cost for chosen, costs in search._costs.items()
+        for asked, cost in costs.items()
+    }  # fmt: skip
+    asked = {}
+    for criterion in ("error", "evidence"):
+        for at in range(len(folds)):
+            alone = SharedSearch(solver, {}, folds)
+            choice = choose_kernel(FoldSearch(alone, at), criterion, tried_weights(solver, {}))
+            assert choice == choose_kernel(
+                FoldSearch(search, at), criterion, tried_weights(solver, {})
+            )
+            for chosen, costs in alone._costs.items():
+                asked |= {(chosen, *of): cost for of, cost in costs.items()}
+    assert known == pytest.approx(asked, rel=1e-12)
+
+
+def test_threads_do_not_change_the_costs_of_a_search(monkeypatch):
+    monkeypatch.setattr("abag.head.models.kernel_search.LEAST_SHARED", 0)
     solver, _ = solver_of_all_pairs()
     n = len(solver)
     folds = [

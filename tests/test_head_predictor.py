@@ -20,6 +20,7 @@ import abag
 from abag import DamagedFile, SequenceError, StoreError, load_predictor
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_vectors import SideVectors
+from abag.head.predictor.predictor import Part
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
@@ -50,6 +51,25 @@ def test_a_predictor_weighs_its_parts_as_the_run_did(trained):
     assert (scores["regime"] == "known").all()
     assert not scores["far"].any()
     assert (scores["sigma"] > 0).all()
+
+
+def test_parts_without_weight_in_the_regimes_of_a_table_are_not_computed(trained, monkeypatch):
+    predictor = replace(load_predictor(trained.run), embed=None)
+    computed = []
+    compute = Part.predict
+    monkeypatch.setattr(
+        Part,
+        "predict",
+        lambda part, vectors: [computed.append(part.name), compute(part, vectors)][1],
+    )
+    (used,) = predictor.regimes.values()
+    names = [part.name for part in predictor.parts]
+    for weights in ((1.0, 0.0), (0.0, 1.0), (0.25, 0.75)):
+        weighed = replace(predictor, regimes={used.name: replace(used, weights=weights)})
+        computed.clear()
+        pairs = {"heavy": [*trained.frame["heavy"]], "antigen": [*trained.frame["antigen"]]}
+        weighed.predict(**pairs)
+        assert computed == [name for name, weight in zip(names, weights, strict=True) if weight]
 
 
 def test_pairs_of_regimes_that_were_not_measured_are_far(trained):

@@ -15,8 +15,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +31,12 @@ from abag.head.models.kernels import (
     Chosen,
     ColumnViews,
     Criterion,
+    KernelSteps,
     PairKernel,
     SolvedKernels,
     blas_threads,
-    choose_kernel,
-    solve,
+    kernel_steps,
+    most_kernels,
     solve_triangle,
     solved_kernels,
     sum_squares,
@@ -53,6 +55,9 @@ Views: TypeAlias = "Mapping[Kind, ColumnViews]"
 LEAST_LEARNED = 200
 """Training pairs of a fold in a sample from which it chooses a kernel by them; in a table of no
 more than `SEARCH_PAIRS` pairs all of them are in the sample."""
+LEAST_SHARED = 200
+"""Pairs of a sample from which threads share the folds of a kernel: smaller ones take less time
+than a thread to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +74,84 @@ class FoldLabels:
     """How much each label counts in an error; None: all as much."""
 
 
+@dataclass(frozen=True, slots=True)
+class SortedFold:
+    """Hold the pairs of a fold in an order in which those left out together are neighbours."""
+
+    held_out: Ints
+    learned: Ints
+    """Sorted by inner fold, (L,)."""
+    inner: Sequence[slice]
+    """The inner folds among the learned pairs."""
+    others_mean: Floats
+    """Mean label of the other inner folds, for each."""
+
+    @classmethod
+    def of(cls, fold: FoldLabels) -> SortedFold:
+        """Sort the pairs of a fold."""
+        learned = np.flatnonzero(fold.learned_C)
+        learned = learned[np.argsort(fold.inner_C[learned], kind="stable")]
+        _, first, counts = np.unique(fold.inner_C[learned], return_index=True, return_counts=True)
+        inner = [slice(start, start + count) for start, count in zip(first, counts, strict=True)]
+        labels = fold.target_C[learned]
+        others_mean = []
+        for rows in inner:
+            others = np.delete(labels, rows)
+            others_mean.append(others.mean() if len(others) else 0.0)
+        return cls(np.flatnonzero(~fold.learned_C), learned, inner, np.array(others_mean))
+
+
+class Inverted(NamedTuple):
+    """Hold what a kernel with its noise has in common for all folds."""
+
+    inverse_CC: Floats
+    """Inverse of the kernel matrix of all sampled pairs, with their noise."""
+    log_determinant: float
+    """Of that matrix."""
+    solved_CF: Floats
+    """The inverse times the labels of each fold."""
+    of_one_C: Floats
+    """The inverse times ones."""
+
+
+@dataclass
+class Choice:
+    """Hold the choice of a kernel by one fold and criterion while it is made."""
+
+    fold: int
+    criterion: Criterion
+    steps: KernelSteps
+    asked: Chosen
+    """Whose cost it waits for."""
+    kernels: int = 0
+    """How many it has asked for before."""
+
+
 @dataclass
 class SharedSearch:
-    """Hold errors of kernels in all folds, each computed when the first fold asks for it."""
+    """Hold errors of kernels in all folds, each computed when its fold asks for it."""
 
     solver: SolvedKernels
     views: Views
     folds: Sequence[FoldLabels]
     threads: int = 1
     """Threads that share the folds of a kernel."""
-    _costs: dict[Chosen, list[dict[Criterion, float]]] = field(default_factory=dict)
+    _costs: dict[Chosen, dict[tuple[int, Criterion], float]] = field(default_factory=dict)
+    _inverted: dict[Chosen, Inverted] = field(default_factory=dict)
+    """Of the last kernel that was asked for, with its noises."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def _sorted(self) -> list[SortedFold]:
+        return [SortedFold.of(fold) for fold in self.folds]
 
     def cost(self, fold: int, chosen: Chosen, criterion: Criterion) -> float:
         """Return the squared error on a fold's inner folds, or minus twice its evidence."""
-        # the first fold that asks computes the costs of all; the others wait for them
         with self._lock:
-            if chosen not in self._costs:
-                self._costs[chosen] = self._costs_of(chosen)
-            return self._costs[chosen][fold][criterion]
+            costs = self._costs.setdefault(chosen, {})
+            if (fold, criterion) not in costs:
+                self._costs_of(chosen, {fold: [criterion]})
+            return costs[fold, criterion]
 
     def digest(self) -> str:
         """Hash all that the costs depend on."""
@@ -113,10 +177,10 @@ class SharedSearch:
             kernels.append(row)
         costs = {"kernels": np.array(kernels)}
         for criterion in CRITERIA.values():
-            by_kernel = []
-            for fold_costs in self._costs.values():
-                by_kernel.append([fold[criterion] for fold in fold_costs])
-            costs[criterion] = np.array(by_kernel)
+            costs[criterion] = np.full((len(kernels), len(self.folds)), np.nan)
+            for row, fold_costs in enumerate(self._costs.values()):
+                for fold in range(len(self.folds)):
+                    costs[criterion][row, fold] = fold_costs.get((fold, criterion), np.nan)
         return costs
 
     def use_costs(self, costs: Mapping[str, Floats]) -> None:
@@ -126,47 +190,95 @@ class SharedSearch:
             scale, product, features, noise, *weights = values
             view_weights = (tuple(weights[:first]), tuple(weights[first:]))
             chosen = Chosen(PairKernel(scale, product, view_weights, features), noise)
-            fold_costs: list[dict[Criterion, float]] = [{} for _ in self.folds]
+            fold_costs = self._costs.setdefault(chosen, {})
             for criterion in CRITERIA.values():
-                for fold, cost in enumerate(costs[criterion][row].tolist()):
-                    fold_costs[fold][criterion] = cost
-            self._costs[chosen] = fold_costs
+                for fold in np.flatnonzero(~np.isnan(costs[criterion][row])).tolist():
+                    fold_costs[fold, criterion] = float(costs[criterion][row, fold])
 
     def choose(self, criteria: Sequence[Criterion]) -> None:
         """Choose the kernels of all folds; afterwards their costs are known."""
+        train = self.solver.train
         weights = tried_weights(self.solver, self.views)
-        total = len(self.folds) * len(criteria)
+        # by the kernel that they ask for, in the order in which kernels were first asked for
+        waiting = dict[PairKernel, list[Choice]]()
+        for fold, criterion in itertools.product(range(len(self.folds)), criteria):
+            steps = kernel_steps(train, weights)
+            choice = Choice(fold, criterion, steps, next(steps))
+            waiting.setdefault(choice.asked.kernel, []).append(choice)
+        most = most_kernels(train, weights)
+        total = most * len(self.folds) * len(criteria)
         with blas_threads(len(self.solver)), bar(total=total, desc="fit: kernels") as drawn:
-            for fold in range(len(self.folds)):
-                for criterion in criteria:
-                    choose_kernel(FoldSearch(self, fold), criterion, weights)
-                    drawn.update()
+            while waiting:
+                # a kernel is inverted for all choices that ask for it: none is far ahead of others
+                kernel, choices = next(iter(waiting.items()))
+                waiting[kernel] = []
+                self._compute(choices)
+                for choice in choices:
+                    cost = self._costs[choice.asked][choice.fold, choice.criterion]
+                    try:
+                        choice.asked = choice.steps.send(cost)
+                    except StopIteration:
+                        drawn.update(most - choice.kernels)
+                        continue
+                    if choice.asked.kernel != kernel:
+                        choice.kernels += 1
+                        drawn.update()
+                    waiting.setdefault(choice.asked.kernel, []).append(choice)
+                if not waiting[kernel]:
+                    del waiting[kernel]
+        self._inverted.clear()
 
-    def _costs_of(self, chosen: Chosen) -> list[dict[Criterion, float]]:
-        inverse_CC, log_determinant = self._invert(chosen)
-        targets_CF = np.stack([fold.target_C for fold in self.folds], axis=1)
-        solved_CF = inverse_CC @ targets_CF
-        of_one_C = inverse_CC.sum(axis=1)
+    def _compute(self, choices: Sequence[Choice]) -> None:
+        """Compute the costs that choices ask for, but for those that are known."""
+        asked: dict[Chosen, dict[int, list[Criterion]]] = {}
+        for choice in choices:
+            if (choice.fold, choice.criterion) not in self._costs.setdefault(choice.asked, {}):
+                by_fold = asked.setdefault(choice.asked, {})
+                by_fold.setdefault(choice.fold, []).append(choice.criterion)
+        for chosen, criteria_of in asked.items():
+            self._costs_of(chosen, criteria_of)
 
-        def of_fold(at: int) -> dict[Criterion, float]:
-            solved_C = solved_CF[:, at]
-            return _costs_of_fold(self.folds[at], inverse_CC, log_determinant, solved_C, of_one_C)
+    def _costs_of(self, chosen: Chosen, criteria_of: Mapping[int, Sequence[Criterion]]) -> None:
+        """Compute costs of a kernel by the criteria that folds ask for."""
+        inverted = self._invert(chosen)
 
-        if self.threads == 1:
-            return [of_fold(at) for at in range(len(self.folds))]
+        def of_fold(at: int) -> None:
+            costs = _costs_of_fold(
+                self.folds[at],
+                self._sorted[at],
+                inverted,
+                inverted.solved_CF[:, at],
+                criteria_of[at],
+            )
+            for criterion, cost in costs.items():
+                self._costs[chosen][at, criterion] = cost
+
+        if self.threads == 1 or len(self.solver) < LEAST_SHARED:
+            for at in criteria_of:
+                of_fold(at)
+            return
         with ThreadPoolExecutor(self.threads) as pool:
-            return [*pool.map(of_fold, range(len(self.folds)))]
+            for _ in pool.map(of_fold, criteria_of):  # raises what a thread raised
+                pass
 
-    def _invert(self, chosen: Chosen) -> tuple[Floats, float]:
-        """Return the inverse of the kernel matrix with noise, and the log of the determinant."""
+    def _invert(self, chosen: Chosen) -> Inverted:
+        """Invert a kernel matrix with its noise, or take it from the last noises of this kernel."""
         import torch
 
-        matrix = self.solver.matrix(chosen.kernel)
-        matrix[np.diag_indices_from(matrix)] += chosen.noise * self.solver.share
-        lower = torch.from_numpy(matrix)
-        torch.linalg.cholesky(lower, out=lower)
-        log_determinant = 2 * float(lower.diagonal().log().sum())
-        return torch.cholesky_inverse(lower).numpy(), log_determinant
+        if any(known.kernel != chosen.kernel for known in self._inverted):
+            self._inverted.clear()
+        if chosen not in self._inverted:
+            matrix = self.solver.matrix(chosen.kernel)
+            matrix[np.diag_indices_from(matrix)] += chosen.noise * self.solver.share
+            lower = torch.from_numpy(matrix)
+            torch.linalg.cholesky(lower, out=lower)
+            log_determinant = 2 * float(lower.diagonal().log().sum())
+            inverse_CC = torch.cholesky_inverse(lower).numpy()
+            targets_CF = np.stack([fold.target_C for fold in self.folds], axis=1)
+            self._inverted[chosen] = Inverted(
+                inverse_CC, log_determinant, inverse_CC @ targets_CF, inverse_CC.sum(axis=1)
+            )
+        return self._inverted[chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,54 +300,53 @@ class FoldSearch:
 
 def _costs_of_fold(
     fold: FoldLabels,
-    inverse_CC: Floats,
-    log_determinant: float,
+    pairs: SortedFold,
+    inverted: Inverted,
     solved_C: Floats,
-    of_one_C: Floats,
+    criteria: Sequence[Criterion],
 ) -> dict[Criterion, float]:
-    """Return both costs of a kernel in a fold.
+    """Return the costs of a kernel in a fold by these criteria.
 
     Parameters
     ----------
-    fold : FoldLabels
-        What the fold knows.
-    inverse_CC : ndarray, shape=(C, C)
-        Inverse of the kernel matrix of all sampled pairs, with their noise.
-    log_determinant : float
-        Of that matrix.
-    solved_C, of_one_C : ndarray, shape=(C,)
-        The inverse times the fold's labels, and times ones.
+    fold, pairs : FoldLabels and SortedFold
+        What the fold knows, and the order of its pairs.
+    inverted : Inverted
+        The kernel.
+    solved_C : ndarray, shape=(C,)
+        The inverse times the labels of the fold.
+    criteria : sequence of {"error", "evidence"}
+        Those that are asked for.
     """
-    learned = np.flatnonzero(fold.learned_C)
-    held_out = np.flatnonzero(~fold.learned_C)
-    labels = fold.target_C[learned]
+    costs: dict[Criterion, float] = {}
+    learned = pairs.learned
+    held_out = pairs.held_out
+    inverse_CC = inverted.inverse_CC
+    both_C2 = np.stack([solved_C, inverted.of_one_C], axis=1)
     # the held-out pairs are taken out of the inverse: what is left is that of the others
-    root = cholesky(inverse_CC[np.ix_(held_out, held_out)])
-    away = np.empty((0, len(learned)))
-    if len(held_out):
-        away = solve_triangle(root, inverse_CC[np.ix_(held_out, learned)])
-    both_C2 = np.stack([solved_C, of_one_C], axis=1)
-    gone_H2 = solve_triangle(root, both_C2[held_out]) if len(held_out) else both_C2[:0]
-    mean = labels.mean()
-    weight_C = solved_C - mean * of_one_C
-    gone_H = gone_H2[:, 0] - mean * gone_H2[:, 1]
-    fit = float((fold.target_C - mean) @ weight_C - gone_H @ gone_H)
-    log_determinant += 2 * float(np.log(root.diagonal()).sum())
-    error = 0.0
-    inner = fold.inner_C[learned]
-    for k in np.unique(inner):
-        tested = inner == k
-        others_mean = labels[~tested].mean() if not tested.all() else 0.0
-        rows = learned[tested]
-        away_HR = away[:, tested]
-        block = inverse_CC[np.ix_(rows, rows)] - away_HR.T @ away_HR
-        weight_R2 = both_C2[rows] - away_HR.T @ gone_H2
-        weight_R = weight_R2[:, 0] - others_mean * weight_R2[:, 1]
-        error_R = solve(cholesky(block), weight_R[:, None])[:, 0]
-        counts_R = None if fold.weight_C is None else fold.weight_C[rows]
-        error += sum_squares(error_R, counts_R)
-    evidence = len(labels) * float(np.log(max(fit, 1e-300))) + log_determinant
-    return {"evidence": evidence, "error": error}
+    from_held_out_HC = inverse_CC[held_out]
+    root = cholesky(from_held_out_HC[:, held_out])
+    gone_H2 = solve_triangle(root, both_C2[held_out])
+    if "evidence" in criteria:
+        mean = fold.target_C[learned].mean()
+        gone_H = gone_H2[:, 0] - mean * gone_H2[:, 1]
+        weight_C = solved_C - mean * inverted.of_one_C
+        fit = float((fold.target_C - mean) @ weight_C - gone_H @ gone_H)
+        log_determinant = inverted.log_determinant + 2 * float(np.log(root.diagonal()).sum())
+        costs["evidence"] = len(learned) * float(np.log(max(fit, 1e-300))) + log_determinant
+    if "error" in criteria:
+        away_HL = solve_triangle(root, from_held_out_HC[:, learned])
+        error = 0.0
+        for tested, others_mean in zip(pairs.inner, pairs.others_mean, strict=True):
+            rows = learned[tested]
+            away_HR = away_HL[:, tested]
+            block = inverse_CC[rows][:, rows] - away_HR.T @ away_HR
+            weight_R2 = both_C2[rows] - away_HR.T @ gone_H2
+            weight_R = weight_R2[:, 0] - others_mean * weight_R2[:, 1]
+            counts_R = None if fold.weight_C is None else fold.weight_C[rows]
+            error += sum_squares(np.linalg.solve(block, weight_R), counts_R)
+        costs["error"] = error
+    return costs
 
 
 def cholesky(matrix: Floats) -> Floats:

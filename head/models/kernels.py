@@ -3,7 +3,7 @@
 Each view of a sequence has a rational-quadratic kernel with exponent 1, a side their weighted mean,
 and a pair a mixture of both sides and their product; features of pairs add a linear kernel. All
 kernels and noises that are tried are solved on the same training pairs, and what they cost is
-remembered; `search` finds the same costs for all folds of a run at once. See Rasmussen and
+remembered; `kernel_search` finds the same costs for all folds of a run at once. See Rasmussen and
 Williams, Gaussian Processes for Machine Learning, chapter 5.
 
 N, M sequences; A training sequences; C and F training pairs; R pairs; K columns of their features
@@ -13,7 +13,7 @@ or right-hand sides.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -372,53 +372,78 @@ def choose_kernel(
     solver: KernelCosts, criterion: Criterion, weights: Sequence[Sequence[Weights]]
 ) -> Chosen:
     """Choose scale, mixture and noise with the first weights of each side, then the weights."""
+    steps = kernel_steps(solver.train, weights)
+    try:
+        chosen = next(steps)
+        while True:
+            chosen = steps.send(solver.cost(chosen, criterion))
+    except StopIteration as ended:
+        choice: Chosen = ended.value
+        return choice
+
+
+KernelSteps: TypeAlias = Generator[Chosen, float, Chosen]
+"""Asks for the costs of one kernel and noise after another; returns the choice."""
+
+
+def kernel_steps(train: PairSet, weights: Sequence[Sequence[Weights]]) -> KernelSteps:
+    """Choose a kernel for training pairs, see `choose_kernel`; the caller sends the costs."""
     tried: dict[Chosen, float] = {}
     at = 0
 
-    def cost(kernel: PairKernel, noise: int) -> float:
+    def cost(kernel: PairKernel, noise: int) -> Generator[Chosen, float, float]:
         if not 0 <= noise < len(NOISES):
             return np.inf
         chosen = Chosen(kernel, NOISES[noise])
-        tried[chosen] = solver.cost(chosen, criterion)
+        if chosen not in tried:
+            tried[chosen] = yield chosen
         return tried[chosen]
 
-    def descend(kernel: PairKernel) -> None:
+    def descend(kernel: PairKernel) -> Generator[Chosen, float, None]:
         # from the noise of the last kernel downhill: half of the factorisations
         nonlocal at
-        lowest = cost(kernel, at)
+        lowest = yield from cost(kernel, at)
         for step in (-1, 1):
-            while (next_cost := cost(kernel, at + step)) < lowest:
+            while (next_cost := (yield from cost(kernel, at + step))) < lowest:
                 at += step
                 lowest = next_cost
 
     # with a single sequence on one side, all mixtures differ by a constant only
-    one_sided = min(len(side.train_AD) for side, _ in solver.train.sides)
+    one_sided = min(len(side.train_AD) for side, _ in train.sides)
     products = PRODUCTS if one_sided > 1 else PRODUCTS[-1:]
     first = (weights[0][0], weights[1][0])
     for scale, product in itertools.product(SCALES, products):
-        descend(PairKernel(scale, product, first))
+        yield from descend(PairKernel(scale, product, first))
     best = _lowest(tried).kernel
     start = at
     for pair in itertools.product(*weights):
         if pair != first:
             at = start  # what is tried does not depend on which side comes first
-            descend(replace(best, weights=(pair[0], pair[1])))
+            yield from descend(replace(best, weights=(pair[0], pair[1])))
     best = _lowest(tried).kernel
     if best.weights != first:  # another scale may suit these weights
         at = start
         for scale in SCALES:
-            descend(replace(best, scale=scale))
-    if solver.train.features is not None:
+            yield from descend(replace(best, scale=scale))
+    if train.features is not None:
         best = _lowest(tried).kernel
         for ratio in FEATURE_RATIOS[1:]:
             at = start
-            descend(replace(best, features=ratio))
+            yield from descend(replace(best, features=ratio))
         best = _lowest(tried).kernel
         if best.features:  # another scale may suit what the features leave
             at = start
             for scale in SCALES:
-                descend(replace(best, scale=scale))
+                yield from descend(replace(best, scale=scale))
     return _lowest(tried)
+
+
+def most_kernels(train: PairSet, weights: Sequence[Sequence[Weights]]) -> int:
+    """Return how many kernels `kernel_steps` tries at most."""
+    of_weights = len(weights[0]) * len(weights[1]) - 1
+    of_features = 0 if train.features is None else len(FEATURE_RATIOS) - 1
+    scaled_again = bool(of_weights) + bool(of_features)
+    return len(SCALES) * (len(PRODUCTS) + scaled_again) + of_weights + of_features
 
 
 def _lowest(tried: dict[Chosen, float]) -> Chosen:

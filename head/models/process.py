@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from abag.core.arrays import Floats
 from abag.embed.tables.chains import KINDS, Kind
@@ -114,6 +113,8 @@ class GaussianProcess:
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); kernels are computed per sequence, not per pair."""
+        from scipy import sparse  # takes 0.1 s, and --help lists this model
+
         train = self.train
         kernel = self.kernel
         antibodies, antigens = vectors.sides.values()

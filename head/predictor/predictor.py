@@ -786,14 +786,17 @@ class Predictor:
         """
         found = find_regimes(antibody, antigen, self.reach, self.kinds)
         regimes = found.beside(why_far)
+        mixtures = {name: self.mixture(name) for name in set(regimes.used.tolist())}
+        weighed = {name for mixture in mixtures.values() for name in mixture.weights}
         with np.errstate(all="ignore"):  # checked here
-            parts = {part.name: part.predict(vectors) for part in self.parts}
+            parts = {
+                part.name: part.predict(vectors) for part in self.parts if part.name in weighed
+            }
             variance = variance_of([part.models for part in self.parts], vectors)
             pkd = np.zeros(len(variance))
             sigma = np.zeros(len(variance))
-            for name in set(regimes.used.tolist()):
+            for name, mixture in mixtures.items():
                 rows = regimes.used == name
-                mixture = self.mixture(name)
                 pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
             # errors were not measured so far away: as large as those of the mean, or larger

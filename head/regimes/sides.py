@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Ints, distinct
+from abag.core.arrays import Bools, Ints, distinct, is_among
 from abag.core.cache import cache_dir
 from abag.embed.tables.domains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
@@ -126,9 +126,7 @@ class SeenResidues:
         That is a residue at a position, a set of changed regions, or nothing that can be aligned.
         """
         token_NL = residues.token_NL
-        at_NL = np.searchsorted(self.tokens, token_NL)
-        at_NL[at_NL == len(self.tokens)] = 0
-        is_seen_NL = (self.tokens[at_NL] == token_NL) | (token_NL == 0)
+        is_seen_NL = is_among(token_NL, self.tokens) | (token_NL == 0)
         changed = _changed(residues.region_NR, self.consensus)
         is_known = is_seen_NL.all(axis=1) & np.isin(changed, self.changed)
         return ~(is_known & token_NL.any(axis=1))

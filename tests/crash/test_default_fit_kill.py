@@ -81,7 +81,7 @@ def compute(folder, run, journal, kill_at=None):
             registry.MODELS[name] = replace(entry, fit=fit)
     TrainingStep.run = watched("step", TrainingStep.run, lambda step, seed: f"{id(step)} {seed}")
     SharedSearch._costs_of = watched(
-        "cost", SharedSearch._costs_of, lambda _search, chosen: str(chosen)
+        "cost", SharedSearch._costs_of, lambda _search, *asked: str(asked)
     )
     abag.fit(folder / "pairs.csv", folder / "store", run, **OPTIONS)
     notes.close()

@@ -1,0 +1,99 @@
+"""Time the choice of kernels for the folds of four regimes, and compare costs with each fold alone.
+
+    taskset -c 0 python benchmarks/bench_kernel_search.py --out kernel_search.md
+
+CPU seconds of one search by both criteria, on one core. The pairs are drawn; a table has no more
+than 600 in its sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from abag.core.cores import limit_blas
+from abag.head.models.kernel_search import FoldLabels, SharedSearch
+from abag.head.models.kernels import CRITERIA, PairSet, Side, SolvedKernels
+from abag.head.regimes.splits import grouped_folds
+
+WIDTH = 64
+FOLDS = 5
+
+
+def draw_search(pairs):
+    """Return the search of a table with an antibody per three pairs, and with 20 antigens."""
+    rng = np.random.default_rng(0)
+    antibody = np.unique(rng.integers(-(-pairs // 3), size=pairs), return_inverse=True)[1]
+    antigen = np.unique(rng.integers(20, size=pairs), return_inverse=True)[1]
+    sides = []
+    for index in (antibody, antigen):
+        sides.append(Side.of(rng.normal(size=(index.max() + 1, WIDTH)).astype("f4"), (WIDTH,)))
+    train = PairSet(*sides, antibody, antigen)
+    signal = sides[0].train_AD[antibody, 0] + np.sin(sides[1].train_AD[antigen, 0])
+    target = signal + rng.normal(scale=0.5, size=pairs)
+    target -= target.mean()
+    inner = grouped_folds(antibody, FOLDS, 0)
+    folds = []
+    for group in (np.arange(pairs), antibody, antigen, antibody % 50):
+        fold_of_pair = grouped_folds(group, FOLDS, 0)
+        folds += [FoldLabels(fold_of_pair != fold, inner, target) for fold in range(FOLDS)]
+    folds.append(FoldLabels(np.ones(pairs, np.bool_), inner, target))
+    return SharedSearch(SolvedKernels(train, target, inner, np.ones(pairs)), {}, folds)
+
+
+def costs_alone(search, fold):
+    """Return the costs that the pairs of one fold give, without the others."""
+    pairs = search.solver.train
+    rows = np.flatnonzero(fold.learned_C)
+    learned = replace(pairs, antibody=pairs.antibody[rows], antigen=pairs.antigen[rows])
+    target = fold.target_C[rows] - fold.target_C[rows].mean()
+    return SolvedKernels(learned, target, fold.inner_C[rows], np.ones(len(rows)))
+
+
+def measure(pairs):
+    """Return the times of one size, in a line of Markdown."""
+    search = draw_search(pairs)
+    begun = time.process_time()
+    search.choose([*CRITERIA.values()])
+    seconds = time.process_time() - begun
+    costs = search.costs()
+    kernels = [*search._costs]
+    largest = 0.0
+    for at, fold in enumerate(search.folds):
+        alone = costs_alone(search, fold)
+        for criterion in CRITERIA.values():
+            for row in np.flatnonzero(~np.isnan(costs[criterion][:, at]))[::7]:
+                expected = alone.cost(kernels[row], criterion)
+                largest = max(largest, abs(costs[criterion][row, at] / expected - 1))
+    computed = sum(int(np.isfinite(costs[criterion]).sum()) for criterion in CRITERIA.values())
+    cells = (f"{len(search.folds)}", f"{len(kernels)}", f"{computed:,}", f"{seconds:.2f}")
+    per_kernel_ms = f"{1000 * seconds / len(kernels):.0f}"
+    return f"| {pairs} | {' | '.join(cells)} | {per_kernel_ms} | {largest:.0e} |"
+
+
+def main():
+    """Measure tables of several sizes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[100, 300, 600])
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = [
+        "| pairs | folds | kernels | costs computed | CPU s | ms per kernel | "
+        "largest relative difference |",
+        "|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    with limit_blas(1):
+        for pairs in given.pairs:
+            lines.append(measure(pairs))
+            print(lines[-1], flush=True)
+    given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
