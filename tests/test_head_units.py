@@ -1,6 +1,7 @@
 """What headers of real tables say about affinity, and the conversion of every unit."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,10 +12,13 @@ from reading import read_labels
 
 import abag
 from abag import ColumnError, LabelError, OptionError
-from abag.head.labels.headers import HIGHER_IS_STRONGER, TO_PKD, read_header, to_pkd
+from abag.core.options import schema
+from abag.core.units import UNITS
+from abag.head.labels.headers import read_header, to_pkd
 
 RT_LN10 = 1.987204259e-3 * 298.15 * np.log(10)  # kcal/mol
 PKD = np.linspace(5, 11, 12).round(2)
+AFFINITIES = [name for name in UNITS if name != "value"]
 
 
 def in_units(pkd):
@@ -22,7 +26,8 @@ def in_units(pkd):
     kd = 10.0**-pkd
     return {
         "pkd": pkd, "kd_m": kd, "kd_mm": kd * 1e3, "kd_um": kd * 1e6, "kd_nm": kd * 1e9,
-        "kd_pm": kd * 1e12, "log10_kd_m": np.log10(kd), "log10_kd_um": np.log10(kd * 1e6),
+        "kd_pm": kd * 1e12, "kd_fm": kd * 1e15,
+        "log10_kd_m": np.log10(kd), "log10_kd_um": np.log10(kd * 1e6),
         "log10_kd_nm": np.log10(kd * 1e9), "log10_kd_pm": np.log10(kd * 1e12),
         "neg_log10_kd_nm": -np.log10(kd * 1e9), "ln_kd_m": np.log(kd),
         "ln_kd_nm": np.log(kd * 1e9), "ka_per_m": 1 / kd, "ka_per_um": 1 / (kd * 1e6),
@@ -45,6 +50,7 @@ STATED = {
     "KD (nM)": "kd_nm", "KD (µM)": "kd_um", "KD (μM)": "kd_um", "KD (uM)": "kd_um",
     "Kd avg (M)": "kd_m", "Fab KD (nM)": "kd_nm", "KD (nM) mean": "kd_nm", "SPR KD (nM)": "kd_nm",
     "kd_nM": "kd_nm", "IC50 [ug/mL]": "ug_ml",
+    "KD (fM)": "kd_fm", "Kd, femtomolar": "kd_fm", "KDmmolar": "kd_mm",
     "BLI_KD_nM": "kd_nm", "Affinity_nM": "kd_nm", "KD_pM": "kd_pm", "KD mM": "kd_mm",
     "Binding Affinity (KD nM)": "kd_nm", "IC50 avg (nM)": "kd_nm", "IgG Kd avg (nM)": "kd_nm",
     "fit KD (nM)": "kd_nm", "Kd [nM]": "kd_nm", "KD(M)": "kd_m", "KDnM": "kd_nm",
@@ -80,7 +86,7 @@ def test_a_header_that_states_its_unit_is_read_in_it_unasked_and_when_named(name
         assert f"{name!r} read as {unit}" in pairs.reading.line
 
 
-@pytest.mark.parametrize("unit", [unit for unit in TO_PKD if unit != "pkd"])
+@pytest.mark.parametrize("unit", [unit for unit in AFFINITIES if unit != "pkd"])
 def test_a_unit_given_as_a_role_is_refused_with_the_options_that_were_meant(unit):
     expected = f'not a role. Give columns={{"pkd": "score"}} label="{unit}"'
     with pytest.raises(ColumnError, match=re.escape(expected)):
@@ -107,8 +113,8 @@ def test_differences_ratios_errors_and_rates_are_never_labels(name):
 UNKNOWN = (
     "Kd", "KD", "IC50", "fit_KD", "log10(KD)", "ln KD", "KD (nM⁻¹)", "KD (1/nM)", "KD (nM^{-1})",
     "KD (☃M)", "KD (n☃)", "KD (nМ)", "Ka", "Ka (nM)", "1/KD (nM)", "-KD (nM)", "-ΔG (kcal/mol)",
-    "log10 Ka", "KD (fM)", "IC50 (g/mL)", "KD (nM, uM)", "KD – log10 (nM)", "KD² (nM)", "K (nM)",
-    "亲和力 (nM)", "pKd (KD nM)", "KD1", "relative KD",
+    "log10 Ka", "log10 KD (fM)", "IC50 (g/mL)", "KD (nM, uM)", "KD – log10 (nM)", "KD² (nM)",
+    "K (nM)", "亲和力 (nM)", "pKd (KD nM)", "KD1", "relative KD",
 )  # fmt: skip
 
 
@@ -154,21 +160,33 @@ def test_a_word_that_is_not_understood_is_asked_for_with_the_unit_that_was_found
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)
 
 
+def test_each_unit_is_a_choice_of_every_command_and_on_the_page_of_units():
+    page = (Path(__file__).parent.parent / "docs/how-to/own-table.md").read_text(encoding="utf-8")
+    for options in (abag.PlanOptions, abag.EvaluateOptions, abag.RankOptions):
+        (label,) = [option for option in schema(options) if option.name == "label"]
+        assert label.choices == (*AFFINITIES, "value")
+    for unit in AFFINITIES:
+        first = page.split("| stronger |")[1]
+        assert f"`{unit}`" in first
+        line = next(line for line in first.splitlines() if f"`{unit}`" in line)
+        assert line.endswith(f"| {UNITS[unit].stronger} |")
+
+
 @given(st.lists(st.integers(300, 1300), min_size=3, max_size=12, unique=True))
 def test_the_same_affinities_in_every_unit_are_the_same_pkd_and_direction(hundredths):
     pkd = np.array(hundredths) / 100
     written = in_units(pkd)
-    assert written.keys() == TO_PKD.keys()
+    assert [*written] == AFFINITIES
     for unit, values in written.items():
         np.testing.assert_allclose(to_pkd(values, unit), pkd, atol=1e-9)
-        order = np.argsort(values) if unit in HIGHER_IS_STRONGER else np.argsort(-values)
+        order = np.argsort(values) if UNITS[unit].stronger == "higher" else np.argsort(-values)
         assert np.array_equal(order, np.argsort(pkd))
 
 
-@pytest.mark.parametrize("unit", TO_PKD)
+@pytest.mark.parametrize("unit", AFFINITIES)
 def test_a_bound_is_weaker_or_stronger_by_the_direction_of_its_unit(unit):
     values = [f"{value:.12g}" for value in in_units(PKD)[unit]]
-    sign = {True: "<", False: ">"}[unit in HIGHER_IS_STRONGER]
+    sign = {"higher": "<", "lower": ">"}[UNITS[unit].stronger]
     values[0] = f"{sign}{values[0]}"  # at most this strong
     pkd, pairs = labelled("label", values, label=unit)
     censored = pd.Series(pairs.censored, pairs.row).sort_index()
@@ -176,7 +194,7 @@ def test_a_bound_is_weaker_or_stronger_by_the_direction_of_its_unit(unit):
     assert censored.tolist() == [-1] + [0] * (len(PKD) - 1)
 
 
-@pytest.mark.parametrize("unit", TO_PKD)
+@pytest.mark.parametrize("unit", AFFINITIES)
 def test_the_bound_that_is_advised_for_a_non_binder_is_weak(unit):
     cells = [*map(str, in_units(PKD)[unit][1:])]
     refused = abag.plan(table("label", ["NB", *cells]), label=unit)["refused"]

@@ -14,6 +14,7 @@ from typing import Literal
 
 from abag.core.errors import ColumnError
 from abag.core.messages import quoted
+from abag.core.units import UNITS
 
 # Patterns over the lower-case letters and digits of a name. The first pattern that matches any
 # column decides: a column that says "sequence" goes before one that may hold a name or PDB chain.
@@ -85,12 +86,6 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 """Role to patterns."""
 
-UNIT_ROLES = (
-    "kd_m", "kd_mm", "kd_um", "kd_nm", "kd_pm", "log10_kd_m", "log10_kd_um", "log10_kd_nm",
-    "log10_kd_pm", "neg_log10_kd_nm", "ln_kd_m", "ln_kd_nm", "ka_per_m", "ka_per_um", "ka_per_nm",
-    "ug_ml", "ng_ml", "dg_kcal", "dg_kj",
-)  # fmt: skip
-"""Units of labels (``--label``), which are easily taken for roles; a label has the role ``pkd``."""
 SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
@@ -118,7 +113,7 @@ def find_columns(
     """
     present = [str(name) for name in names]
     for role, name in chosen.items():
-        if role in UNIT_ROLES:
+        if role in UNITS.keys() - ROLES.keys():
             msg = (
                 f"--column {role}={name}: {role} is the unit of a label, not a role. "
                 f"Give --column pkd={name} --label {role}."

@@ -19,6 +19,7 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
+from abag.core.units import ANTIBODY_KDA
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_header
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike
@@ -34,7 +35,7 @@ from abag.head.labels.headers import (
     to_pkd,
 )
 from abag.head.labels.labelled_pairs import label_pairs
-from abag.head.labels.options import ANTIBODY_KDA, LabelOptions, read_molar_mass
+from abag.head.labels.options import LabelOptions, read_molar_mass
 from abag.head.labels.values import read_numbers, read_texts
 from abag.head.models.pair_vectors import Index
 from abag.head.predictor.pair_reader import PairReader

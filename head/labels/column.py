@@ -23,13 +23,11 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
 from abag.core.messages import counted, quoted
+from abag.core.units import UNITS
 from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
 from abag.head.labels.headers import (
-    HIGHER_IS_STRONGER,
-    OF_MASS,
     PKD,
     SCAN_MEASURED,
-    TO_PKD,
     USUAL_PKD,
     Header,
     Quantity,
@@ -37,7 +35,6 @@ from abag.head.labels.headers import (
     outside,
     plain_text,
     read_header,
-    stronger,
     to_pkd,
     written_by,
 )
@@ -575,7 +572,7 @@ def _unit_of_affinity(
     if header.units:
         return header.units[0], _IN_THE_NAME
     if header.affinity:
-        units = ", ".join(unit for unit in TO_PKD if unit != "pkd")
+        units = ", ".join(unit for unit in UNITS if unit not in ("pkd", "value"))
         hint = ""
         if role == "pkd":
             hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
@@ -736,16 +733,6 @@ def _spelled(unit: str) -> str:
     return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
 
 
-BOUND_OF_A_NON_BINDER: dict[Label, str] = {
-    "pkd": "<5", "kd_m": ">1e-5", "kd_mm": ">0.01", "kd_um": ">10", "kd_nm": ">10000",
-    "kd_pm": ">1e7", "log10_kd_m": ">-5", "log10_kd_um": ">1", "log10_kd_nm": ">4",
-    "log10_kd_pm": ">7", "neg_log10_kd_nm": "<-4", "ln_kd_m": ">-11.5", "ln_kd_nm": ">9.2",
-    "ka_per_m": "<1e5", "ka_per_um": "<0.1", "ka_per_nm": "<1e-4", "ug_ml": ">1500",
-    "ng_ml": ">1.5e6", "dg_kcal": ">-6.8", "dg_kj": ">-28.5",
-}  # fmt: skip
-"""How a pair without binding at 10 uM is written."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affinities:
     """Values of a column as pKd, or of another quantity as they are, and what was read."""
@@ -785,7 +772,7 @@ class Affinities:
             count = int(self.no_binding.sum())
             evidence.append(f"{count:,} cells{such} read as {self.bound}")
         if self.quantity.affinity:
-            read = f"{self.unit}, {stronger(self.unit)} is stronger"
+            read = f"{self.unit}, {UNITS[self.unit].stronger} is stronger"
         else:
             read = self.quantity.description
         return f"{noun}: {self.column!r} read as {read} ({'; '.join(evidence)})"
@@ -855,7 +842,7 @@ def read_predictions(
     """
     if quantity.affinity:
         meaning = choose_prediction(table, options.label)
-        if options.molar_mass is None and meaning.unit in OF_MASS:
+        if options.molar_mass is None and UNITS[meaning.unit].of_mass:
             options = replace(options, molar_mass=molar_mass)
         return _read_column(table, replace(meaning, quantity=quantity), options, None)
     refuse_affinity_options(table, options, quantity)
@@ -870,7 +857,7 @@ def _read_column(
 ) -> Affinities:
     column = meaning.column
     unit = meaning.unit
-    if options.molar_mass is not None and unit not in OF_MASS and remembered is None:
+    if options.molar_mass is not None and not UNITS[unit].of_mass and remembered is None:
         msg = (
             f"{table.source}: column {column!r} is read as {unit}, which needs no molar mass; "
             "expected ug_ml or ng_ml with --molar-mass. Leave it out, or give --label."
@@ -878,7 +865,7 @@ def _read_column(
         raise LabelError(msg)
     cells = table.frame[column]
     raw, side = read_bounds(cells)
-    is_weaker_above = meaning.quantity.affinity and unit not in HIGHER_IS_STRONGER
+    is_weaker_above = UNITS[unit].stronger == "lower"
     affinities = Affinities(
         source=table.source,
         column=column,
@@ -912,7 +899,7 @@ def _given_floor(read: Affinities, no_binding: float) -> float:
         msg = (
             f"{read.source}: --no-binding {no_binding:g} is not an affinity if read as "
             f"{read.unit}, the unit of column {read.column!r}; expected a bound such as "
-            f"{BOUND_OF_A_NON_BINDER[read.unit][1:]}."
+            f"{UNITS[read.unit].bound_of_a_non_binder[1:]}."
         )
         raise LabelError(msg)
     return floor
@@ -1052,7 +1039,9 @@ def _distances_from_bounds(
     label_distance = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
     distances_as_pkd = [np.abs(bound - pkd)]
     distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
-    (distances_as_pkd if unit in HIGHER_IS_STRONGER else distances_as_kd).append(label_distance)
+    (distances_as_pkd if UNITS[unit].stronger == "higher" else distances_as_kd).append(
+        label_distance
+    )
     is_compared = relations.is_bound & np.isfinite(pkd)
     off_as_pkd = np.where(is_compared, np.fmin.reduce(distances_as_pkd), 0.0)
     off_as_kd = np.where(is_compared, np.fmin.reduce(distances_as_kd), 0.0)

@@ -21,87 +21,26 @@ import numpy as np
 from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
 from abag.core.messages import printable
-from abag.head.labels.options import ANTIBODY_KDA, Better, Label
+from abag.core.units import ANTIBODY_KDA, UNITS
+from abag.head.labels.options import Better, Label
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-KCAL_PER_PKD = 1.987204259e-3 * 298.15 * np.log(10.0)
-"""R T ln 10 at 298.15 K in kcal/mol: dG = -RT ln 10 * pKd."""
-KJ_PER_KCAL = 4.184
-DECADES = {"m": 0.0, "mm": 3.0, "um": 6.0, "nm": 9.0, "pm": 12.0}
-"""Powers of ten that a mole per litre has of each unit."""
-_MASS_SHIFT = np.log10(ANTIBODY_KDA * 1e6)
-"""pKd of 1 ug/mL of an antibody, less its sign: ug/mL = 1e-3 g/L, kDa = 1e3 g/mol."""
-
-TO_PKD: Mapping[Label, Callable[[Floats], Floats]] = {
-    "pkd": lambda x: x,
-    "kd_m": lambda x: -np.log10(x),
-    "kd_mm": lambda x: 3.0 - np.log10(x),
-    "kd_um": lambda x: 6.0 - np.log10(x),
-    "kd_nm": lambda x: 9.0 - np.log10(x),
-    "kd_pm": lambda x: 12.0 - np.log10(x),
-    "log10_kd_m": lambda x: -x,
-    "log10_kd_um": lambda x: 6.0 - x,
-    "log10_kd_nm": lambda x: 9.0 - x,
-    "log10_kd_pm": lambda x: 12.0 - x,
-    "neg_log10_kd_nm": lambda x: 9.0 + x,
-    "ln_kd_m": lambda x: -x / np.log(10.0),
-    "ln_kd_nm": lambda x: 9.0 - x / np.log(10.0),
-    "ka_per_m": lambda x: np.log10(x),
-    "ka_per_um": lambda x: 6.0 + np.log10(x),
-    "ka_per_nm": lambda x: 9.0 + np.log10(x),
-    "ug_ml": lambda x: _MASS_SHIFT - np.log10(x),
-    "ng_ml": lambda x: _MASS_SHIFT + 3.0 - np.log10(x),
-    "dg_kcal": lambda x: -x / KCAL_PER_PKD,
-    "dg_kj": lambda x: -x / KCAL_PER_PKD / KJ_PER_KCAL,
-}
-POSITIVE: frozenset[Label] = frozenset(
-    {
-        "kd_m",
-        "kd_mm",
-        "kd_um",
-        "kd_nm",
-        "kd_pm",
-        "ka_per_m",
-        "ka_per_um",
-        "ka_per_nm",
-        "ug_ml",
-        "ng_ml",
-    }
-)
-"""Units of which the logarithm is taken."""
-HIGHER_IS_STRONGER: frozenset[Label] = frozenset(
-    {
-        "pkd",
-        "neg_log10_kd_nm",
-        "ka_per_m",
-        "ka_per_um",
-        "ka_per_nm",
-    }
-)
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
-OF_MASS: frozenset[Label] = frozenset({"ug_ml", "ng_ml"})
-"""Units that need a molar mass."""
 
 
 def to_pkd(values: Floats, unit: Label, molar_mass_kda: float = ANTIBODY_KDA) -> Floats:
     """Convert values to pKd; what has no logarithm becomes NaN, other quantities stay."""
-    if unit == "value":
-        return np.where(np.isfinite(values), values, np.nan)
     # zero and negative numbers have no logarithm, and become NaN below
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        pkd = TO_PKD[unit](values)
-        if unit in OF_MASS:
+        linear = np.log10(values) if UNITS[unit].takes_log else values
+        pkd = UNITS[unit].at_one + linear / UNITS[unit].per_pkd
+        if UNITS[unit].of_mass:
             pkd = pkd + np.log10(molar_mass_kda / ANTIBODY_KDA)
     return np.where(np.isfinite(pkd), pkd, np.nan)
-
-
-def stronger(unit: Label) -> str:
-    """Say which values of a unit bind more strongly."""
-    return "higher" if unit in HIGHER_IS_STRONGER else "lower"
 
 
 def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
@@ -224,13 +163,9 @@ _OF_QUANTITY = {
     "dissociation": ("dissociation",),
     "association": ("association",),
 }
-_UNIT_WORDS = {
-    "m": ("m", "molar"), "mm": ("mm", "millimolar"), "um": ("um", "micromolar", "umolar"),
-    "nm": ("nm", "nanomolar", "nmolar"), "pm": ("pm", "picomolar", "pmolar"),
-    "kcal": ("kcal", "kcalmol"), "kj": ("kj", "kjmol"), "ug_ml": ("ugml", "ugml1"),
-    "ng_ml": ("ngml", "ngml1"), "?": ("fm", "femtomolar", "gml", "mgml", "pgml", "cal"),
-}  # fmt: skip
-"""Words of each unit; ``?`` is of those that are not supported."""
+_PREFIXES = ("", "milli", "micro", "nano", "pico", "femto")
+"""Of M, each a thousandth of the one before."""
+_UNKNOWN_SCALES = ("gml", "mgml", "pgml", "cal")
 _REASONS = {
     "an error or interval": (
         "error", "err", "std", "sd", "sem", "se", "stdev", "stddev", "ci", "ci95", "cv",
@@ -292,12 +227,26 @@ _WITHIN = re.compile("^(?:ddg|delta|p?kd|p?[ie]c50)|(?:p?kd|p?[ie]c50)$")
 """What an unknown word, such as ``kd1`` or ``her2kd``, is about."""
 
 
+def _scales() -> dict[str, str]:
+    """Return what values are measured in, by its words; ``?`` if no unit of `UNITS` is in it."""
+    scales = dict.fromkeys(_UNKNOWN_SCALES, "?")
+    for thousandths, prefix in enumerate(_PREFIXES):
+        letter = "u" if prefix == "micro" else prefix[:1]
+        words = (f"{letter}m", f"{letter}molar", f"{prefix}molar", f"1e-{3 * thousandths}m")
+        scales |= dict.fromkeys(words, f"{letter}m")
+    for unit in UNITS.values():
+        scales |= dict.fromkeys(unit.words, unit.scales[0])
+    return scales
+
+
+_SCALES = _scales()
+
+
 def _vocabulary() -> dict[str, str]:
     words = dict[str, str]()
     for tag, spelled in _OTHERS.items():
         words |= dict.fromkeys(spelled, tag)
-    for unit, spelled in _UNIT_WORDS.items():
-        words |= dict.fromkeys(spelled, f"unit {unit}")
+    words |= {word: f"unit {scale}" for word, scale in _SCALES.items()}
     for quantity, spelled in _OF_QUANTITY.items():
         words |= dict.fromkeys(spelled, f"of {quantity}")
     for reason, spelled in _REASONS.items():
@@ -306,16 +255,16 @@ def _vocabulary() -> dict[str, str]:
 
 
 _WORDS = _vocabulary()
-_MOLAR = "(?:(?P<prefix>[munp]?)m(?:olar)?)"
+_MOLAR = "(?:(?P<prefix>[munpf]?)m(?:olar)?)"
 _INVERSE = r"\s*\^?\s*[({\[]?\s*-\s*1[)}]?(?![0-9])"
 _BY = r"(?:\s*(?:/|\bper\b|_per_|per|\*|_|\.)\s*|\s+|)"
 _START = "(?<![a-z0-9])"
 _END = "(?![a-z0-9])"
 _RATES = (
-    rf"{_START}1\s*/\s*\(?\s*(?:[munp]?m[\s*./_]*)?s(?:ec|econds?)?\s*\)?{_END}",
-    rf"{_START}(?:[munp]?m{_INVERSE}[\s*./_]*)?s(?:ec)?{_INVERSE}",
+    rf"{_START}1\s*/\s*\(?\s*(?:[munpf]?m[\s*./_]*)?s(?:ec|econds?)?\s*\)?{_END}",
+    rf"{_START}(?:[munpf]?m{_INVERSE}[\s*./_]*)?s(?:ec)?{_INVERSE}",
     rf"(?<=[\s(\[])/\s*s(?:ec)?{_END}",
-    rf"{_START}per[\s_]*(?:[munp]?m[\s_]*)?(?:s|sec|second){_END}",
+    rf"{_START}per[\s_]*(?:[munpf]?m[\s_]*)?(?:s|sec|second){_END}",
 )
 _RECIPROCALS = (
     rf"{_START}1\s*/\s*\(?\s*{_MOLAR}\)?{_END}",
@@ -337,11 +286,6 @@ _MOLES = (
     rf"(?:mol(?:es?)?{_BY}(?:l|lit(?:er|re))(?:{_INVERSE})?|molar){_END}"
 )
 _ENERGY = rf"{_START}(?P<energy>kcal|kj|j|cal)(?:{_BY}mol(?:e|ar)?(?:{_INVERSE}|1)?|){_END}"
-_BY_PREFIX = {"": "m", "m": "mm", "u": "um", "n": "nm", "p": "pm", "milli": "mm", "micro": "um",
-              "nano": "nm", "pico": "pm"}  # fmt: skip
-_BY_MASS = {("u", "m"): "ug_ml", ("mc", "m"): "ug_ml", ("micro", "m"): "ug_ml", ("m", ""): "ug_ml",
-            ("n", "m"): "ng_ml", ("nano", "m"): "ng_ml", ("u", ""): "ng_ml"}  # fmt: skip
-_BY_POWER = {0: "m", 3: "mm", 6: "um", 9: "nm", 12: "pm"}
 _REWRITTEN = (
     (r"(?<![a-z])(p?)k[\s_]*[\s_{(\-]\s*([dia])[})]?(?![a-z])", r"\1k\2 "),
     (r"(?<![a-z])(p?[ie]c)[\s_{\-]+50\}?", r"\1 50"),
@@ -414,14 +358,18 @@ def _take(pattern: str, text: str, found: _Found, unit: Callable[[re.Match[str]]
 
 def _take_units(text: str, found: _Found) -> str:
     """Take units out of a text that consist of several words or signs."""
-    text = _take(_ENERGY, text, found, lambda m: {"kcal": "kcal", "kj": "kj"}.get(m["energy"], "?"))
-    text = _take(_MASS, text, found, lambda m: _BY_MASS.get((m["mass"], m["volume"]), "?"))
+
+    def scale(word: str) -> str:
+        return _SCALES.get(word, "?")
+
+    text = _take(_ENERGY, text, found, lambda m: scale(m["energy"]))
+    text = _take(_MASS, text, found, lambda m: scale(f"{m['mass']}g/{m['volume']}l"))
     for pattern in _RATES:
         text = _take(pattern, text, found, lambda _: "rate")
-    text = _take(_POWER, text, found, lambda m: _BY_POWER.get(int(m["power"]), "?"))
+    text = _take(_POWER, text, found, lambda m: scale(f"1e-{int(m['power'])}m"))
     for pattern in _RECIPROCALS:
-        text = _take(pattern, text, found, lambda m: f"per {_BY_PREFIX[m['prefix']]}")
-    return _take(_MOLES, text, found, lambda m: _BY_PREFIX.get(m["prefix"], "?"))
+        text = _take(pattern, text, found, lambda m: f"per {m['prefix']}m")
+    return _take(_MOLES, text, found, lambda m: scale(f"{m['prefix']}molar"))
 
 
 def _take_minus(text: str, found: _Found) -> str:
@@ -540,34 +488,9 @@ def _allowed_units(
     quantities: set[str], unit: str, logarithm: str, *, negative: bool
 ) -> tuple[Label, ...]:
     """Return the units that fit a name, the most probable one first; none if it is unclear."""
-    named = _one_quantity(quantities, unit)
-    if named == "pkd":
-        is_plain = not logarithm and not negative
-        is_repeated = logarithm == "log10" and negative  # as in "pKd (-log10 M)"
-        return ("pkd",) if unit in ("", "m") and (is_plain or is_repeated) else ()
-    if named == "dg":
-        energies: dict[str, tuple[Label, ...]] = {
-            "": ("dg_kcal", "dg_kj"),
-            "kcal": ("dg_kcal",),
-            "kj": ("dg_kj",),
-        }
-        return () if logarithm or negative else energies.get(unit, ())
-    if named == "ka":
-        per = unit.removeprefix("per ")
-        return () if logarithm or negative or per == unit else _existing(f"ka_per_{per}")
-    if named != "kd":
-        return ()
-    if negative:
-        logarithms: dict[str, tuple[Label, ...]] = {
-            "": ("pkd", "neg_log10_kd_nm"),
-            "m": ("pkd",),
-            "nm": ("neg_log10_kd_nm",),
-        }
-        return logarithms.get(unit, ()) if logarithm == "log10" else ()
-    if unit in DECADES:
-        prefix = f"{logarithm}_" if logarithm else ""
-        return _existing(f"{prefix}kd_{unit}")
-    return () if logarithm else _existing(unit)
+    sign = "-" if negative else ""
+    written = f"{sign}{logarithm} {_one_quantity(quantities, unit)}".strip()
+    return tuple(x.name for x in UNITS.values() if written in x.written and unit in x.scales)
 
 
 def _one_quantity(quantities: set[str], unit: str) -> str:
@@ -580,11 +503,8 @@ def _one_quantity(quantities: set[str], unit: str) -> str:
         return ""
     if kinds:
         return kinds.pop()
-    return "ka" if unit.startswith("per ") else "dg" if unit in ("kcal", "kj") else "kd"
-
-
-def _existing(unit: str) -> tuple[Label, ...]:
-    return tuple(label for label in TO_PKD if label == unit)
+    of_scale = [x.written[0] for x in UNITS.values() if unit and unit == x.scales[0]]
+    return of_scale[0] if of_scale else "kd"
 
 
 LONGEST_NAME = 60

@@ -22,11 +22,11 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
+from abag.core.units import UNITS
 from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.labels.column import (
-    BOUND_OF_A_NON_BINDER,
     decide_label,
     read_affinities,
     read_censored,
@@ -39,7 +39,7 @@ from abag.head.labels.features import (
     refuse_absent,
     words_as_codes,
 )
-from abag.head.labels.headers import PKD, POSITIVE, Quantity, outside, read_header, to_pkd
+from abag.head.labels.headers import PKD, Quantity, outside, read_header, to_pkd
 from abag.head.labels.options import Floor, Label, LabelOptions, PairColumnOptions
 from abag.head.labels.stored_vectors import CONSTANT
 from abag.head.labels.values import (
@@ -67,11 +67,6 @@ if TYPE_CHECKING:
     from abag.head.labels.stored_vectors import PairFeatures
 
 
-PER_UNIT: Mapping[Label, float] = {
-    "ln_kd_m": float(1 / np.log(10)), "ln_kd_nm": float(1 / np.log(10)),
-    "dg_kcal": 0.733, "dg_kj": 0.175,
-}  # fmt: skip
-"""Change of a pKd per unit of a logarithm or an energy at 25 degrees; 1 for others."""
 LARGEST = 1e100
 """Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
 MOST_UNLIKE = 1e12
@@ -175,10 +170,11 @@ def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Fl
 
 def _of_pkd(error: Floats, labels: Affinities) -> Floats:
     """Turn the errors of labels into those of pKd, by its slope, or leave other quantities."""
-    if labels.unit in POSITIVE:  # d log10(x) = dx / (x ln 10)
+    unit = UNITS[labels.unit]
+    if unit.takes_log:  # d log10(x) = dx / (x ln 10)
         with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
             return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
-    return error * PER_UNIT.get(labels.unit, 1.0)
+    return error / abs(unit.per_pkd)
 
 
 def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
@@ -724,7 +720,7 @@ def _bad_cell(
         noun = "pKd" if quantity.affinity else "value"
         expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}"
     else:
-        kind_of_number = "positive" if unit in POSITIVE else "finite"
+        kind_of_number = "positive" if UNITS[unit].takes_log else "finite"
         expected = f"a {kind_of_number} number such as 1234.5"
     advice = "Fix it."
     if says_no_binding(value) and not quantity.affinity:
@@ -733,7 +729,7 @@ def _bad_cell(
             "measured with --bad-rows skip."
         )
     elif says_no_binding(value):
-        bound = BOUND_OF_A_NON_BINDER[unit]
+        bound = UNITS[unit].bound_of_a_non_binder
         advice = (
             f"Write a non-binder as a bound, such as {bound} ({unit}), or let abag fit read it so "
             f"with --no-binding {bound[1:]}; skipped, it is lost."

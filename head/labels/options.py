@@ -4,43 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import Options, option
+from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.embed.tables.options import BadRowOptions
 
-Label: TypeAlias = Literal[
-    "pkd",
-    "kd_m",
-    "kd_mm",
-    "kd_um",
-    "kd_nm",
-    "kd_pm",
-    "log10_kd_m",
-    "log10_kd_um",
-    "log10_kd_nm",
-    "log10_kd_pm",
-    "neg_log10_kd_nm",
-    "ln_kd_m",
-    "ln_kd_nm",
-    "ka_per_m",
-    "ka_per_um",
-    "ka_per_nm",
-    "ug_ml",
-    "ng_ml",
-    "dg_kcal",
-    "dg_kj",
-    "value",
-]
+if TYPE_CHECKING:
+    Label: TypeAlias = str
+else:
+    Label = Literal[*UNITS]
 """Units of affinities, and ``value``: any other quantity, as it is written."""
 Better: TypeAlias = Literal["higher", "lower"]
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
 Floor: TypeAlias = Literal["keep", "censor", "drop"]
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
-ANTIBODY_KDA = 150.0
-"""Molar mass of IgG."""
 MOLAR_MASSES = {"igg": ANTIBODY_KDA, "scfv": 27.0, "vhh": 15.0}
 """In kDa, for concentrations in ug/mL or ng/mL."""
 MOST_PKD = 1e6
