@@ -58,6 +58,12 @@ _CDRS = [
     if region.startswith("cdr")
 ]
 """IMGT position before each CDR, and its last."""
+AHEAD = 4
+"""Batches tokenised in advance."""
+NumberFormat = Literal["float16", "float32"]
+STORED: dict[str, torch.dtype] = {"float16": torch.float16, "float32": torch.float32}
+"""Types of vectors by the names of number formats."""
+Vectors = TypeVar("Vectors", covariant=True)
 
 
 def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]:
@@ -108,14 +114,6 @@ def _find_cdrs(numbered: Numbered) -> dict[str, NDArray[np.bool_]]:
             mask[start : start + len(mask_of_domain)] = mask_of_domain
         masks[chain] = mask
     return masks
-
-
-AHEAD = 4
-"""Batches tokenised in advance."""
-NumberFormat = Literal["float16", "float32"]
-STORED: dict[str, torch.dtype] = {"float16": torch.float16, "float32": torch.float32}
-"""Types of vectors by the names of number formats."""
-Vectors = TypeVar("Vectors", covariant=True)
 
 
 # --- the stream: sequences to vectors, batch by batch ---------------------------------------------

@@ -72,6 +72,12 @@ if TYPE_CHECKING:
 
 Vectors: TypeAlias = NDArray[np.float16 | np.float32]
 """Vectors of the residues of a sequence, shape (R, D)."""
+FORMAT = {"format": "abag-residues", "version": 1}
+"""Keys of residues.json that say how to read the files."""
+ABOUT_FILE = "residues.json"
+ROWS_FILE = "rows.csv"
+ROOM = 1.02
+"""Times the size of the vectors, for the sequences beside them: must be free on the disk."""
 
 
 class ResidueVectors(NamedTuple):
@@ -255,14 +261,6 @@ class ResidueJob:
             f"from {self.identity.checkpoint.name} in {self.plan.precision}. Give {remedy}."
         )
         raise EncoderError(msg)
-
-
-FORMAT = {"format": "abag-residues", "version": 1}
-"""Keys of residues.json that say how to read the files."""
-ABOUT_FILE = "residues.json"
-ROWS_FILE = "rows.csv"
-ROOM = 1.02
-"""Times the size of the vectors, for the sequences beside them: must be free on the disk."""
 
 
 class ResidueKind(TypedDict):

@@ -43,6 +43,16 @@ MAX_RESTARTS = 10
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 Devices = int | Literal["all"]
+UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}
+"""Most tokens of a unit: 15 s on an H200, 10 s on a core."""
+UNITS_PER_SLOT = 4
+"""Fewest units per device, so that all devices finish at about the same time."""
+CONNECT_SECONDS = 5.0
+"""Time in which the head node of a given cluster must answer."""
+LOOK_SECONDS = 5.0
+"""Most time between two looks at the size of the cluster."""
+TRIES = 10
+"""Tries of one unit before the unit, rather than the cluster, is taken to be at fault."""
 
 
 def count_devices(devices: Devices, device: str) -> int:
@@ -149,18 +159,6 @@ def _in_rank(work: Callable[..., Any], ranks: int, arguments: tuple[Any, ...]) -
         return work(*arguments)
     except AbagError as error:
         return error
-
-
-UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}
-"""Most tokens of a unit: 15 s on an H200, 10 s on a core."""
-UNITS_PER_SLOT = 4
-"""Fewest units per device, so that all devices finish at about the same time."""
-CONNECT_SECONDS = 5.0
-"""Time in which the head node of a given cluster must answer."""
-LOOK_SECONDS = 5.0
-"""Most time between two looks at the size of the cluster."""
-TRIES = 10
-"""Tries of one unit before the unit, rather than the cluster, is taken to be at fault."""
 
 
 @contextmanager

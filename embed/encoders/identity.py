@@ -30,6 +30,7 @@ from abag.embed.tables.chains import RESIDUES, STANDARD_RESIDUES, Kind
 
 POOLING_VERSION = 1
 """Part of the fingerprint; changes if the meaning of a pooled vector changes."""
+_Ids = Iterable[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,9 +260,6 @@ def _read_files(folder: Path) -> list[Mapping[str, int]]:
         )
         raise EncoderError(msg)
     return vocabularies
-
-
-_Ids = Iterable[tuple[str, int]]
 
 
 def _lines(path: Path) -> _Ids:

@@ -14,25 +14,6 @@ from abag.embed.encoders.family import Config, Family
 from abag.embed.encoders.swiglu import ABLANG2, AMPLIFY, GLM2
 from abag.embed.encoders.t5 import ANKH, ANKH3, PROSTT5, T5
 
-
-class Alias(NamedTuple):
-    """A short name of a checkpoint: on the hub, made of random weights, or built in."""
-
-    family: str
-    hub_name: str | None = None
-    random: bool = False
-    revision: str | None = None
-    """Commit on the hub; None: its newest."""
-    parameters: float = 0
-    """Number of parameters in the encoder's layers; 0 if not recorded."""
-    width: int = 0
-    """Numbers per vector; 0 if not recorded."""
-    licence: str = ""
-    """Licence of the weights, and their publication."""
-    commercial: bool = True
-    """Whether the licence allows commercial use."""
-
-
 _ALL = (
     T5,
     PROSTT5,
@@ -65,6 +46,24 @@ _AMPLIFY = "MIT (Fournier et al. 2024)"
 _GLM2 = "Apache-2.0 (Cornman et al. 2024)"
 _AB_ROBERTA = "see its page on the hub (Huh et al. 2025)"
 _RANDOM = "random weights made by abag: its vectors have no biological meaning"
+
+
+class Alias(NamedTuple):
+    """A short name of a checkpoint: on the hub, made of random weights, or built in."""
+
+    family: str
+    hub_name: str | None = None
+    random: bool = False
+    revision: str | None = None
+    """Commit on the hub; None: its newest."""
+    parameters: float = 0
+    """Number of parameters in the encoder's layers; 0 if not recorded."""
+    width: int = 0
+    """Numbers per vector; 0 if not recorded."""
+    licence: str = ""
+    """Licence of the weights, and their publication."""
+    commercial: bool = True
+    """Whether the licence allows commercial use."""
 
 
 def _hub(

@@ -41,6 +41,11 @@ from abag.embed.store.store import Store, open_store
 from abag.embed.store.writer import spooled_rows
 
 _OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint"))
+DOWNLOAD_FILES = 32  # shards that an interrupted pull downloads again at most
+_SHARD_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.h5"
+_RECORDS = "|".join(map(re.escape, (ENCODER_FILE, *ADAPTER_PATHS)))
+# files beside the folders may have any name; they are not read
+_PATH = re.compile(rf"[^/]+|{FOLDER_NAME.pattern}/({_RECORDS}|{_SHARD_NAME})")
 
 
 # --- store info ----------------------------------------------------------------------------------
@@ -235,13 +240,6 @@ def _is_whole(path: Path) -> bool:
     except (DamagedFile, FileNotFoundError):
         return False
     return True
-
-
-DOWNLOAD_FILES = 32  # shards that an interrupted pull downloads again at most
-_SHARD_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.h5"
-_RECORDS = "|".join(map(re.escape, (ENCODER_FILE, *ADAPTER_PATHS)))
-# files beside the folders may have any name; they are not read
-_PATH = re.compile(rf"[^/]+|{FOLDER_NAME.pattern}/({_RECORDS}|{_SHARD_NAME})")
 
 
 def push(store: Path | str, address: str, *, private: bool = False) -> dict[str, Any]:

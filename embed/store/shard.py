@@ -52,6 +52,50 @@ COLAB_DRIVE = Path("/content/drive")
 TRANSIENT = frozenset(
     (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN)
 )
+VERSION = 2
+FORMAT = f"abag-shard {VERSION}"
+SHARD_NAME = re.compile(r"[0-9a-f]{32}\.h5")
+LINKED = (
+    "is a symbolic link, which is not followed; expected the file itself. Copy the store with the "
+    "files that its links lead to: cp -rL or rsync -aL."
+)
+CHUNK_BYTES = 128 << 10  # reading a single row reads one chunk
+MAX_ARRAYS = 64
+MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
+MAX_ATTR_BYTES = 1 << 16
+MAX_OTHER_BYTES = 16 << 20  # of a file beside its arrays: attributes, and where the chunks are
+_digest = partial(hashlib.blake2b, digest_size=16)
+_FORMAT = re.compile(r"abag-shard (\d{1,9})")
+_ERRNO = re.compile(r"\berrno = (\d{1,4})\b")  # in HDF5's text for a system call that failed
+_ARRAY_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
+_EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
+"""By the dtype of vectors: that of their bits, and the bits of the exponent."""
+Attrs = Mapping[str, str | int | float]
+STORE_FILE = "abag-store.json"
+ENCODER_FILE = "encoder.json"
+ADAPTER_FOLDER = "adapter"
+ADAPTER_FILE = "adapter.json"
+ROWS_FILE = "splits.parquet"
+WEIGHTS_FILE = "adapter_model.safetensors"
+CONFIG_FILE = "adapter_config.json"
+ADAPTER_PATHS = (
+    f"{ADAPTER_FOLDER}/{ADAPTER_FILE}",
+    f"{ADAPTER_FOLDER}/{ROWS_FILE}",
+    f"{ADAPTER_FOLDER}/antibody/{CONFIG_FILE}",
+    f"{ADAPTER_FOLDER}/antibody/{WEIGHTS_FILE}",
+    f"{ADAPTER_FOLDER}/antigen/{CONFIG_FILE}",
+    f"{ADAPTER_FOLDER}/antigen/{WEIGHTS_FILE}",
+)
+"""The files of an adapter by their paths in an encoder's folder."""
+STORE_MARK = {"format": "abag-store", "version": 2}
+OTHER_VERSION = (
+    f"this abag reads {STORE_MARK}. Embed again into a new store, or use the version of abag that "
+    "wrote it."
+)
+FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
+"""Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
+MAX_JSON_BYTES = 1 << 20
 
 
 class UnreadableFile(DamagedFile):
@@ -119,28 +163,6 @@ def attempts(path: Path, *, seconds: float | None = None) -> Iterator[Attempt]:
     attempt = Attempt(path, RETRY_SECONDS if seconds is None else seconds)
     while not attempt.succeeded:
         yield attempt
-
-
-VERSION = 2
-FORMAT = f"abag-shard {VERSION}"
-SHARD_NAME = re.compile(r"[0-9a-f]{32}\.h5")
-LINKED = (
-    "is a symbolic link, which is not followed; expected the file itself. Copy the store with the "
-    "files that its links lead to: cp -rL or rsync -aL."
-)
-CHUNK_BYTES = 128 << 10  # reading a single row reads one chunk
-MAX_ARRAYS = 64
-MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
-MAX_ATTR_BYTES = 1 << 16
-MAX_OTHER_BYTES = 16 << 20  # of a file beside its arrays: attributes, and where the chunks are
-_digest = partial(hashlib.blake2b, digest_size=16)
-_FORMAT = re.compile(r"abag-shard (\d{1,9})")
-_ERRNO = re.compile(r"\berrno = (\d{1,4})\b")  # in HDF5's text for a system call that failed
-_ARRAY_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
-_EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
-"""By the dtype of vectors: that of their bits, and the bits of the exponent."""
-
-Attrs = Mapping[str, str | int | float]
 
 
 class ArrayType(NamedTuple):
@@ -451,33 +473,6 @@ def _unreadable(path: Path) -> UnreadableFile:
         f"{path}: cannot be read by this user (permission denied); expected the right to read it. "
         "Change its permissions."
     )
-
-
-STORE_FILE = "abag-store.json"
-ENCODER_FILE = "encoder.json"
-ADAPTER_FOLDER = "adapter"
-ADAPTER_FILE = "adapter.json"
-ROWS_FILE = "splits.parquet"
-WEIGHTS_FILE = "adapter_model.safetensors"
-CONFIG_FILE = "adapter_config.json"
-ADAPTER_PATHS = (
-    f"{ADAPTER_FOLDER}/{ADAPTER_FILE}",
-    f"{ADAPTER_FOLDER}/{ROWS_FILE}",
-    f"{ADAPTER_FOLDER}/antibody/{CONFIG_FILE}",
-    f"{ADAPTER_FOLDER}/antibody/{WEIGHTS_FILE}",
-    f"{ADAPTER_FOLDER}/antigen/{CONFIG_FILE}",
-    f"{ADAPTER_FOLDER}/antigen/{WEIGHTS_FILE}",
-)
-"""The files of an adapter by their paths in an encoder's folder."""
-STORE_MARK = {"format": "abag-store", "version": 2}
-OTHER_VERSION = (
-    f"this abag reads {STORE_MARK}. Embed again into a new store, or use the version of abag that "
-    "wrote it."
-)
-FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
-"""Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
-_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
-MAX_JSON_BYTES = 1 << 20
 
 
 class _EncoderInfo(TypedDict):

@@ -80,6 +80,11 @@ REASONS: dict[type[AbagError], str] = {
     BadMutation: "mutation",
 }
 UNREADABLE = tuple(REASONS)
+# at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
+NUMBERED_AT_MOST = 200
+SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
+# as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
+_CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -338,13 +343,6 @@ def _join_texts(heavy: str | AbagError, light: str | AbagError) -> str | AbagErr
 
 def _no_chain(table: Table) -> tuple[NDArray[np.int64], list[str | AbagError]]:
     return np.zeros(len(table.frame), np.int64), [""]
-
-
-# at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
-NUMBERED_AT_MOST = 200
-SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
-# as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
-_CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
 
 
 def parse_antibodies(

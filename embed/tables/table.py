@@ -45,6 +45,11 @@ _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutation
 """Roles of columns that say which antibody a row has."""
 _NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
 """A label or bound."""
+OneTable: TypeAlias = Path | str | pd.DataFrame
+"""A file, a folder of Parquet files, or a table in memory."""
+TableLike: TypeAlias = OneTable | Sequence[OneTable]
+"""A table, or several that are read as one (`embed.tables.pairs`)."""
+CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
 
 
 def read_matrix(
@@ -125,13 +130,6 @@ def _holds_labels(cells: pd.Series) -> bool:
     filled = cells.dropna()
     is_number = filled.map(lambda text: bool(_NUMBER.fullmatch(plain_number(text))))
     return 0 < len(filled) <= 2 * int(is_number.sum())
-
-
-OneTable: TypeAlias = Path | str | pd.DataFrame
-"""A file, a folder of Parquet files, or a table in memory."""
-TableLike: TypeAlias = OneTable | Sequence[OneTable]
-"""A table, or several that are read as one (`embed.tables.pairs`)."""
-CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

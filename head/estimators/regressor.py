@@ -60,6 +60,21 @@ _CLAUSE = re.compile(r"; (?:else )?|, or (?!lower|higher)| or (?=another )")
 _COLUMN_OF_LABELS = re.compile(r"--column '?(?:pkd|label|prediction)\b")
 _COMMAND = re.compile(r"\babag [a-z]+ .*--")
 """In advice to run a command, whose flags are its own."""
+NOT_OF_ESTIMATORS = frozenset(
+    """
+    adapter_rows add affinity_type allow_adapter_leak antigen bad_rows columns floor folds
+    label learning_curve limit repeats save_every split_seed
+    """.split()
+)
+"""Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
+_OPTIONS = [field for field in schema(FitConfig) if field.name not in NOT_OF_ESTIMATORS]
+_KEYWORDS = {
+    field.flag: field
+    for field in schema(FitConfig)
+    if field.name == "columns" or field.name not in NOT_OF_ESTIMATORS
+}
+"""What errors name instead of flags."""
+_INNER_SPLITS = ("auto", "random", "antigen", "antibody", "both")
 
 
 class NotAFrame(TableError, ValueError):
@@ -302,23 +317,6 @@ def folders_with(
                 pairs["antigen"] = ["|".join(antigens.chains[i]) for i in antigens.of_row]
             embed_like_folders(pairs.drop_duplicates(), store.path, chosen)
     return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}
-
-
-NOT_OF_ESTIMATORS = frozenset(
-    """
-    adapter_rows add affinity_type allow_adapter_leak antigen bad_rows columns floor folds
-    label learning_curve limit repeats save_every split_seed
-    """.split()
-)
-"""Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
-_OPTIONS = [field for field in schema(FitConfig) if field.name not in NOT_OF_ESTIMATORS]
-_KEYWORDS = {
-    field.flag: field
-    for field in schema(FitConfig)
-    if field.name == "columns" or field.name not in NOT_OF_ESTIMATORS
-}
-"""What errors name instead of flags."""
-_INNER_SPLITS = ("auto", "random", "antigen", "antibody", "both")
 
 
 class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # no types

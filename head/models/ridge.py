@@ -45,6 +45,26 @@ CENSORED_ROUNDS = 20
 """Rounds of expectation maximisation if there are censored pairs."""
 SMALLEST = 1e-6
 """Least noise in pKd: errors of 0 would have sigma 0."""
+PARALLEL_COLUMNS = 1500
+"""Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
+it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
+ROUNDING = 1e-10
+"""Scatter, relative to the sums it is computed from, below which it may be rounding alone."""
+REFLECTED = 64
+"""Columns of reflections that are applied at a time, in LAPACK's workspace."""
+CHUNK = 8192
+"""Rows, or unique sequences, converted to float64 at a time."""
+STRENGTHS = np.logspace(-4, 3, 8)
+"""Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
+ROUNDS = 20
+"""Ridges that are fitted to censored labels, at most."""
+CLOSE = 0.01
+"""Change of all censored labels at which no more ridges are fitted: in pKd, or in standard
+deviations of the labels of another quantity."""
+LEAST_SIGMA = 1e-6
+"""Least standard deviation of errors, with which labels are expected."""
+FEATURE_RATIOS = (0.1, 1.0, 10.0)
+"""Variances of the features, relative to that of the vectors, that a ridge tries beside 0."""
 
 
 def expected_labels(
@@ -102,15 +122,6 @@ def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
     best = int(np.argmin(loss_K))
     noise = np.sqrt(noise2_K[best])
     return float(noise * np.sqrt(RATIOS[best])), float(noise)
-
-
-PARALLEL_COLUMNS = 1500
-"""Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
-it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
-ROUNDING = 1e-10
-"""Scatter, relative to the sums it is computed from, below which it may be rounding alone."""
-REFLECTED = 64
-"""Columns of reflections that are applied at a time, in LAPACK's workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,21 +255,6 @@ class Tridiagonal:
             "L", transposed, self._reflections, self._scale, x_DS[1:], REFLECTED * x_DS.shape[1]
         )
         return x_DS
-
-
-CHUNK = 8192
-"""Rows, or unique sequences, converted to float64 at a time."""
-STRENGTHS = np.logspace(-4, 3, 8)
-"""Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
-ROUNDS = 20
-"""Ridges that are fitted to censored labels, at most."""
-CLOSE = 0.01
-"""Change of all censored labels at which no more ridges are fitted: in pKd, or in standard
-deviations of the labels of another quantity."""
-LEAST_SIGMA = 1e-6
-"""Least standard deviation of errors, with which labels are expected."""
-FEATURE_RATIOS = (0.1, 1.0, 10.0)
-"""Variances of the features, relative to that of the vectors, that a ridge tries beside 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,25 @@ if TYPE_CHECKING:
 
     from abag.head.runs.run_folder import RegimeSummary, RunSummary, SavedRun
 
+Series: TypeAlias = dict[str, Any]
+MAX_POINTS = 4000
+"""Test rows drawn, over all folds."""
+MAX_ANTIGENS = 20
+LONGEST = 40
+"""Characters of a name that are shown."""
+CHART_DIGITS = 3
+"""After the point, of pKd in charts."""
+CURVE_POINTS = 150
+"""Points per curve of the training loss, each the mean of as many steps."""
+COVERAGE = np.linspace(0.02, 0.98, 49)
+"""Nominal coverages of prediction intervals."""
+LARGEST_ERRORS = 20
+"""Test pairs in the table of the largest errors."""
+IN_CONFIG_ONLY = ("format", "store_from_run")
+"""Keys of config.json that the report does not show."""
+LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
+"""Licences of the encoders that abag knows by name."""
+
 
 def render_page(
     template: str, data: Mapping[str, object], scripts: Sequence[str], **values: object
@@ -137,20 +156,6 @@ def _format_cell(value: object) -> object:
     if isinstance(value, str):  # an interval stays on one line
         return re.sub(r"\[(\S+), (\S+)\]", "[\\1,\N{NO-BREAK SPACE}\\2]", value)
     return f"{value:.3f}" if isinstance(value, float) else value
-
-
-Series: TypeAlias = dict[str, Any]
-MAX_POINTS = 4000
-"""Test rows drawn, over all folds."""
-MAX_ANTIGENS = 20
-LONGEST = 40
-"""Characters of a name that are shown."""
-CHART_DIGITS = 3
-"""After the point, of pKd in charts."""
-CURVE_POINTS = 150
-"""Points per curve of the training loss, each the mean of as many steps."""
-COVERAGE = np.linspace(0.02, 0.98, 49)
-"""Nominal coverages of prediction intervals."""
 
 
 def shorten(text: str) -> str:
@@ -338,14 +343,6 @@ def _numbers(values: Any, digits: int = 3) -> list[float | None]:  # noqa: ANN40
     """Round numbers; JSON has no NaN, and the page leaves out what is null."""
     array: Floats = np.asarray(values, np.float64)
     return [round(x, digits) if np.isfinite(x) else None for x in array.tolist()]
-
-
-LARGEST_ERRORS = 20
-"""Test pairs in the table of the largest errors."""
-IN_CONFIG_ONLY = ("format", "store_from_run")
-"""Keys of config.json that the report does not show."""
-LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
-"""Licences of the encoders that abag knows by name."""
 
 
 class ReportSummary(TypedDict):

@@ -80,6 +80,13 @@ if TYPE_CHECKING:
 BATCH_TRIALS = 8
 RANDOM_TRIALS = 16
 """Trials drawn at random before the sampler uses earlier results."""
+SWEEP_FORMAT = "abag-sweep 1"
+TRIALS = 50
+"""Trials of a new sweep."""
+BEST_TRIALS = 10
+"""Trials that the summary lists."""
+SHOWN_TRIALS = 5
+"""Trials that are printed."""
 
 
 @contextmanager
@@ -252,15 +259,6 @@ def _has_ended(process: str) -> bool:
     host, _, number = process.rpartition(".")
     is_other = number != str(os.getpid())
     return host == host_name() and not (is_other and is_process_alive(int(number)))
-
-
-SWEEP_FORMAT = "abag-sweep 1"
-TRIALS = 50
-"""Trials of a new sweep."""
-BEST_TRIALS = 10
-"""Trials that the summary lists."""
-SHOWN_TRIALS = 5
-"""Trials that are printed."""
 
 
 class SweepSummary(TypedDict):

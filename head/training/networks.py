@@ -67,6 +67,13 @@ M_TRIM_THRESHOLD = -1
 """Parameter of glibc's mallopt: free bytes above which memory is given back to the kernel."""
 M_MMAP_THRESHOLD = -3
 """Parameter of glibc's mallopt: bytes from which a block is mapped on its own."""
+MAX_SAVING_SHARE = 0.01
+"""Share of the training time that may go into checkpoints without a `save_every`."""
+MIN_SAVE_INTERVAL_S = 30.0
+"""Seconds between two checkpoints at least, without a `save_every`."""
+LOG = "log.jsonl"
+"""Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
+VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
 @contextmanager
@@ -115,12 +122,6 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(M_TRIM_THRESHOLD, 2**28)
         libc.mallopt(M_MMAP_THRESHOLD, 2**25)
-
-
-MAX_SAVING_SHARE = 0.01
-"""Share of the training time that may go into checkpoints without a `save_every`."""
-MIN_SAVE_INTERVAL_S = 30.0
-"""Seconds between two checkpoints at least, without a `save_every`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -267,11 +268,6 @@ def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
     digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
     hash_arrays(digest, arrays)
     return digest.hexdigest()
-
-
-LOG = "log.jsonl"
-"""Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
-VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
 @dataclass(slots=True, kw_only=True)

@@ -47,6 +47,20 @@ ORDER = 1
 BOOTSTRAP = 5
 WARMUP = 0.05
 """Share of all steps in which the learning rate rises."""
+CompiledMode = Literal["off", "graph", "full"]
+# streams of the seed, beside those that draw batches and weights
+DROPOUT = 2
+INITIAL = 3
+PREDICTION_BATCH = 16384
+"""Pairs per forward pass of a prediction on a GPU: 150 MB of inputs at the usual widths, and as
+much for each layer."""
+CPU_PREDICTION_BATCH = 2048
+"""Pairs per forward pass of a prediction on a CPU: 19 MB of inputs."""
+MAX_TABLE_BYTES = 2**30
+"""Largest size of the vectors of a stack on a GPU, which holds them once per fold."""
+MAX_CPU_BYTES = 2**26
+"""Largest size, on a CPU, of all that a stack holds: vectors, weights, gradients, two moments and
+best weights. Larger stacks are not faster there."""
 
 
 def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
@@ -118,22 +132,6 @@ def cosine_rates(first: int, count: int, total: int, lr: float) -> NDArray[np.fl
     cosine = 0.5 * (1 + np.cos(np.pi * fallen))
     share = np.where(step < rising, step / rising, cosine).astype(np.float32)
     return np.float32(lr) * share
-
-
-CompiledMode = Literal["off", "graph", "full"]
-# streams of the seed, beside those of batches.py and heads.py
-DROPOUT = 2
-INITIAL = 3
-PREDICTION_BATCH = 16384
-"""Pairs per forward pass of a prediction on a GPU: 150 MB of inputs at the usual widths, and as
-much for each layer."""
-CPU_PREDICTION_BATCH = 2048
-"""Pairs per forward pass of a prediction on a CPU: 19 MB of inputs."""
-MAX_TABLE_BYTES = 2**30
-"""Largest size of the vectors of a stack on a GPU, which holds them once per fold."""
-MAX_CPU_BYTES = 2**26
-"""Largest size, on a CPU, of all that a stack holds: vectors, weights, gradients, two moments and
-best weights. Larger stacks are not faster there."""
 
 
 @dataclass(frozen=True, slots=True)
