@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 CLIP = 1.0
 WEIGHT_DECAY = 0.01
 INITIAL = 2
-"""Stream of the seed for the initial weights, beside the streams of pairs.py."""
+"""Stream of the seed for the initial weights, beside those of batches.py."""
 STEP = 3
 """Stream of the seed for the dropout of a step."""
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")

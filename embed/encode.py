@@ -6,12 +6,12 @@ the likelihoods of residues, or a vector per residue. The device never waits: a 
 ahead of it, and the vectors of one batch are copied back while the next batch is computed. If the
 memory of the device runs out, smaller batches continue after the last complete sequence.
 
-S sequences that a batch completes, P poolings, T tokens, D width, R residues of a sequence, L of
-one chain.
-
 The pooling ``cdr_mean`` is the mean over the CDR residues of both chains, by IMGT numbering. A
 chain without one contributes none; if that holds for both chains, all residues count, as in
 ``mean``.
+
+S sequences that a batch completes, P poolings, T tokens, D width, R residues of a sequence, L of
+one chain.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Antibodies and antigens of a table, checked, with chains in their places.
 
 Each distinct text of a column, and each distinct variant of a parent, is parsed once.
+
 R rows, N distinct sequences or chains.
 """
 

@@ -797,7 +797,7 @@ def with_feature_columns(
 ) -> LabelledPairs:
     """Return pairs with the description of their features, once these are checked.
 
-    `heads` are those of `likelihoods.with_logliks`.
+    `heads` are those of `features.with_logliks`.
 
     Raises
     ------

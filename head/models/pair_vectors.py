@@ -3,6 +3,7 @@
 The interface of a model is here, too, so that predictors can average and store any of them. Counts
 and frequencies of amino acids are what a model learns without an encoder; their columns are in the
 order of `STANDARD_RESIDUES`.
+
 P pairs, F of them in training, N antibodies, M antigens; D and E are the widths of their vectors.
 """
 

@@ -1,19 +1,23 @@
 """Ridge regression on the joined vectors of pairs, without building a vector per pair.
 
 The sums that a ridge needs follow from the unique vectors and how often two are paired; those of
-inner folds add up, and all that does not depend on labels is computed once. Censored labels are
-replaced by expected ones: by turns a ridge is fitted, and the mean of a normal distribution cut off
-at the bound taken (Tobin, Econometrica 26, 1958).
-
-The matrix is brought to tridiagonal form by reflections. This takes as long as about two
-factorisations, and then a strength costs D operations and labels D^2, where a factorisation per
-strength costs D^3 / 3 (Elden, BIT 17, 1977; Golub and Van Loan, Matrix Computations, 8.3). Large
+inner folds add up, and all that does not depend on labels is computed once. The matrix is brought
+to tridiagonal form by reflections. This takes as long as about two factorisations, and then a
+strength costs D operations and labels D^2, where a factorisation per strength costs D^3 / 3. Large
 matrices are factorised per strength by torch instead, which uses all cores or a GPU.
 
-sigma^2 = (spread x the standard deviation of the prediction)^2 + noise^2. Spread and noise are
+Censored labels are replaced by expected ones: by turns a ridge is fitted, and the mean of a normal
+distribution cut off at the bound taken. The noise of a prediction is
+sigma^2 = (spread x the standard deviation of the prediction)^2 + noise^2; spread and noise are
 fitted to errors on pairs that no model had seen.
+
 P pairs, R rows of them, F training pairs, N sequences, D joined columns, E those of another block,
 S strengths, K ratios that are tried.
+
+References
+----------
+Elden, BIT 17, 1977, and Golub and Van Loan, Matrix Computations, 8.3, for the tridiagonal form;
+Tobin, Econometrica 26, 1958, for censored labels.
 """
 
 from __future__ import annotations

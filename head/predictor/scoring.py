@@ -1,16 +1,13 @@
-"""The pairs that `predict` scores: those of a table, or all of the antibodies and antigens of two.
+"""``predict``: score a table of pairs, or every antibody against every antigen, into a file.
 
 A table of pairs is read twice, in chunks: first to check every row and to collect the sequences,
 then to write the rows beside their scores. In between are kept the distinct sequences, and two
 indices and the scores of each pair. Antibodies of a table that is crossed come in its order, each
 with all antigens in the order of theirs, and scores are written as they come. Vectors are read in
 blocks.
+
 P pairs, N antibodies, M antigens.
-
-``predict``: score a table of pairs, or every antibody against every antigen, into a file.
-
-`pair_sources` reads the pairs and scores them; here are the options, the file and the summary, and
-what the command line says about one pair."""
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ POOLINGS = ("antibody_pooling", "antigen_pooling")
 BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
 """Parameters that all trials of a batch share."""
 RUNGS = 8
-FOLD_SUBSET = 6  # stream of the seed, beside those of stack.py and heads.py
+FOLD_SUBSET = 6  # stream of the seed, beside those of stack.py and networks.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

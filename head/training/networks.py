@@ -1,18 +1,16 @@
-"""Torch's process-wide settings while something trains: precision, threads, memory, determinism.
+"""The training of networks: `train` fits the heads of one split, or of several folds as one stack.
 
-Each is set in a block and restored after it; only `keep_freed_memory` lasts.
+After each epoch the validation pairs are scored, and the best weights of every head are kept; folds
+that are out of patience stop. The steps are those of `stack`.
 
-A loop of epochs and steps that survives an interruption at any point.
+`ResumableTraining` is the loop of epochs and steps, for adapters too. What a step does depends only
+on the seed, the step number and the checkpoint: a training that was interrupted at any point and
+resumed ends like an uninterrupted one, bit for bit on a CPU. Torch's process-wide settings
+(precision, threads, determinism) are set in a block and restored after it; only `keep_freed_memory`
+lasts.
 
-What a step does depends only on the seed, the step number and the checkpoint: a training that was
-interrupted at any point and resumed ends like an uninterrupted one, bit for bit on a CPU. Heads and
-adapters train in this loop.
-
-Train the heads of one split, or of several folds, with validation, a log and checkpoints.
-
-The loop of `training.loop` takes the steps of `training.stack`. After each epoch, the
-validation pairs are scored, and the best weights of every head are kept; folds that are out of
-patience stop. M heads, P pairs, R rows, S steps of an epoch."""
+M heads, P pairs, R rows, S steps of an epoch.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""The order of training pairs, the batches of an epoch, and the learning rate of each step.
-
-S steps of an epoch, A batches per step, B pairs per batch, G training sets, N training pairs.
-
-Heads of one shape that train in one stacked step: their tables, batches and step.
+"""Heads of one shape that train in one step: their tables, batches, learning rates and step.
 
 Member k has the weights of a single run with ``--seed`` seed + k, and its own bootstrap sample. The
 tables hold all pairs once per fold, standardised for it: pair p of fold f is row p + f P. A step
 reads rows and rates at a cursor on the device, so it is the same kernels on the same addresses: one
-CUDA graph on a GPU. S steps of an epoch, A batches per step, B pairs per batch, P pairs, M heads, G
-training sets, F folds, R rows. N antibodies of width D, M antigens of width E."""
+CUDA graph on a GPU.
+
+S steps of an epoch, A batches per step, B pairs per batch, P pairs, N of them in training or N
+antibodies of width D, M heads or M antigens of width E, G training sets, F folds, R rows.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +41,14 @@ if TYPE_CHECKING:
     from abag.head.regimes.splits import Split
 
 
-# streams of the seed, beside those of stack.py and heads.py
+# streams of the seed, beside those of networks.py and search.py
 ORDER = 1
+DROPOUT = 2
+INITIAL = 3
 BOOTSTRAP = 5
 WARMUP = 0.05
 """Share of all steps in which the learning rate rises."""
 CompiledMode = Literal["off", "graph", "full"]
-# streams of the seed, beside those that draw batches and weights
-DROPOUT = 2
-INITIAL = 3
 PREDICTION_BATCH = 16384
 """Pairs per forward pass of a prediction on a GPU: 150 MB of inputs at the usual widths, and as
 much for each layer."""
