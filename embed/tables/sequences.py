@@ -35,6 +35,16 @@ from abag.embed.tables.chains import (
     parse_chain,
 )
 from abag.embed.tables.columns import MissingColumn, quote_names, with_found
+from abag.embed.tables.content import (
+    REGION,
+    SHORT,
+    antigen_candidates,
+    describe_unused,
+    is_peptide,
+    is_sequence,
+    names_as_residues,
+    suggest_columns,
+)
 from abag.embed.tables.domain_types import (
     HEAVY_TYPE,
     HISTIDINE_TAG,
@@ -50,25 +60,18 @@ from abag.embed.tables.domain_types import (
     place_chains,
 )
 from abag.embed.tables.domains import WHOLE_DOMAIN, UnsureDomains
-from abag.embed.tables.mutations import BadMutation, ChainId, mutate, of_chain, propose_numbers
-from abag.embed.tables.notes import BadCell
-from abag.embed.tables.options import ChainPlaces, TableOptions
-from abag.embed.tables.references import (
+from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     MUTATIONS,
-    NO_REFERENCES,
-    REGION,
-    SHORT,
-    References,
-    UnknownName,
-    antigen_candidates,
-    cell_name,
-    describe_unused,
-    is_peptide,
-    is_sequence,
-    names_as_residues,
-    suggest_columns,
+    BadMutation,
+    ChainId,
+    mutate,
+    of_chain,
+    propose_numbers,
 )
+from abag.embed.tables.notes import BadCell
+from abag.embed.tables.options import ChainPlaces, TableOptions
+from abag.embed.tables.references import NO_REFERENCES, References, UnknownName, cell_name
 from abag.embed.tables.table import Table
 
 # read as it is: nucleotides have no L, and words that are no sequence have fewer letters

@@ -49,6 +49,8 @@ OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
 TableLike: TypeAlias = OneTable | Sequence[OneTable]
 """A table, or several that are read as one (`embed.tables.pairs`)."""
+LOOKED_AT = 1_000
+"""Distinct cells of a column by which its content is recognized."""
 CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
 
 
@@ -181,6 +183,12 @@ class Table:
     def cells(self, role: str) -> pd.Series:
         """Return the cells of the column that plays a role, missing ones as pandas has them."""
         return self._with_missing(self.frame[self.column(role)])
+
+    def distinct_cells(self, name: str) -> list[object]:
+        """Return distinct cells of a column that are not empty, from its first rows."""
+        filled = self.frame[name].dropna().iloc[: 50 * LOOKED_AT]
+        cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
+        return [cell for cell in cells if cell_text(cell).strip()]
 
     def _with_missing(self, cells: pd.Series) -> pd.Series:
         is_text = isinstance(cells.dtype, pd.StringDtype) or cells.dtype == np.dtype(object)

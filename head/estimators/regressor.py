@@ -27,9 +27,9 @@ from abag.embed.embed import embed_like_folders
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.columns import CHAIN_ROLES, SEQUENCE_ROLES, with_found
+from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.references import MUTATIONS
 from abag.head.fit import fit_predictor
 from abag.head.labels.column import decide_label
 from abag.head.labels.features import asks_for_logliks, read_features, with_logliks

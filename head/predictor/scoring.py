@@ -32,8 +32,8 @@ from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import NOTHING, Layout, ReadAs, holds_texts, one_table
+from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.references import MUTATIONS
 from abag.embed.tables.table import TableLike
 from abag.embed.tables.table_writer import writing_table
 from abag.embed.tables.types import ColumnTypes, with_types
