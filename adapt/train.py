@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import numpy as np
 import torch
 
-from abag.adapt.batches import assign_pairs, make_epoch_batches
+from abag.adapt.batches import assign_pairs, batch_pairs
 from abag.adapt.config import AdaptConfig
 from abag.adapt.model import AdaptationModel, fit_lora, import_peft
 from abag.core.device import DevicePlan, plan_device
@@ -189,7 +189,7 @@ class AdapterTraining(ResumableTraining):
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
         rows = self.assignment.adapter
-        self._batches = make_epoch_batches(rows, self.lengths, self.config, epoch)
+        self._batches = batch_pairs(rows, self.lengths, self.config, epoch)
 
     def _take_step(self, step_in_epoch: int) -> None:
         progress = self.progress

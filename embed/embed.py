@@ -2,7 +2,7 @@
 
 Stored sequences are never encoded again, and vectors are committed while encoding continues, so
 stopping at any moment loses at most what was not committed yet. The table may be larger than
-memory, and the work may be spread over ranks (`ranks`) or a Ray cluster (`ray_cluster`).
+memory, and the work may be spread over processes or a Ray cluster (`workers`).
 """
 
 from __future__ import annotations
@@ -359,12 +359,12 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
 
 
 def _on_ray(jobs: Sequence[KindJob], store: Store, names: tuple[str, str]) -> list[float]:
-    from abag.embed.workers import cluster, encode_on
+    from abag.embed.workers import encode_on, ray_cluster
 
     seconds = []
     options = jobs[0].options
     name_of_kind = dict(zip(KINDS, names, strict=True))
-    with cluster(options.ray or "") as resource_there:
+    with ray_cluster(options.ray or "") as resource_there:
         for job in jobs:
             job.create_folder(store)  # not before the cluster is known to be there
         resource = "CPU" if options.device == "cpu" else resource_there

@@ -36,10 +36,10 @@ from abag.embed.encoders.family import Encoder, PoolingEncoder
 from abag.embed.encoders.heads import LanguageModelHead, load_head
 from abag.embed.encoders.packing import (
     LayerPooling,
-    Layout,
     PackedBatch,
     Piece,
     ResidueWeights,
+    TokenLayout,
     fill_batches,
     longest_first,
     pool_tokens,
@@ -140,7 +140,7 @@ class Sink(Protocol[Vectors]):
 
 def encode_stream(
     sink: Sink[Vectors],
-    layout: Layout,
+    layout: TokenLayout,
     chains: Sequence[Chains],
     tokens: int,
     extra: Sequence[ResidueWeights] | None = None,
@@ -151,14 +151,14 @@ def encode_stream(
     ----------
     sink : Sink
         Has the encoder.
-    layout : Layout
+    layout : TokenLayout
         How sequences become tokens, see `Identity.layout`.
     chains : sequence
         The chains of each sequence.
     tokens : int
         Most tokens per batch.
     extra : sequence of ResidueWeights, optional
-        Weights of the residues of each sequence in one more pooling, see `Layout.spans`.
+        Weights of the residues of each sequence in one more pooling, see `TokenLayout.spans`.
 
     Yields
     ------
@@ -216,7 +216,7 @@ class TokenBudget:
     def stream(
         self,
         sink: Sink[Vectors],
-        layout: Layout,
+        layout: TokenLayout,
         chains: Sequence[Chains],
         name: Callable[[int], str],
         extra: Sequence[ResidueWeights] | None = None,
@@ -433,12 +433,12 @@ class ResidueSink:
         Device of the encoder.
     dtype : {"float16", "float32"}
         Number format of the vectors.
-    layout : Layout
+    layout : TokenLayout
         That of the stream: says which residues the windows of a sequence contain.
     """
 
     def __init__(
-        self, encoder: Encoder, plan: DevicePlan, dtype: NumberFormat, layout: Layout
+        self, encoder: Encoder, plan: DevicePlan, dtype: NumberFormat, layout: TokenLayout
     ) -> None:
         self.plan = plan
         self._encoder = encoder
@@ -495,7 +495,7 @@ def average_windows(tokens_TD: NDArray[np.float32], pieces: Sequence[Piece]) -> 
     tokens_TD : ndarray, shape=(T, D)
         Vectors of the residue tokens of a sequence.
     pieces : sequence of Piece
-        From `Layout.pieces`; together they have T residues.
+        From `TokenLayout.pieces`; together they have T residues.
 
     Returns
     -------

@@ -32,7 +32,7 @@ from abag.embed.tables.unique import Partitions, SequencePart
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.encoders.family import Encoder
-    from abag.embed.encoders.packing import Layout
+    from abag.embed.encoders.packing import TokenLayout
 
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14
@@ -463,7 +463,7 @@ def refuse_long(identity: Identity, long: int, longest: int) -> None:
     raise SequenceError(msg)
 
 
-def describe_long(layout: Layout, long: int) -> list[str]:
+def describe_long(layout: TokenLayout, long: int) -> list[str]:
     """Say in a line, if there are `long` sequences that are not encoded whole, what is done."""
     if not long:
         return []

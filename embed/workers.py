@@ -34,7 +34,7 @@ from abag.embed.tables.unique import SequencePart
 
 if TYPE_CHECKING:
     from abag.embed.encoders.family import Encoder
-    from abag.embed.encoders.packing import Layout
+    from abag.embed.encoders.packing import TokenLayout
 
 
 MAX_RESTARTS = 10
@@ -162,7 +162,7 @@ def _in_rank(work: Callable[..., Any], ranks: int, arguments: tuple[Any, ...]) -
 
 
 @contextmanager
-def cluster(address: str) -> Iterator[str]:
+def ray_cluster(address: str) -> Iterator[str]:
     """Join a Ray cluster, or start one, and leave it at the end.
 
     Parameters
@@ -296,7 +296,7 @@ def _slots(resource: str) -> int:
     return int(resources().get(resource, 0))
 
 
-def _units(parts: Iterator[SequencePart], layout: Layout, most: int) -> Iterator[SequencePart]:
+def _units(parts: Iterator[SequencePart], layout: TokenLayout, most: int) -> Iterator[SequencePart]:
     """Cut parts into units of about `most` tokens, longest sequences first."""
     for part in parts:
         tokens = layout.count_tokens(part.chains)

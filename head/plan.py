@@ -17,7 +17,7 @@ import numpy as np
 
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting
-from abag.embed.encoders.packing import Layout
+from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, FAMILIES
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.columns import MissingColumn, quote_names
@@ -160,7 +160,7 @@ def plan(
 def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
     speed = SPEEDS.get(encoder)
     family = ALIASES[encoder].family if encoder in ALIASES else "esm"  # the rest count as ESM-2
-    layout = Layout(sequences.kind, FAMILIES[family].vocabulary)
+    layout = TokenLayout(sequences.kind, FAMILIES[family].vocabulary)
     limit = math.inf if layout.limit is None else layout.limit
     tokens = long_chains = windows = 0
     lengths = np.empty(len(sequences.chains), np.int64)

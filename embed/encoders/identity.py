@@ -23,7 +23,7 @@ from abag.core.messages import first_line
 from abag.embed.encoders.adapters import with_adapter
 from abag.embed.encoders.checkpoints import find_checkpoint
 from abag.embed.encoders.family import Backend, EncoderShape, Family
-from abag.embed.encoders.packing import TOKENS_VERSION, Layout, LongPolicy, Vocabulary
+from abag.embed.encoders.packing import TOKENS_VERSION, LongPolicy, TokenLayout, Vocabulary
 from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import EncoderCheckpoint, weights_digest
 from abag.embed.tables.chains import RESIDUES, STANDARD_RESIDUES, Kind
@@ -38,7 +38,7 @@ class Identity:
     """An encoder that is chosen but not loaded."""
 
     checkpoint: EncoderCheckpoint
-    layout: Layout
+    layout: TokenLayout
     """How sequences become tokens."""
     fingerprint: str
     """Hash of `meaning`: 32 hexadecimal digits."""
@@ -92,7 +92,7 @@ def identify(
     if adapter is not None:
         checkpoint = with_adapter(checkpoint, weights, Path(adapter), kind)
     family = FAMILIES[checkpoint.family]
-    layout = Layout(kind, vocabulary_of(checkpoint), long)
+    layout = TokenLayout(kind, vocabulary_of(checkpoint), long)
     # "error" accepts only sequences that fit into one window
     policy = "truncate" if long == "truncate" else "window"
     meaning: dict[str, object] = {

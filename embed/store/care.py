@@ -34,7 +34,7 @@ from abag.embed.store.shard import (
     public_adapter_files,
     public_origin,
     read_encoder_info,
-    read_json,
+    read_record,
     write_adapter_files,
 )
 from abag.embed.store.store import Store, open_store
@@ -401,7 +401,7 @@ def _read_store(
             wanted[path] = size
     hub.download(wanted, commit, into)
     if STORE_FILE in wanted:
-        mark = read_json(into / STORE_FILE)
+        mark = read_record(into / STORE_FILE)
         if mark != STORE_MARK:
             msg = f"{where}: {mark}; {OTHER_VERSION}"
             raise StoreError(msg)

@@ -29,7 +29,7 @@ from abag.embed.store.shard import (
     StoreUnreachable,
     attempts,
     open_shard,
-    read_adapter_files,
+    read_adapter_copy,
     why_adapter_lacks,
 )
 from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
@@ -219,7 +219,7 @@ class EncoderFolder:
         """Read the adapter's files, by their path in the folder; empty without an adapter."""
         for attempt in attempts(self.path):
             with attempt:
-                contents = read_adapter_files(self.path)
+                contents = read_adapter_copy(self.path)
         return contents
 
     def why_adapter_lacks(self) -> str:

@@ -505,7 +505,7 @@ def read_encoder_info(path: Path) -> dict[str, Any]:
     if not os.access(path, os.R_OK | os.X_OK):
         raise _unreadable(path)
     try:
-        return check_encoder_info(path, read_json(path / ENCODER_FILE))
+        return check_encoder_info(path, read_record(path / ENCODER_FILE))
     except FileNotFoundError as error:
         msg = f"{path}: has no {ENCODER_FILE}."
         raise DamagedFile(msg) from error
@@ -539,7 +539,7 @@ def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
     raise DamagedFile(msg)
 
 
-def read_json(path: Path) -> object:
+def read_record(path: Path) -> object:
     """Read at most 1 MiB of JSON from a regular file; `DamagedFile` if it is something else."""
     with open_file(path) as file:
         text = file.read(MAX_JSON_BYTES)
@@ -563,7 +563,7 @@ def write_adapter_files(folder: Path, contents: Mapping[str, bytes]) -> None:
             write_bytes(path, content)
 
 
-def read_adapter_files(folder: Path) -> dict[str, bytes]:
+def read_adapter_copy(folder: Path) -> dict[str, bytes]:
     """Read an adapter's files from an encoder's folder, by path; empty without an adapter."""
     contents = {}
     for name in ADAPTER_PATHS:
@@ -591,7 +591,7 @@ def why_adapter_lacks(path: Path, info: Mapping[str, object]) -> str:
         return ""
     kind = info["kind"]
     hashed = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
-    files = read_adapter_files(path)
+    files = read_adapter_copy(path)
     for name in (ADAPTER_FILE, *hashed):
         if f"{ADAPTER_FOLDER}/{name}" not in files:
             return (

@@ -36,7 +36,7 @@ from abag.embed.store.shard import (
     folder_name,
     is_unmounted_drive,
     read_encoder_info,
-    read_json,
+    read_record,
 )
 from abag.embed.tables.chains import (
     KINDS,
@@ -262,7 +262,7 @@ def _is_to_be_created(path: Path, *, create: bool) -> bool:
 
 def _is_store(path: Path) -> bool:
     try:
-        mark = read_json(path / STORE_FILE)
+        mark = read_record(path / STORE_FILE)
     except (FileNotFoundError, DamagedFile):  # copied encoder folders are a store too
         return any(_is_encoder_folder(folder) for folder in _list_folder(path))
     if mark != STORE_MARK:

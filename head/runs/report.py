@@ -158,7 +158,7 @@ def _format_cell(value: object) -> object:
     return f"{value:.3f}" if isinstance(value, float) else value
 
 
-def shorten(text: str) -> str:
+def short_name(text: str) -> str:
     """Cut a long name."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
@@ -168,7 +168,7 @@ def name_antigens(frame: pd.DataFrame) -> pd.Series:
     keys = "antigen " + frame["antigen_key"].str[:6]
     if "antigen_name" not in frame:
         return keys
-    names = frame["antigen_name"].map(shorten)
+    names = frame["antigen_name"].map(short_name)
     return names.where(names != "", keys)
 
 
@@ -232,8 +232,10 @@ def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series, digits: int) -> di
     index, names = pd.factorize(antigens)
     return {
         "row": frame["row"].astype(int).tolist(),
-        "id": [*map(shorten, frame["id"])] if "id" in frame else None,
-        "antibody": [*map(shorten, frame["antibody_name"])] if "antibody_name" in frame else None,
+        "id": [*map(short_name, frame["id"])] if "id" in frame else None,
+        "antibody": [*map(short_name, frame["antibody_name"])]
+        if "antibody_name" in frame
+        else None,
         "antigen": index.tolist(),
         "antigens": names.tolist(),
         "pkd": _numbers(frame["pkd"], digits),
@@ -499,7 +501,7 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
     cells = {"row": rows["row"].tolist()}
     for role in ("id", "antibody_name"):
         if role in rows:
-            cells[role.replace("_name", "")] = [*map(shorten, rows[role])]
+            cells[role.replace("_name", "")] = [*map(short_name, rows[role])]
     if not saved.no_antigen:
         cells["antigen"] = name_antigens(rows).tolist()
     cells |= {

@@ -56,8 +56,8 @@ from abag.head.search.search import (
     RANGES,
     SHAPES,
     SearchProblem,
+    assign_folds,
     fit_options,
-    inner_folds,
     is_closed_form,
     score_batch,
     used_parameters,
@@ -130,7 +130,7 @@ def open_study(journal: Path, select: str) -> Study:
 
 
 @contextmanager
-def naming_damage(journal: Path) -> Iterator[None]:
+def naming_journal(journal: Path) -> Iterator[None]:
     """Name the journal in errors of Optuna, which does not check what it reads."""
     try:
         yield
@@ -349,7 +349,7 @@ def _sweep(
     _open_folder(folder, record)
     with quiet_optuna():
         journal = folder / "journal.log"
-        with naming_damage(journal):
+        with naming_journal(journal):
             study = open_study(journal, config.select)
         if count_finished(study) >= trials:
             say(f"{folder}: nothing to do, {counted(count_finished(study), 'trial')} finished")
@@ -361,7 +361,7 @@ def _sweep(
             raise RunError(msg)
         else:
             run_trials(study, problem, trials)
-        with naming_damage(journal):
+        with naming_journal(journal):
             summary = _summarise_trials(folder, study, config.select)
     if search_options.final:
         if "best" not in summary:
@@ -448,7 +448,7 @@ def _define_search(
     has_several_views = len(antibody_widths) + len(antigen_widths) > 2
     problem = SearchProblem(
         pairs=pairs,
-        fold=inner_folds(group, folds, config.seed),
+        fold=assign_folds(group, folds, config.seed),
         group=group,
         store=inputs.store,
         poolings=poolings,
