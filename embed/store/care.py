@@ -12,6 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,12 +30,12 @@ from abag.embed.store.shard import (
     STORE_FILE,
     STORE_MARK,
     Shard,
-    attempts,
     check_digest,
     public_adapter_files,
     public_origin,
     read_encoder_info,
     read_record,
+    retrying,
     write_adapter_files,
 )
 from abag.embed.store.store import Store, open_store
@@ -200,10 +201,7 @@ def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
     into = target.create_folder(folder.kind, folder.info)
     refuse_mismatch(folder, into)
     counts: Counter[str] = Counter()
-    files = folder.adapter_files()
-    for attempt in attempts(into.path):
-        with attempt:
-            write_adapter_files(into.path, files)
+    retrying(into.path, partial(write_adapter_files, into.path, folder.adapter_files()))
     folder.check()  # `shards` leaves out what it finds damaged
     for shard in folder.shards():
         path = into.path / shard.path.name
@@ -211,12 +209,8 @@ def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
         counts["present" if is_present else "copied"] += 1
         if is_present:
             continue
-        for attempt in attempts(folder.path):
-            with attempt:
-                image = shard.path.read_bytes()
-        for attempt in attempts(into.path):
-            with attempt:
-                write_bytes(path, image)
+        image = retrying(folder.path, shard.path.read_bytes)
+        retrying(into.path, partial(write_bytes, path, image))
     return counts
 
 

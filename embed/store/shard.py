@@ -16,13 +16,13 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, NotRequired, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypedDict, TypeVar, cast
 from uuid import uuid4
 
 import h5py
@@ -71,6 +71,7 @@ _ARRAY_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
 _EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
 """By the dtype of vectors: that of their bits, and the bits of the exponent."""
 Attrs = Mapping[str, str | int | float]
+T = TypeVar("T")
 STORE_FILE = "abag-store.json"
 ENCODER_FILE = "encoder.json"
 ADAPTER_FOLDER = "adapter"
@@ -115,42 +116,8 @@ def is_unmounted_drive(path: Path) -> bool:
     return not any(folder.is_mount() for folder in inside)
 
 
-class Attempt:
-    """One try to read or write a store; a context manager that may be entered several times."""
-
-    def __init__(self, path: Path, seconds: float) -> None:
-        self.succeeded = False
-        self._path = path
-        self._seconds = seconds
-        self._pause = FIRST_PAUSE_SECONDS
-        self._failing_since = 0.0  # 0: has not failed
-        self._is_reported = False
-
-    def __enter__(self) -> None:
-        """Begin an attempt."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        self.succeeded = error is None
-        if not isinstance(error, OSError):
-            return False
-        self._failing_since = self._failing_since or time.monotonic()
-        failing_s = time.monotonic() - self._failing_since
-        if error.errno not in TRANSIENT or failing_s >= self._seconds:
-            msg = (
-                f"{self._path}: cannot be accessed ({error}); expected a store that can be read "
-                "and written. Remove the cause, and run the command again."
-            )
-            raise StoreUnreachable(msg) from error
-        if failing_s >= REPORT_SECONDS and not self._is_reported:
-            say(f"{self._path}: does not respond ({error.strerror}); trying again.")
-            self._is_reported = True
-        time.sleep(min(self._pause, self._seconds - failing_s))
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
-        return True  # the error is dropped, and `attempts` yields this attempt again
-
-
-def attempts(path: Path, *, seconds: float | None = None) -> Iterator[Attempt]:
-    """Repeat the body of ``for attempt in attempts(path): with attempt:`` until it succeeds.
+def retrying(path: Path, call: Callable[[], T], *, seconds: float | None = None) -> T:
+    """Return what `call` returns, which is called again if the file system fails for a moment.
 
     "Transport endpoint is not connected" and other failures of a mounted Drive may last for
     seconds.
@@ -160,9 +127,27 @@ def attempts(path: Path, *, seconds: float | None = None) -> Iterator[Attempt]:
     StoreUnreachable
         If the error is permanent, or lasts for `seconds`, by default `RETRY_SECONDS`.
     """
-    attempt = Attempt(path, RETRY_SECONDS if seconds is None else seconds)
-    while not attempt.succeeded:
-        yield attempt
+    patience_s = RETRY_SECONDS if seconds is None else seconds
+    pause_s = FIRST_PAUSE_SECONDS
+    failing_since_s = 0.0  # 0: has not failed
+    is_reported = False
+    while True:
+        try:
+            return call()
+        except OSError as error:
+            failing_since_s = failing_since_s or time.monotonic()
+            failing_s = time.monotonic() - failing_since_s
+            if error.errno not in TRANSIENT or failing_s >= patience_s:
+                msg = (
+                    f"{path}: cannot be accessed ({error}); expected a store that can be read "
+                    "and written. Remove the cause, and run the command again."
+                )
+                raise StoreUnreachable(msg) from error
+            if failing_s >= REPORT_SECONDS and not is_reported:
+                say(f"{path}: does not respond ({error.strerror}); trying again.")
+                is_reported = True
+            time.sleep(min(pause_s, patience_s - failing_s))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_SECONDS)
 
 
 class ArrayType(NamedTuple):
