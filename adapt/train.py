@@ -7,6 +7,7 @@ uninterrupted one bit for bit.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
@@ -473,11 +474,8 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
 
 def _adapter_name(out: Path) -> str:
     """Derive an adapter's name from its folder: letters and digits, joined by hyphens."""
-    name = out.resolve().name.lower()
-    separators = {character for character in name if not character.isalnum()}
-    for separator in separators:
-        name = name.replace(separator, " ")
-    return "-".join(name.split()) or "adapter"
+    words = re.findall(r"[^\W_]+", out.resolve().name.lower())
+    return "-".join(words) or "adapter"
 
 
 def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:

@@ -19,13 +19,12 @@ from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import refuse_read_only, sweep_partials
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
-from abag.embed.encoders.registry import known_alias
-from abag.embed.job import KindJob, Rank, check_layers, identify_for, rank_here
+from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licence, rank_here
 from abag.embed.options import EmbedOptions
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, open_store
 from abag.embed.store.writer import publish_spools
-from abag.embed.tables.chains import KINDS, PLURAL, Kind
+from abag.embed.tables.chains import PLURAL, Kind
 from abag.embed.tables.notes import (
     SkippedRows,
     count_changes,
@@ -118,13 +117,9 @@ def embed_table(
         For any invalid input. Nothing is written before the whole table and both encoders have
         been checked.
     """
-    given: dict[str, Any] = {
-        "antibody_encoder": antibody_encoder,
-        "antigen_encoder": antigen_encoder,
-    }
-    encoders = EncoderOptions(**given)
-    names = (encoders.antibody_encoder, encoders.antigen_encoder)
-    return _embed(table, store, names, EmbedOptions.from_keywords(options, "embed"))
+    names = {"antibody_encoder": antibody_encoder, "antigen_encoder": antigen_encoder}
+    encoders, _ = EncoderOptions.take(names)
+    return _embed(table, store, encoders, EmbedOptions.from_keywords(options, "embed"))
 
 
 def embed_meanwhile(
@@ -138,9 +133,8 @@ def embed_meanwhile(
     `meanwhile` makes a context that is entered while this process alone encodes on a GPU.
     """
     encoders, others = EncoderOptions.take(options)
-    names = (encoders.antibody_encoder, encoders.antigen_encoder)
     chosen = EmbedOptions.from_keywords(others, "embed")
-    return _embed(table, store, names, chosen, meanwhile=meanwhile)
+    return _embed(table, store, encoders, chosen, meanwhile=meanwhile)
 
 
 def embed_with_same_encoders(
@@ -164,10 +158,10 @@ def embed_with_same_encoders(
     AbagError
         For any other invalid input.
     """
-    names = (antibody_encoder, antigen_encoder)
+    encoders = EncoderOptions(antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder)
     expected: dict[Kind, str] = {"antibody": antibody_fingerprint, "antigen": antigen_fingerprint}
     chosen = EmbedOptions.from_keywords(options, "embed")
-    return _embed(table, store, names, chosen, expected=expected)
+    return _embed(table, store, encoders, chosen, expected=expected)
 
 
 def embed_like_folders(
@@ -197,7 +191,7 @@ def embed_like_folders(
 def _embed(
     table: TableLike,
     store: Path | str,
-    names: tuple[str, str],
+    encoders: EncoderOptions,
     options: EmbedOptions,
     started: bool = False,
     meanwhile: Meanwhile | None = None,
@@ -210,7 +204,7 @@ def _embed(
         ranks, device = _choose_devices(options, rank)
         partitions = [files.enter_context(Partitions(kind)) for kind in options.kinds]
         reading = _read(table, options, partitions)
-        jobs = _identify(partitions, names, device, options, expected)
+        jobs = _identify(partitions, encoders, device, options, expected)
         opened = _look_up(store, jobs, rank, first=first)
         if first:
             _announce(reading, jobs, device)
@@ -220,13 +214,13 @@ def _embed(
         missing = any(job.missing for job in jobs)
         refuse_read_only(*(job.folder.path for job in jobs if job.missing))
         if missing and options.ray is not None:
-            seconds = _on_ray(jobs, opened, names)
+            seconds = _on_ray(jobs, opened, encoders)
         elif missing:
             for job in jobs:
                 job.create_folder(opened)
             if ranks > 1:
                 one_rank = replace(options, devices=None)
-                shares = launch(ranks, _embed, table, store, names, one_rank, True)
+                shares = launch(ranks, _embed, table, store, encoders, one_rank, True)
                 for at, job in enumerate(jobs):
                     job.check_complete()
                     seconds[at] = max(share[job.plural]["seconds"] for share in shares)
@@ -283,15 +277,14 @@ def _read(
 
 def _identify(
     partitions: Sequence[Partitions],
-    names: tuple[str, str],
+    encoders: EncoderOptions,
     device: str,
     options: EmbedOptions,
     expected: Mapping[Kind, str] | None,
 ) -> list[KindJob]:
-    name_of_kind = dict(zip(KINDS, names, strict=True))
     jobs = []
     for part in partitions:
-        name = name_of_kind[part.kind]
+        name = encoders.encoder(part.kind)
         identity = identify_for(name, part.kind, options)
         wanted = (expected or {}).get(part.kind, identity.fingerprint)
         if identity.fingerprint != wanted:
@@ -351,26 +344,23 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
     for job in jobs:
         for line in job.remarks():
             say(f"  {line}")
-    names = [(job.identity.checkpoint.name, job.identity.checkpoint.origin) for job in jobs]
-    for name, origin in dict.fromkeys(names):  # once, if both kinds have the same encoder
-        alias = known_alias(name, origin)
-        if alias is not None and not alias.commercial:
-            note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
+    identities = {job.identity.checkpoint.origin: job.identity for job in jobs}
+    for identity in identities.values():  # once, if both kinds have the same encoder
+        note_licence(identity)
 
 
-def _on_ray(jobs: Sequence[KindJob], store: Store, names: tuple[str, str]) -> list[float]:
+def _on_ray(jobs: Sequence[KindJob], store: Store, encoders: EncoderOptions) -> list[float]:
     from abag.embed.workers import encode_on, ray_cluster
 
     seconds = []
     options = jobs[0].options
-    name_of_kind = dict(zip(KINDS, names, strict=True))
     with ray_cluster(options.ray or "") as resource_there:
         for job in jobs:
             job.create_folder(store)  # not before the cluster is known to be there
         resource = "CPU" if options.device == "cpu" else resource_there
         for job in jobs:
             start_s = time.perf_counter()
-            encode_on(resource, job, name_of_kind[job.kind], store.path.resolve())
+            encode_on(resource, job, encoders.encoder(job.kind), store.path.resolve())
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)
     return seconds

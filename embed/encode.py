@@ -33,7 +33,7 @@ from abag.core.device import DevicePlan, current_device, default_batch_tokens, t
 from abag.core.errors import DeviceError, EncoderError
 from abag.core.messages import detail, note
 from abag.embed.encoders.family import Encoder, PoolingEncoder
-from abag.embed.encoders.heads import LanguageModelHead, load_head
+from abag.embed.encoders.heads import LanguageModelHead
 from abag.embed.encoders.packing import (
     LayerPooling,
     PackedBatch,
@@ -592,7 +592,8 @@ class Encoding:
         self._budget = TokenBudget(job.plan, job.options.batch_tokens, kept)
         self._start_s = time.perf_counter()
         self.seconds = 0.0  # until the latest batch
-        head = load_head(job.identity.checkpoint, job.plan) if job.folder.head else None
+        checkpoint = job.identity.checkpoint
+        head = LanguageModelHead(checkpoint, job.plan) if job.folder.head else None
         dtype = job.options.store_dtype
         self._sink = PoolingSink(encoder, job.plan, dtype, job.folder.layers, head)
         self.sequences = 0

@@ -33,15 +33,10 @@ CORE_FLOPS = 50e9
 """Of fp32 products on one core of a server; a measured rate would change from call to call."""
 FIT_S: Mapping[bool, tuple[tuple[int, float], ...]] = {
     False: (
-        (100, 8.7),
-        (1_160, 28.3),
-        (2_000, 27.9),
-        (4_900, 56.6),
-        (11_000, 113.9),
-        (20_000, 166.8),
+        (100, 8.7), (1_160, 28.3), (2_000, 27.9), (4_900, 56.6), (11_000, 113.9), (20_000, 166.8),
     ),
     True: ((100, 8.7), (1_160, 28.3), (160_000, 56.7)),
-}
+}  # fmt: skip
 """Pairs, and measured seconds of a first fit: on 2 CPU cores and, the largest, on an H100, because
 models of small tables are fitted on the CPU. See benchmarks/results/default_fit_h200-16core."""
 WITH_FEATURES = 2.1

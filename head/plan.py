@@ -220,13 +220,7 @@ def _without_likelihoods(
     """Return the columns that the table has to have, and the features that a store has."""
     of_store = likelihoods_asked_for(table, options)
     features = tuple(name for name in options.features or () if name not in of_store)
-    named = PairColumnOptions(
-        features=features or None,
-        categories=options.categories,
-        error=options.error,
-        weight=options.weight,
-    )
-    return named, of_store
+    return PairColumnOptions.of(options, features=features or None), of_store
 
 
 def _read_labels(

@@ -15,22 +15,9 @@ from abag.embed.encoders.swiglu import ABLANG2, AMPLIFY, GLM2
 from abag.embed.encoders.t5 import ANKH, ANKH3, PROSTT5, T5
 
 _ALL = (
-    T5,
-    PROSTT5,
-    ANKH,
-    ANKH3,
-    ESM,
-    ESM1,
-    ESMC,
-    AMPLIFY,
-    GLM2,
-    BERT,
-    PROTBERT,
-    ROFORMER,
-    ROBERTA,
-    ABLANG2,
-    COMPOSITION,
-)
+    T5, PROSTT5, ANKH, ANKH3, ESM, ESM1, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ROBERTA,
+    ABLANG2, COMPOSITION,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
 """All families by name; two of the same model_type differ in `Family.own_values`."""
 _IG = "MIT (Kenlay et al. 2024)"

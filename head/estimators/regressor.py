@@ -411,15 +411,6 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         """
         with naming_own_options(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
             config = self._config()
-            labels = LabelOptions(
-                replicates=config.replicates,
-                better=config.better,
-                unit=config.unit,
-                label_range=config.label_range,
-                no_binding=config.no_binding,
-                no_binding_empty=config.no_binding_empty,
-                molar_mass=config.molar_mass,
-            )
             table = read_frame(X, columns=self.columns, options=config)
             store = as_store(self.store)
             first = replace(
@@ -434,7 +425,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             heads: dict[str, str] = {}
             if asks_for_logliks(table, config):
                 table, named, heads = with_logliks(table, config, folders)
-            pairs = labelled(table, y, labels, named, sample_weight)
+            pairs = labelled(table, y, LabelOptions.of(config), named, sample_weight)
             pairs = with_feature_columns(pairs, named, heads)
             vectors: dict[Kind, StoredVectors] = {}
             for kind, folder in folders.items():
