@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from pathlib import Path as _Path
 
+from abag.core import errors as _errors
+
 __version__ = "0.1.0"
 # where the checkout keeps the package that is installed as abag.sklearn
 __path__.append(str(_Path(__file__).parent / "head" / "estimators" / "public"))
@@ -90,28 +92,7 @@ _OTHERS = {
     **_option_classes(),
 }
 """Modules of the other public names."""
-_ERRORS = (
-    "AbagError",
-    "ColumnError",
-    "DamagedFile",
-    "DeviceError",
-    "EncoderError",
-    "HubError",
-    "LabelError",
-    "MissingPackage",
-    "MissingVectors",
-    "OptionError",
-    "OutputError",
-    "PredictionError",
-    "RunError",
-    "SequenceError",
-    "SplitError",
-    "StoreError",
-    "TableError",
-    "TrainingError",
-    "WorkerError",
-)
-_OTHERS |= dict.fromkeys(_ERRORS, "core.errors")
+_OTHERS |= {name: "core.errors" for name, kind in vars(_errors).items() if isinstance(kind, type)}
 __all__ = sorted(["__version__", *_FUNCTIONS, *_OTHERS])
 
 

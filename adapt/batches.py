@@ -129,7 +129,7 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     return splits[config.fold]
 
 
-def make_epoch_batches(rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int) -> list[Ints]:
+def batch_pairs(rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int) -> list[Ints]:
     """Divide the pairs of an epoch into batches, one per step, of pairs of similar length.
 
     Parameters

@@ -99,10 +99,6 @@ class AdaptConfig(
         """Return the kinds of sequence whose encoders are adapted."""
         return ("antibody", "antigen") if self.sides == "both" else (self.sides,)
 
-    def encoder(self, kind: Kind) -> str:
-        """Return the name of the encoder of a kind, as the user gave it."""
-        return self.antibody_encoder if kind == "antibody" else self.antigen_encoder
-
     def to_json(self) -> dict[str, Any]:
         """Return the options as config.json holds them, paths as text."""
         return super().to_json() | {"split_from": str(self.split_from)}

@@ -7,6 +7,7 @@ uninterrupted one bit for bit.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import numpy as np
 import torch
 
-from abag.adapt.batches import assign_pairs, make_epoch_batches
+from abag.adapt.batches import assign_pairs, batch_pairs
 from abag.adapt.config import AdaptConfig
 from abag.adapt.model import AdaptationModel, fit_lora, import_peft
 from abag.core.device import DevicePlan, plan_device
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 CLIP = 1.0
 WEIGHT_DECAY = 0.01
 INITIAL = 2
-"""Stream of the seed for the initial weights, beside the streams of pairs.py."""
+"""Stream of the seed for the initial weights, beside those of batches.py."""
 STEP = 3
 """Stream of the seed for the dropout of a step."""
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -189,7 +190,7 @@ class AdapterTraining(ResumableTraining):
 
     def _begin_epoch(self, epoch: int, first_step: int) -> None:
         rows = self.assignment.adapter
-        self._batches = make_epoch_batches(rows, self.lengths, self.config, epoch)
+        self._batches = batch_pairs(rows, self.lengths, self.config, epoch)
 
     def _take_step(self, step_in_epoch: int) -> None:
         progress = self.progress
@@ -473,11 +474,8 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
 
 def _adapter_name(out: Path) -> str:
     """Derive an adapter's name from its folder: letters and digits, joined by hyphens."""
-    name = out.resolve().name.lower()
-    separators = {character for character in name if not character.isalnum()}
-    for separator in separators:
-        name = name.replace(separator, " ")
-    return "-".join(name.split()) or "adapter"
+    words = re.findall(r"[^\W_]+", out.resolve().name.lower())
+    return "-".join(words) or "adapter"
 
 
 def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from shapes import SHAPES, count_flops
 from abag.core.device import DevicePlan, plan_device, to_device
 from abag.core.messages import first_line
 from abag.embed.encoders.checkpoints import save_random_checkpoint
-from abag.embed.encoders.heads import load_head
+from abag.embed.encoders.heads import LanguageModelHead
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import fill_batches, pack_spans, pool_tokens
@@ -215,7 +215,7 @@ class Bench:
 
     def with_likelihoods(self, encoder):
         """Run the encoder, then the head of its language model, as `embed --loglik` does."""
-        head = load_head(self.identity.checkpoint, plan_device(str(self.device), "bf16"))
+        head = LanguageModelHead(self.identity.checkpoint, plan_device(str(self.device), "bf16"))
 
         @torch.inference_mode()
         def run(batch):

@@ -18,6 +18,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 Matrix: TypeAlias = NDArray[np.float32]
 """Vectors of sequences, one per row."""
 Number = TypeVar("Number", bound=np.integer)
+KEY_BYTES = 16
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:
@@ -69,8 +70,6 @@ def checked_array(
 
 # --- keys of sequences: 16 bytes each, as rows of a uint8 array; they sort by their bytes ---------
 # N keys stored, P keys looked up.
-
-KEY_BYTES = 16
 
 
 class KeyIndex:

@@ -28,6 +28,23 @@ NO_MEMORY = (
     "not enough memory ({}). What is committed is safe; use a machine with more memory, or "
     "less data at a time."
 )
+LONGEST_CHOICES = 60
+"""Characters of all choices that fit beside the name of an option in 80 columns."""
+_ASKED_FOR_ALL = "abag.help_all"
+HEADINGS = (
+    "Data",
+    "Choice",
+    "Encoders",
+    "Adapter",
+    "Split",
+    "Search",
+    "Scan",
+    "Head",
+    "Training",
+    "Hardware",
+    "Output",
+)
+"""Headings of options in help, in their order."""
 
 
 class _Stopped(BaseException):
@@ -184,11 +201,6 @@ class GroupedOption(click.Option):
         self.schema = schema
 
 
-LONGEST_CHOICES = 60
-"""Characters of all choices that fit beside the name of an option in 80 columns."""
-_ASKED_FOR_ALL = "abag.help_all"
-
-
 def _print_all_help(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
         ctx.meta[_ASKED_FOR_ALL] = True
@@ -204,20 +216,6 @@ HELP_ALL = GroupedOption(
     callback=_print_all_help,
     help="Show all options and exit.",
 )
-HEADINGS = (
-    "Data",
-    "Choice",
-    "Encoders",
-    "Adapter",
-    "Split",
-    "Search",
-    "Scan",
-    "Head",
-    "Training",
-    "Hardware",
-    "Output",
-)
-"""Headings of options in help, in their order."""
 
 
 class OptionsCommand(click.Command):

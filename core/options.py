@@ -209,6 +209,12 @@ class Options:
         return cls(**taken), others
 
     @classmethod
+    def of(cls, others: Options, **changes: Any) -> Self:  # noqa: ANN401 - values of options
+        """Make the options from those of another class that has all of them, but for `changes`."""
+        names = [declared.name for declared in schema(cls)]
+        return cls(**{name: getattr(others, name) for name in names} | changes)
+
+    @classmethod
     def changeable(cls) -> frozenset[str]:
         """Return the names of the options that may differ when a run is resumed."""
         changing = [option for option in schema(cls) if option.declaration.get("may_change")]
@@ -302,3 +308,7 @@ class EncoderOptions(Options, group="Encoders"):
     antigen_encoder: str = option(
         "esm2-650m", metavar="NAME", help="Antigen encoder: alias, hub name or checkpoint folder."
     )
+
+    def encoder(self, kind: str) -> str:
+        """Return the encoder of antibodies, or of antigens, as the user gave it."""
+        return self.antibody_encoder if kind == "antibody" else self.antigen_encoder

@@ -31,7 +31,7 @@ from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpo
 from abag.embed.encoders.family import Backend
 from abag.embed.encoders.identity import Identity, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.encoders.packing import Layout
+from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import FAMILIES, HubSource, guess_family, hub_source
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderNotFound
 from abag.embed.kernels.attention import kernel_problems, triton_problem
@@ -330,7 +330,7 @@ def measure_parity(
 
     Returns the distance, NaN if any value is, and its limit in the precision of the plan.
     """
-    layout = Layout(kind, vocabulary_of(checkpoint))
+    layout = TokenLayout(kind, vocabulary_of(checkpoint))
     identity = Identity(checkpoint, layout, "", {})
     probes = _probes(kind, large=plan.device.type == "cuda")
     budget = int(layout.count_tokens(probes).sum())  # all in one batch

@@ -2,7 +2,7 @@
 
 Stored sequences are never encoded again, and vectors are committed while encoding continues, so
 stopping at any moment loses at most what was not committed yet. The table may be larger than
-memory, and the work may be spread over ranks (`ranks`) or a Ray cluster (`ray_cluster`).
+memory, and the work may be spread over processes or a Ray cluster (`workers`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import refuse_read_only, sweep_partials
 from abag.core.messages import bar, detail, note, reporting, say
 from abag.core.options import EncoderOptions
-from abag.embed.encoders.registry import known_alias
-from abag.embed.job import KindJob, Rank, check_layers, identify_for, rank_here
+from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licence, rank_here
 from abag.embed.options import EmbedOptions
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, open_store
@@ -118,12 +117,9 @@ def embed_table(
         For any invalid input. Nothing is written before the whole table and both encoders have
         been checked.
     """
-    given: dict[str, Any] = {
-        "antibody_encoder": antibody_encoder,
-        "antigen_encoder": antigen_encoder,
-    }
-    names = _names(EncoderOptions(**given))
-    return _embed(table, store, names, EmbedOptions.from_keywords(options, "embed"))
+    names = {"antibody_encoder": antibody_encoder, "antigen_encoder": antigen_encoder}
+    encoders, _ = EncoderOptions.take(names)
+    return _embed(table, store, encoders, EmbedOptions.from_keywords(options, "embed"))
 
 
 def embed_meanwhile(
@@ -138,11 +134,7 @@ def embed_meanwhile(
     """
     encoders, others = EncoderOptions.take(options)
     chosen = EmbedOptions.from_keywords(others, "embed")
-    return _embed(table, store, _names(encoders), chosen, meanwhile=meanwhile)
-
-
-def _names(encoders: EncoderOptions) -> dict[Kind, str]:
-    return {"antibody": encoders.antibody_encoder, "antigen": encoders.antigen_encoder}
+    return _embed(table, store, encoders, chosen, meanwhile=meanwhile)
 
 
 def embed_with_same_encoders(
@@ -166,10 +158,10 @@ def embed_with_same_encoders(
     AbagError
         For any other invalid input.
     """
-    names: dict[Kind, str] = {"antibody": antibody_encoder, "antigen": antigen_encoder}
+    encoders = EncoderOptions(antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder)
     expected: dict[Kind, str] = {"antibody": antibody_fingerprint, "antigen": antigen_fingerprint}
     chosen = EmbedOptions.from_keywords(options, "embed")
-    return _embed(table, store, names, chosen, expected=expected)
+    return _embed(table, store, encoders, chosen, expected=expected)
 
 
 def embed_like_folders(
@@ -199,7 +191,7 @@ def embed_like_folders(
 def _embed(
     table: TableLike,
     store: Path | str,
-    names: Mapping[Kind, str],
+    encoders: EncoderOptions,
     options: EmbedOptions,
     started: bool = False,
     meanwhile: Meanwhile | None = None,
@@ -212,7 +204,7 @@ def _embed(
         ranks, device = _choose_devices(options, rank)
         partitions = [files.enter_context(Partitions(kind)) for kind in options.kinds]
         reading = _read(table, options, partitions)
-        jobs = _identify(partitions, names, device, options, expected)
+        jobs = _identify(partitions, encoders, device, options, expected)
         opened = _look_up(store, jobs, rank, first=first)
         if first:
             _announce(reading, jobs, device)
@@ -222,13 +214,13 @@ def _embed(
         missing = any(job.missing for job in jobs)
         refuse_read_only(*(job.folder.path for job in jobs if job.missing))
         if missing and options.ray is not None:
-            seconds = _on_ray(jobs, opened, names)
+            seconds = _on_ray(jobs, opened, encoders)
         elif missing:
             for job in jobs:
                 job.create_folder(opened)
             if ranks > 1:
                 one_rank = replace(options, devices=None)
-                shares = launch(ranks, _embed, table, store, names, one_rank, True)
+                shares = launch(ranks, _embed, table, store, encoders, one_rank, True)
                 for at, job in enumerate(jobs):
                     job.check_complete()
                     seconds[at] = max(share[job.plural]["seconds"] for share in shares)
@@ -285,14 +277,14 @@ def _read(
 
 def _identify(
     partitions: Sequence[Partitions],
-    names: Mapping[Kind, str],
+    encoders: EncoderOptions,
     device: str,
     options: EmbedOptions,
     expected: Mapping[Kind, str] | None,
 ) -> list[KindJob]:
     jobs = []
     for part in partitions:
-        name = names[part.kind]
+        name = encoders.encoder(part.kind)
         identity = identify_for(name, part.kind, options)
         wanted = (expected or {}).get(part.kind, identity.fingerprint)
         if identity.fingerprint != wanted:
@@ -352,25 +344,23 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
     for job in jobs:
         for line in job.remarks():
             say(f"  {line}")
-    names = [(job.identity.checkpoint.name, job.identity.checkpoint.origin) for job in jobs]
-    for name, origin in dict.fromkeys(names):  # once, if both kinds have the same encoder
-        alias = known_alias(name, origin)
-        if alias is not None and not alias.commercial:
-            note(f"{name}: the licence of its weights, {alias.licence}, forbids commercial use")
+    identities = {job.identity.checkpoint.origin: job.identity for job in jobs}
+    for identity in identities.values():  # once, if both kinds have the same encoder
+        note_licence(identity)
 
 
-def _on_ray(jobs: Sequence[KindJob], store: Store, names: Mapping[Kind, str]) -> list[float]:
-    from abag.embed.workers import cluster, encode_on
+def _on_ray(jobs: Sequence[KindJob], store: Store, encoders: EncoderOptions) -> list[float]:
+    from abag.embed.workers import encode_on, ray_cluster
 
     seconds = []
     options = jobs[0].options
-    with cluster(options.ray or "") as resource_there:
+    with ray_cluster(options.ray or "") as resource_there:
         for job in jobs:
             job.create_folder(store)  # not before the cluster is known to be there
         resource = "CPU" if options.device == "cpu" else resource_there
         for job in jobs:
             start_s = time.perf_counter()
-            encode_on(resource, job, names[job.kind], store.path.resolve())
+            encode_on(resource, job, encoders.encoder(job.kind), store.path.resolve())
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)
     return seconds

@@ -6,12 +6,12 @@ the likelihoods of residues, or a vector per residue. The device never waits: a 
 ahead of it, and the vectors of one batch are copied back while the next batch is computed. If the
 memory of the device runs out, smaller batches continue after the last complete sequence.
 
-S sequences that a batch completes, P poolings, T tokens, D width, R residues of a sequence, L of
-one chain.
-
 The pooling ``cdr_mean`` is the mean over the CDR residues of both chains, by IMGT numbering. A
 chain without one contributes none; if that holds for both chains, all residues count, as in
 ``mean``.
+
+S sequences that a batch completes, P poolings, T tokens, D width, R residues of a sequence, L of
+one chain.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from abag.core.device import DevicePlan, current_device, default_batch_tokens, t
 from abag.core.errors import DeviceError, EncoderError
 from abag.core.messages import detail, note
 from abag.embed.encoders.family import Encoder, PoolingEncoder
-from abag.embed.encoders.heads import LanguageModelHead, load_head
+from abag.embed.encoders.heads import LanguageModelHead
 from abag.embed.encoders.packing import (
     LayerPooling,
-    Layout,
     PackedBatch,
     Piece,
     ResidueWeights,
+    TokenLayout,
     fill_batches,
     longest_first,
     pool_tokens,
@@ -58,6 +58,12 @@ _CDRS = [
     if region.startswith("cdr")
 ]
 """IMGT position before each CDR, and its last."""
+AHEAD = 4
+"""Batches tokenised in advance."""
+NumberFormat = Literal["float16", "float32"]
+STORED: dict[str, torch.dtype] = {"float16": torch.float16, "float32": torch.float32}
+"""Types of vectors by the names of number formats."""
+Vectors = TypeVar("Vectors", covariant=True)
 
 
 def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]:
@@ -110,14 +116,6 @@ def _find_cdrs(numbered: Numbered) -> dict[str, NDArray[np.bool_]]:
     return masks
 
 
-AHEAD = 4
-"""Batches tokenised in advance."""
-NumberFormat = Literal["float16", "float32"]
-STORED: dict[str, torch.dtype] = {"float16": torch.float16, "float32": torch.float32}
-"""Types of vectors by the names of number formats."""
-Vectors = TypeVar("Vectors", covariant=True)
-
-
 # --- the stream: sequences to vectors, batch by batch ---------------------------------------------
 
 
@@ -142,7 +140,7 @@ class Sink(Protocol[Vectors]):
 
 def encode_stream(
     sink: Sink[Vectors],
-    layout: Layout,
+    layout: TokenLayout,
     chains: Sequence[Chains],
     tokens: int,
     extra: Sequence[ResidueWeights] | None = None,
@@ -153,14 +151,14 @@ def encode_stream(
     ----------
     sink : Sink
         Has the encoder.
-    layout : Layout
+    layout : TokenLayout
         How sequences become tokens, see `Identity.layout`.
     chains : sequence
         The chains of each sequence.
     tokens : int
         Most tokens per batch.
     extra : sequence of ResidueWeights, optional
-        Weights of the residues of each sequence in one more pooling, see `Layout.spans`.
+        Weights of the residues of each sequence in one more pooling, see `TokenLayout.spans`.
 
     Yields
     ------
@@ -218,7 +216,7 @@ class TokenBudget:
     def stream(
         self,
         sink: Sink[Vectors],
-        layout: Layout,
+        layout: TokenLayout,
         chains: Sequence[Chains],
         name: Callable[[int], str],
         extra: Sequence[ResidueWeights] | None = None,
@@ -435,12 +433,12 @@ class ResidueSink:
         Device of the encoder.
     dtype : {"float16", "float32"}
         Number format of the vectors.
-    layout : Layout
+    layout : TokenLayout
         That of the stream: says which residues the windows of a sequence contain.
     """
 
     def __init__(
-        self, encoder: Encoder, plan: DevicePlan, dtype: NumberFormat, layout: Layout
+        self, encoder: Encoder, plan: DevicePlan, dtype: NumberFormat, layout: TokenLayout
     ) -> None:
         self.plan = plan
         self._encoder = encoder
@@ -497,7 +495,7 @@ def average_windows(tokens_TD: NDArray[np.float32], pieces: Sequence[Piece]) -> 
     tokens_TD : ndarray, shape=(T, D)
         Vectors of the residue tokens of a sequence.
     pieces : sequence of Piece
-        From `Layout.pieces`; together they have T residues.
+        From `TokenLayout.pieces`; together they have T residues.
 
     Returns
     -------
@@ -594,7 +592,8 @@ class Encoding:
         self._budget = TokenBudget(job.plan, job.options.batch_tokens, kept)
         self._start_s = time.perf_counter()
         self.seconds = 0.0  # until the latest batch
-        head = load_head(job.identity.checkpoint, job.plan) if job.folder.head else None
+        checkpoint = job.identity.checkpoint
+        head = LanguageModelHead(checkpoint, job.plan) if job.folder.head else None
         dtype = job.options.store_dtype
         self._sink = PoolingSink(encoder, job.plan, dtype, job.folder.layers, head)
         self.sequences = 0

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.errors import OptionError, SequenceError, StoreError, WorkerError
-from abag.core.messages import bar
+from abag.core.messages import bar, note
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
+from abag.embed.encoders.registry import known_alias
 from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.shard import MAX_ARRAYS
@@ -32,7 +33,7 @@ from abag.embed.tables.unique import Partitions, SequencePart
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
     from abag.embed.encoders.family import Encoder
-    from abag.embed.encoders.packing import Layout
+    from abag.embed.encoders.packing import TokenLayout
 
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14
@@ -463,13 +464,22 @@ def refuse_long(identity: Identity, long: int, longest: int) -> None:
     raise SequenceError(msg)
 
 
-def describe_long(layout: Layout, long: int) -> list[str]:
+def describe_long(layout: TokenLayout, long: int) -> list[str]:
     """Say in a line, if there are `long` sequences that are not encoded whole, what is done."""
     if not long:
         return []
     policy = "truncated" if layout.long == "truncate" else "encoded in overlapping windows"
     plural = PLURAL[layout.kind]
     return [f"{long:,} {plural} have a chain of more than {layout.limit:,} residues: {policy}"]
+
+
+def note_licence(identity: Identity) -> None:
+    """Send a note if the licence of an encoder's weights forbids commercial use."""
+    checkpoint = identity.checkpoint
+    alias = known_alias(checkpoint.name, checkpoint.origin)
+    if alias is not None and not alias.commercial:
+        terms = f"the licence of its weights, {alias.licence}, forbids commercial use"
+        note(f"{checkpoint.name}: {terms}")
 
 
 def describe_weights(identity: Identity) -> list[str]:

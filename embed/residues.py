@@ -44,11 +44,10 @@ from abag.core.files import (
     write_bytes,
     write_json,
 )
-from abag.core.messages import counted, first_line, note, reporting, say, size_text
+from abag.core.messages import counted, first_line, reporting, say, size_text
 from abag.core.options import EncoderOptions, user_path
 from abag.embed.encoders.identity import Identity, check_backend
 from abag.embed.encoders.packing import longest_first
-from abag.embed.encoders.registry import known_alias
 from abag.embed.job import (
     check_attention,
     describe_long,
@@ -56,6 +55,7 @@ from abag.embed.job import (
     identify_for,
     load_for,
     name_sequence,
+    note_licence,
     plan_for,
     refuse_long,
     sequence_bar,
@@ -72,6 +72,12 @@ if TYPE_CHECKING:
 
 Vectors: TypeAlias = NDArray[np.float16 | np.float32]
 """Vectors of the residues of a sequence, shape (R, D)."""
+FORMAT = {"format": "abag-residues", "version": 1}
+"""Keys of residues.json that say how to read the files."""
+ABOUT_FILE = "residues.json"
+ROWS_FILE = "rows.csv"
+ROOM = 1.02
+"""Times the size of the vectors, for the sequences beside them: must be free on the disk."""
 
 
 class ResidueVectors(NamedTuple):
@@ -132,17 +138,13 @@ def read_jobs(
 
     Raises `AbagError`.
     """
-    names: dict[Kind, str] = {
-        "antibody": encoders.antibody_encoder,
-        "antigen": encoders.antigen_encoder,
-    }
     pairs = read_pairs(table, options, kinds=options.kinds)
     pairs.report_notes()
     if options.skipped is not None:
         pairs.skipped.write(Path(options.skipped))
     jobs = []
     for kind in options.kinds:
-        identity = identify_for(names[kind], kind, options)
+        identity = identify_for(encoders.encoder(kind), kind, options)
         job = ResidueJob(identity, pairs.sequences[kind], options)
         job.check()
         jobs.append(job)
@@ -183,12 +185,7 @@ class ResidueJob:
             refuse_long(identity, long, longest)
         for line in describe_long(layout, long) + describe_weights(identity):
             say(f"  {line}")
-        alias = known_alias(identity.checkpoint.name, identity.checkpoint.origin)
-        if alias is not None and not alias.commercial:
-            note(
-                f"{identity.checkpoint.name}: the licence of its weights, {alias.licence}, forbids "
-                "commercial use"
-            )
+        note_licence(identity)
 
     @cached_property
     def plan(self) -> DevicePlan:
@@ -255,14 +252,6 @@ class ResidueJob:
             f"from {self.identity.checkpoint.name} in {self.plan.precision}. Give {remedy}."
         )
         raise EncoderError(msg)
-
-
-FORMAT = {"format": "abag-residues", "version": 1}
-"""Keys of residues.json that say how to read the files."""
-ABOUT_FILE = "residues.json"
-ROWS_FILE = "rows.csv"
-ROOM = 1.02
-"""Times the size of the vectors, for the sequences beside them: must be free on the disk."""
 
 
 class ResidueKind(TypedDict):

@@ -34,7 +34,7 @@ from abag.embed.tables.unique import SequencePart
 
 if TYPE_CHECKING:
     from abag.embed.encoders.family import Encoder
-    from abag.embed.encoders.packing import Layout
+    from abag.embed.encoders.packing import TokenLayout
 
 
 MAX_RESTARTS = 10
@@ -43,6 +43,16 @@ MAX_RESTARTS = 10
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 Devices = int | Literal["all"]
+UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}
+"""Most tokens of a unit: 15 s on an H200, 10 s on a core."""
+UNITS_PER_SLOT = 4
+"""Fewest units per device, so that all devices finish at about the same time."""
+CONNECT_SECONDS = 5.0
+"""Time in which the head node of a given cluster must answer."""
+LOOK_SECONDS = 5.0
+"""Most time between two looks at the size of the cluster."""
+TRIES = 10
+"""Tries of one unit before the unit, rather than the cluster, is taken to be at fault."""
 
 
 def count_devices(devices: Devices, device: str) -> int:
@@ -151,20 +161,8 @@ def _in_rank(work: Callable[..., Any], ranks: int, arguments: tuple[Any, ...]) -
         return error
 
 
-UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}
-"""Most tokens of a unit: 15 s on an H200, 10 s on a core."""
-UNITS_PER_SLOT = 4
-"""Fewest units per device, so that all devices finish at about the same time."""
-CONNECT_SECONDS = 5.0
-"""Time in which the head node of a given cluster must answer."""
-LOOK_SECONDS = 5.0
-"""Most time between two looks at the size of the cluster."""
-TRIES = 10
-"""Tries of one unit before the unit, rather than the cluster, is taken to be at fault."""
-
-
 @contextmanager
-def cluster(address: str) -> Iterator[str]:
+def ray_cluster(address: str) -> Iterator[str]:
     """Join a Ray cluster, or start one, and leave it at the end.
 
     Parameters
@@ -298,7 +296,7 @@ def _slots(resource: str) -> int:
     return int(resources().get(resource, 0))
 
 
-def _units(parts: Iterator[SequencePart], layout: Layout, most: int) -> Iterator[SequencePart]:
+def _units(parts: Iterator[SequencePart], layout: TokenLayout, most: int) -> Iterator[SequencePart]:
     """Cut parts into units of about `most` tokens, longest sequences first."""
     for part in parts:
         tokens = layout.count_tokens(part.chains)

@@ -18,6 +18,30 @@ from abag.core.cores import count_cores
 from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias
 
 SESSION_HOURS = (4, 12, 24)
+_PACKED = {
+    "igt5": 250e3, "igbert": 815e3, "antiberta2": 1468e3, "ablang2": 3737e3, "ankh-large": 233e3,
+    "esm2-35m": 4266e3, "esm2-650m": 426e3, "esmc-300m": 715e3, "esmc-600m": 431e3,
+    "amplify-350m": 664e3, "glm2-650m": 385e3,
+}  # fmt: skip
+"""Measured tokens/s (benchmarks/results/encoders_h200_2026-11-23.md)."""
+_GROUPED = {True: ("igt5", 182e3), False: ("esm2-650m", 197e3)}
+"""The same in fp16 without Triton, by whether attention has a bias."""
+MEASURED_ON = ("H100", "H200")
+PEAK_REACHED = 0.81
+"""Share of the published peak that a matrix product reached on the H200."""
+CORE_FLOPS = 50e9
+"""Of fp32 products on one core of a server; a measured rate would change from call to call."""
+FIT_S: Mapping[bool, tuple[tuple[int, float], ...]] = {
+    False: (
+        (100, 8.7), (1_160, 28.3), (2_000, 27.9), (4_900, 56.6), (11_000, 113.9), (20_000, 166.8),
+    ),
+    True: ((100, 8.7), (1_160, 28.3), (160_000, 56.7)),
+}  # fmt: skip
+"""Pairs, and measured seconds of a first fit: on 2 CPU cores and, the largest, on an H100, because
+models of small tables are fitted on the CPU. See benchmarks/results/default_fit_h200-16core."""
+WITH_FEATURES = 2.1
+"""CPU time of a fit with three features over that of the same fit without: 1.7, 2.3 and 2.4, see
+benchmarks/results/plan_features_2core_2026-11-28.md. The mean of the logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +54,6 @@ class EncoderSpeed:
     packed: float
     grouped: float
     measured: bool
-
-
-_PACKED = {
-    "igt5": 250e3, "igbert": 815e3, "antiberta2": 1468e3, "ablang2": 3737e3, "ankh-large": 233e3,
-    "esm2-35m": 4266e3, "esm2-650m": 426e3, "esmc-300m": 715e3, "esmc-600m": 431e3,
-    "amplify-350m": 664e3, "glm2-650m": 385e3,
-}  # fmt: skip
-"""Measured tokens/s (benchmarks/results/encoders_h200_2026-11-23.md)."""
-_GROUPED = {True: ("igt5", 182e3), False: ("esm2-650m", 197e3)}
-"""The same in fp16 without Triton, by whether attention has a bias."""
 
 
 def _speed(name: str, alias: Alias) -> EncoderSpeed:
@@ -79,29 +93,6 @@ GPUS: Mapping[str, Gpu] = {
     "T4": Gpu(65, False), "L4": Gpu(121, True), "V100": Gpu(125, False),
     "A100": Gpu(312, True), "H100": Gpu(989, True), "H200": Gpu(989, True),
 }  # fmt: skip
-MEASURED_ON = ("H100", "H200")
-PEAK_REACHED = 0.81
-"""Share of the published peak that a matrix product reached on the H200."""
-CORE_FLOPS = 50e9
-"""Of fp32 products on one core of a server; a measured rate would change from call to call."""
-FIT_S: Mapping[bool, tuple[tuple[int, float], ...]] = {
-    False: (
-        (100, 8.7),
-        (1_160, 28.3),
-        (2_000, 27.9),
-        (4_900, 56.6),
-        (11_000, 113.9),
-        (20_000, 166.8),
-    ),
-    True: ((100, 8.7), (1_160, 28.3), (160_000, 56.7)),
-}
-"""Pairs, and measured seconds of a first fit: on 2 CPU cores and, the largest, on an H100, because
-models of small tables are fitted on the CPU. See benchmarks/results/default_fit_h200-16core."""
-
-
-WITH_FEATURES = 2.1
-"""CPU time of a fit with three features over that of the same fit without: 1.7, 2.3 and 2.4, see
-benchmarks/results/plan_features_2core_2026-11-28.md. The mean of the logarithms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

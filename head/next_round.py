@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -46,7 +46,7 @@ from abag.head.runs.rounds import (
     without_repeats,
     written_label,
 )
-from abag.head.runs.run_folder import SavedRun, read_config, read_run, remembered_label
+from abag.head.runs.run_folder import SavedRun, read_run, remembered_label
 from abag.head.training.inputs import RunInputs, first_folders, vectors_of_pairs
 
 if TYPE_CHECKING:
@@ -65,31 +65,62 @@ NOT_INHERITED = frozenset(
 def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInputs:
     """Read what a fit with ``--add`` needs: pairs of all rounds, their vectors, and the options.
 
-    Raises as `join_round`, and if the store lacks a sequence.
+    The options are those of the earlier run where none are given. Likelihoods that the run has as
+    features are those of the store.
+
+    Raises
+    ------
+    RunError
+        If rounds contradict each other, or all results are in the earlier run.
+    AbagError
+        If the table or the run cannot be read, or the store lacks a sequence.
     """
     assert config.add is not None
     opened = open_store(store)
-    joined = join_round(table, opened, config)
-    before = read_config(user_path(config.add, "--add"))
-    vectors = vectors_of_pairs(joined.pairs, opened, joined.config, before)
-    return RunInputs(
-        joined.pairs,
-        opened,
-        vectors,
-        joined.config.antibody_region,
-        options=joined.config,
-        history=joined.history,
+    saved = read_run(user_path(config.add, "--add"))
+    measured = read_measured_rows(saved.run, saved.quantity)
+    history = rounds_of(saved.run, saved.summary)
+    if not history:  # the first run has no list of rounds
+        history = [{"source": saved.summary["data"]["source"], "expected_best": None}]
+    if int(measured["round"].max()) != len(history) - 1:
+        msg = (
+            f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
+            "folder again."
+        )
+        raise DamagedFile(msg)
+    given = config
+    _refuse_other_columns(given, saved)
+    config = of_earlier_run(given, saved)
+    named = _columns_of_tables(config, measured, saved)
+    new = _read_results(table, config, saved, given, named)
+    rows = measured_rows(new)
+    refuse_contradictions(measured, rows, new)
+    rows = without_repeats(measured, rows, new.table.source)
+    rows["round"] = int(measured["round"].max()) + 1
+    joined = pd.concat([measured, rows], ignore_index=True)
+    pairs = _label_joined(joined, opened, config, saved, new, named)
+    history.append({"source": new.table.source, "expected_best": _expected_best(new)})
+    columns = {**saved.config["columns"], **config.columns}
+    for role in OF_LABELS & columns.keys():
+        del columns[role]
+    antigen = saved.config["antigen"] if config.antigen is None else config.antigen
+    remembered = replace(
+        config,
+        columns=columns,
+        antigen=antigen,
+        sequences=_named_sequences(config, saved),
+        # in the unit of the run, which that of the results may not be
+        no_binding=saved.config["no_binding"],
+        no_binding_empty=saved.config["no_binding_empty"],
     )
-
-
-class Round(NamedTuple):
-    """The pairs of all rounds so far."""
-
-    pairs: LabelledPairs
-    config: FitConfig
-    """With the options of the earlier run in place of those that were not given."""
-    history: list[dict[str, Any]]
-    """Source and promise of each round, the newest last."""
+    return RunInputs(
+        pairs,
+        opened,
+        vectors_of_pairs(pairs, opened, remembered, saved.config),
+        remembered.antibody_region,
+        options=remembered,
+        history=history,
+    )
 
 
 def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
@@ -114,58 +145,6 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
         given["split"] = "auto"
     bad_rows: BadRows = "skip" if "skip" in (config.bad_rows, before["bad_rows"]) else "error"
     return replace(config, bad_rows=bad_rows, **given)
-
-
-def join_round(table: TableLike, store: Store, config: FitConfig) -> Round:
-    """Read the results of a round, and join them to the measured pairs of the run of ``--add``.
-
-    Likelihoods that the run has as features are those of the store.
-
-    Raises
-    ------
-    RunError
-        If rounds contradict each other, or all results are in the earlier run.
-    AbagError
-        If the table or the run cannot be read.
-    """
-    assert config.add is not None
-    saved = read_run(user_path(config.add, "--add"))
-    measured = read_measured_rows(saved.run, saved.quantity)
-    history = rounds_of(saved.run, saved.summary)
-    if not history:  # the first run has no list of rounds
-        history = [{"source": saved.summary["data"]["source"], "expected_best": None}]
-    if int(measured["round"].max()) != len(history) - 1:
-        msg = (
-            f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
-            "folder again."
-        )
-        raise DamagedFile(msg)
-    given = config
-    _refuse_other_columns(given, saved)
-    config = of_earlier_run(given, saved)
-    named = _columns_of_tables(config, measured, saved)
-    new = _read_results(table, config, saved, given, named)
-    rows = measured_rows(new)
-    refuse_contradictions(measured, rows, new)
-    rows = without_repeats(measured, rows, new.table.source)
-    rows["round"] = int(measured["round"].max()) + 1
-    joined = pd.concat([measured, rows], ignore_index=True)
-    pairs = _label_joined(joined, store, config, saved, new, named)
-    history.append({"source": new.table.source, "expected_best": _expected_best(new)})
-    columns = {**saved.config["columns"], **config.columns}
-    for role in OF_LABELS & columns.keys():
-        del columns[role]
-    antigen = saved.config["antigen"] if config.antigen is None else config.antigen
-    remembered = replace(
-        config,
-        columns=columns,
-        antigen=antigen,
-        sequences=_named_sequences(config, saved),
-        # in the unit of the run, which that of the results may not be
-        no_binding=saved.config["no_binding"],
-        no_binding_empty=saved.config["no_binding_empty"],
-    )
-    return Round(pairs, remembered, history)
 
 
 def _named_sequences(config: FitConfig, saved: SavedRun) -> tuple[str, ...]:
@@ -209,12 +188,7 @@ def _columns_of_tables(
         is_kept = beside_name("feature", name) in measured
         if is_kept or name not in (LOGLIK, *LOGLIKS):
             features.append(name)
-    named = PairColumnOptions(
-        features=tuple(features) or None,
-        categories=config.categories,
-        error=config.error,
-        weight=config.weight,
-    )
+    named = PairColumnOptions.of(config, features=tuple(features) or None)
     for name, what in named.named_columns.items():
         if beside_name(what, name) not in measured:
             msg = (
@@ -277,8 +251,7 @@ def _label_of_results(
             top = replace(top, columns={**top.columns, "pkd": column})
         if config.label is None:
             remembered = replace(remembered, column=column)
-    label_fields = [field.name for field in fields(LabelOptions)]
-    options = LabelOptions(**{name: getattr(config, name) for name in label_fields})
+    options = LabelOptions.of(config)
     if options.affinity_type is not None and not top.has("affinity_type"):
         options = replace(options, affinity_type=None)
     # the bound of non-binders, if not given, is that of the run, which `remembered` has in pKd

@@ -17,7 +17,7 @@ import numpy as np
 
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting
-from abag.embed.encoders.packing import Layout
+from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, FAMILIES
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.notes import describe_rows
@@ -159,7 +159,7 @@ def plan(
 def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
     speed = SPEEDS.get(encoder)
     family = ALIASES[encoder].family if encoder in ALIASES else "esm"  # the rest count as ESM-2
-    layout = Layout(sequences.kind, FAMILIES[family].vocabulary)
+    layout = TokenLayout(sequences.kind, FAMILIES[family].vocabulary)
     limit = math.inf if layout.limit is None else layout.limit
     tokens = long_chains = windows = 0
     lengths = np.empty(len(sequences.chains), np.int64)
@@ -219,13 +219,7 @@ def _without_likelihoods(
     """Return the columns that the table has to have, and the features that a store has."""
     of_store = likelihoods_asked_for(table, options)
     features = tuple(name for name in options.features or () if name not in of_store)
-    named = PairColumnOptions(
-        features=features or None,
-        categories=options.categories,
-        error=options.error,
-        weight=options.weight,
-    )
-    return named, of_store
+    return PairColumnOptions.of(options, features=features or None), of_store
 
 
 def _read_labels(

@@ -1,6 +1,6 @@
 """Predictors for others: written in the layout of the hub, and sent there.
 
-`prediction.shared_folder` reads them, and checks each file against the manifest.
+`predictor.folder` reads them, and checks each file against the manifest.
 """
 
 from __future__ import annotations

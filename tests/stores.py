@@ -2,7 +2,6 @@
 
 from functools import partialmethod
 
-from abag.embed.store import shard, writer
 from abag.embed.store.care import merge, verify
 from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.shard import StoreUnreachable, open_shard, shard_name
@@ -35,16 +34,16 @@ def set_patience(
     if write_s is not None:
         writer_of = EncoderFolder.writer
         patch.setattr(EncoderFolder, "writer", partialmethod(writer_of, retry_seconds=write_s))
-    for module, name, seconds in (
-        (shard, "FIRST_PAUSE_SECONDS", first_pause_s),
-        (shard, "REPORT_SECONDS", report_s),
-        (shard, "RETRY_SECONDS", read_s),
-        (writer, "HANG_SECONDS", hang_s),
+    for name, seconds in (
+        ("shard.FIRST_PAUSE_SECONDS", first_pause_s),
+        ("shard.REPORT_SECONDS", report_s),
+        ("shard.RETRY_SECONDS", read_s),
+        ("writer.HANG_SECONDS", hang_s),
     ):
         if seconds is not None:
-            patch.setattr(module, name, seconds)
+            patch.setattr(f"abag.embed.store.{name}", seconds)
 
 
 def mount_drives_at(patch, folder):
     """Let this folder be where a Colab machine mounts a Drive."""
-    patch.setattr(shard, "COLAB_DRIVE", folder)
+    patch.setattr("abag.embed.store.shard.COLAB_DRIVE", folder)

@@ -28,7 +28,7 @@ from abag import (
     SplitError,
     adapt_encoders,
 )
-from abag.adapt.batches import assign_pairs, make_epoch_batches
+from abag.adapt.batches import assign_pairs, batch_pairs
 from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.train import AdapterTraining
 from abag.embed.encoders.packed import PackedEncoder
@@ -139,11 +139,11 @@ def test_an_epoch_contains_each_pair_once_and_groups_similar_lengths(n, size, ep
     rows = rng.permutation(2 * n)[:n]
     lengths = rng.integers(1, 999, 2 * n)
     config = AdaptConfig(split_from="x", batch_size=size)
-    batches = make_epoch_batches(rows, lengths, config, epoch)
+    batches = batch_pairs(rows, lengths, config, epoch)
     assert sorted(np.concatenate(batches)) == sorted(rows)
     assert all(1 <= len(batch) <= size for batch in batches)
     assert len(batches) == -(-n // size)
-    again = make_epoch_batches(rows, lengths, config, epoch)
+    again = batch_pairs(rows, lengths, config, epoch)
     assert all(map(np.array_equal, batches, again))
     if n <= 16 * size:  # one bucket: no batch reaches into another's lengths
         spans = sorted((lengths[b].min(), lengths[b].max()) for b in batches)

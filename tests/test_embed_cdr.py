@@ -9,7 +9,7 @@ from trastuzumab import HEAVY, LIGHT
 import abag
 from abag import OptionError, StoreError
 from abag.embed.encode import weigh_cdrs
-from abag.embed.encoders.packing import Layout
+from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import FAMILIES
 
 CDRS = (("GFNIKDTY", "IYPTNGYT", "SRWGGDGFYAMDY"), ("QDVNTA", "SAS", "QQHYTTPPT"))  # by IMGT
@@ -70,7 +70,7 @@ def test_a_chain_without_numbering_leaves_the_cdrs_of_the_other():
 @pytest.mark.parametrize("family", ["roformer", "esm", "t5", "ablang2"])
 @pytest.mark.parametrize("length", [0, 107, 500])
 def test_weights_of_residues_are_kept_in_pairs_chains_and_windows(family, length):
-    layout = Layout("antibody", FAMILIES[family].vocabulary)
+    layout = TokenLayout("antibody", FAMILIES[family].vocabulary)
     rng = np.random.default_rng(0)
     chains = ("A" * 120, "C" * length)
     extra = tuple(rng.random(len(chain)).astype(np.float32) for chain in chains)

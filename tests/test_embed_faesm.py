@@ -5,12 +5,11 @@ import sys
 import pandas as pd
 import pytest
 
+from abag import EncoderError, MissingPackage, open_store
 from abag.core.device import plan_device
-from abag.core.errors import EncoderError, MissingPackage
 from abag.embed.embed import embed_table
 from abag.embed.encoders.identity import identify, import_faesm
 from abag.embed.encoders.loading import load_encoder
-from abag.embed.store.store import open_store
 
 TABLE = pd.DataFrame({"heavy": ["EVQL"], "light": ["DIQM"], "antigen": ["MKTAYIAK"]})
 TINY = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2", "device": "cpu"}

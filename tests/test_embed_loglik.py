@@ -30,7 +30,7 @@ from transformers import BertConfig, BertForMaskedLM, EsmForMaskedLM, EsmModel
 
 import abag
 from abag import EncoderError, StoreError
-from abag.embed.encoders.heads import head_digest, load_head
+from abag.embed.encoders.heads import LanguageModelHead, head_digest
 from abag.embed.tables.chains import RESIDUES
 
 RNG = np.random.default_rng(11)
@@ -177,7 +177,7 @@ def test_scores_of_few_tokens_at_a_time_give_the_same_values(monkeypatch):
     batch = pack_spans([(0, span)])
     hidden_TD = load_encoder(identity, CPU)(batch)
     ids_T = torch.from_numpy(batch.ids)
-    head = load_head(identity.checkpoint, CPU)
+    head = LanguageModelHead(identity.checkpoint, CPU)
     sizes = []
     whole = head.log_probabilities(hidden_TD, ids_T)
     scores = head.scores
@@ -339,7 +339,7 @@ def test_embeddings_that_are_not_tied_are_read_as_config_json_says(tmp_path):
     checkpoint = find_checkpoint(str(folder))
     assert head_digest(checkpoint) != tied
     hidden = torch.randn(4, 64)
-    scores = load_head(checkpoint, CPU).scores(hidden)
+    scores = LanguageModelHead(checkpoint, CPU).scores(hidden)
     bias = load_file(folder / "model.safetensors")["lm_head.bias"]
     assert torch.allclose((scores - bias).std(1), torch.zeros(4), atol=1e-4)
 

@@ -10,7 +10,7 @@ import pytest
 from stores import StoreUnreachable, mount_drives_at, set_patience
 
 from abag import open_store
-from abag.embed.store.shard import attempts
+from abag.embed.store.shard import retrying
 
 
 def test_a_store_for_a_drive_that_is_not_mounted_is_refused(tmp_path, monkeypatch):
@@ -29,10 +29,7 @@ def away(times, code):
 
 
 def access(act):
-    for attempt in attempts(Path("/store")):
-        with attempt:
-            answer = act()
-    return answer
+    return retrying(Path("/store"), act)
 
 
 @pytest.fixture(autouse=True)

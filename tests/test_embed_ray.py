@@ -15,10 +15,9 @@ from embedding import assert_same_vectors, finished
 from invoke import PLAIN_ENCODERS, TINY_ENCODERS
 
 import abag
-from abag.core.errors import AbagError, MissingPackage, StoreError
+from abag import AbagError, EmbedOptions, MissingPackage, StoreError
 from abag.embed.embed import embed_table
 from abag.embed.job import identify_for
-from abag.embed.options import EmbedOptions
 from abag.embed.tables.chains import keys_array
 from abag.embed.tables.unique import SequencePart
 from abag.embed.workers import _units, _Worker

@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abag import EncoderError
-from abag.embed.encoders.packing import Layout, fill_batches, longest_first
+from abag.embed.encoders.packing import TokenLayout, fill_batches, longest_first
 from abag.embed.tables.chains import RESIDUES
 
 T5, ESM, BERT = (FAMILIES[name].vocabulary for name in ("t5", "esm", "bert"))
@@ -36,7 +36,7 @@ chain = st.text(RESIDUES, min_size=1, max_size=60)
 
 @given(sequence=chain)
 def test_a_single_heavy_or_light_chain_is_its_residues_and_one_end_token(sequence):
-    layout = Layout("antibody", T5)
+    layout = TokenLayout("antibody", T5)
     heavy = layout.spans((sequence, ""))[0]
     light = layout.spans(("", sequence))[0]
     assert heavy.ids.tolist() == light.ids.tolist()
@@ -243,7 +243,7 @@ def test_the_tokens_of_each_family_are_those_of_its_tokenizer_class(
     tokenizer = made(make, request)
     assert [list(tokenizer(text)["input_ids"]) for text in texts] == expected
     chains, kind = (("MX",), "antigen") if "M" in texts[0] else (("EVQ", "DIX"), "antibody")
-    layout = Layout(kind, FAMILIES[family].vocabulary)
+    layout = TokenLayout(kind, FAMILIES[family].vocabulary)
     assert [span.ids.tolist() for span in layout.spans(chains)] == expected
     assert layout.span_lengths(chains) == [len(ids) for ids in expected]
 
@@ -265,7 +265,7 @@ def test_the_ids_of_real_tokenizers_have_the_published_digest(family):
     if family == "ankh3":
         vocabulary = replace(vocabulary, start=None)
     chains = ["M" + "".join(draw.choices(RESIDUES[:20], k=n - 1)) for n in (61, 29, 13)]
-    rows = [Layout("antigen", vocabulary).spans((chain,))[0].ids for chain in chains]
+    rows = [TokenLayout("antigen", vocabulary).spans((chain,))[0].ids for chain in chains]
     ids = np.full((len(rows), max(map(len, rows))), vocabulary.pad)
     for row, target in zip(rows, ids, strict=True):
         target[: len(row)] = row
@@ -331,7 +331,7 @@ def write_ids(folder, without="", **ids):
 
 @pytest.mark.parametrize(("heavy", "light", "spans"), [(130, 121, [256]), (130, 122, [133, 125])])
 def test_a_pair_that_the_positions_cannot_hold_is_encoded_as_two_chains(heavy, light, spans):
-    layout = Layout("antibody", FAMILIES["roformer"].vocabulary)
+    layout = TokenLayout("antibody", FAMILIES["roformer"].vocabulary)
     chains = ("A" * heavy, "C" * light)
     assert layout.span_lengths(chains) == [len(s.ids) for s in layout.spans(chains)] == spans
     assert layout.is_long(chains) == (len(spans) == 2)
@@ -436,7 +436,7 @@ print("transformers" in sys.modules)
     (FAMILIES["prostt5"].vocabulary, "antibody", [130, 110]),
 ])  # fmt: skip
 def test_weights_average_every_residue_equally_and_special_tokens_never(vocabulary, kind, lengths):
-    layout = Layout(kind, vocabulary)
+    layout = TokenLayout(kind, vocabulary)
     rng = np.random.default_rng(0)
     chains = tuple("".join(rng.choice(list(RESIDUES[:20]), n)) for n in lengths)
     spans = layout.spans(chains)
@@ -454,14 +454,14 @@ def test_weights_average_every_residue_equally_and_special_tokens_never(vocabula
 
 
 def test_windows_of_a_2500_residue_chain_start_every_511_residues_and_reach_the_end():
-    layout = Layout("antigen", ESM)
+    layout = TokenLayout("antigen", ESM)
     assert layout.span_lengths(("A" * 2500,)) == [1024, 1024, 1024, 2500 - 3 * 511 + 2]
 
 
 def test_long_chains_are_truncated_only_on_request():
     chains = ("A" * 1500,)
-    assert Layout("antigen", ESM, "truncate").span_lengths(chains) == [1024]
-    assert Layout("antigen", ESM, "truncate").spans(chains)[0].weights[1:-1, 0].sum() == (
+    assert TokenLayout("antigen", ESM, "truncate").span_lengths(chains) == [1024]
+    assert TokenLayout("antigen", ESM, "truncate").spans(chains)[0].weights[1:-1, 0].sum() == (
         pytest.approx(1, rel=1e-5)
     )
 

@@ -206,11 +206,10 @@ def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
 
 def vectors_of(predictor, frame):
     """Return the vectors and features of the rows of a table."""
-    from abag.embed.store.store import open_store
     from abag.head.labels.features import read_features
     from abag.head.predictor.predictor import Sequences
 
-    store = open_store(predictor.store)
+    store = abag.open_store(predictor.store)
     sides = {}
     for side in (
         Sequences.of("antibody", [(chain, "") for chain in frame["heavy"]]),

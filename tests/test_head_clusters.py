@@ -20,7 +20,6 @@ from abag.head.regimes.clusters import (
     contained_peptides,
     distance_to_parent,
 )
-from abag.head.regimes.similar import Block, cluster, contained_near, whole_distances
 
 
 @cache
@@ -83,8 +82,10 @@ def family_members(rng, n, longest=60):
 def test_the_edit_distance_equals_that_of_dynamic_programming(x, y):
     first = np.array([x], dtype=object)
     second = np.array([y], dtype=object)
-    assert Block([y]).distances(x).tolist() == [plain_distance(x, y, contained=True)]
-    assert whole_distances(first, second).tolist() == [plain_distance(x, y, contained=False)]
+    assert similar.Block([y]).distances(x).tolist() == [plain_distance(x, y, contained=True)]
+    assert similar.whole_distances(first, second).tolist() == [
+        plain_distance(x, y, contained=False)
+    ]
 
 
 def test_a_text_is_aligned_as_if_it_were_alone_in_its_block():
@@ -93,7 +94,7 @@ def test_a_text_is_aligned_as_if_it_were_alone_in_its_block():
         texts = family_members(rng, 12, longest=80)
         pattern = "".join(rng.choice(list("ACDEW"), length))
         expected = [plain_distance(pattern, text, contained=True) for text in texts]
-        assert Block(texts).distances(pattern).tolist() == expected
+        assert similar.Block(texts).distances(pattern).tolist() == expected
 
 
 @pytest.fixture(params=["edlib", "no edlib"])
@@ -115,7 +116,7 @@ def test_antigens_of_twilight_families_are_clustered_as_by_comparing_every_pair(
             start = rng.integers(40)
             strings.append(mutated(rng, text[start : start + rng.integers(40, 90)], 3))
         for identity in (0.9, 0.6, 0.4):
-            clusters = cluster(strings, identity, contained=True)
+            clusters = similar.cluster(strings, identity, contained=True)
             assert partition(clusters) == partition(plain_clusters(strings, identity, True))
 
 
@@ -128,8 +129,10 @@ def test_antigens_with_just_as_many_edits_as_allowed_are_near(identity):
         unmatched = "W" * (edits + more)  # at the start, where unrelated ones are recognised
         pattern = unmatched + text[3 + len(unmatched) : 63]
         assert plain_distance(pattern, text, contained=True) == edits + more
-        assert cluster([text, pattern], identity, contained=True).tolist() == expected
-        near = contained_near(np.array([pattern], object), np.array([text], object), identity)
+        assert similar.cluster([text, pattern], identity, contained=True).tolist() == expected
+        near = similar.contained_near(
+            np.array([pattern], object), np.array([text], object), identity
+        )
         assert near.tolist() == [expected == [0, 0]]
 
 
@@ -157,7 +160,7 @@ def test_variants_of_antigens_that_are_just_far_from_each_other_are_compared_one
         for _ in range(5):
             strings.append(replaced(second, rng.choice(60, 2, replace=False), parent))
             strings.append(replaced(parent, rng.choice(60, 2, replace=False), second))
-        clusters = cluster(strings, identity, contained=True)
+        clusters = similar.cluster(strings, identity, contained=True)
         assert partition(clusters) == partition(plain_clusters(strings, identity, True))
         joined.append(len(set(clusters)) == 1)
     assert any(joined)
@@ -169,7 +172,7 @@ def test_threads_find_the_same_clusters_of_antigens(monkeypatch):
     set_cores(monkeypatch, 8)
     for parts in (1, 3, 100):
         set_sizes(monkeypatch, aligned_first=1, aligned_parts=parts)
-        assert partition(cluster(strings, 0.8, contained=True)) == partition(expected)
+        assert partition(similar.cluster(strings, 0.8, contained=True)) == partition(expected)
 
 
 @pytest.mark.usefixtures("each_platform")
@@ -185,7 +188,9 @@ def test_new_antigens_are_near_those_that_comparing_every_pair_finds():
                 pairs = [sorted((x, y), key=len) for y in targets]
                 edits = [(plain_distance(a, b, contained=True), len(a)) for a, b in pairs]
                 expected.append(any(k <= np.floor((1 - identity) * n + 1e-9) for k, n in edits))
-            near = contained_near(np.array(queries, object), np.array(targets, object), identity)
+            near = similar.contained_near(
+                np.array(queries, object), np.array(targets, object), identity
+            )
             assert near.tolist() == expected
 
 
@@ -204,7 +209,7 @@ def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
         strings = family_members(rng, 24)
         queries = rng.random(24) < 0.5 if seed % 2 and not contained else None
         for identity in (0.95, 0.9, 0.8, 0.4):
-            clusters = cluster(strings, identity, contained=contained, queries=queries)
+            clusters = similar.cluster(strings, identity, contained=contained, queries=queries)
             expected = plain_clusters(strings, identity, contained, queries)
             assert partition(clusters) == partition(expected)
 
@@ -214,7 +219,7 @@ def test_clusters_that_are_joined_anyway_are_joined_with_others():
     strings = [mutated(rng, chain, 1) for chain in family_members(rng, 12) for _ in range(2)]
     joined = rng.integers(8, size=24)
     _, first = np.unique(strings, return_index=True)  # equal strings are joined in any case
-    clusters = cluster([strings[i] for i in first], 0.8, joined=joined[first])
+    clusters = similar.cluster([strings[i] for i in first], 0.8, joined=joined[first])
     expected = plain_clusters([strings[i] for i in first], 0.8, False)
     both = similar.join_clusters(
         len(first),
@@ -230,8 +235,8 @@ def test_pairs_exactly_at_the_identity_threshold_are_clustered():
         heavy[at] = "P" if heavy[at] != "P" else "K"
     edits = len(range(5, 120, 10))
     at_edge = 1 - edits / len(HEAVY)
-    assert cluster([HEAVY, "".join(heavy)], at_edge).tolist() == [0, 0]
-    assert cluster([HEAVY, "".join(heavy)], at_edge + 1e-3).tolist() == [0, 1]
+    assert similar.cluster([HEAVY, "".join(heavy)], at_edge).tolist() == [0, 0]
+    assert similar.cluster([HEAVY, "".join(heavy)], at_edge + 1e-3).tolist() == [0, 1]
 
 
 def test_a_domain_clusters_with_the_antigen_that_contains_it():
@@ -267,7 +272,7 @@ def test_a_single_heavy_chain_joins_the_paired_antibody_that_contains_it():
 
 
 def test_clustering_nothing_gives_no_clusters():
-    assert cluster([], 0.9).tolist() == []
+    assert similar.cluster([], 0.9).tolist() == []
     assert antigen_clusters([("ACDEFGHIKL",)], 0.4).tolist() == [0]
 
 

@@ -10,7 +10,7 @@ from drawn import draw_chain, draw_chains
 from heads import MODELS, read_labels
 
 from abag import plan
-from abag.embed.encoders.packing import Layout
+from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import guess_family
 from abag.head.machines import FIT_S, GPUS, WITH_FEATURES, fit_time
 from abag.head.plan import describe_plan, format_duration
@@ -29,7 +29,9 @@ def table(rows=60, antigen_length=200, **columns):
 def test_tokens_and_windows_are_those_that_encoding_will_make(name, length):
     frame = table(antigen_length=length)
     antigens = plan(frame, antigen_encoder=name)["antigens"]
-    spans = Layout("antigen", guess_family(name).vocabulary).span_lengths((frame["antigen"][0],))
+    spans = TokenLayout("antigen", guess_family(name).vocabulary).span_lengths(
+        (frame["antigen"][0],)
+    )
     assert antigens["tokens"] == sum(spans)
     assert antigens["windows"] == (len(spans) if len(spans) > 1 else 0)
 
@@ -40,7 +42,9 @@ def test_tokens_and_windows_are_those_that_encoding_will_make(name, length):
 def test_tokens_of_antibodies_are_those_that_encoding_will_make(name, light, length):
     frame = pd.DataFrame({"heavy": ["E" * length], "light": [light], "antigen": ["MKT"]})
     antibodies = plan(frame, antibody_encoder=name)["antibodies"]
-    spans = Layout("antibody", guess_family(name).vocabulary).span_lengths(("E" * length, light))
+    spans = TokenLayout("antibody", guess_family(name).vocabulary).span_lengths(
+        ("E" * length, light)
+    )
     assert antibodies["tokens"] == sum(spans)
     window = antibodies["window"]
     assert antibodies["long_chains"] == (window is not None and length > window)

@@ -30,7 +30,6 @@ from abag import (
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.search import search, sweep
 from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
-from abag.head.search.sweep import describe_trials
 from abag.head.training.inputs import read_inputs
 
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
@@ -83,7 +82,7 @@ def test_a_sweep_counts_its_trials_and_writes_its_files(done):
     assert not list(done.folder.glob("*.partial"))
     values = [trial["value"] for trial in done.summary["best_trials"]]
     assert values == sorted(values, reverse=True)
-    assert "--final" in describe_trials(done.summary)
+    assert "--final" in sweep.describe_trials(done.summary)
     assert "held out" in " ".join(done.said)
 
 
@@ -225,7 +224,7 @@ def test_trials_that_an_error_ended_are_not_repeated(case, tmp_path, monkeypatch
         with pytest.raises(MemoryError):
             quick_sweep(case, tmp_path / "s", trials=12)
     summary, _ = quick_sweep(case, tmp_path / "s", trials=12)
-    assert "failed" in describe_trials(summary)
+    assert "failed" in sweep.describe_trials(summary)
     assert summary["trials"].pop("fail") in (4, 8)
     assert sum(summary["trials"].values()) == 12
 
@@ -413,7 +412,7 @@ def test_the_table_of_trials_shows_what_each_head_uses():
         {"trial": 0, "value": 0.5, "params": {"shape": "mlp 64", "lr": 0.01}},
     ]
     summary = {"sweep": "s", "select": "spearman", "best_trials": trials, "trials": {}}
-    lines = [line.split() for line in describe_trials(summary).split("\n")]
+    lines = [line.split() for line in sweep.describe_trials(summary).split("\n")]
     assert lines[:-2] == [
         ["trial", "3", "0"],
         ["spearman", "0.600", "0.500"],

@@ -42,6 +42,12 @@ _QUANTISED = ("quantization_config", "compression_config")
 """Keys of config.json that say that the numbers in the files are not the weights."""
 _MOST = 1 << 31
 """Of a number in config.json; what is computed from a larger one could overflow."""
+TINY_CONFIG: dict[str, Config] = {
+    name: FAMILIES[alias.family].tiny_config for name, alias in ALIASES.items() if alias.random
+}
+"""config.json of each alias of random weights."""
+Draw: TypeAlias = Callable[[tuple[int, ...], float], NDArray[np.float32]]
+"""Draws an array of a normal distribution, given its shape and its scale."""
 
 
 def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
@@ -337,13 +343,6 @@ def _unavailable(source: HubSource, reason: BaseException) -> str:
 
 
 # --- random weights, for demos, tests and benchmarks: no biology ----------------------------------
-
-TINY_CONFIG: dict[str, Config] = {
-    name: FAMILIES[alias.family].tiny_config for name, alias in ALIASES.items() if alias.random
-}
-"""config.json of each alias of random weights."""
-Draw: TypeAlias = Callable[[tuple[int, ...], float], NDArray[np.float32]]
-"""Draws an array of a normal distribution, given its shape and its scale."""
 
 
 def save_random_checkpoint(

@@ -51,17 +51,6 @@ def head_digest(checkpoint: EncoderCheckpoint) -> str:
     return hashlib.blake2b(canonical, digest_size=16).hexdigest()
 
 
-def load_head(checkpoint: EncoderCheckpoint, plan: DevicePlan) -> LanguageModelHead:
-    """Load the head of a checkpoint's language model onto a device.
-
-    Raises
-    ------
-    EncoderError
-        If the encoder has no language model, or the checkpoint lacks the head's weights.
-    """
-    return LanguageModelHead(checkpoint, plan)
-
-
 def _head_of(checkpoint: EncoderCheckpoint) -> tuple[Family, LanguageHead]:
     family = FAMILIES[checkpoint.family]
     if family.head is None:
@@ -94,7 +83,13 @@ def _head_checkpoint(checkpoint: EncoderCheckpoint) -> EncoderCheckpoint:
 
 
 class LanguageModelHead:
-    """Scores tokens from their hidden states; the last products are in fp32."""
+    """Scores tokens from their hidden states; the last products are in fp32.
+
+    Raises
+    ------
+    EncoderError
+        If the encoder has no language model, or the checkpoint lacks the head's weights.
+    """
 
     def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
         import torch

@@ -23,13 +23,14 @@ from abag.core.messages import first_line
 from abag.embed.encoders.adapters import with_adapter
 from abag.embed.encoders.checkpoints import find_checkpoint
 from abag.embed.encoders.family import Backend, EncoderShape, Family
-from abag.embed.encoders.packing import TOKENS_VERSION, Layout, LongPolicy, Vocabulary
+from abag.embed.encoders.packing import TOKENS_VERSION, LongPolicy, TokenLayout, Vocabulary
 from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import EncoderCheckpoint, weights_digest
 from abag.embed.tables.chains import RESIDUES, STANDARD_RESIDUES, Kind
 
 POOLING_VERSION = 1
 """Part of the fingerprint; changes if the meaning of a pooled vector changes."""
+_Ids = Iterable[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Identity:
     """An encoder that is chosen but not loaded."""
 
     checkpoint: EncoderCheckpoint
-    layout: Layout
+    layout: TokenLayout
     """How sequences become tokens."""
     fingerprint: str
     """Hash of `meaning`: 32 hexadecimal digits."""
@@ -91,7 +92,7 @@ def identify(
     if adapter is not None:
         checkpoint = with_adapter(checkpoint, weights, Path(adapter), kind)
     family = FAMILIES[checkpoint.family]
-    layout = Layout(kind, vocabulary_of(checkpoint), long)
+    layout = TokenLayout(kind, vocabulary_of(checkpoint), long)
     # "error" accepts only sequences that fit into one window
     policy = "truncate" if long == "truncate" else "window"
     meaning: dict[str, object] = {
@@ -259,9 +260,6 @@ def _read_files(folder: Path) -> list[Mapping[str, int]]:
         )
         raise EncoderError(msg)
     return vocabularies
-
-
-_Ids = Iterable[tuple[str, int]]
 
 
 def _lines(path: Path) -> _Ids:

@@ -150,7 +150,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TokenLayout:
     """The division of sequences of one kind into spans."""
 
     kind: Kind

@@ -14,6 +14,26 @@ from abag.embed.encoders.family import Config, Family
 from abag.embed.encoders.swiglu import ABLANG2, AMPLIFY, GLM2
 from abag.embed.encoders.t5 import ANKH, ANKH3, PROSTT5, T5
 
+_ALL = (
+    T5, PROSTT5, ANKH, ANKH3, ESM, ESM1, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ROBERTA,
+    ABLANG2, COMPOSITION,
+)  # fmt: skip
+FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
+"""All families by name; two of the same model_type differ in `Family.own_values`."""
+_IG = "MIT (Kenlay et al. 2024)"
+_PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
+_ANKH = "CC BY-NC-SA 4.0 (Elnaggar et al. 2023)"
+_ANKH3 = "CC BY-NC-SA 4.0 (Alsamkary et al. 2025)"
+_ALCHEMAB = "AntiBERTa2 License 1.0 (Barton et al. 2023)"
+_ESM1B = "MIT (Rives et al. 2021)"
+_ESM1V = "MIT (Meier et al. 2021)"
+_ESM2 = "MIT (Lin et al. 2023)"
+_ESMC = "MIT (Biohub, ESM C)"
+_AMPLIFY = "MIT (Fournier et al. 2024)"
+_GLM2 = "Apache-2.0 (Cornman et al. 2024)"
+_AB_ROBERTA = "see its page on the hub (Huh et al. 2025)"
+_RANDOM = "random weights made by abag: its vectors have no biological meaning"
+
 
 class Alias(NamedTuple):
     """A short name of a checkpoint: on the hub, made of random weights, or built in."""
@@ -31,40 +51,6 @@ class Alias(NamedTuple):
     """Licence of the weights, and their publication."""
     commercial: bool = True
     """Whether the licence allows commercial use."""
-
-
-_ALL = (
-    T5,
-    PROSTT5,
-    ANKH,
-    ANKH3,
-    ESM,
-    ESM1,
-    ESMC,
-    AMPLIFY,
-    GLM2,
-    BERT,
-    PROTBERT,
-    ROFORMER,
-    ROBERTA,
-    ABLANG2,
-    COMPOSITION,
-)
-FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
-"""All families by name; two of the same model_type differ in `Family.own_values`."""
-_IG = "MIT (Kenlay et al. 2024)"
-_PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
-_ANKH = "CC BY-NC-SA 4.0 (Elnaggar et al. 2023)"
-_ANKH3 = "CC BY-NC-SA 4.0 (Alsamkary et al. 2025)"
-_ALCHEMAB = "AntiBERTa2 License 1.0 (Barton et al. 2023)"
-_ESM1B = "MIT (Rives et al. 2021)"
-_ESM1V = "MIT (Meier et al. 2021)"
-_ESM2 = "MIT (Lin et al. 2023)"
-_ESMC = "MIT (Biohub, ESM C)"
-_AMPLIFY = "MIT (Fournier et al. 2024)"
-_GLM2 = "Apache-2.0 (Cornman et al. 2024)"
-_AB_ROBERTA = "see its page on the hub (Huh et al. 2025)"
-_RANDOM = "random weights made by abag: its vectors have no biological meaning"
 
 
 def _hub(

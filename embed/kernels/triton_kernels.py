@@ -584,23 +584,6 @@ def gate(x_T2F: Tensor, *, silu: bool) -> Tensor:
     return out
 
 
-def norm_rotary_(
-    qkv: Tensor,
-    weight: Tensor,
-    eps: float,
-    positions_T: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    heads: int,
-) -> Tensor:
-    """Norm and rotate queries and keys in place: see `PlainOps.norm_rotary_`."""
-    launch = rotary_launch(heads, cos, per_warp=1024)
-    _norm_rotary_kernel[(len(qkv), 2)](
-        qkv, weight, positions_T, cos, sin, qkv.stride(0), eps, **launch
-    )
-    return qkv
-
-
 def rotary_launch(heads: int, cos: Tensor, *, per_warp: int) -> dict[str, int]:
     """Return constants and launch options of a program that rotates one token's heads.
 
@@ -712,7 +695,11 @@ class FusedOps(PlainOps):
         heads: int,
     ) -> Tensor:
         """See `PlainOps`."""
-        return norm_rotary_(qkv, weight, eps, positions_T, cos, sin, heads)
+        launch = rotary_launch(heads, cos, per_warp=1024)
+        _norm_rotary_kernel[(len(qkv), 2)](
+            qkv, weight, positions_T, cos, sin, qkv.stride(0), eps, **launch
+        )
+        return qkv
 
     def rotary_(
         self,

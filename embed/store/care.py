@@ -12,6 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,18 +30,23 @@ from abag.embed.store.shard import (
     STORE_FILE,
     STORE_MARK,
     Shard,
-    attempts,
     check_digest,
     public_adapter_files,
     public_origin,
     read_encoder_info,
-    read_json,
+    read_record,
+    retrying,
     write_adapter_files,
 )
 from abag.embed.store.store import Store, open_store
 from abag.embed.store.writer import spooled_rows
 
 _OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint"))
+DOWNLOAD_FILES = 32  # shards that an interrupted pull downloads again at most
+_SHARD_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.h5"
+_RECORDS = "|".join(map(re.escape, (ENCODER_FILE, *ADAPTER_PATHS)))
+# files beside the folders may have any name; they are not read
+_PATH = re.compile(rf"[^/]+|{FOLDER_NAME.pattern}/({_RECORDS}|{_SHARD_NAME})")
 
 
 # --- store info ----------------------------------------------------------------------------------
@@ -195,10 +201,7 @@ def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
     into = target.create_folder(folder.kind, folder.info)
     refuse_mismatch(folder, into)
     counts: Counter[str] = Counter()
-    files = folder.adapter_files()
-    for attempt in attempts(into.path):
-        with attempt:
-            write_adapter_files(into.path, files)
+    retrying(into.path, partial(write_adapter_files, into.path, folder.adapter_files()))
     folder.check()  # `shards` leaves out what it finds damaged
     for shard in folder.shards():
         path = into.path / shard.path.name
@@ -206,12 +209,8 @@ def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
         counts["present" if is_present else "copied"] += 1
         if is_present:
             continue
-        for attempt in attempts(folder.path):
-            with attempt:
-                image = shard.path.read_bytes()
-        for attempt in attempts(into.path):
-            with attempt:
-                write_bytes(path, image)
+        image = retrying(folder.path, shard.path.read_bytes)
+        retrying(into.path, partial(write_bytes, path, image))
     return counts
 
 
@@ -235,13 +234,6 @@ def _is_whole(path: Path) -> bool:
     except (DamagedFile, FileNotFoundError):
         return False
     return True
-
-
-DOWNLOAD_FILES = 32  # shards that an interrupted pull downloads again at most
-_SHARD_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.h5"
-_RECORDS = "|".join(map(re.escape, (ENCODER_FILE, *ADAPTER_PATHS)))
-# files beside the folders may have any name; they are not read
-_PATH = re.compile(rf"[^/]+|{FOLDER_NAME.pattern}/({_RECORDS}|{_SHARD_NAME})")
 
 
 def push(store: Path | str, address: str, *, private: bool = False) -> dict[str, Any]:
@@ -403,7 +395,7 @@ def _read_store(
             wanted[path] = size
     hub.download(wanted, commit, into)
     if STORE_FILE in wanted:
-        mark = read_json(into / STORE_FILE)
+        mark = read_record(into / STORE_FILE)
         if mark != STORE_MARK:
             msg = f"{where}: {mark}; {OTHER_VERSION}"
             raise StoreError(msg)

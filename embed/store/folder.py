@@ -27,9 +27,9 @@ from abag.embed.store.shard import (
     Attrs,
     Shard,
     StoreUnreachable,
-    attempts,
     open_shard,
-    read_adapter_files,
+    read_adapter_copy,
+    retrying,
     why_adapter_lacks,
 )
 from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
@@ -201,12 +201,12 @@ class EncoderFolder:
 
         `StoreUnreachable` if one is removed meanwhile: what is left is not the whole folder.
         """
-        before = self._versions_now()
+        before = retrying(self.path, self._versions)
         self._adapter_problem = self.why_adapter_lacks()
         self._verified.clear()
         for shard in self.shards():
             self._is_whole(shard)
-        removed = sorted(before.keys() - self._versions_now().keys())
+        removed = sorted(before.keys() - retrying(self.path, self._versions).keys())
         if removed:
             msg = (
                 f"{self.path}: {counted(len(removed), 'shard')} disappeared while it was read, the "
@@ -217,17 +217,11 @@ class EncoderFolder:
 
     def adapter_files(self) -> dict[str, bytes]:
         """Read the adapter's files, by their path in the folder; empty without an adapter."""
-        for attempt in attempts(self.path):
-            with attempt:
-                contents = read_adapter_files(self.path)
-        return contents
+        return retrying(self.path, partial(read_adapter_copy, self.path))
 
     def why_adapter_lacks(self) -> str:
         """Say what is missing or damaged of the adapter in encoder.json; empty if nothing is."""
-        for attempt in attempts(self.path):
-            with attempt:
-                problem = why_adapter_lacks(self.path, self.info)
-        return problem
+        return retrying(self.path, partial(why_adapter_lacks, self.path, self.info))
 
     def writer(
         self,
@@ -263,20 +257,22 @@ class EncoderFolder:
     # --- following what other processes add ---
 
     def _refresh(self) -> None:
-        """Open shards that appeared or changed, forget those that are gone, and index the rest."""
-        for attempt in attempts(self.path):
-            with attempt:
-                versions = self._versions()
-                _forget_changed(self._open, versions)
-                _forget_changed(self._damaged, versions)
-                for name in sorted(versions.keys() - self._open.keys() - self._damaged.keys()):
-                    self._add(name, versions[name])
+        """Look for shards that other processes have added, and index all."""
+        retrying(self.path, self._follow)
         shards = [self._open[name][1] for name in sorted(self._open)]
         if shards == self._shards:
             return
         self._skip_other_layouts(shards)
         self._shards = [shard for shard in shards if shard.path.name in self._open]
         self._index = KeyIndex([shard.keys for shard in self._shards])
+
+    def _follow(self) -> None:
+        """Open shards that appeared or changed, and forget those that are gone."""
+        versions = self._versions()
+        _forget_changed(self._open, versions)
+        _forget_changed(self._damaged, versions)
+        for name in sorted(versions.keys() - self._open.keys() - self._damaged.keys()):
+            self._add(name, versions[name])
 
     def _skip_other_layouts(self, shards: Sequence[Shard]) -> None:
         """Skip shards whose arrays differ from those of most rows."""
@@ -288,12 +284,6 @@ class EncoderFolder:
             most = rows.most_common(1)[0][0]
             if layout != most:
                 self._skip(shard.path.name, f"{shard.path}: holds {layout}; most rows hold {most}.")
-
-    def _versions_now(self) -> dict[str, FileVersion]:
-        for attempt in attempts(self.path):
-            with attempt:
-                versions = self._versions()
-        return versions
 
     def _versions(self) -> dict[str, FileVersion]:
         versions: dict[str, FileVersion] = {}
@@ -386,15 +376,17 @@ class EncoderFolder:
 
     def _is_sound(self, shard: Shard, read: Callable[[], None]) -> bool:
         """Read from a shard; one that proves damaged is skipped from now on."""
-        problem = ""
-        for attempt in attempts(self.path):
-            with attempt:
-                try:
-                    read()
-                except DamagedFile as error:
-                    problem = str(error)
-                except FileNotFoundError:
-                    problem = f"{shard.path}: was removed while it was read."
+
+        def try_to_read() -> str:
+            try:
+                read()
+            except DamagedFile as error:
+                return str(error)
+            except FileNotFoundError:
+                return f"{shard.path}: was removed while it was read."
+            return ""
+
+        problem = retrying(self.path, try_to_read)
         if problem:
             self._skip(shard.path.name, problem)
         return not problem

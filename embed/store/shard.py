@@ -16,13 +16,13 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, NotRequired, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypedDict, TypeVar, cast
 from uuid import uuid4
 
 import h5py
@@ -52,6 +52,51 @@ COLAB_DRIVE = Path("/content/drive")
 TRANSIENT = frozenset(
     (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN)
 )
+VERSION = 2
+FORMAT = f"abag-shard {VERSION}"
+SHARD_NAME = re.compile(r"[0-9a-f]{32}\.h5")
+LINKED = (
+    "is a symbolic link, which is not followed; expected the file itself. Copy the store with the "
+    "files that its links lead to: cp -rL or rsync -aL."
+)
+CHUNK_BYTES = 128 << 10  # reading a single row reads one chunk
+MAX_ARRAYS = 64
+MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
+MAX_ATTR_BYTES = 1 << 16
+MAX_OTHER_BYTES = 16 << 20  # of a file beside its arrays: attributes, and where the chunks are
+_digest = partial(hashlib.blake2b, digest_size=16)
+_FORMAT = re.compile(r"abag-shard (\d{1,9})")
+_ERRNO = re.compile(r"\berrno = (\d{1,4})\b")  # in HDF5's text for a system call that failed
+_ARRAY_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
+_EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
+"""By the dtype of vectors: that of their bits, and the bits of the exponent."""
+Attrs = Mapping[str, str | int | float]
+T = TypeVar("T")
+STORE_FILE = "abag-store.json"
+ENCODER_FILE = "encoder.json"
+ADAPTER_FOLDER = "adapter"
+ADAPTER_FILE = "adapter.json"
+ROWS_FILE = "splits.parquet"
+WEIGHTS_FILE = "adapter_model.safetensors"
+CONFIG_FILE = "adapter_config.json"
+ADAPTER_PATHS = (
+    f"{ADAPTER_FOLDER}/{ADAPTER_FILE}",
+    f"{ADAPTER_FOLDER}/{ROWS_FILE}",
+    f"{ADAPTER_FOLDER}/antibody/{CONFIG_FILE}",
+    f"{ADAPTER_FOLDER}/antibody/{WEIGHTS_FILE}",
+    f"{ADAPTER_FOLDER}/antigen/{CONFIG_FILE}",
+    f"{ADAPTER_FOLDER}/antigen/{WEIGHTS_FILE}",
+)
+"""The files of an adapter by their paths in an encoder's folder."""
+STORE_MARK = {"format": "abag-store", "version": 2}
+OTHER_VERSION = (
+    f"this abag reads {STORE_MARK}. Embed again into a new store, or use the version of abag that "
+    "wrote it."
+)
+FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
+"""Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
+MAX_JSON_BYTES = 1 << 20
 
 
 class UnreadableFile(DamagedFile):
@@ -71,42 +116,8 @@ def is_unmounted_drive(path: Path) -> bool:
     return not any(folder.is_mount() for folder in inside)
 
 
-class Attempt:
-    """One try to read or write a store; a context manager that may be entered several times."""
-
-    def __init__(self, path: Path, seconds: float) -> None:
-        self.succeeded = False
-        self._path = path
-        self._seconds = seconds
-        self._pause = FIRST_PAUSE_SECONDS
-        self._failing_since = 0.0  # 0: has not failed
-        self._is_reported = False
-
-    def __enter__(self) -> None:
-        """Begin an attempt."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        self.succeeded = error is None
-        if not isinstance(error, OSError):
-            return False
-        self._failing_since = self._failing_since or time.monotonic()
-        failing_s = time.monotonic() - self._failing_since
-        if error.errno not in TRANSIENT or failing_s >= self._seconds:
-            msg = (
-                f"{self._path}: cannot be accessed ({error}); expected a store that can be read "
-                "and written. Remove the cause, and run the command again."
-            )
-            raise StoreUnreachable(msg) from error
-        if failing_s >= REPORT_SECONDS and not self._is_reported:
-            say(f"{self._path}: does not respond ({error.strerror}); trying again.")
-            self._is_reported = True
-        time.sleep(min(self._pause, self._seconds - failing_s))
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
-        return True  # the error is dropped, and `attempts` yields this attempt again
-
-
-def attempts(path: Path, *, seconds: float | None = None) -> Iterator[Attempt]:
-    """Repeat the body of ``for attempt in attempts(path): with attempt:`` until it succeeds.
+def retrying(path: Path, call: Callable[[], T], *, seconds: float | None = None) -> T:
+    """Return what `call` returns, which is called again if the file system fails for a moment.
 
     "Transport endpoint is not connected" and other failures of a mounted Drive may last for
     seconds.
@@ -116,31 +127,27 @@ def attempts(path: Path, *, seconds: float | None = None) -> Iterator[Attempt]:
     StoreUnreachable
         If the error is permanent, or lasts for `seconds`, by default `RETRY_SECONDS`.
     """
-    attempt = Attempt(path, RETRY_SECONDS if seconds is None else seconds)
-    while not attempt.succeeded:
-        yield attempt
-
-
-VERSION = 2
-FORMAT = f"abag-shard {VERSION}"
-SHARD_NAME = re.compile(r"[0-9a-f]{32}\.h5")
-LINKED = (
-    "is a symbolic link, which is not followed; expected the file itself. Copy the store with the "
-    "files that its links lead to: cp -rL or rsync -aL."
-)
-CHUNK_BYTES = 128 << 10  # reading a single row reads one chunk
-MAX_ARRAYS = 64
-MAX_ARRAY_BYTES = 256 << 20  # 4,096 rows of 16,384 float32; bounds the memory of one read
-MAX_ATTR_BYTES = 1 << 16
-MAX_OTHER_BYTES = 16 << 20  # of a file beside its arrays: attributes, and where the chunks are
-_digest = partial(hashlib.blake2b, digest_size=16)
-_FORMAT = re.compile(r"abag-shard (\d{1,9})")
-_ERRNO = re.compile(r"\berrno = (\d{1,4})\b")  # in HDF5's text for a system call that failed
-_ARRAY_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
-_EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
-"""By the dtype of vectors: that of their bits, and the bits of the exponent."""
-
-Attrs = Mapping[str, str | int | float]
+    patience_s = RETRY_SECONDS if seconds is None else seconds
+    pause_s = FIRST_PAUSE_SECONDS
+    failing_since_s = 0.0  # 0: has not failed
+    is_reported = False
+    while True:
+        try:
+            return call()
+        except OSError as error:
+            failing_since_s = failing_since_s or time.monotonic()
+            failing_s = time.monotonic() - failing_since_s
+            if error.errno not in TRANSIENT or failing_s >= patience_s:
+                msg = (
+                    f"{path}: cannot be accessed ({error}); expected a store that can be read "
+                    "and written. Remove the cause, and run the command again."
+                )
+                raise StoreUnreachable(msg) from error
+            if failing_s >= REPORT_SECONDS and not is_reported:
+                say(f"{path}: does not respond ({error.strerror}); trying again.")
+                is_reported = True
+            time.sleep(min(pause_s, patience_s - failing_s))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_SECONDS)
 
 
 class ArrayType(NamedTuple):
@@ -453,33 +460,6 @@ def _unreadable(path: Path) -> UnreadableFile:
     )
 
 
-STORE_FILE = "abag-store.json"
-ENCODER_FILE = "encoder.json"
-ADAPTER_FOLDER = "adapter"
-ADAPTER_FILE = "adapter.json"
-ROWS_FILE = "splits.parquet"
-WEIGHTS_FILE = "adapter_model.safetensors"
-CONFIG_FILE = "adapter_config.json"
-ADAPTER_PATHS = (
-    f"{ADAPTER_FOLDER}/{ADAPTER_FILE}",
-    f"{ADAPTER_FOLDER}/{ROWS_FILE}",
-    f"{ADAPTER_FOLDER}/antibody/{CONFIG_FILE}",
-    f"{ADAPTER_FOLDER}/antibody/{WEIGHTS_FILE}",
-    f"{ADAPTER_FOLDER}/antigen/{CONFIG_FILE}",
-    f"{ADAPTER_FOLDER}/antigen/{WEIGHTS_FILE}",
-)
-"""The files of an adapter by their paths in an encoder's folder."""
-STORE_MARK = {"format": "abag-store", "version": 2}
-OTHER_VERSION = (
-    f"this abag reads {STORE_MARK}. Embed again into a new store, or use the version of abag that "
-    "wrote it."
-)
-FOLDER_NAME = re.compile(r"(antibody|antigen)-([A-Za-z0-9._-]+)-([0-9a-f]{8})")
-"""Name of an encoder's folder: kind, encoder, and the first 8 digits of its fingerprint."""
-_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
-MAX_JSON_BYTES = 1 << 20
-
-
 class _EncoderInfo(TypedDict):
     """What is read of encoder.json, beside the kind, the name and the fingerprint."""
 
@@ -510,7 +490,7 @@ def read_encoder_info(path: Path) -> dict[str, Any]:
     if not os.access(path, os.R_OK | os.X_OK):
         raise _unreadable(path)
     try:
-        return check_encoder_info(path, read_json(path / ENCODER_FILE))
+        return check_encoder_info(path, read_record(path / ENCODER_FILE))
     except FileNotFoundError as error:
         msg = f"{path}: has no {ENCODER_FILE}."
         raise DamagedFile(msg) from error
@@ -544,7 +524,7 @@ def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
     raise DamagedFile(msg)
 
 
-def read_json(path: Path) -> object:
+def read_record(path: Path) -> object:
     """Read at most 1 MiB of JSON from a regular file; `DamagedFile` if it is something else."""
     with open_file(path) as file:
         text = file.read(MAX_JSON_BYTES)
@@ -568,7 +548,7 @@ def write_adapter_files(folder: Path, contents: Mapping[str, bytes]) -> None:
             write_bytes(path, content)
 
 
-def read_adapter_files(folder: Path) -> dict[str, bytes]:
+def read_adapter_copy(folder: Path) -> dict[str, bytes]:
     """Read an adapter's files from an encoder's folder, by path; empty without an adapter."""
     contents = {}
     for name in ADAPTER_PATHS:
@@ -596,7 +576,7 @@ def why_adapter_lacks(path: Path, info: Mapping[str, object]) -> str:
         return ""
     kind = info["kind"]
     hashed = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
-    files = read_adapter_files(path)
+    files = read_adapter_copy(path)
     for name in (ADAPTER_FILE, *hashed):
         if f"{ADAPTER_FOLDER}/{name}" not in files:
             return (

@@ -10,6 +10,7 @@ import errno
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,13 +31,13 @@ from abag.embed.store.shard import (
     STORE_MARK,
     StoreUnreachable,
     UnreadableFile,
-    attempts,
     check_encoder_info,
     create_encoder_folder,
     folder_name,
     is_unmounted_drive,
     read_encoder_info,
-    read_json,
+    read_record,
+    retrying,
 )
 from abag.embed.tables.chains import (
     KINDS,
@@ -88,17 +89,19 @@ class Store:
 
     def folders(self, kind: Kind | None = None) -> list[EncoderFolder]:
         """List the folders of all encoders, or of those of one kind, sorted by name."""
-        for attempt in attempts(self.path):
-            with attempt:  # other processes may have created folders
-                listed = _list_folder(self.path)
-                if not self._is_new and not _is_store(self.path):
-                    # a removed or unmounted store is not an empty one
-                    raise FileNotFoundError(errno.ENOENT, "the store has vanished", str(self.path))
-                for path in listed:
-                    if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
-                        self._open_folder(path)
+        retrying(self.path, self._follow)
         folders = [self._folders[name] for name in sorted(self._folders)]
         return [folder for folder in folders if kind in (None, folder.kind)]
+
+    def _follow(self) -> None:
+        """Open the folders that other processes have created."""
+        listed = _list_folder(self.path)
+        if not self._is_new and not _is_store(self.path):
+            # a removed or unmounted store is not an empty one
+            raise FileNotFoundError(errno.ENOENT, "the store has vanished", str(self.path))
+        for path in listed:
+            if path.name not in self._folders and FOLDER_NAME.fullmatch(path.name):
+                self._open_folder(path)
 
     def _open_folder(self, path: Path) -> None:
         try:
@@ -151,9 +154,7 @@ class Store:
         `info` is the content of its encoder.json.
         """
         path, content, _ = self._folder_of(kind, info)
-        for attempt in attempts(path):
-            with attempt:
-                content = _read_or_create_info(path, content)
+        content = retrying(path, partial(_read_or_create_info, path, content))
         fingerprint = info["fingerprint"]
         if content["fingerprint"] != fingerprint:
             msg = f"{path}: holds fingerprint {content['fingerprint']}; expected {fingerprint}."
@@ -173,11 +174,8 @@ class Store:
         """Return an encoder's folder, the content of its encoder.json, and whether it exists."""
         info = {**info, "kind": kind}
         path = self.path / folder_name(info)
-        for attempt in attempts(path):
-            with attempt:
-                is_link = path.is_symlink()
-                exists = path.exists()
-        if is_link:  # its vectors would be written, but never read
+        exists = retrying(path, path.exists)
+        if retrying(path, path.is_symlink):  # its vectors would be written, but never read
             msg = f"{path}: is a link; expected a folder. Move the folder itself to this place."
             raise UnsafeFile(msg)
         return path, check_encoder_info(path, info), exists
@@ -227,9 +225,7 @@ def open_store(path: Path | str, *, create: bool = False) -> Store:
 def open_as(store_class: type[S], path: Path | str, *, create: bool = False) -> S:
     """Open a store as `open_store` does, as an object of this class."""
     path = user_path(path, "store")
-    for attempt in attempts(path):
-        with attempt:
-            is_new = _is_to_be_created(path, create=create)
+    is_new = retrying(path, partial(_is_to_be_created, path, create=create))
     return store_class(path, is_new=is_new)
 
 
@@ -262,7 +258,7 @@ def _is_to_be_created(path: Path, *, create: bool) -> bool:
 
 def _is_store(path: Path) -> bool:
     try:
-        mark = read_json(path / STORE_FILE)
+        mark = read_record(path / STORE_FILE)
     except (FileNotFoundError, DamagedFile):  # copied encoder folders are a store too
         return any(_is_encoder_folder(folder) for folder in _list_folder(path))
     if mark != STORE_MARK:

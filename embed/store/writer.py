@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,10 +29,10 @@ from abag.embed.store.shard import (
     RETRY_SECONDS,
     Attrs,
     StoreUnreachable,
-    attempts,
     create_encoder_folder,
     is_finite,
     read_encoder_info,
+    retrying,
     shard_image,
     shard_name,
 )
@@ -220,9 +221,7 @@ class ShardWriter:
 
     def _empty_spool(self) -> None:
         try:
-            for attempt in attempts(self._folder, seconds=self._retry_seconds):
-                with attempt:
-                    self._publish_spooled()
+            retrying(self._folder, self._publish_spooled, seconds=self._retry_seconds)
         except StoreUnreachable as error:
             problem = f"cannot be written to ({error.__cause__})"
             raise self._unreachable(problem) from error
@@ -334,9 +333,7 @@ def publish_spools(store: Path) -> int:
     for shard in _spooled_shards(store):
         folder = store / shard.parent.name
         try:
-            for attempt in attempts(folder):
-                with attempt:
-                    moved = publish_shard(shard, folder)
+            rows += retrying(folder, partial(publish_shard, shard, folder))
         except StoreUnreachable as error:
             msg = (
                 f"{store}: cannot be written to ({error.__cause__}); expected a writable store. "
@@ -344,7 +341,6 @@ def publish_spools(store: Path) -> int:
                 "the store is available."
             )
             raise StoreUnreachable(msg) from error
-        rows += moved
     if rows:
         say(f"{store}: added {rows} sequences of an earlier run from a local spool.")
     return rows

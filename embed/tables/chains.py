@@ -82,7 +82,7 @@ class ParsedSequence(NamedTuple):
     """Residues read as X."""
     form: str = ""
     """`StringForm` of an antibody given as one string without separator, and what was found in its
-    chains (`changes.count_changes`), joined by ``+``; empty for most."""
+    chains (`notes.count_changes`), joined by ``+``; empty for most."""
 
 
 def are_nucleotides(text: str) -> bool:

@@ -35,6 +35,17 @@ _CONSERVED = re.compile("C.{7,25}W.{45,85}C.{3,60}[WF]G.G")
 """Cysteine 23, tryptophan 41, cysteine 104 and the J segment motif."""
 LEAST_FLANK = 4  # fewer residues may be those by which the ends of domains vary
 HISTIDINE_TAG = "^.{0,24}HHHHHH|HHHHHH.{0,12}$"
+_VARIABLE_DOMAIN = re.compile(
+    "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
+)
+"""A chain that `variable_domain` need not look at."""
+EARLIEST_CONSTANT = 95  # residues before which no constant domain starts
+CHAIN_TYPES: tuple[list[str], ...] = ([], ["heavy"], ["light"])
+"""Types of the variable domains of a chain that `find_types` can tell, by number."""
+HEAVY_TYPE = 1
+LIGHT_TYPE = 2
+UNCLEAR_TYPE = len(CHAIN_TYPES)
+"""Type of a chain that only numbering can tell."""
 
 
 def find_leaders(chains: Sequence[str], name: ChainName) -> dict[int, str]:
@@ -62,19 +73,6 @@ def find_tails(chains: Sequence[str]) -> dict[int, str]:
             if not is_second_domain and not is_constant(tail[:LONGEST_REMNANT], name):
                 tails[number] = tail
     return tails
-
-
-_VARIABLE_DOMAIN = re.compile(
-    "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
-)
-"""A chain that `variable_domain` need not look at."""
-EARLIEST_CONSTANT = 95  # residues before which no constant domain starts
-CHAIN_TYPES: tuple[list[str], ...] = ([], ["heavy"], ["light"])
-"""Types of the variable domains of a chain that `find_types` can tell, by number."""
-HEAVY_TYPE = 1
-LIGHT_TYPE = 2
-UNCLEAR_TYPE = len(CHAIN_TYPES)
-"""Type of a chain that only numbering can tell."""
 
 
 def have_motif(motif: str, texts: pa.Array) -> NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 Promises that every column and row of a file is there, unchanged, or that one line says what is
 wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
-``.gz``; only those of `writer.WRITERS` are written, too.
+``.gz``; only those of `table_writer.WRITERS` are written, too.
 """
 
 from __future__ import annotations
@@ -60,6 +60,37 @@ _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
 )
+MOST_LINKED = 1_000_000
+"""Cells of a merged or linked range; each takes as long as one with a value."""
+MOST_EMPTY = 50_000_000
+"""Empty cells between the first and the last value of a sheet; a table has few."""
+_RANGE = re.compile(
+    rb'(mergeCell|hyperlink)\s[^<>]*?ref="([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})"'
+)
+_ROLES = ("heavy", "light", "antigen")
+_NAME = re.compile(
+    r"(.+)[_|:./-](?:(?P<heavy>h|vh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|lambda)|"
+    r"(?P<antigen>ag|antigen))",
+    re.IGNORECASE,
+)
+"""A name that ends in the role of its chain."""
+EXCEL = ".xlsx"
+_READING = (
+    OSError,
+    EOFError,
+    zlib.error,
+    zipfile.BadZipFile,
+    ValueError,
+    pa.ArrowException,
+    # pandas, pyarrow and openpyxl raise these for damaged files and types they cannot convert
+    TypeError,
+    LookupError,
+    AttributeError,
+    RuntimeError,
+    SyntaxError,
+    OverflowError,  # pandas 3.0, of a whole number with hundreds of digits
+)
+_SEEKING = (".parquet", EXCEL)  # formats whose readers need random access
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,12 +237,6 @@ def _header_names(file: IO[Any], separator: str) -> list[str]:
     return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
 
 
-MOST_LINKED = 1_000_000
-"""Cells of a merged or linked range; each takes as long as one with a value."""
-MOST_EMPTY = 50_000_000
-"""Empty cells between the first and the last value of a sheet; a table has few."""
-
-
 class MissingReader(Exception):
     """A package that reads a format is not installed."""
 
@@ -222,11 +247,6 @@ def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_ALL).writerows(rows)
     yield from read_separated(text, ",", options, first_row)
-
-
-_RANGE = re.compile(
-    rb'(mergeCell|hyperlink)\s[^<>]*?ref="([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})"'
-)
 
 
 def _refuse_huge_ranges(file: IO[bytes]) -> None:
@@ -347,15 +367,6 @@ def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:
         msg = f"it has no sheet {chosen!r}; choose another with --sheet, of {titles}"
         raise ValueError(msg)
     return exact or alike
-
-
-_ROLES = ("heavy", "light", "antigen")
-_NAME = re.compile(
-    r"(.+)[_|:./-](?:(?P<heavy>h|vh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|lambda)|"
-    r"(?P<antigen>ag|antigen))",
-    re.IGNORECASE,
-)
-"""A name that ends in the role of its chain."""
 
 
 def read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
@@ -495,24 +506,6 @@ def _json_cell(value: object) -> str:
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     return "" if value is None else str(value)
-
-
-EXCEL = ".xlsx"
-_READING = (
-    OSError,
-    EOFError,
-    zlib.error,
-    zipfile.BadZipFile,
-    ValueError,
-    pa.ArrowException,
-    # pandas, pyarrow and openpyxl raise these for damaged files and types they cannot convert
-    TypeError,
-    LookupError,
-    AttributeError,
-    RuntimeError,
-    SyntaxError,
-    OverflowError,  # pandas 3.0, of a whole number with hundreds of digits
-)
 
 
 def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
@@ -690,4 +683,3 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".fa": read_fasta,
 }
 """Readers by the suffix of the file's name, less ``.gz``: each yields rows from top to bottom."""
-_SEEKING = (".parquet", EXCEL)  # formats whose readers need random access

@@ -36,25 +36,27 @@ from abag.embed.tables.columns import (
     MissingColumn,
     find_columns,
 )
-from abag.embed.tables.formats import EXCEL, Chunk, bare_suffix, cell_text
-from abag.embed.tables.options import MOST_RESIDUE, BadRows, ChainPlaces, Numbering, TableOptions
-from abag.embed.tables.references import (
-    MUTATIONS,
+from abag.embed.tables.content import (
     SHORT,
-    References,
     are_peptides,
     distinct_texts,
     domain_cells,
     drop_unused_roles,
-    find_references,
     holds_sequences,
-    names_digest,
     refuse_exchanged,
     roles_by_content,
     unused_columns,
-    with_references,
     with_roles,
     without_doubtful_assay,
+)
+from abag.embed.tables.formats import EXCEL, Chunk, bare_suffix, cell_text
+from abag.embed.tables.mutations import MUTATIONS
+from abag.embed.tables.options import MOST_RESIDUE, BadRows, ChainPlaces, Numbering, TableOptions
+from abag.embed.tables.references import (
+    References,
+    find_references,
+    names_digest,
+    with_references,
 )
 from abag.embed.tables.table import (
     CHUNK_ROWS,

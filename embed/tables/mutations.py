@@ -1,7 +1,7 @@
 """Variants that a table writes as mutations of a parent: ``H:A50G,L:S52T``, ``p.Ala50Gly``.
 
 Promises that every wild-type residue that is named is compared with the parent's, and that what is
-not understood is refused.
+not understood is refused. Columns of mutations are found by their names and content.
 """
 
 from __future__ import annotations
@@ -15,11 +15,20 @@ from itertools import pairwise
 from string import ascii_uppercase
 from typing import NamedTuple, TypeAlias
 
-from abag.core.errors import AbagError, SequenceError
+from abag.core.errors import AbagError, ColumnError, SequenceError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import STANDARD_RESIDUES, Kind, parse_antibody, parse_chain
+from abag.embed.tables.columns import (
+    SEQUENCE_ROLES,
+    MissingColumn,
+    column_option,
+    quote_some,
+    simplified,
+    with_found,
+)
 from abag.embed.tables.domains import ChainName, locate_positions
-from abag.embed.tables.options import MOST_RESIDUE, Numbering
+from abag.embed.tables.options import MOST_RESIDUE, Numbering, TableOptions
+from abag.embed.tables.table import Table
 
 ChainId: TypeAlias = str
 """``H`` or ``L`` of an antibody, another letter as in a PDB file, or empty."""
@@ -82,6 +91,23 @@ LEAST_VARIANTS = 3
 LOOKED_AT = 2_000
 """Variants that are tried with other numbers."""
 _CHAIN_WORDS: Mapping[str, str] = {"H": "the heavy chain", "L": "the light chain", "": "the parent"}
+_MUTATION_COLUMN = re.compile(
+    "hgvs(pro|p)?|(aa|aminoacid|protein|ab|antibody)?(mutations?|mutants?|muts?|substitutions?|"
+    "variants?|changes?)(s|list|string|str|code|name|id|pdb|cleaned|spdb|scleaned)?"
+)
+_CHANGES = (
+    "(?:aa|aminoacid|protein)?(?:mutations?|mutants?|muts?|substitutions?|variants?|changes?)"
+)
+_OWNER = "(?:antibody|ab|mab|fab|fv)?"
+_CHAIN_MUTATIONS: Mapping[ChainId, str] = {
+    "H": "(?:variable)?(?:heavy(?:chain)?|vhh?|hc|h)",
+    "L": "(?:variable)?(?:light(?:chain)?|vl|vk|lc|l|kappa|lambda)",
+}
+"""Names of chains in the names of columns of their mutations."""
+LIGHT_MUTATIONS = "light_mutations"
+"""Role of the second of two columns of mutations, one for each chain."""
+MUTATIONS: dict[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
+"""Roles of the columns of mutations."""
 
 
 class BadMutation(SequenceError):
@@ -403,7 +429,7 @@ def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -
 
     Empty if there are none, or too few variants.
     """
-    tried = [(parent, text) for parent, text in variants[:LOOKED_AT] if _is_read(text)]
+    tried = [(parent, text) for parent, text in variants[:LOOKED_AT] if _read(text)]
     if len(tried) < LEAST_VARIANTS:
         return ""
     counts: dict[MutationRules, int] = {}
@@ -441,13 +467,6 @@ def _as_option(rules: MutationRules) -> str:
     return f"--numbering {rules.numbering}"
 
 
-def _is_read(text: str) -> bool:
-    try:
-        return bool(read_mutations(text))
-    except BadMutation:
-        return False
-
-
 def _fits(parent: str, text: str, rules: MutationRules) -> bool:
     try:
         mutate(parent, text, rules)
@@ -471,3 +490,119 @@ def _possible_starts(parent: str, text: str, rules: MutationRules) -> Iterator[i
             start = int(mutation.position) - at
             if abs(start) <= MOST_RESIDUE:
                 yield start
+
+
+# --- columns of mutations -------------------------------------------------------------------------
+
+
+def mutation_columns(
+    table: Table, options: TableOptions, kinds: Sequence[Kind]
+) -> tuple[dict[Kind, str], str]:
+    """Return the column of mutations of each kind that has one, and that of light chains alone.
+
+    The latter is empty unless heavy and light chains have a column each.
+    """
+    chosen: dict[Kind, str] = {}
+    for kind, role in MUTATIONS.items():
+        if role in options.columns and kind in kinds:
+            chosen[kind] = options.columns[role]
+    if options.parent is None or "antibody" in chosen or "antibody" not in kinds:
+        return chosen, ""
+    names = [name for name in map(str, table.frame.columns) if name not in chosen.values()]
+    of_chains = [name for name in names if chain_of_column(name) and holds_mutations(table, name)]
+    named_so = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
+    best = [name for name in named_so if holds_mutations(table, name)]
+    if of_chains and not (len(best) == 1 and _names_chains(table, best[0])):
+        best += of_chains
+    if not best:
+        # 50G, without a wild type, may be a well or a name in any other column
+        best = [name for name in names if holds_mutations(table, name, with_wild=True)]
+    if len(best) == 1:
+        return {"antibody": best[0], **chosen}, ""
+    if len(best) == 2 and {*map(chain_of_column, best)} == {"H", "L"}:
+        heavy, light = sorted(best, key=chain_of_column)
+        return {"antibody": heavy, **chosen}, light
+    if best:
+        lines = " or ".join(column_option("mutations", name) for name in best)
+        msg = (
+            f"{table.source}: columns {quote_some(best)} hold mutations; expected one, or two "
+            f"called heavy_mutations and light_mutations. Rename them, or choose one with {lines}."
+        )
+        raise ColumnError(msg)
+    if chosen:
+        return chosen, ""  # every row has the parent, and a variant of the antigen
+    problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
+    advice = "Name it with --column mutations=NAME, or leave --parent out."
+    raise MissingColumn(with_found(problem, table.names, advice))
+
+
+def chain_of_column(name: str) -> ChainId:
+    """Return the chain that the name of a column of mutations says; empty if it says none."""
+    bare = simplified(name)
+    for chain, pattern in _CHAIN_MUTATIONS.items():
+        if re.fullmatch(f"{_OWNER}{pattern}{_CHANGES}|{_CHANGES}(?:in|of|on)?{pattern}", bare):
+            return chain
+    return ""
+
+
+def _names_chains(table: Table, name: str) -> bool:
+    """Tell whether all mutations of a column name their chain."""
+    mutations = [m for cell in table.distinct_cells(name) for m in _read(str(cell))]
+    return all(mutation.chain for mutation in mutations)
+
+
+def holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> bool:
+    """Tell whether most cells that are not of the parent are mutations."""
+    cells = [cell for cell in table.distinct_cells(name) if isinstance(cell, str)]
+    others = [cell for cell in cells if not means_parent(cell)]
+    understood = 0
+    for cell in others:
+        mutations = _read(cell)
+        unchecked = [mutation for mutation in mutations if not mutation.wild]
+        if mutations and not (with_wild and unchecked):
+            understood += 1
+    return understood > 0 and 2 * understood >= len(others)
+
+
+def _read(cell: str) -> tuple[Mutation, ...]:
+    """Return the mutations in a cell, none if it is not understood."""
+    try:
+        return read_mutations(cell)
+    except BadMutation:
+        return ()
+
+
+def without_wild(table: Table, name: str) -> list[str]:
+    """Return mutations of a column that do not name the wild type."""
+    texts: list[str] = []
+    for cell in table.distinct_cells(name):
+        if isinstance(cell, str):
+            texts += [mutation.text for mutation in _read(cell) if not mutation.wild]
+    return texts
+
+
+def describe_unapplied(table: Table) -> Iterator[str]:
+    """Say that a column of mutations is not applied, if the sequences do not follow it."""
+    for name in map(str, table.frame.columns):
+        if not _MUTATION_COLUMN.fullmatch(simplified(name)):
+            continue
+        if not holds_mutations(table, name, with_wild=True):
+            continue
+        held = [table.columns[role] for role in SEQUENCE_ROLES if role in table.columns]
+        held = [column for column in held if column in table.frame and column != name]
+        if not held:
+            continue
+        sequences = len(table.frame[held].drop_duplicates())
+        if 2 * sequences <= table.frame[name].nunique():
+            of_antibodies = column_option("mutations", name)
+            of_antigens = column_option("antigen_mutations", name)
+            yield (
+                f"column {name!r} holds mutations that are not applied, and the sequences are "
+                f"fewer: if these are the parents, give {of_antibodies} or {of_antigens}"
+            )
+
+
+def column_of_mutations(table: Table) -> str:
+    """Return the first column with mutations that name the wild type; empty if there is none."""
+    names = map(str, table.frame.columns)
+    return next((name for name in names if holds_mutations(table, name, with_wild=True)), "")

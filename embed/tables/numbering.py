@@ -40,8 +40,8 @@ PART = 2_000
 """Chains that are numbered before the bar moves."""
 NO_DOMAIN = -1  # layout of a chain that cannot be numbered
 
-Layout: TypeAlias = tuple[str, ...]
-Numbers: TypeAlias = tuple[Sequence[Layout], Sequence[int], Sequence[int]]
+Positions: TypeAlias = tuple[str, ...]
+Numbers: TypeAlias = tuple[Sequence[Positions], Sequence[int], Sequence[int]]
 """Layouts, and by chain its layout and where its domain starts."""
 
 
@@ -50,14 +50,14 @@ class Numbered:
     """The IMGT positions of N distinct chains of one type."""
 
     chains: Sequence[str]
-    layouts: Sequence[Layout]
+    layouts: Sequence[Positions]
     """Positions of the residues of a domain, from the N- to the C-terminus."""
     layout: NDArray[np.int32]
-    """Layout of each chain, (N,), or `NO_DOMAIN`."""
+    """Positions of each chain, (N,), or `NO_DOMAIN`."""
     start: NDArray[np.int32]
     """Where the domain of each chain starts, (N,), from 0."""
 
-    def by_layout(self) -> Iterator[tuple[Layout, NDArray[np.intp], NDArray[np.uint8]]]:
+    def by_layout(self) -> Iterator[tuple[Positions, NDArray[np.intp], NDArray[np.uint8]]]:
         """Yield each layout with its R chains, (R,), and their residues as ASCII codes, (R, L)."""
         order = np.argsort(self.layout, kind="stable")
         bounds = np.searchsorted(self.layout[order], np.arange(len(self.layouts) + 1))
@@ -85,7 +85,7 @@ def number_chains(
     parts = [chains[at : at + part] for at in range(0, len(chains), part)]
     many = len(chains) >= worth_processes and count_cores() > 1
     number = partial(_ask if many else _number, name)
-    layouts: dict[Layout, int] = {}
+    layouts: dict[Positions, int] = {}
     layout: list[int] = []
     start: list[int] = []
     with (
@@ -105,7 +105,7 @@ def number_chains(
 
 
 def _number(name: ChainName, chains: Sequence[str]) -> Numbers:
-    layouts: dict[Layout, int] = {}
+    layouts: dict[Positions, int] = {}
     layout: list[int] = []
     start: list[int] = []
     for chain in chains:

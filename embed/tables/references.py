@@ -1,8 +1,7 @@
-"""What the cells of a table hold or refer to: sequences, names of sequences, mutations of parents.
+"""What the cells of a table refer to: sequences by their names, and the parents of mutations.
 
 What a table refers to is decided once, from its first rows. Columns of names are found by the names
-in them, columns of mutations by their names and content. A name with two different sequences is
-refused, or is not found.
+in them. A name with two different sequences is refused, or is not found.
 """
 
 from __future__ import annotations
@@ -18,17 +17,12 @@ from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-import numpy as np
-
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
-    KINDS,
     MISSING_TEXT,
     PLURAL,
-    REPLACED,
     RESIDUES,
-    STANDARD_RESIDUES,
     Kind,
     is_word,
     parse_antibody,
@@ -41,508 +35,39 @@ from abag.embed.tables.columns import (
     MissingColumn,
     column_option,
     quote_names,
-    quote_some,
     simplified,
     with_found,
 )
+from abag.embed.tables.content import (
+    SHORT,
+    are_peptides,
+    distinct_texts,
+    holds_sequences,
+    is_peptide,
+    is_sequence,
+    roles_by_content,
+)
 from abag.embed.tables.domain_types import HEAVY_TYPE, LIGHT_TYPE, chain_types, find_types
-from abag.embed.tables.domains import WHOLE_DOMAIN, find_domains
+from abag.embed.tables.domains import find_domains
 from abag.embed.tables.formats import FORMATS, bare_suffix, cell_text, is_gzip
 from abag.embed.tables.mutations import (
-    BadMutation,
+    LIGHT_MUTATIONS,
+    MUTATIONS,
     ChainId,
-    Mutation,
     MutationRules,
-    means_parent,
-    read_mutations,
+    chain_of_column,
+    describe_unapplied,
+    holds_mutations,
+    mutation_columns,
+    without_wild,
 )
 from abag.embed.tables.options import Numbering, ReferenceOptions, TableOptions
 from abag.embed.tables.table import ANTIGEN_COLUMN, CHUNK_ROWS, Table, read_table
-
-CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
-SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
-# not a name; `*` is a stop codon, which is refused as a residue
-_SEQUENCE = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]{{{SHORT},}}\**\s*", re.IGNORECASE)
-_PEPTIDE = re.compile(rf"[{STANDARD_RESIDUES}X]+(?:[|:][{STANDARD_RESIDUES}X]+)*\**", re.IGNORECASE)
-_RESIDUES_ONLY = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]+", re.IGNORECASE)
-_PRONOUNCEABLE = re.compile(
-    "(?:[B-DF-HJ-NP-TV-XZ]{0,2}[AEIOUY]{1,2})+[B-DF-HJ-NP-TV-XZ]{0,2}", re.IGNORECASE
-)
-SHORTEST_PEPTIDE = 5  # fewer letters are as likely a name: VEGF, EGFR
-FEW = 3  # letters of a word, and words of a column, from which they are no chance
-LOOKED_AT = 1_000
-"""Distinct cells of a column by which its content is recognized."""
-_NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
-REGION = re.compile("cdr|junction|fw?r[1-4]", re.IGNORECASE)
-"""Names of columns that hold parts of a chain."""
-_ANTIGEN_WORDS = re.compile(
-    "antigen|target|epitope|virus|viral|strain|receptor|ligand|protein|pathogen|(?<![a-z])ag(?![a-z])",
-    re.IGNORECASE,
-)
-"""Names of columns that may hold or name antigens."""
-MOST_CANDIDATES = 4
-_SAYS_ASSAY = re.compile("assay|stud(y|ies)|dataset")
-"""Names of columns, simplified, that say what they hold, unlike ``source``."""
-_METHODS = re.compile(
-    r"\b(spr|bli|biacore|octet|carterra|fortebio|elisas?|itc|kinexa|facs|flow|cytometry|mst|htrf|"
-    r"fret|alpha ?(lisa|screen|seq)|assays?|titrations?|tite ?seq|displays?|panning|calorimetry|"
-    r"thermophoresis|fluorescence|anisotropy|polari[sz]ation|interferometry|plasmon|resonance|"
-    r"neutrali[sz]ation|pseudovirus|radioimmunoassay|ria|binding|kinetics?|sensorgrams?|luminex|"
-    r"skempi|ab ?bind|sabdab|abbind|pdbbind|biomap|alphabind|flab|atlas)\b"
-)
-"""Methods of measuring, and collections of measurements, in lower case with spaces for signs."""
-_OTHER_STATE = re.compile(
-    "germ ?line|parent|wild.?type|(?<![a-z])wt(?![a-z])|naive|unmutated|inferred|ancest|template|"
-    "(?<![a-z])uca(?![a-z])",
-    re.IGNORECASE,
-)
-"""Names of columns of the chains that those of the row were derived from."""
-_DEFAULTS = TableOptions()
-_CHAIN_LETTERS = {
-    "heavy": re.compile("h|(h|fabh|fvh)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)h"),
-    "light": re.compile("[lk]|([lk]|fabl|fvl)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)[lk]"),
-}
-"""Names of columns that hold chains if one of the other chain is beside them."""
-_NOT_RESIDUES = str.maketrans(REPLACED, "X" * len(REPLACED), "-.*")
-"""Spelling of a sequence that may be aligned, and its residues that are read as X."""
-
-
-def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[str, str]:
-    """Choose columns by their cells: for roles that several fit, and for chains that none fits.
-
-    Of several, it is the only one that holds sequences. A chain without a column gets the only
-    column of such variable domains, if the other chain has one, or if both are called by letters.
-    """
-    columns = _among_ties(table)
-    if options.parent is not None or "antibody" in options.columns:
-        return columns
-    absent: list[str] = []
-    for role in CHAIN_ROLES:
-        if not table.has(role) and role not in options.columns:
-            absent.append(role)
-    if not absent:
-        return columns
-    taken = {*columns.values()}
-    named: dict[str, str] = {}
-    for absent_role in absent:
-        name = _only_column_of(table, absent_role, taken)
-        if name:
-            named[absent_role] = name
-    if len(absent) == 1:  # beside an antibody in one string, it may be a part of that
-        return {**columns, **named} if table.has(_other(absent[0])) else columns
-    are_letters = len(named) == len(CHAIN_ROLES) and all(
-        _CHAIN_LETTERS[role].fullmatch(simplified(name)) for role, name in named.items()
-    )
-    string = table.columns.get("antibody")
-    has_strings = string in table.frame and holds_sequences(table, str(string))
-    return {**columns, **named} if are_letters and not has_strings else columns
-
-
-def _other(chain_role: str) -> str:
-    heavy, light = CHAIN_ROLES
-    return light if chain_role == heavy else heavy
-
-
-def _only_column_of(table: Table, role: str, taken: set[str]) -> str:
-    """Return the only unused column that holds domains of one chain; empty if there is another."""
-    columns = []
-    for name in unused_columns(table):
-        if name in taken or _ANTIGEN_WORDS.search(name) or _OTHER_STATE.search(name):
-            continue
-        types = [_types_in(text) for _, text in domain_cells(table, name)]
-        if 2 * types.count({role}) > len(types):
-            columns.append(name)
-    return columns[0] if len(columns) == 1 else ""
-
-
-def unused_columns(table: Table) -> list[str]:
-    """List the columns that play no role of a sequence."""
-    used = {table.columns.get(role) for role in SEQUENCE_ROLES}
-    for role in SEQUENCE_ROLES:
-        used.update(table.ties.get(role, ()))
-    return [str(name) for name in table.frame.columns if str(name) not in used]
-
-
-def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
-    """Return some cells of a column that hold variable domains, with their rows in the frame.
-
-    Few cells are enough: those that are too short for a domain, such as notes, are not counted.
-    """
-    row_of_text: dict[str, int] = {}
-    column = table.frame[name].iloc[:CHUNK_ROWS]
-    try:
-        listed = column.tolist()
-    except OverflowError:  # not every time of Arrow is one of Python
-        return []
-    for row, cell in enumerate(listed):
-        if isinstance(cell, str) and len(cell) >= WHOLE_DOMAIN:
-            row_of_text.setdefault(cell, row)
-    texts = [*row_of_text]
-    picked = np.linspace(0, len(texts) - 1, min(len(texts), CHECKED_AT_MOST)).astype(int)
-    cells = []
-    for at in picked.tolist():
-        residues = "".join(texts[at].upper().split()).translate(_NOT_RESIDUES)
-        if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
-            continue
-        if _types_in(residues):
-            cells.append((row_of_text[texts[at]], residues))
-    return cells if 2 * len(cells) > len(picked) else []
-
-
-def new_domains(text: str, chains: Sequence[str]) -> set[str]:
-    """Return the types of the variable domains in a text that are of none of these chains."""
-    pieces = re.split("[|:]", text)
-    for chain in chains:
-        if len(chain) < WHOLE_DOMAIN:
-            continue
-        rest: list[str] = []
-        for piece in pieces:
-            rest += [] if piece in chain else piece.split(chain)
-        pieces = rest
-    types: set[str] = set()
-    for piece in pieces:
-        types.update(chain_types(piece))
-    return types
-
-
-def describe_unused(
-    table: Table, options: TableOptions, chains_of_row: Mapping[int, Sequence[str]]
-) -> list[str]:
-    """Refuse a table with unused columns of variable domains; say which the user left out.
-
-    `chains_of_row` has the chains of the antibodies, by row of the frame, without bad ones. A
-    column that repeats these, or parts of them, holds no other domain.
-
-    Raises
-    ------
-    TableError
-        If a column holds domains that no role uses, and no option says that this is meant.
-    """
-    decided = {role for role in CHAIN_ROLES if role in options.columns}
-    if options.parent is not None or "antibody" in options.columns:
-        decided = {*CHAIN_ROLES}
-    notes = []
-    # another column may hold the chains of the rows in which that of the user is empty
-    partly = {role: column for role in CHAIN_ROLES if (column := options.columns.get(role))}
-    for name in unused_columns(table):
-        cells = [cell for cell in domain_cells(table, name) if cell[0] in chains_of_row]
-        new: Counter[str] = Counter()
-        rows = 0
-        for row, text in cells:
-            types = new_domains(text, chains_of_row[row])
-            new.update(types)
-            rows += bool(types)
-            for role, chain in zip(CHAIN_ROLES, chains_of_row[row], strict=True):
-                if role in types and role in partly and not chain:
-                    msg = (
-                        f"{table.source}: column {name!r} holds {role} variable domains of rows "
-                        f"whose column {partly[role]!r} is empty; expected one column of {role} "
-                        f"chains. Join the two into one and name it with "
-                        f"{column_option(role, 'NAME')}, or remove {name!r} from the table."
-                    )
-                    raise TableError(msg)
-        if not rows:
-            continue
-        roles = [role for role in CHAIN_ROLES if 2 * new[role] >= rows]
-        held = f"column {name!r} holds {' and '.join(roles)} variable domains"
-        if 2 * rows <= len(cells) or decided.issuperset(roles) or _is_derived(table, name, roles):
-            notes.append(f"{held} that are not used")
-            continue
-        is_string = any(len(_types_in(text)) > 1 for _, text in cells) or len(roles) > 1
-        use = column_option("antibody" if is_string else roles[0], name)
-        keep = []
-        if "antibody" in table.columns:
-            keep.append(column_option("antibody", table.columns["antibody"]))
-        else:
-            for role in roles:
-                if role not in decided:
-                    keep.append(column_option(role, table.columns.get(role, "")))
-        msg = (
-            f"{table.source}: {held} that no role uses; expected all chains of the antibodies to "
-            f"have a role. Use it with {use}, or leave it out with {' '.join(keep)}."
-        )
-        raise TableError(msg)
-    return notes
-
-
-def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
-    """Tell whether the chains of these roles are used, and were derived from those of a column."""
-    used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
-    if not all(used):
-        return False
-    are_mutants = all(simplified(column).startswith("mut") for column in used)
-    return are_mutants or _OTHER_STATE.search(name) is not None
-
-
-def _among_ties(table: Table) -> dict[str, str]:
-    """Choose, for each role that several columns fit, the only one that holds sequences."""
-    columns: dict[str, str] = {}
-    for role, names in table.ties.items():
-        if role in SEQUENCE_ROLES:
-            held = [name for name in names if name in table.frame and _sequences_in(table, name)]
-            if len(held) == 1:
-                columns[role] = held[0]
-    return columns
-
-
-def with_roles(table: Table, roles: Mapping[str, str]) -> Table:
-    """Return the same rows with the columns of these roles decided."""
-    ties = {role: names for role, names in table.ties.items() if role not in roles}
-    return replace(table, columns={**table.columns, **roles}, ties=ties)
-
-
-def _sequences_in(table: Table, name: str) -> list[str]:
-    """Return some texts of a column if most of them are sequences, else nothing."""
-    cells = table.frame[name].iloc[:CHUNK_ROWS].dropna()
-    # one by one: pandas before 3 does not convert a column of lists as a whole
-    cells = cells[[str(cell).strip() != "" for cell in cells]]
-    # spread over the rows: a table may begin with its rows of one kind
-    picked = np.linspace(0, len(cells) - 1, min(len(cells), CHECKED_AT_MOST)).astype(int)
-    sequences = []
-    for text in cells.iloc[picked]:
-        if isinstance(text, str) and is_sequence(text):
-            residues = "".join(text.upper().split()).rstrip("*")
-            if not _NUCLEOTIDE_LETTERS.issuperset(residues):
-                sequences.append(residues)
-    return sequences if 2 * len(sequences) > len(picked) else []
-
-
-def is_sequence(text: str) -> bool:
-    """Tell whether a text may be a sequence, rather than a name."""
-    return _SEQUENCE.fullmatch(text) is not None
-
-
-def holds_sequences(table: Table, name: str) -> bool:
-    """Tell whether most cells of a column are sequences."""
-    return bool(_sequences_in(table, name))
-
-
-def distinct_texts(table: Table, name: str) -> list[str]:
-    """Return distinct texts of a column, from its first rows."""
-    cells = table.frame[name].dropna().iloc[: 50 * LOOKED_AT].tolist()
-    texts = dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))
-    return [text for text in texts if text][:LOOKED_AT]
-
-
-def is_peptide(text: str) -> bool:
-    """Tell whether a text consists of standard residues, as peptides do and some names."""
-    return _PEPTIDE.fullmatch(text.strip()) is not None and not is_word(text)
-
-
-def are_peptides(texts: Sequence[str]) -> bool:
-    """Tell whether texts, none of which is a known name, are rather peptides than names."""
-    peptides = [text for text in texts if is_peptide(text) and len(text) >= SHORTEST_PEPTIDE]
-    words = [text for text in peptides if _reads_as_a_word(text)]
-    return 10 * len(peptides) >= 9 * len(texts) > 0 and 2 * len(words) < len(peptides)
-
-
-def _reads_as_a_word(text: str) -> bool:
-    """Tell whether a text can be pronounced, which one peptide of 20 can."""
-    is_long = len(text) >= SHORTEST_PEPTIDE and len({*text}) >= FEW
-    return is_long and _PRONOUNCEABLE.fullmatch(text) is not None
-
-
-def names_as_residues(table: Table, name: str) -> list[str]:
-    """Return the cells of a column of names that would be read as sequences, else nothing.
-
-    All cells are short then, and most are words or no residues at all.
-    """
-    texts = distinct_texts(table, name)
-    if any(map(is_sequence, texts)):
-        return []
-    readable = [text for text in texts if _RESIDUES_ONLY.fullmatch(text) and not is_word(text)]
-    others = [text for text in readable if is_peptide(text)]
-    # with U or Z, which few sequences have
-    names = [text for text in readable if text not in others and _reads_as_a_word(text)]
-    if len(others) >= FEW and all(map(_reads_as_a_word, others)):
-        names += others
-    unreadable = len(texts) - len(readable)
-    return names if 2 * (len(names) + unreadable) > len(texts) else []
-
-
-def _role_by_content(table: Table, name: str) -> str:
-    """Tell the role that a column may play by some of its texts; empty without sequences."""
-    texts = _sequences_in(table, name)
-    types = [_types_in(text) for text in texts]
-    if 2 * types.count(set()) >= len(texts):
-        return "antigen" if texts else ""
-    if 2 * types.count({"heavy"}) > len(texts):
-        return "heavy"
-    if 2 * types.count({"light"}) > len(texts):
-        return "light"
-    return "antibody"
-
-
-def _types_in(text: str) -> set[str]:
-    """Return the types of the variable domains in the chains of a text."""
-    types: set[str] = set()
-    for part in re.split("[|:]", text):
-        types.update(chain_types(part))
-    return types
-
-
-def suggest_columns(table: Table) -> str:
-    """Propose columns by their content: one for each role, and the others as alternatives."""
-    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
-    for name in map(str, table.frame.columns):
-        role = "" if REGION.search(name) else _role_by_content(table, name)
-        if role:
-            proposals[role].append(column_option(role, name))
-    heavy = _any_of(proposals["heavy"])
-    light = _any_of(proposals["light"])
-    paired = f"{heavy} {light}".strip()
-    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
-    antigens = _any_of(proposals["antigen"])
-    proposal = f"{antibodies} {antigens}".strip()
-    return f"By their content: {proposal}." if proposal else _advise_without_sequences(table)
-
-
-def _advise_without_sequences(table: Table) -> str:
-    """Say what to do about a table in which no column holds sequences."""
-    mutations = _column_of_mutations(table)
-    if mutations:
-        return (
-            f"Column {mutations!r} holds mutations: give the antibody that they are of with "
-            "--parent SEQ or --parent FILE."
-        )
-    return (
-        "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
-        "table of names and sequences with --sequences FILE."
-    )
-
-
-def _column_of_mutations(table: Table) -> str:
-    """Return the first column with mutations that name the wild type; empty if there is none."""
-    for name in map(str, table.frame.columns):
-        distinct = table.frame[name].iloc[:CHUNK_ROWS].dropna().unique()
-        mutations: list[Mutation] = []
-        try:
-            for cell in distinct[:CHECKED_AT_MOST].tolist():
-                mutations += read_mutations(str(cell))
-        except BadMutation:
-            continue
-        if mutations and all(mutation.wild for mutation in mutations):
-            return name
-    return ""
-
-
-def _any_of(options: Sequence[str]) -> str:
-    """Join alternatives, in parentheses; empty without any."""
-    listed = " or ".join(options)
-    return f"({listed})" if len(options) > 1 else listed
-
-
-def _as_options(roles: Iterable[tuple[str, str]]) -> str:
-    """Spell the options that give roles other columns."""
-    return " ".join(column_option(role, name) for role, name in roles)
-
-
-def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> None:
-    """Refuse a table whose columns hold the chains of one another, by a sample of each."""
-    columns = {role: name for role, name in table.columns.items() if role in SEQUENCE_ROLES}
-    antigens = columns.pop("antigen", None)
-    held = {role: _role_by_content(table, name) for role, name in columns.items()}
-    heavy = held.get("heavy")
-    light = held.get("light")
-    exchanged = (heavy == "light" and light != "light") or (light == "heavy" and heavy != "heavy")
-    if exchanged and options.chains != "auto":
-        swapped = [("heavy", columns.get("light", "NAME")), ("light", columns.get("heavy", "NAME"))]
-        msg = (
-            f"{table.source}: most rows hold a light chain in the place of the heavy one, or the "
-            "reverse; expected heavy and light. Exchange the columns with "
-            f"{_as_options(swapped)}, or use --chains auto."
-        )
-        raise TableError(msg)
-    # antigens may be antibodies, so that they alone decide nothing
-    others = [role for role, content in held.items() if content == "antigen"]
-    if not others or antigens is None or len(kinds) < len(KINDS):
-        return
-    content = _role_by_content(table, antigens)
-    if content not in ("antigen", ""):
-        swapped = [(content, antigens), ("antigen", columns[others[0]])]
-        msg = (
-            f"{table.source}: most antigens are variable domains of antibodies, and most "
-            "antibodies hold another chain; expected antibodies and antigens. Exchange the columns "
-            f"with {_as_options(swapped)}."
-        )
-        raise TableError(msg)
-
-
-def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
-    """Drop the roles that the options, or heavy and light columns, replace; say which."""
-    table = without_doubtful_assay(table, options)
-    replaced_by: dict[str, str] = {}
-    if options.antigen is not None:
-        replaced_by["antigen"] = "--antigen"
-    if options.no_antigen:
-        replaced_by["antigen"] = "antibodies alone"
-    if options.parent is not None:
-        replaced_by |= dict.fromkeys(("heavy", "light", "antibody"), "--parent")
-    elif "antibody" in options.columns:
-        column = f"column {options.columns['antibody']!r}"
-        replaced_by |= {"heavy": column, "light": column}
-    elif table.has("heavy") or table.has("light"):
-        replaced_by["antibody"] = "the columns of heavy and light chains"
-    ignored = []
-    for role, replacement in replaced_by.items():
-        name = table.columns.get(role)
-        if name is None or name == table.columns.get("mutations"):
-            continue
-        if role == "antigen" and options.no_antigen:
-            ignored.append(f"column {name!r} is ignored: {replacement} (--no-antigen)")
-        else:
-            ignored.append(f"column {name!r} is ignored, replaced by {replacement}")
-    for name in antigen_candidates(table) if options.no_antigen else ():
-        is_constant = table.frame[name].dropna().astype(str).nunique() <= 1
-        if not is_constant and name != table.columns.get("antigen"):
-            ignored.append(
-                f"column {name!r} may hold antigens, and is not used: antibodies alone "
-                "(--no-antigen)"
-            )
-    kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
-    ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
-    return replace(table, columns=kept, ties=ties), ignored
-
-
-def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
-    """Return a table whose column of assays is that by its name, its content or the options.
-
-    A column ``source`` may be of species, cohorts or publications as well.
-    """
-    name = table.columns.get("assay")
-    if name is None or "assay" in options.columns or _SAYS_ASSAY.search(simplified(name)):
-        return table
-    if name in table.frame and _names_methods(table, name):
-        return table
-    columns = {role: column for role, column in table.columns.items() if role != "assay"}
-    return replace(table, columns=columns)
-
-
-def _names_methods(table: Table, name: str) -> bool:
-    """Tell whether most distinct cells of a column name a method or collection."""
-    distinct = [str(cell) for cell in table.frame[name].iloc[:CHUNK_ROWS].dropna().unique()]
-    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in distinct]
-    filled = [text for text in words if text]
-    return 2 * sum(_METHODS.search(text) is not None for text in filled) > len(filled)
-
-
-def antigen_candidates(table: Table) -> list[str]:
-    """List the unused columns that may hold or name antigens, by their names or content."""
-    used = {*table.columns.values()} - {table.columns.get("antigen_name")}
-    candidates = []
-    for name in map(str, table.frame.columns):
-        if name in used:
-            continue
-        if _ANTIGEN_WORDS.search(name) or _role_by_content(table, name) == "antigen":
-            candidates.append(name)
-    return candidates[:MOST_CANDIDATES]
-
 
 FASTA = (".fasta", ".fa")
 ANY = "sequence"
 """Role of a sequence of which the file does not say what it is."""
 LISTED = 20
-_CHAINS = ("heavy", "light")
 _ENDING = re.compile(
     r"(?P<stem>.+?)[\s_|:./-]+(?:(?P<heavy>h|vh|vhh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|"
     r"lambda)|(?P<antigen>ag|antigen))(?:[\s_-]*(?:chain|domain|seq|sequence|aa))*",
@@ -550,7 +75,6 @@ _ENDING = re.compile(
 )
 """A name that ends in the role of its chain."""
 _DATABASES = frozenset(("sp", "tr", "pdb", "gb", "ref", "emb", "dbj"))
-
 _GENERIC_SEQUENCE = re.compile("(protein)?(seq|sequence|aa|aaseq|aminoacidsequence)")
 _NAME_COLUMNS: Mapping[Kind | None, str] = {
     "antibody": "(antibody|ab|mab|fab|fv|nanobody|clone|parent)(name|id)?",
@@ -565,6 +89,16 @@ _CHAIN_NAMES = {
     **dict.fromkeys(("AG", "ANTIGEN"), "antigen"),
 }
 """Roles of chains as a column of a table of sequences names them."""
+_Key = tuple[str, str]
+"""Role and name."""
+_PLURAL = {
+    "heavy": "heavy chains",
+    "light": "light chains",
+    "antibody": PLURAL["antibody"],
+    "antigen": PLURAL["antigen"],
+}
+SAMPLED = 20
+"""Named sequences whose domains are looked for."""
 
 
 class UnknownName(SequenceError):
@@ -599,17 +133,15 @@ class Entry(NamedTuple):
     """Whether the role is the ending of the record's name, and `name` is what is before it."""
 
 
+_Places = Mapping[str, Entry]
+"""An entry for each distinct sequence of a name."""
+
+
 class FastaRecord(NamedTuple):
     """The header of a record without its ``>``, and its residues."""
 
     header: str
     residues: str
-
-
-_Key = tuple[str, str]
-"""Role and name."""
-_Places = Mapping[str, Entry]
-"""An entry for each distinct sequence of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -821,7 +353,7 @@ class NamedSequences:
             msg = f"{quoted(name)} may be {listed} in {self.source}; expected one."
             return UnknownName(f"{msg} Write the whole name.")
         if self._is_record(name):
-            what = f"{role} chain" if role in _CHAINS else role
+            what = f"{role} chain" if role in CHAIN_ROLES else role
             msg = (
                 f"{quoted(name)} is in {self.source}, but has no {what} there; expected one. Add "
                 "it, or leave the cell empty if there is none."
@@ -938,11 +470,6 @@ def read_fasta(path: Path, problems: list[str] | None = None) -> list[FastaRecor
     return parsed
 
 
-def is_fasta(path: Path) -> bool:
-    """Tell by its name whether a file is FASTA."""
-    return bare_suffix(path) in FASTA
-
-
 def load_names(paths: Sequence[str | Path]) -> NamedSequences:
     """Read the sequences of FASTA files and tables by their names.
 
@@ -978,7 +505,7 @@ def read_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entr
 
     `problems` receives a line for each record without a name or residues; else that is an error.
     """
-    if is_fasta(path):
+    if bare_suffix(path) in FASTA:
         return fasta_entries(path, problems)
     return _table_entries(path, problems)
 
@@ -1068,31 +595,6 @@ def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> s
     return others[0]
 
 
-_MUTATION_COLUMN = re.compile(
-    "hgvs(pro|p)?|(aa|aminoacid|protein|ab|antibody)?(mutations?|mutants?|muts?|substitutions?|"
-    "variants?|changes?)(s|list|string|str|code|name|id|pdb|cleaned|spdb|scleaned)?"
-)
-_CHANGES = (
-    "(?:aa|aminoacid|protein)?(?:mutations?|mutants?|muts?|substitutions?|variants?|changes?)"
-)
-_OWNER = "(?:antibody|ab|mab|fab|fv)?"
-_CHAIN_MUTATIONS: Mapping[ChainId, str] = {
-    "H": "(?:variable)?(?:heavy(?:chain)?|vhh?|hc|h)",
-    "L": "(?:variable)?(?:light(?:chain)?|vl|vk|lc|l|kappa|lambda)",
-}
-"""Names of chains in the names of columns of their mutations."""
-LIGHT_MUTATIONS = "light_mutations"
-"""Role of the second of two columns of mutations, one for each chain."""
-_PLURAL = {
-    "heavy": "heavy chains",
-    "light": "light chains",
-    "antibody": PLURAL["antibody"],
-    "antigen": PLURAL["antigen"],
-}
-SAMPLED = 20
-"""Named sequences whose domains are looked for."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
     """Sequences that cells of a table refer to: by names, and as parents of mutations."""
@@ -1131,8 +633,6 @@ class References:
 
 
 NO_REFERENCES = References()
-MUTATIONS: dict[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
-"""Roles of the columns of mutations."""
 
 
 class _Numbers(TypedDict):
@@ -1165,7 +665,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     """
     if not options.refers:
         antigen = _constant(options.antigen, "--antigen", "antigen", None)
-        return replace(NO_REFERENCES, antigen=antigen, remarks=tuple(_unapplied(table)))
+        return replace(NO_REFERENCES, antigen=antigen, remarks=tuple(describe_unapplied(table)))
     names = load_names(options.sequences) if options.sequences else None
     parent = _constant(options.parent, "--parent", "antibody", names)
     if parent is not None:
@@ -1185,7 +685,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
                     raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
-    mutations, light = _mutation_columns(table, options, kinds)
+    mutations, light = mutation_columns(table, options, kinds)
     peptides = frozenset[str]()
     if (
         names is not None
@@ -1198,7 +698,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
     chain_of_role: dict[str, ChainId] = {}
     if "antibody" in rules and not rules["antibody"].shared:
-        chain_of_role["mutations"] = _chain_of_column(mutations["antibody"])
+        chain_of_role["mutations"] = chain_of_column(mutations["antibody"])
     if light:
         columns[LIGHT_MUTATIONS] = light
         chain_of_role[LIGHT_MUTATIONS] = "L"
@@ -1246,11 +746,11 @@ def _describe_mutations(
         )
     used = [*dict.fromkeys(filter(None, (*mutations.values(), light)))]
     for name in map(str, table.frame.columns):
-        is_other = bool(_chain_of_column(name)) and name not in used and "antibody" in rules
-        if is_other and _holds_mutations(table, name):
+        is_other = bool(chain_of_column(name)) and name not in used and "antibody" in rules
+        if is_other and holds_mutations(table, name):
             yield f"column {name!r} holds mutations that are not applied: it was not chosen"
     for name in used:
-        unchecked = _without_wild(table, name) if name in table.frame else []
+        unchecked = without_wild(table, name) if name in table.frame else []
         if unchecked:
             yield (
                 f"column {name!r}: mutations such as {quoted(unchecked[0])} name no wild-type "
@@ -1436,17 +936,10 @@ def _has_sequences(table: Table, side: _Side) -> bool:
     return False
 
 
-def _cells(table: Table, name: str) -> list[object]:
-    """Return distinct cells of a column, from its first rows."""
-    filled = table.frame[name].dropna().iloc[: 50 * LOOKED_AT]
-    cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
-    return [cell for cell in cells if cell_name(cell)]
-
-
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
     """Return the sequences of the names in a column."""
     texts: list[str] = []
-    for cell in _cells(table, name):
+    for cell in table.distinct_cells(name):
         try:
             text = names.find(role, cell)
         except RepeatedName:
@@ -1458,7 +951,7 @@ def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str
 
 def _has_peptides(table: Table, names: NamedSequences, name: str) -> bool:
     """Tell whether most cells of a column of antigens are short sequences without a name."""
-    cells = _cells(table, name)
+    cells = table.distinct_cells(name)
     unnamed = [cell for cell in cells if not _is_name(names, "antigen", cell)]
     texts = [cell_name(cell) for cell in unnamed]
     return 2 * len(texts) > len(cells) and are_peptides(texts)
@@ -1474,7 +967,7 @@ def _is_name(names: NamedSequences, role: str, cell: object) -> bool:
 def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
     """Tell whether a column holds mostly names, and of antibodies if these are asked for."""
     hits = _hits(table, names, role, name)
-    if not hits or 2 * len(hits) < len(_cells(table, name)):
+    if not hits or 2 * len(hits) < len(table.distinct_cells(name)):
         return False
     texts = [*dict.fromkeys(hits)][:SAMPLED]
     antibodies = sum(map(_has_domain, texts))
@@ -1501,65 +994,6 @@ def _unused(table: Table, names: NamedSequences) -> MissingColumn:
     return MissingColumn(with_found(problem, table.names, advice))
 
 
-# --- columns of mutations -------------------------------------------------------------------------
-
-
-def _mutation_columns(
-    table: Table, options: TableOptions, kinds: Sequence[Kind]
-) -> tuple[dict[Kind, str], str]:
-    """Return the column of mutations of each kind that has one, and that of light chains alone.
-
-    The latter is empty unless heavy and light chains have a column each.
-    """
-    chosen: dict[Kind, str] = {}
-    for kind, role in MUTATIONS.items():
-        if role in options.columns and kind in kinds:
-            chosen[kind] = options.columns[role]
-    if options.parent is None or "antibody" in chosen or "antibody" not in kinds:
-        return chosen, ""
-    names = [name for name in map(str, table.frame.columns) if name not in chosen.values()]
-    of_chains = [name for name in names if _chain_of_column(name) and _holds_mutations(table, name)]
-    named_so = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
-    best = [name for name in named_so if _holds_mutations(table, name)]
-    if of_chains and not (len(best) == 1 and _names_chains(table, best[0])):
-        best += of_chains
-    if not best:
-        # 50G, without a wild type, may be a well or a name in any other column
-        best = [name for name in names if _holds_mutations(table, name, with_wild=True)]
-    if len(best) == 1:
-        return {"antibody": best[0], **chosen}, ""
-    if len(best) == 2 and {*map(_chain_of_column, best)} == {"H", "L"}:
-        heavy, light = sorted(best, key=_chain_of_column)
-        return {"antibody": heavy, **chosen}, light
-    if best:
-        lines = " or ".join(column_option("mutations", name) for name in best)
-        msg = (
-            f"{table.source}: columns {quote_some(best)} hold mutations; expected one, or two "
-            f"called heavy_mutations and light_mutations. Rename them, or choose one with {lines}."
-        )
-        raise ColumnError(msg)
-    if chosen:
-        return chosen, ""  # every row has the parent, and a variant of the antigen
-    problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
-    advice = "Name it with --column mutations=NAME, or leave --parent out."
-    raise MissingColumn(with_found(problem, table.names, advice))
-
-
-def _chain_of_column(name: str) -> ChainId:
-    """Return the chain that the name of a column of mutations says; empty if it says none."""
-    bare = simplified(name)
-    for chain, pattern in _CHAIN_MUTATIONS.items():
-        if re.fullmatch(f"{_OWNER}{pattern}{_CHANGES}|{_CHANGES}(?:in|of|on)?{pattern}", bare):
-            return chain
-    return ""
-
-
-def _names_chains(table: Table, name: str) -> bool:
-    """Tell whether all mutations of a column name their chain."""
-    mutations = [m for cell in _cells(table, name) for m in _read(str(cell))]
-    return all(mutation.chain for mutation in mutations)
-
-
 def _check_parent(parent: str) -> None:
     """Raise the error of a parent that is no antibody, before rows are read."""
     try:
@@ -1574,54 +1008,3 @@ def _check_parent(parent: str) -> None:
             "to 130 residues, a FASTA file, or a name in a file given with --sequences FILE."
         )
         raise UnknownName(msg)
-
-
-def _unapplied(table: Table) -> Iterator[str]:
-    """Say that a column of mutations is not applied, if the sequences do not follow it."""
-    for name in map(str, table.frame.columns):
-        if not _MUTATION_COLUMN.fullmatch(simplified(name)):
-            continue
-        if not _holds_mutations(table, name, with_wild=True):
-            continue
-        held = [table.columns[role] for role in SEQUENCE_ROLES if role in table.columns]
-        held = [column for column in held if column in table.frame and column != name]
-        if not held:
-            continue
-        sequences = len(table.frame[held].drop_duplicates())
-        if 2 * sequences <= table.frame[name].nunique():
-            of_antibodies = column_option("mutations", name)
-            of_antigens = column_option("antigen_mutations", name)
-            yield (
-                f"column {name!r} holds mutations that are not applied, and the sequences are "
-                f"fewer: if these are the parents, give {of_antibodies} or {of_antigens}"
-            )
-
-
-def _holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> bool:
-    """Tell whether most cells that are not of the parent are mutations."""
-    cells = [cell for cell in _cells(table, name) if isinstance(cell, str)]
-    others = [cell for cell in cells if not means_parent(cell)]
-    understood = 0
-    for cell in others:
-        mutations = _read(cell)
-        unchecked = [mutation for mutation in mutations if not mutation.wild]
-        if mutations and not (with_wild and unchecked):
-            understood += 1
-    return understood > 0 and 2 * understood >= len(others)
-
-
-def _read(cell: str) -> tuple[Mutation, ...]:
-    """Return the mutations in a cell, none if it is not understood."""
-    try:
-        return read_mutations(cell)
-    except BadMutation:
-        return ()
-
-
-def _without_wild(table: Table, name: str) -> list[str]:
-    """Return mutations of a column that do not name the wild type."""
-    texts: list[str] = []
-    for cell in _cells(table, name):
-        if isinstance(cell, str):
-            texts += [mutation.text for mutation in _read(cell) if not mutation.wild]
-    return texts

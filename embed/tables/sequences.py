@@ -1,6 +1,7 @@
 """Antibodies and antigens of a table, checked, with chains in their places.
 
 Each distinct text of a column, and each distinct variant of a parent, is parsed once.
+
 R rows, N distinct sequences or chains.
 """
 
@@ -34,6 +35,16 @@ from abag.embed.tables.chains import (
     parse_chain,
 )
 from abag.embed.tables.columns import MissingColumn, quote_names, with_found
+from abag.embed.tables.content import (
+    REGION,
+    SHORT,
+    antigen_candidates,
+    describe_unused,
+    is_peptide,
+    is_sequence,
+    names_as_residues,
+    suggest_columns,
+)
 from abag.embed.tables.domain_types import (
     HEAVY_TYPE,
     HISTIDINE_TAG,
@@ -49,25 +60,18 @@ from abag.embed.tables.domain_types import (
     place_chains,
 )
 from abag.embed.tables.domains import WHOLE_DOMAIN, UnsureDomains
-from abag.embed.tables.mutations import BadMutation, ChainId, mutate, of_chain, propose_numbers
-from abag.embed.tables.notes import BadCell
-from abag.embed.tables.options import ChainPlaces, TableOptions
-from abag.embed.tables.references import (
+from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     MUTATIONS,
-    NO_REFERENCES,
-    REGION,
-    SHORT,
-    References,
-    UnknownName,
-    antigen_candidates,
-    cell_name,
-    describe_unused,
-    is_peptide,
-    is_sequence,
-    names_as_residues,
-    suggest_columns,
+    BadMutation,
+    ChainId,
+    mutate,
+    of_chain,
+    propose_numbers,
 )
+from abag.embed.tables.notes import BadCell
+from abag.embed.tables.options import ChainPlaces, TableOptions
+from abag.embed.tables.references import NO_REFERENCES, References, UnknownName, cell_name
 from abag.embed.tables.table import Table
 
 # read as it is: nucleotides have no L, and words that are no sequence have fewer letters
@@ -80,6 +84,11 @@ REASONS: dict[type[AbagError], str] = {
     BadMutation: "mutation",
 }
 UNREADABLE = tuple(REASONS)
+# at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
+NUMBERED_AT_MOST = 200
+SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
+# as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
+_CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -338,13 +347,6 @@ def _join_texts(heavy: str | AbagError, light: str | AbagError) -> str | AbagErr
 
 def _no_chain(table: Table) -> tuple[NDArray[np.int64], list[str | AbagError]]:
     return np.zeros(len(table.frame), np.int64), [""]
-
-
-# at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
-NUMBERED_AT_MOST = 200
-SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
-# as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
-_CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
 
 
 def parse_antibodies(

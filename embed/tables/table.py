@@ -45,6 +45,13 @@ _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutation
 """Roles of columns that say which antibody a row has."""
 _NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
 """A label or bound."""
+OneTable: TypeAlias = Path | str | pd.DataFrame
+"""A file, a folder of Parquet files, or a table in memory."""
+TableLike: TypeAlias = OneTable | Sequence[OneTable]
+"""A table, or several that are read as one (`embed.tables.pairs`)."""
+LOOKED_AT = 1_000
+"""Distinct cells of a column by which its content is recognized."""
+CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
 
 
 def read_matrix(
@@ -127,13 +134,6 @@ def _holds_labels(cells: pd.Series) -> bool:
     return 0 < len(filled) <= 2 * int(is_number.sum())
 
 
-OneTable: TypeAlias = Path | str | pd.DataFrame
-"""A file, a folder of Parquet files, or a table in memory."""
-TableLike: TypeAlias = OneTable | Sequence[OneTable]
-"""A table, or several that are read as one (`embed.tables.pairs`)."""
-CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Rows of a table, and the roles of its columns."""
@@ -183,6 +183,12 @@ class Table:
     def cells(self, role: str) -> pd.Series:
         """Return the cells of the column that plays a role, missing ones as pandas has them."""
         return self._with_missing(self.frame[self.column(role)])
+
+    def distinct_cells(self, name: str) -> list[object]:
+        """Return distinct cells of a column that are not empty, from its first rows."""
+        filled = self.frame[name].dropna().iloc[: 50 * LOOKED_AT]
+        cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
+        return [cell for cell in cells if cell_text(cell).strip()]
 
     def _with_missing(self, cells: pd.Series) -> pd.Series:
         is_text = isinstance(cells.dtype, pd.StringDtype) or cells.dtype == np.dtype(object)

@@ -27,9 +27,9 @@ from abag.embed.embed import embed_like_folders
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.columns import CHAIN_ROLES, SEQUENCE_ROLES, with_found
+from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs, table_of
-from abag.embed.tables.references import MUTATIONS
 from abag.head.fit import fit_predictor
 from abag.head.labels.column import decide_label
 from abag.head.labels.features import asks_for_logliks, read_features, with_logliks
@@ -59,6 +59,21 @@ _CLAUSE = re.compile(r"; (?:else )?|, or (?!lower|higher)| or (?=another )")
 _COLUMN_OF_LABELS = re.compile(r"--column '?(?:pkd|label|prediction)\b")
 _COMMAND = re.compile(r"\babag [a-z]+ .*--")
 """In advice to run a command, whose flags are its own."""
+NOT_OF_ESTIMATORS = frozenset(
+    """
+    adapter_rows add affinity_type allow_adapter_leak antigen bad_rows columns floor folds
+    label learning_curve limit repeats save_every split_seed
+    """.split()
+)
+"""Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
+_OPTIONS = [field for field in schema(FitConfig) if field.name not in NOT_OF_ESTIMATORS]
+_KEYWORDS = {
+    field.flag: field
+    for field in schema(FitConfig)
+    if field.name == "columns" or field.name not in NOT_OF_ESTIMATORS
+}
+"""What errors name instead of flags."""
+_INNER_SPLITS = ("auto", "random", "antigen", "antibody", "both")
 
 
 class NotAFrame(TableError, ValueError):
@@ -297,23 +312,6 @@ def folders_with(
     return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}
 
 
-NOT_OF_ESTIMATORS = frozenset(
-    """
-    adapter_rows add affinity_type allow_adapter_leak antigen bad_rows columns floor folds
-    label learning_curve limit repeats save_every split_seed
-    """.split()
-)
-"""Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
-_OPTIONS = [field for field in schema(FitConfig) if field.name not in NOT_OF_ESTIMATORS]
-_KEYWORDS = {
-    field.flag: field
-    for field in schema(FitConfig)
-    if field.name == "columns" or field.name not in NOT_OF_ESTIMATORS
-}
-"""What errors name instead of flags."""
-_INNER_SPLITS = ("auto", "random", "antigen", "antibody", "both")
-
-
 class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # no types
     """Predict pKd from pairs of sequences, with a head of ``abag fit`` on stored vectors.
 
@@ -406,15 +404,6 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         """
         with naming_own_options(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
             config = self._config()
-            labels = LabelOptions(
-                replicates=config.replicates,
-                better=config.better,
-                unit=config.unit,
-                label_range=config.label_range,
-                no_binding=config.no_binding,
-                no_binding_empty=config.no_binding_empty,
-                molar_mass=config.molar_mass,
-            )
             table = read_frame(X, columns=self.columns, options=config)
             store = as_store(self.store)
             first = replace(
@@ -427,7 +416,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             heads: dict[str, str] = {}
             if asks_for_logliks(table, config):
                 table, named, heads = with_logliks(table, config, folders)
-            pairs = labelled(table, y, labels, named, sample_weight)
+            pairs = labelled(table, y, LabelOptions.of(config), named, sample_weight)
             pairs = with_feature_columns(pairs, named, heads)
             used = {f"{kind}_fingerprint": folder.fingerprint for kind, folder in folders.items()}
             vectors = vectors_of_pairs(pairs, store, config, used)

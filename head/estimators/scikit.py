@@ -52,6 +52,8 @@ _ARGUMENTS = _OF_ALL | {
     field.flag: _SKLEARN_NAMES.get(field.name, field) for field in schema(SplitOptions)
 }
 """What errors name instead of flags."""
+_VECTOR_KEYWORDS = _OF_ALL | {field.flag: field for field in schema(VectorOptions)}
+"""What errors name instead of flags."""
 
 
 class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has no types
@@ -181,10 +183,6 @@ class BothSplit(_PairSplit):
     """
 
     _method = "both"
-
-
-_VECTOR_KEYWORDS = _OF_ALL | {field.flag: field for field in schema(VectorOptions)}
-"""What errors name instead of flags."""
 
 
 class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # no types

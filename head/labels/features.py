@@ -5,6 +5,7 @@ an assay and a laboratory. A number that is missing is read as the training mean
 missing cells in training has a second column of 0 and 1 that says where. Each value of a category
 is a column of 0 and 1. Likelihoods of sequences, which ``abag embed --loglik`` stores beside the
 vectors, are features, too.
+
 R rows of a table or pairs, P pairs, F columns of numbers, G of categories, C columns of 0 and 1,
 K = F + C.
 """

@@ -73,6 +73,24 @@ MOST_UNLIKE = 1e12
 """Factor between an error or a weight and their median, beyond which others would not count."""
 OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
+CONFLICT_PKD = 1.0
+"""Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
+POSSIBLE_PKD = (0.0, 16.0)
+"""Labels outside are certainly in another unit."""
+OPPOSITE = -0.5
+"""Rank correlation from which a second measurement contradicts the direction of the label."""
+COUNTED_ROWS = ("rows", "other_affinity_type_rows", "skipped_labels")
+"""Counts of `LabelledPairs` that `LabelledPairs.rows_text` tells."""
+FLOOR_SHARE = 0.05
+"""A lowest value that more than this share of the rows have is a floor."""
+LISTED_TYPES = 8
+SAME_AS_LABEL = 0.999
+"""Correlation with the label above which a column may be the label itself."""
+LABELS_AND_SEQUENCES = (
+    "pkd", "label", "heavy", "light", "antibody", "antigen", "censored", "mutations",
+    "antigen_mutations",
+)  # fmt: skip
+"""Roles of columns that are no features."""
 
 
 class LabelTrust(NamedTuple):
@@ -250,14 +268,6 @@ def _listed(labels: Sequence[LabelLayout], read_as: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
-CONFLICT_PKD = 1.0
-"""Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
-POSSIBLE_PKD = (0.0, 16.0)
-"""Labels outside are certainly in another unit."""
-OPPOSITE = -0.5
-"""Rank correlation from which a second measurement contradicts the direction of the label."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelReading:
     """What was read as the label, and why."""
@@ -331,13 +341,6 @@ def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[
             other_ranks = pd.Series(other[measured_twice]).rank()
             if label_ranks.corr(other_ranks) < OPPOSITE:
                 yield name, header.unit
-
-
-COUNTED_ROWS = ("rows", "other_affinity_type_rows", "skipped_labels")
-"""Counts of `LabelledPairs` that `LabelledPairs.rows_text` tells."""
-FLOOR_SHARE = 0.05
-"""A lowest value that more than this share of the rows have is a floor."""
-LISTED_TYPES = 8
 
 
 class NothingToLearn(LabelError):
@@ -804,21 +807,12 @@ def describe_columns(
     return f"columns: {', '.join(roles)}{note}"
 
 
-SAME_AS_LABEL = 0.999
-"""Correlation with the label above which a column may be the label itself."""
-LABELS_AND_SEQUENCES = (
-    "pkd", "label", "heavy", "light", "antibody", "antigen", "censored", "mutations",
-    "antigen_mutations",
-)  # fmt: skip
-"""Roles of columns that are no features."""
-
-
 def with_feature_columns(
     pairs: LabelledPairs, options: PairColumnOptions, heads: Mapping[str, str]
 ) -> LabelledPairs:
     """Return pairs with the description of their features, once these are checked.
 
-    `heads` are those of `likelihoods.with_logliks`.
+    `heads` are those of `features.with_logliks`.
 
     Raises
     ------

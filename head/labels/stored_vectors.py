@@ -34,6 +34,8 @@ and would otherwise be amplified to variance 1."""
 Z_LIMIT = 10.0
 """Largest standardised input: values of 39 standard deviations occur in test rows of new
 antigens."""
+CONSTANT = 1e-9
+"""Spread of a column, relative to its values, below which it is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +202,6 @@ def _blocks(rows: int, width: int) -> list[slice]:
     """Return slices of rows that hold about `BLOCK` numbers."""
     size = max(1, BLOCK // max(1, width))
     return [slice(first, first + size) for first in range(0, rows, size)]
-
-
-CONSTANT = 1e-9
-"""Spread of a column, relative to its values, below which it is rounding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 The interface of a model is here, too, so that predictors can average and store any of them. Counts
 and frequencies of amino acids are what a model learns without an encoder; their columns are in the
 order of `STANDARD_RESIDUES`.
+
 P pairs, F of them in training, N antibodies, M antigens; D and E are the widths of their vectors.
 """
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 COUNTED = 4_096
 """Texts whose residues are counted at a time, which stay in the CPU's cache."""
+Index: TypeAlias = NDArray[np.integer]
+"""Rows of unique sequences, (P,)."""
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+"""Arrays of a model by name, as they are stored."""
 
 
 def frequencies_and_lengths(*columns: Sequence[str]) -> Matrix:
@@ -62,10 +67,6 @@ def count_residues(texts: Sequence[str]) -> Matrix:
         cell_counts = np.bincount(cells, minlength=len(batch) * (letters + 1))
         counts[at : at + COUNTED] = cell_counts.reshape(len(batch), -1)[:, :-1]
     return counts
-
-
-Index: TypeAlias = NDArray[np.integer]
-"""Rows of unique sequences, (P,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +193,6 @@ class TrainingRows:
 def label_weights(share: Floats) -> Floats:
     """Return how much labels count, with mean 1, given the variances of their noise."""
     return np.asarray(1 / share / np.mean(1 / share))
-
-
-Arrays: TypeAlias = Mapping[str, NDArray[Any]]
-"""Arrays of a model by name, as they are stored."""
 
 
 class DoesNotApply(TrainingError):

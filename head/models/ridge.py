@@ -1,19 +1,23 @@
 """Ridge regression on the joined vectors of pairs, without building a vector per pair.
 
 The sums that a ridge needs follow from the unique vectors and how often two are paired; those of
-inner folds add up, and all that does not depend on labels is computed once. Censored labels are
-replaced by expected ones: by turns a ridge is fitted, and the mean of a normal distribution cut off
-at the bound taken (Tobin, Econometrica 26, 1958).
-
-The matrix is brought to tridiagonal form by reflections. This takes as long as about two
-factorisations, and then a strength costs D operations and labels D^2, where a factorisation per
-strength costs D^3 / 3 (Elden, BIT 17, 1977; Golub and Van Loan, Matrix Computations, 8.3). Large
+inner folds add up, and all that does not depend on labels is computed once. The matrix is brought
+to tridiagonal form by reflections. This takes as long as about two factorisations, and then a
+strength costs D operations and labels D^2, where a factorisation per strength costs D^3 / 3. Large
 matrices are factorised per strength by torch instead, which uses all cores or a GPU.
 
-sigma^2 = (spread x the standard deviation of the prediction)^2 + noise^2. Spread and noise are
+Censored labels are replaced by expected ones: by turns a ridge is fitted, and the mean of a normal
+distribution cut off at the bound taken. The noise of a prediction is
+sigma^2 = (spread x the standard deviation of the prediction)^2 + noise^2; spread and noise are
 fitted to errors on pairs that no model had seen.
+
 P pairs, R rows of them, F training pairs, N sequences, D joined columns, E those of another block,
 S strengths, K ratios that are tried.
+
+References
+----------
+Elden, BIT 17, 1977, and Golub and Van Loan, Matrix Computations, 8.3, for the tridiagonal form;
+Tobin, Econometrica 26, 1958, for censored labels.
 """
 
 from __future__ import annotations
@@ -45,6 +49,26 @@ CENSORED_ROUNDS = 20
 """Rounds of expectation maximisation if there are censored pairs."""
 SMALLEST = 1e-6
 """Least noise in pKd: errors of 0 would have sigma 0."""
+PARALLEL_COLUMNS = 1500
+"""Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
+it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
+ROUNDING = 1e-10
+"""Scatter, relative to the sums it is computed from, below which it may be rounding alone."""
+REFLECTED = 64
+"""Columns of reflections that are applied at a time, in LAPACK's workspace."""
+CHUNK = 8192
+"""Rows, or unique sequences, converted to float64 at a time."""
+STRENGTHS = np.logspace(-4, 3, 8)
+"""Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
+ROUNDS = 20
+"""Ridges that are fitted to censored labels, at most."""
+CLOSE = 0.01
+"""Change of all censored labels at which no more ridges are fitted: in pKd, or in standard
+deviations of the labels of another quantity."""
+LEAST_SIGMA = 1e-6
+"""Least standard deviation of errors, with which labels are expected."""
+FEATURE_RATIOS = (0.1, 1.0, 10.0)
+"""Variances of the features, relative to that of the vectors, that a ridge tries beside 0."""
 
 
 def expected_labels(
@@ -104,15 +128,6 @@ def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
     best = int(np.argmin(loss_K))
     noise = np.sqrt(noise2_K[best])
     return float(noise * np.sqrt(RATIOS[best])), float(noise)
-
-
-PARALLEL_COLUMNS = 1500
-"""Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
-it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
-ROUNDING = 1e-10
-"""Scatter, relative to the sums it is computed from, below which it may be rounding alone."""
-REFLECTED = 64
-"""Columns of reflections that are applied at a time, in LAPACK's workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,21 +261,6 @@ class Tridiagonal:
             "L", transposed, self._reflections, self._scale, x_DS[1:], REFLECTED * x_DS.shape[1]
         )
         return x_DS
-
-
-CHUNK = 8192
-"""Rows, or unique sequences, converted to float64 at a time."""
-STRENGTHS = np.logspace(-4, 3, 8)
-"""Ridge strengths, in units of the mean eigenvalue of the training rows' scatter matrix."""
-ROUNDS = 20
-"""Ridges that are fitted to censored labels, at most."""
-CLOSE = 0.01
-"""Change of all censored labels at which no more ridges are fitted: in pKd, or in standard
-deviations of the labels of another quantity."""
-LEAST_SIGMA = 1e-6
-"""Least standard deviation of errors, with which labels are expected."""
-FEATURE_RATIOS = (0.1, 1.0, 10.0)
-"""Variances of the features, relative to that of the vectors, that a ridge tries beside 0."""
 
 
 @dataclass(frozen=True, slots=True)

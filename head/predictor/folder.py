@@ -1,15 +1,16 @@
-"""A predictor as a folder that can be shared: ``predictor/`` in a run.
+"""A predictor as a folder: ``predictor/`` in a run, its copy, or the output of `abag share`.
 
-``weights.safetensors`` holds the arrays of the parts, input statistics included, and the training
-sequences, by which what is new is recognised; `abag share` leaves these out. ``predictor.json``
-describes the parts, has the weights and the calibration of each regime, and a digest of both files.
-``README.md`` is the model card (`abag.head.runs.report.write_card`). Nothing is dated and nothing
-is unpickled.
+    weights.safetensors    arrays of the parts, input statistics included, and the training
+                           sequences, by which what is new is recognised; `abag share` leaves
+                           these out
+    predictor.json         the parts, the weights and the calibration of each regime, and a digest
+                           of both files
+    README.md              the model card (`abag.head.runs.report.write_card`)
+    manifest.json          of a shared folder: the files that are read, with their digests
 
-Folders of predictors: what they hold, and of shared ones layout, manifest and download.
-
-A manifest lists the files that are read, with their digests, which are checked each time. What was
-downloaded of a commit once is read without a network connection."""
+Digests are compared at each reading. What was downloaded of a commit once is read without a network
+connection. Nothing is dated, and nothing is unpickled.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The predictor of a run, from a folder or the hub, with what encodes new sequences.
 
-Of `head`, only this module and `estimators.sequence_frame` import what runs encoders. Everything
-else takes a function that encodes, or scores what a store holds.
+Of `head`, only this module and `estimators.regressor` import what runs encoders. Everything else
+takes a function that encodes, or scores what a store holds.
 """
 
 from __future__ import annotations

@@ -1,26 +1,17 @@
-"""The distinct sequences of a table that is scored, collected chunk by chunk.
+"""Predictors: trained heads that predict the affinity of antibodies and antigens.
 
-Each sequence is kept once, in the order of its first row, with its key. N sequences, P rows.
+A `Predictor` is the parts that a fit trained, with what a fit measured of them: weights and
+calibration of every regime, and the training sequences, by which what is new about a pair is
+recognised. `folder` reads and writes it. It stores the fingerprints of the encoders that it was
+trained with and accepts their vectors only. What a store lacks is encoded as the run encoded it, by
+a function of the caller (`abag.load_predictor`): this module imports no encoder.
 
-What a predictor consists of, apart from its behaviour: parts, measured regimes, vectors, noise.
+From top to bottom: the sequences of a table that is scored, each once; the records of parts,
+vectors and regimes, as in predictor.json; the mixture of a regime, which `fit` measures and a
+predictor applies; encoding what is missing; the predictor, and the scoring of pairs.
 
-These are the records that predictor.json and weights.safetensors hold. P pairs, N sequences.
-
-The mixture of a regime: from the predictions of the parts to pKd and sigma.
-
-`fit` measures it, `Predictor` applies it, and both call this one. P pairs, K parts.
-
-Encode the sequences that a store lacks, as the run encoded those that it was trained with.
-
-Vectors of other encoders would be refused later, so every call names the fingerprints, the layers,
-the adapters and the way of encoding long chains of the run. This module imports no encoder: the
-caller provides the function that encodes a table, with the signature of `abag.embed_table`.
-
-Trained heads that predict the affinity of antibodies and antigens.
-
-A predictor stores the fingerprints of the encoders that it was trained with, and accepts vectors
-of these encoders only. Sequences that a store lacks are encoded by a function that the caller
-provides (`abag.load_predictor`), because this module imports no encoder."""
+N sequences, P pairs or rows, K parts.
+"""
 
 from __future__ import annotations
 

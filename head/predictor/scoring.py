@@ -1,16 +1,13 @@
-"""The pairs that `predict` scores: those of a table, or all of the antibodies and antigens of two.
+"""``predict``: score a table of pairs, or every antibody against every antigen, into a file.
 
 A table of pairs is read twice, in chunks: first to check every row and to collect the sequences,
 then to write the rows beside their scores. In between are kept the distinct sequences, and two
 indices and the scores of each pair. Antibodies of a table that is crossed come in its order, each
 with all antigens in the order of theirs, and scores are written as they come. Vectors are read in
 blocks.
+
 P pairs, N antibodies, M antigens.
-
-``predict``: score a table of pairs, or every antibody against every antigen, into a file.
-
-`pair_sources` reads the pairs and scores them; here are the options, the file and the summary, and
-what the command line says about one pair."""
+"""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import NOTHING, Layout, ReadAs, holds_texts, one_table
+from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.references import MUTATIONS
 from abag.embed.tables.table import TableLike
 from abag.embed.tables.table_writer import writing_table
 from abag.embed.tables.types import ColumnTypes, with_types

@@ -1,25 +1,28 @@
-"""The parts that a run has, decided once, from all its pairs, for every fold and for the last fit.
+"""The parts of a predictor: which are fitted, how a regime weighs them, and what their errors are.
 
-A part that only some fits had would be measured and not saved, or saved with a weight that no fold
-has measured. So a fold never decides by its own size what it fits.
+Which parts a run has is decided once, from all its pairs: a part that only some fits had would be
+measured and not saved, or saved with a weight that no fold has measured. Every part is fitted to
+each fold, and in the end to all pairs.
 
-Noise by sequence: antibodies and antigens whose errors are smaller or larger than others'.
+A regime weighs the parts by their errors on its out-of-fold pairs, and its sigma is calibrated on
+the same pairs. The weights with the least error on few groups fit these groups, so they are pulled
+toward the best part, as strongly as if `PRIOR_GROUPS` groups had been measured in favour of it.
+Unless it is better than the training mean by a standard error, it is the best by chance, and they
+are pulled toward the mean.
 
-Errors of held-out pairs in units of their sigma are normal with a variance of their own for each
-sequence. These variances are drawn from a scaled inverse chi-square distribution, whose strength
-and scale the table tells; each is shrunk toward the scale as the strength asks for. See Gelman et
-al., Bayesian Data Analysis, 3rd edition, 2.6. Sequences without held-out pairs have 1.
-N sequences, R held-out pairs.
+Antibodies and antigens whose errors are smaller or larger than others' have a noise of their own:
+errors of held-out pairs, in units of their sigma, are normal with a variance per sequence, drawn
+from a scaled inverse chi-square distribution. The table tells its strength and scale; each variance
+is shrunk toward the scale as the strength asks for. Sequences without held-out pairs have 1.
 
-The parts of a predictor, and how they are weighed in each regime.
+N sequences, P pairs, R tested or held-out pairs, K parts.
 
-Every part is fitted to each fold, and in the end to all pairs. A regime weighs them by their errors
-on its out-of-fold pairs; its sigma is calibrated on the same pairs. The weights with the least
-error on few groups fit these groups. So they are pulled toward the best part, as strongly as if
-`PRIOR_GROUPS` groups had been measured in favour of it. Unless it is better than the training mean
-by a standard error, it is the best by chance, and they are pulled toward the mean.
-P pairs, R tested pairs of a regime, K parts. References: Breiman, Machine Learning 24, 1996;
-for the rule of one standard error Breiman et al.: Classification and Regression Trees, 3.4.3."""
+References
+----------
+Weights: Breiman, Machine Learning 24, 1996; for the rule of one standard error Breiman et al.:
+Classification and Regression Trees, 3.4.3. Noise: Gelman et al., Bayesian Data Analysis, 3rd
+edition, 2.6.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ Folds hold out pairs, sequences of one side, or of both; a held-out pair counts 
 it is in, given the pairs that its fold trains on. A split that is asked for holds out clusters, and
 counts all held-out pairs. No test part cuts a group, and the same pairs and seed give the same
 parts whatever the order of the rows.
+
 P pairs of a table.
 """
 

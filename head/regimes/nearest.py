@@ -4,6 +4,7 @@ The distance of two sequences is the sum over their chains: the positions at whi
 length differ, the edits between others, and 1 for each chain that only one of them has. Antibodies
 without a chain in common have no distance. Chains of an antigen are compared in the order of their
 lengths. 0 is the sequence itself. The result is exact: bounds only skip what cannot be nearer.
+
 N sequences, T training sequences, C sequences of a block, P chains of each, L positions, W words,
 B bits of a letter.
 """

@@ -5,11 +5,10 @@ value of a column, or, under ``random``, a single (antibody, antigen) pair. As a
 (``splits.parquet`` of a run, or a file of the user's), a split identifies pairs by the keys of
 their sequences: row numbers mean nothing in another table.
 
-Test pairs leak if a model has seen them in training, as themselves or as near-duplicates, and also
-through adapted encoders. An adapter was trained on measured pairs, so its vectors depend on their
-labels. Scores on those pairs would measure memorisation: they must not be held out. By default the
-head does not train on them either, because it would trust the vectors of new sequences as much as
-these.
+Test pairs leak if a model has seen them in training, as themselves or as near-duplicates. They also
+leak through adapted encoders, whose vectors depend on the labels that the adapter was trained on:
+scores on those pairs would measure memorisation, so they must not be held out. By default the head
+does not train on them either, because it would trust the vectors of new sequences as much as these.
 """
 
 from __future__ import annotations

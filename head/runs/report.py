@@ -54,6 +54,25 @@ if TYPE_CHECKING:
 
     from abag.head.runs.run_folder import RegimeSummary, RunSummary, SavedRun
 
+Series: TypeAlias = dict[str, Any]
+MAX_POINTS = 4000
+"""Test rows drawn, over all folds."""
+MAX_ANTIGENS = 20
+LONGEST = 40
+"""Characters of a name that are shown."""
+CHART_DIGITS = 3
+"""After the point, of pKd in charts."""
+CURVE_POINTS = 150
+"""Points per curve of the training loss, each the mean of as many steps."""
+COVERAGE = np.linspace(0.02, 0.98, 49)
+"""Nominal coverages of prediction intervals."""
+LARGEST_ERRORS = 20
+"""Test pairs in the table of the largest errors."""
+IN_CONFIG_ONLY = ("format", "store_from_run")
+"""Keys of config.json that the report does not show."""
+LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
+"""Licences of the encoders that abag knows by name."""
+
 
 def render_page(
     template: str, data: Mapping[str, object], scripts: Sequence[str], **values: object
@@ -139,21 +158,7 @@ def _format_cell(value: object) -> object:
     return f"{value:.3f}" if isinstance(value, float) else value
 
 
-Series: TypeAlias = dict[str, Any]
-MAX_POINTS = 4000
-"""Test rows drawn, over all folds."""
-MAX_ANTIGENS = 20
-LONGEST = 40
-"""Characters of a name that are shown."""
-CHART_DIGITS = 3
-"""After the point, of pKd in charts."""
-CURVE_POINTS = 150
-"""Points per curve of the training loss, each the mean of as many steps."""
-COVERAGE = np.linspace(0.02, 0.98, 49)
-"""Nominal coverages of prediction intervals."""
-
-
-def shorten(text: str) -> str:
+def short_name(text: str) -> str:
     """Cut a long name."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
@@ -163,7 +168,7 @@ def name_antigens(frame: pd.DataFrame) -> pd.Series:
     keys = "antigen " + frame["antigen_key"].str[:6]
     if "antigen_name" not in frame:
         return keys
-    names = frame["antigen_name"].map(shorten)
+    names = frame["antigen_name"].map(short_name)
     return names.where(names != "", keys)
 
 
@@ -227,8 +232,10 @@ def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series, digits: int) -> di
     index, names = pd.factorize(antigens)
     return {
         "row": frame["row"].astype(int).tolist(),
-        "id": [*map(shorten, frame["id"])] if "id" in frame else None,
-        "antibody": [*map(shorten, frame["antibody_name"])] if "antibody_name" in frame else None,
+        "id": [*map(short_name, frame["id"])] if "id" in frame else None,
+        "antibody": [*map(short_name, frame["antibody_name"])]
+        if "antibody_name" in frame
+        else None,
         "antigen": index.tolist(),
         "antigens": names.tolist(),
         "pkd": _numbers(frame["pkd"], digits),
@@ -338,14 +345,6 @@ def _numbers(values: Any, digits: int = 3) -> list[float | None]:  # noqa: ANN40
     """Round numbers; JSON has no NaN, and the page leaves out what is null."""
     array: Floats = np.asarray(values, np.float64)
     return [round(x, digits) if np.isfinite(x) else None for x in array.tolist()]
-
-
-LARGEST_ERRORS = 20
-"""Test pairs in the table of the largest errors."""
-IN_CONFIG_ONLY = ("format", "store_from_run")
-"""Keys of config.json that the report does not show."""
-LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
-"""Licences of the encoders that abag knows by name."""
 
 
 class ReportSummary(TypedDict):
@@ -500,7 +499,7 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
     cells = {"row": rows["row"].tolist()}
     for role in ("id", "antibody_name"):
         if role in rows:
-            cells[role.replace("_name", "")] = [*map(shorten, rows[role])]
+            cells[role.replace("_name", "")] = [*map(short_name, rows[role])]
     if "antigen" in saved.kinds:
         cells["antigen"] = name_antigens(rows).tolist()
     cells |= {

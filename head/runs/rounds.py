@@ -43,6 +43,14 @@ COLUMN_NAMES = (
 )
 _OF_KD = {-1: ">", 0: "", 1: "<"}
 _OF_VALUE = {-1: "<", 0: "", 1: ">"}
+WIDTH = 640.0
+HEIGHT = 260.0
+MARGIN = 44.0
+DOT = 3.0
+MOST_DOTS = 2000
+"""Of measured pairs; the rest of a larger campaign is left out evenly."""
+LISTED = 20
+"""Rows that a message names."""
 
 
 class WrittenLabel(NamedTuple):
@@ -208,13 +216,6 @@ def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list
 
 # ---- the picture ---------------------------------------------------------------------------------
 
-WIDTH = 640.0
-HEIGHT = 260.0
-MARGIN = 44.0
-DOT = 3.0
-MOST_DOTS = 2000
-"""Of measured pairs; the rest of a larger campaign is left out evenly."""
-
 
 def draw_rounds(
     frame: pd.DataFrame, rounds: Sequence[Mapping[str, Any]], quantity: Quantity
@@ -288,10 +289,6 @@ def _text(x: float, y: float, text: str) -> str:
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="12" '
         f'fill="currentColor">{text}</text>'
     )
-
-
-LISTED = 20
-"""Rows that a message names."""
 
 
 def refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: LabelledPairs) -> None:

@@ -43,6 +43,16 @@ if TYPE_CHECKING:
     from abag.head.labels.options import Label
 
 RUN_FORMAT = "abag-run 4"
+_UNREADABLE = (
+    OSError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
+"""What content of the wrong kind raises where it is read."""
 
 
 def read_config(run: Path) -> dict[str, Any]:
@@ -360,18 +370,6 @@ def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> Sa
     for kind in ("antibody", "antigen"):
         frame[kind] = pd.factorize(frame[f"{kind}_key"], sort=True)[0]
     return SavedRun(run, config, summary, frame, tested)
-
-
-_UNREADABLE = (
-    OSError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    RecursionError,
-)
-"""What content of the wrong kind raises where it is read."""
 
 
 def why_not_read(run: Path, error: OSError) -> str:

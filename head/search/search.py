@@ -22,7 +22,7 @@ from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import MeasuredRows, is_better
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features
 from abag.head.labels.stored_vectors import read_vectors
-from abag.head.models.baselines import inner_folds as pairs_inner_folds
+from abag.head.models.baselines import inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
 from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, TrainingRows
@@ -59,7 +59,7 @@ POOLINGS = ("antibody_pooling", "antigen_pooling")
 BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
 """Parameters that all trials of a batch share."""
 RUNGS = 8
-FOLD_SUBSET = 6  # stream of the seed, beside those of stack.py and heads.py
+FOLD_SUBSET = 6  # stream of the seed, beside those of stack.py and networks.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def without_test_part(
     return other_pairs, split.group[rows]
 
 
-def inner_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
+def assign_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
     """Assign whole groups to inner folds; `group` and the result have shape (P,)."""
     groups = len(distinct(group))
     if groups < folds:
@@ -182,7 +182,7 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     predicted = []
     for fold in range(problem.folds):
         rows = np.flatnonzero(problem.fold != fold)
-        inner = pairs_inner_folds(problem.group[rows])
+        inner = inner_folds(problem.group[rows])
         training = impute_censored(TrainingRows(pairs, vectors, rows, inner))
         with matrix_threads(len(rows)):
             fitted = fit(training)

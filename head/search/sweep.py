@@ -56,8 +56,8 @@ from abag.head.search.search import (
     RANGES,
     SHAPES,
     SearchProblem,
+    assign_folds,
     fit_options,
-    inner_folds,
     is_closed_form,
     score_batch,
     used_parameters,
@@ -80,6 +80,13 @@ if TYPE_CHECKING:
 BATCH_TRIALS = 8
 RANDOM_TRIALS = 16
 """Trials drawn at random before the sampler uses earlier results."""
+SWEEP_FORMAT = "abag-sweep 1"
+TRIALS = 50
+"""Trials of a new sweep."""
+BEST_TRIALS = 10
+"""Trials that the summary lists."""
+SHOWN_TRIALS = 5
+"""Trials that are printed."""
 
 
 @contextmanager
@@ -123,7 +130,7 @@ def open_study(journal: Path, select: str) -> Study:
 
 
 @contextmanager
-def naming_damage(journal: Path) -> Iterator[None]:
+def naming_journal(journal: Path) -> Iterator[None]:
     """Name the journal in errors of Optuna, which does not check what it reads."""
     try:
         yield
@@ -254,15 +261,6 @@ def _has_ended(process: str) -> bool:
     return host == host_name() and not (is_other and is_process_alive(int(number)))
 
 
-SWEEP_FORMAT = "abag-sweep 1"
-TRIALS = 50
-"""Trials of a new sweep."""
-BEST_TRIALS = 10
-"""Trials that the summary lists."""
-SHOWN_TRIALS = 5
-"""Trials that are printed."""
-
-
 class SweepSummary(TypedDict):
     """The object that ``abag sweep --json`` prints."""
 
@@ -351,7 +349,7 @@ def _sweep(
     _open_folder(folder, record)
     with quiet_optuna():
         journal = folder / "journal.log"
-        with naming_damage(journal):
+        with naming_journal(journal):
             study = open_study(journal, config.select)
         if count_finished(study) >= trials:
             say(f"{folder}: nothing to do, {counted(count_finished(study), 'trial')} finished")
@@ -363,7 +361,7 @@ def _sweep(
             raise RunError(msg)
         else:
             run_trials(study, problem, trials)
-        with naming_damage(journal):
+        with naming_journal(journal):
             summary = _summarise_trials(folder, study, config.select)
     if search_options.final:
         if "best" not in summary:
@@ -449,7 +447,7 @@ def _define_search(
     widths = {kind: vectors.widths for kind, vectors in inputs.vectors.items()}
     problem = SearchProblem(
         pairs=pairs,
-        fold=inner_folds(group, folds, config.seed),
+        fold=assign_folds(group, folds, config.seed),
         group=group,
         store=inputs.store,
         poolings=poolings,

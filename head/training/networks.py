@@ -1,18 +1,16 @@
-"""Torch's process-wide settings while something trains: precision, threads, memory, determinism.
+"""The training of networks: `train` fits the heads of one split, or of several folds as one stack.
 
-Each is set in a block and restored after it; only `keep_freed_memory` lasts.
+After each epoch the validation pairs are scored, and the best weights of every head are kept; folds
+that are out of patience stop. The steps are those of `stack`.
 
-A loop of epochs and steps that survives an interruption at any point.
+`ResumableTraining` is the loop of epochs and steps, for adapters too. What a step does depends only
+on the seed, the step number and the checkpoint: a training that was interrupted at any point and
+resumed ends like an uninterrupted one, bit for bit on a CPU. Torch's process-wide settings
+(precision, threads, determinism) are set in a block and restored after it; only `keep_freed_memory`
+lasts.
 
-What a step does depends only on the seed, the step number and the checkpoint: a training that was
-interrupted at any point and resumed ends like an uninterrupted one, bit for bit on a CPU. Heads and
-adapters train in this loop.
-
-Train the heads of one split, or of several folds, with validation, a log and checkpoints.
-
-The loop of `training.loop` takes the steps of `training.stack`. After each epoch, the
-validation pairs are scored, and the best weights of every head are kept; folds that are out of
-patience stop. M heads, P pairs, R rows, S steps of an epoch."""
+M heads, P pairs, R rows, S steps of an epoch.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +65,13 @@ M_TRIM_THRESHOLD = -1
 """Parameter of glibc's mallopt: free bytes above which memory is given back to the kernel."""
 M_MMAP_THRESHOLD = -3
 """Parameter of glibc's mallopt: bytes from which a block is mapped on its own."""
+MAX_SAVING_SHARE = 0.01
+"""Share of the training time that may go into checkpoints without a `save_every`."""
+MIN_SAVE_INTERVAL_S = 30.0
+"""Seconds between two checkpoints at least, without a `save_every`."""
+LOG = "log.jsonl"
+"""Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
+VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
 @contextmanager
@@ -115,12 +120,6 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(M_TRIM_THRESHOLD, 2**28)
         libc.mallopt(M_MMAP_THRESHOLD, 2**25)
-
-
-MAX_SAVING_SHARE = 0.01
-"""Share of the training time that may go into checkpoints without a `save_every`."""
-MIN_SAVE_INTERVAL_S = 30.0
-"""Seconds between two checkpoints at least, without a `save_every`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -267,11 +266,6 @@ def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
     digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
     hash_arrays(digest, arrays)
     return digest.hexdigest()
-
-
-LOG = "log.jsonl"
-"""Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
-VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
 @dataclass(slots=True, kw_only=True)

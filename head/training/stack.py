@@ -1,14 +1,13 @@
-"""The order of training pairs, the batches of an epoch, and the learning rate of each step.
-
-S steps of an epoch, A batches per step, B pairs per batch, G training sets, N training pairs.
-
-Heads of one shape that train in one stacked step: their tables, batches and step.
+"""Heads of one shape that train in one step: their tables, batches, learning rates and step.
 
 Member k has the weights of a single run with ``--seed`` seed + k, and its own bootstrap sample. The
 tables hold all pairs once per fold, standardised for it: pair p of fold f is row p + f P. A step
 reads rows and rates at a cursor on the device, so it is the same kernels on the same addresses: one
-CUDA graph on a GPU. S steps of an epoch, A batches per step, B pairs per batch, P pairs, M heads, G
-training sets, F folds, R rows. N antibodies of width D, M antigens of width E."""
+CUDA graph on a GPU.
+
+S steps of an epoch, A batches per step, B pairs per batch, P pairs, N of them in training or N
+antibodies of width D, M heads or M antigens of width E, G training sets, F folds, R rows.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +42,24 @@ if TYPE_CHECKING:
     from abag.head.regimes.splits import Split
 
 
-# streams of the seed, beside those of stack.py and heads.py
+# streams of the seed, beside those of networks.py and search.py
 ORDER = 1
+DROPOUT = 2
+INITIAL = 3
 BOOTSTRAP = 5
 WARMUP = 0.05
 """Share of all steps in which the learning rate rises."""
+CompiledMode = Literal["off", "graph", "full"]
+PREDICTION_BATCH = 16384
+"""Pairs per forward pass of a prediction on a GPU: 150 MB of inputs at the usual widths, and as
+much for each layer."""
+CPU_PREDICTION_BATCH = 2048
+"""Pairs per forward pass of a prediction on a CPU: 19 MB of inputs."""
+MAX_TABLE_BYTES = 2**30
+"""Largest size of the vectors of a stack on a GPU, which holds them once per fold."""
+MAX_CPU_BYTES = 2**26
+"""Largest size, on a CPU, of all that a stack holds: vectors, weights, gradients, two moments and
+best weights. Larger stacks are not faster there."""
 
 
 def make_training_sets(config: FitConfig, split: Split) -> list[NDArray[np.int64]]:
@@ -119,22 +131,6 @@ def cosine_rates(first: int, count: int, total: int, lr: float) -> NDArray[np.fl
     cosine = 0.5 * (1 + np.cos(np.pi * fallen))
     share = np.where(step < rising, step / rising, cosine).astype(np.float32)
     return np.float32(lr) * share
-
-
-CompiledMode = Literal["off", "graph", "full"]
-# streams of the seed, beside those of batches.py and heads.py
-DROPOUT = 2
-INITIAL = 3
-PREDICTION_BATCH = 16384
-"""Pairs per forward pass of a prediction on a GPU: 150 MB of inputs at the usual widths, and as
-much for each layer."""
-CPU_PREDICTION_BATCH = 2048
-"""Pairs per forward pass of a prediction on a CPU: 19 MB of inputs."""
-MAX_TABLE_BYTES = 2**30
-"""Largest size of the vectors of a stack on a GPU, which holds them once per fold."""
-MAX_CPU_BYTES = 2**26
-"""Largest size, on a CPU, of all that a stack holds: vectors, weights, gradients, two moments and
-best weights. Larger stacks are not faster there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 NO_SIGNAL = 0
 """In a list of `delayed_signals`: stop because of an error elsewhere."""
 _received: ContextVar[list[int] | None] = ContextVar("signals received", default=None)
+WAIT_S = 0.05
+"""Time after which the main thread looks for signals that another thread received: these do not
+end its wait."""
 
 
 class Stopped(TrainingError):
@@ -62,11 +65,6 @@ def delayed_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
     if any(received):
         signal.raise_signal(next(filter(None, received)))
-
-
-WAIT_S = 0.05
-"""Time after which the main thread looks for signals that another thread received: these do not
-end its wait."""
 
 
 def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "fit") -> None:

@@ -10,13 +10,12 @@ import torch
 from drawn import draw_chain
 from encoding import CPU, change_weights, distance
 
+from abag import EncoderError, open_store
 from abag.core.device import plan_device
-from abag.core.errors import EncoderError
 from abag.embed.encoders.checkpoints import TINY_CONFIG, save_random_checkpoint
 from abag.embed.encoders.identity import find_checkpoint, identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import pack_spans
-from abag.embed.store.store import open_store
 
 pytestmark = pytest.mark.faesm
 

@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 from click.testing import CliRunner
 
+from abag import open_store
 from abag.cli import main as abag
-from abag.embed.store.store import open_store
 from abag.head.demo import demo_table
 from abag.head.models.baselines import BASELINES
 from abag.head.models.config import head_names, is_used

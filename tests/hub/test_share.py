@@ -22,7 +22,7 @@ from invoke import run
 import abag
 from abag import DamagedFile, HubError, OptionError, OutputError
 from abag.core.hub import HubAddress, is_hub_address, parse_address
-from abag.head.share import MANIFEST
+from abag.head.predictor.folder import MANIFEST
 
 NAME = "lab/binder"
 ADDRESS = f"hf://{NAME}"

@@ -1,0 +1,485 @@
+"""What the columns of a table hold, by their cells: sequences, chains, names, methods.
+
+Where names of columns do not decide their roles, a sample of the cells does. A table whose columns
+hold the chains of one another, or domains that no role uses, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from abag.core.errors import TableError
+from abag.embed.tables.chains import KINDS, REPLACED, RESIDUES, STANDARD_RESIDUES, Kind, is_word
+from abag.embed.tables.columns import (
+    CHAIN_ROLES,
+    SEQUENCE_ROLES,
+    column_option,
+    simplified,
+)
+from abag.embed.tables.domain_types import chain_types
+from abag.embed.tables.domains import WHOLE_DOMAIN
+from abag.embed.tables.mutations import column_of_mutations
+from abag.embed.tables.options import TableOptions
+from abag.embed.tables.table import CHUNK_ROWS, LOOKED_AT, Table
+
+CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
+SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
+# not a name; `*` is a stop codon, which is refused as a residue
+_SEQUENCE = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]{{{SHORT},}}\**\s*", re.IGNORECASE)
+_PEPTIDE = re.compile(rf"[{STANDARD_RESIDUES}X]+(?:[|:][{STANDARD_RESIDUES}X]+)*\**", re.IGNORECASE)
+_RESIDUES_ONLY = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]+", re.IGNORECASE)
+_PRONOUNCEABLE = re.compile(
+    "(?:[B-DF-HJ-NP-TV-XZ]{0,2}[AEIOUY]{1,2})+[B-DF-HJ-NP-TV-XZ]{0,2}", re.IGNORECASE
+)
+SHORTEST_PEPTIDE = 5  # fewer letters are as likely a name: VEGF, EGFR
+FEW = 3  # letters of a word, and words of a column, from which they are no chance
+_NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
+REGION = re.compile("cdr|junction|fw?r[1-4]", re.IGNORECASE)
+"""Names of columns that hold parts of a chain."""
+_ANTIGEN_WORDS = re.compile(
+    "antigen|target|epitope|virus|viral|strain|receptor|ligand|protein|pathogen|(?<![a-z])ag(?![a-z])",
+    re.IGNORECASE,
+)
+"""Names of columns that may hold or name antigens."""
+MOST_CANDIDATES = 4
+_SAYS_ASSAY = re.compile("assay|stud(y|ies)|dataset")
+"""Names of columns, simplified, that say what they hold, unlike ``source``."""
+_METHODS = re.compile(
+    r"\b(spr|bli|biacore|octet|carterra|fortebio|elisas?|itc|kinexa|facs|flow|cytometry|mst|htrf|"
+    r"fret|alpha ?(lisa|screen|seq)|assays?|titrations?|tite ?seq|displays?|panning|calorimetry|"
+    r"thermophoresis|fluorescence|anisotropy|polari[sz]ation|interferometry|plasmon|resonance|"
+    r"neutrali[sz]ation|pseudovirus|radioimmunoassay|ria|binding|kinetics?|sensorgrams?|luminex|"
+    r"skempi|ab ?bind|sabdab|abbind|pdbbind|biomap|alphabind|flab|atlas)\b"
+)
+"""Methods of measuring, and collections of measurements, in lower case with spaces for signs."""
+_OTHER_STATE = re.compile(
+    "germ ?line|parent|wild.?type|(?<![a-z])wt(?![a-z])|naive|unmutated|inferred|ancest|template|"
+    "(?<![a-z])uca(?![a-z])",
+    re.IGNORECASE,
+)
+"""Names of columns of the chains that those of the row were derived from."""
+_DEFAULTS = TableOptions()
+_CHAIN_LETTERS = {
+    "heavy": re.compile("h|(h|fabh|fvh)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)h"),
+    "light": re.compile("[lk]|([lk]|fabl|fvl)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)[lk]"),
+}
+"""Names of columns that hold chains if one of the other chain is beside them."""
+_NOT_RESIDUES = str.maketrans(REPLACED, "X" * len(REPLACED), "-.*")
+"""Spelling of a sequence that may be aligned, and its residues that are read as X."""
+
+
+def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[str, str]:
+    """Choose columns by their cells: for roles that several fit, and for chains that none fits.
+
+    Of several, it is the only one that holds sequences. A chain without a column gets the only
+    column of such variable domains, if the other chain has one, or if both are called by letters.
+    """
+    columns = _among_ties(table)
+    if options.parent is not None or "antibody" in options.columns:
+        return columns
+    absent: list[str] = []
+    for role in CHAIN_ROLES:
+        if not table.has(role) and role not in options.columns:
+            absent.append(role)
+    if not absent:
+        return columns
+    taken = {*columns.values()}
+    named: dict[str, str] = {}
+    for absent_role in absent:
+        name = _only_column_of(table, absent_role, taken)
+        if name:
+            named[absent_role] = name
+    if len(absent) == 1:  # beside an antibody in one string, it may be a part of that
+        other = "light" if absent == ["heavy"] else "heavy"
+        return {**columns, **named} if table.has(other) else columns
+    are_letters = len(named) == len(CHAIN_ROLES) and all(
+        _CHAIN_LETTERS[role].fullmatch(simplified(name)) for role, name in named.items()
+    )
+    string = table.columns.get("antibody")
+    has_strings = string in table.frame and holds_sequences(table, str(string))
+    return {**columns, **named} if are_letters and not has_strings else columns
+
+
+def _only_column_of(table: Table, role: str, taken: set[str]) -> str:
+    """Return the only unused column that holds domains of one chain; empty if there is another."""
+    columns = []
+    for name in unused_columns(table):
+        if name in taken or _ANTIGEN_WORDS.search(name) or _OTHER_STATE.search(name):
+            continue
+        types = [_types_in(text) for _, text in domain_cells(table, name)]
+        if 2 * types.count({role}) > len(types):
+            columns.append(name)
+    return columns[0] if len(columns) == 1 else ""
+
+
+def unused_columns(table: Table) -> list[str]:
+    """List the columns that play no role of a sequence."""
+    used = {table.columns.get(role) for role in SEQUENCE_ROLES}
+    for role in SEQUENCE_ROLES:
+        used.update(table.ties.get(role, ()))
+    return [str(name) for name in table.frame.columns if str(name) not in used]
+
+
+def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
+    """Return some cells of a column that hold variable domains, with their rows in the frame.
+
+    Few cells are enough: those that are too short for a domain, such as notes, are not counted.
+    """
+    row_of_text: dict[str, int] = {}
+    column = table.frame[name].iloc[:CHUNK_ROWS]
+    try:
+        listed = column.tolist()
+    except OverflowError:  # not every time of Arrow is one of Python
+        return []
+    for row, cell in enumerate(listed):
+        if isinstance(cell, str) and len(cell) >= WHOLE_DOMAIN:
+            row_of_text.setdefault(cell, row)
+    texts = [*row_of_text]
+    picked = np.linspace(0, len(texts) - 1, min(len(texts), CHECKED_AT_MOST)).astype(int)
+    cells = []
+    for at in picked.tolist():
+        residues = "".join(texts[at].upper().split()).translate(_NOT_RESIDUES)
+        if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
+            continue
+        if _types_in(residues):
+            cells.append((row_of_text[texts[at]], residues))
+    return cells if 2 * len(cells) > len(picked) else []
+
+
+def new_domains(text: str, chains: Sequence[str]) -> set[str]:
+    """Return the types of the variable domains in a text that are of none of these chains."""
+    pieces = re.split("[|:]", text)
+    for chain in chains:
+        if len(chain) < WHOLE_DOMAIN:
+            continue
+        rest: list[str] = []
+        for piece in pieces:
+            rest += [] if piece in chain else piece.split(chain)
+        pieces = rest
+    types: set[str] = set()
+    for piece in pieces:
+        types.update(chain_types(piece))
+    return types
+
+
+def describe_unused(
+    table: Table, options: TableOptions, chains_of_row: Mapping[int, Sequence[str]]
+) -> list[str]:
+    """Refuse a table with unused columns of variable domains; say which the user left out.
+
+    `chains_of_row` has the chains of the antibodies, by row of the frame, without bad ones. A
+    column that repeats these, or parts of them, holds no other domain.
+
+    Raises
+    ------
+    TableError
+        If a column holds domains that no role uses, and no option says that this is meant.
+    """
+    decided = {role for role in CHAIN_ROLES if role in options.columns}
+    if options.parent is not None or "antibody" in options.columns:
+        decided = {*CHAIN_ROLES}
+    notes = []
+    # another column may hold the chains of the rows in which that of the user is empty
+    partly = {role: column for role in CHAIN_ROLES if (column := options.columns.get(role))}
+    for name in unused_columns(table):
+        cells = [cell for cell in domain_cells(table, name) if cell[0] in chains_of_row]
+        new: Counter[str] = Counter()
+        rows = 0
+        for row, text in cells:
+            types = new_domains(text, chains_of_row[row])
+            new.update(types)
+            rows += bool(types)
+            for role, chain in zip(CHAIN_ROLES, chains_of_row[row], strict=True):
+                if role in types and role in partly and not chain:
+                    msg = (
+                        f"{table.source}: column {name!r} holds {role} variable domains of rows "
+                        f"whose column {partly[role]!r} is empty; expected one column of {role} "
+                        f"chains. Join the two into one and name it with "
+                        f"{column_option(role, 'NAME')}, or remove {name!r} from the table."
+                    )
+                    raise TableError(msg)
+        if not rows:
+            continue
+        roles = [role for role in CHAIN_ROLES if 2 * new[role] >= rows]
+        held = f"column {name!r} holds {' and '.join(roles)} variable domains"
+        if 2 * rows <= len(cells) or decided.issuperset(roles) or _is_derived(table, name, roles):
+            notes.append(f"{held} that are not used")
+            continue
+        is_string = any(len(_types_in(text)) > 1 for _, text in cells) or len(roles) > 1
+        use = column_option("antibody" if is_string else roles[0], name)
+        keep = []
+        if "antibody" in table.columns:
+            keep.append(column_option("antibody", table.columns["antibody"]))
+        else:
+            for role in roles:
+                if role not in decided:
+                    keep.append(column_option(role, table.columns.get(role, "")))
+        msg = (
+            f"{table.source}: {held} that no role uses; expected all chains of the antibodies to "
+            f"have a role. Use it with {use}, or leave it out with {' '.join(keep)}."
+        )
+        raise TableError(msg)
+    return notes
+
+
+def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
+    """Tell whether the chains of these roles are used, and were derived from those of a column."""
+    used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
+    if not all(used):
+        return False
+    are_mutants = all(simplified(column).startswith("mut") for column in used)
+    return are_mutants or _OTHER_STATE.search(name) is not None
+
+
+def _among_ties(table: Table) -> dict[str, str]:
+    """Choose, for each role that several columns fit, the only one that holds sequences."""
+    columns: dict[str, str] = {}
+    for role, names in table.ties.items():
+        if role in SEQUENCE_ROLES:
+            held = [name for name in names if name in table.frame and _sequences_in(table, name)]
+            if len(held) == 1:
+                columns[role] = held[0]
+    return columns
+
+
+def with_roles(table: Table, roles: Mapping[str, str]) -> Table:
+    """Return the same rows with the columns of these roles decided."""
+    ties = {role: names for role, names in table.ties.items() if role not in roles}
+    return replace(table, columns={**table.columns, **roles}, ties=ties)
+
+
+def _sequences_in(table: Table, name: str) -> list[str]:
+    """Return some texts of a column if most of them are sequences, else nothing."""
+    cells = table.frame[name].iloc[:CHUNK_ROWS].dropna()
+    # one by one: pandas before 3 does not convert a column of lists as a whole
+    cells = cells[[str(cell).strip() != "" for cell in cells]]
+    # spread over the rows: a table may begin with its rows of one kind
+    picked = np.linspace(0, len(cells) - 1, min(len(cells), CHECKED_AT_MOST)).astype(int)
+    sequences = []
+    for text in cells.iloc[picked]:
+        if isinstance(text, str) and is_sequence(text):
+            residues = "".join(text.upper().split()).rstrip("*")
+            if not _NUCLEOTIDE_LETTERS.issuperset(residues):
+                sequences.append(residues)
+    return sequences if 2 * len(sequences) > len(picked) else []
+
+
+def is_sequence(text: str) -> bool:
+    """Tell whether a text may be a sequence, rather than a name."""
+    return _SEQUENCE.fullmatch(text) is not None
+
+
+def holds_sequences(table: Table, name: str) -> bool:
+    """Tell whether most cells of a column are sequences."""
+    return bool(_sequences_in(table, name))
+
+
+def distinct_texts(table: Table, name: str) -> list[str]:
+    """Return distinct texts of a column, from its first rows."""
+    cells = table.frame[name].dropna().iloc[: 50 * LOOKED_AT].tolist()
+    texts = dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))
+    return [text for text in texts if text][:LOOKED_AT]
+
+
+def is_peptide(text: str) -> bool:
+    """Tell whether a text consists of standard residues, as peptides do and some names."""
+    return _PEPTIDE.fullmatch(text.strip()) is not None and not is_word(text)
+
+
+def are_peptides(texts: Sequence[str]) -> bool:
+    """Tell whether texts, none of which is a known name, are rather peptides than names."""
+    peptides = [text for text in texts if is_peptide(text) and len(text) >= SHORTEST_PEPTIDE]
+    words = [text for text in peptides if _reads_as_a_word(text)]
+    return 10 * len(peptides) >= 9 * len(texts) > 0 and 2 * len(words) < len(peptides)
+
+
+def _reads_as_a_word(text: str) -> bool:
+    """Tell whether a text can be pronounced, which one peptide of 20 can."""
+    is_long = len(text) >= SHORTEST_PEPTIDE and len({*text}) >= FEW
+    return is_long and _PRONOUNCEABLE.fullmatch(text) is not None
+
+
+def names_as_residues(table: Table, name: str) -> list[str]:
+    """Return the cells of a column of names that would be read as sequences, else nothing.
+
+    All cells are short then, and most are words or no residues at all.
+    """
+    texts = distinct_texts(table, name)
+    if any(map(is_sequence, texts)):
+        return []
+    readable = [text for text in texts if _RESIDUES_ONLY.fullmatch(text) and not is_word(text)]
+    others = [text for text in readable if is_peptide(text)]
+    # with U or Z, which few sequences have
+    names = [text for text in readable if text not in others and _reads_as_a_word(text)]
+    if len(others) >= FEW and all(map(_reads_as_a_word, others)):
+        names += others
+    unreadable = len(texts) - len(readable)
+    return names if 2 * (len(names) + unreadable) > len(texts) else []
+
+
+def _role_by_content(table: Table, name: str) -> str:
+    """Tell the role that a column may play by some of its texts; empty without sequences."""
+    texts = _sequences_in(table, name)
+    types = [_types_in(text) for text in texts]
+    if 2 * types.count(set()) >= len(texts):
+        return "antigen" if texts else ""
+    if 2 * types.count({"heavy"}) > len(texts):
+        return "heavy"
+    if 2 * types.count({"light"}) > len(texts):
+        return "light"
+    return "antibody"
+
+
+def _types_in(text: str) -> set[str]:
+    """Return the types of the variable domains in the chains of a text."""
+    types: set[str] = set()
+    for part in re.split("[|:]", text):
+        types.update(chain_types(part))
+    return types
+
+
+def suggest_columns(table: Table) -> str:
+    """Propose columns by their content: one for each role, and the others as alternatives."""
+    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
+    for name in map(str, table.frame.columns):
+        role = "" if REGION.search(name) else _role_by_content(table, name)
+        if role:
+            proposals[role].append(column_option(role, name))
+    heavy = _any_of(proposals["heavy"])
+    light = _any_of(proposals["light"])
+    paired = f"{heavy} {light}".strip()
+    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
+    antigens = _any_of(proposals["antigen"])
+    proposal = f"{antibodies} {antigens}".strip()
+    return f"By their content: {proposal}." if proposal else _advise_without_sequences(table)
+
+
+def _advise_without_sequences(table: Table) -> str:
+    """Say what to do about a table in which no column holds sequences."""
+    mutations = column_of_mutations(table)
+    if mutations:
+        return (
+            f"Column {mutations!r} holds mutations: give the antibody that they are of with "
+            "--parent SEQ or --parent FILE."
+        )
+    return (
+        "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
+        "table of names and sequences with --sequences FILE."
+    )
+
+
+def _any_of(options: Sequence[str]) -> str:
+    """Join alternatives, in parentheses; empty without any."""
+    listed = " or ".join(options)
+    return f"({listed})" if len(options) > 1 else listed
+
+
+def _as_options(roles: Iterable[tuple[str, str]]) -> str:
+    """Spell the options that give roles other columns."""
+    return " ".join(column_option(role, name) for role, name in roles)
+
+
+def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> None:
+    """Refuse a table whose columns hold the chains of one another, by a sample of each."""
+    columns = {role: name for role, name in table.columns.items() if role in SEQUENCE_ROLES}
+    antigens = columns.pop("antigen", None)
+    held = {role: _role_by_content(table, name) for role, name in columns.items()}
+    heavy = held.get("heavy")
+    light = held.get("light")
+    exchanged = (heavy == "light" and light != "light") or (light == "heavy" and heavy != "heavy")
+    if exchanged and options.chains != "auto":
+        swapped = [("heavy", columns.get("light", "NAME")), ("light", columns.get("heavy", "NAME"))]
+        msg = (
+            f"{table.source}: most rows hold a light chain in the place of the heavy one, or the "
+            "reverse; expected heavy and light. Exchange the columns with "
+            f"{_as_options(swapped)}, or use --chains auto."
+        )
+        raise TableError(msg)
+    # antigens may be antibodies, so that they alone decide nothing
+    others = [role for role, content in held.items() if content == "antigen"]
+    if not others or antigens is None or len(kinds) < len(KINDS):
+        return
+    content = _role_by_content(table, antigens)
+    if content not in ("antigen", ""):
+        swapped = [(content, antigens), ("antigen", columns[others[0]])]
+        msg = (
+            f"{table.source}: most antigens are variable domains of antibodies, and most "
+            "antibodies hold another chain; expected antibodies and antigens. Exchange the columns "
+            f"with {_as_options(swapped)}."
+        )
+        raise TableError(msg)
+
+
+def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
+    """Drop the roles that the options, or heavy and light columns, replace; say which."""
+    table = without_doubtful_assay(table, options)
+    replaced_by: dict[str, str] = {}
+    if options.antigen is not None:
+        replaced_by["antigen"] = "--antigen"
+    if options.no_antigen:
+        replaced_by["antigen"] = "antibodies alone"
+    if options.parent is not None:
+        replaced_by |= dict.fromkeys(("heavy", "light", "antibody"), "--parent")
+    elif "antibody" in options.columns:
+        column = f"column {options.columns['antibody']!r}"
+        replaced_by |= {"heavy": column, "light": column}
+    elif table.has("heavy") or table.has("light"):
+        replaced_by["antibody"] = "the columns of heavy and light chains"
+    ignored = []
+    for role, replacement in replaced_by.items():
+        name = table.columns.get(role)
+        if name is None or name == table.columns.get("mutations"):
+            continue
+        if role == "antigen" and options.no_antigen:
+            ignored.append(f"column {name!r} is ignored: {replacement} (--no-antigen)")
+        else:
+            ignored.append(f"column {name!r} is ignored, replaced by {replacement}")
+    for name in antigen_candidates(table) if options.no_antigen else ():
+        is_constant = table.frame[name].dropna().astype(str).nunique() <= 1
+        if not is_constant and name != table.columns.get("antigen"):
+            ignored.append(
+                f"column {name!r} may hold antigens, and is not used: antibodies alone "
+                "(--no-antigen)"
+            )
+    kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
+    ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
+    return replace(table, columns=kept, ties=ties), ignored
+
+
+def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
+    """Return a table whose column of assays is that by its name, its content or the options.
+
+    A column ``source`` may be of species, cohorts or publications as well.
+    """
+    name = table.columns.get("assay")
+    if name is None or "assay" in options.columns or _SAYS_ASSAY.search(simplified(name)):
+        return table
+    if name in table.frame and _names_methods(table, name):
+        return table
+    columns = {role: column for role, column in table.columns.items() if role != "assay"}
+    return replace(table, columns=columns)
+
+
+def _names_methods(table: Table, name: str) -> bool:
+    """Tell whether most distinct cells of a column name a method or collection."""
+    distinct = [str(cell) for cell in table.frame[name].iloc[:CHUNK_ROWS].dropna().unique()]
+    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in distinct]
+    filled = [text for text in words if text]
+    return 2 * sum(_METHODS.search(text) is not None for text in filled) > len(filled)
+
+
+def antigen_candidates(table: Table) -> list[str]:
+    """List the unused columns that may hold or name antigens, by their names or content."""
+    used = {*table.columns.values()} - {table.columns.get("antigen_name")}
+    candidates = []
+    for name in map(str, table.frame.columns):
+        if name in used:
+            continue
+        if _ANTIGEN_WORDS.search(name) or _role_by_content(table, name) == "antigen":
+            candidates.append(name)
+    return candidates[:MOST_CANDIDATES]
