@@ -400,7 +400,7 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     scores = predictor.predict(heavy, None, antigens)
     assert (len(scores), list(scores)) == (
         3,
-        ["pkd_predicted", "sigma", "regime", "far", "why_far"],
+        ["pkd_predicted", "sigma", "regime", "far", "why_far", "nearest", "distance"],
     )
     assert len(predictor.predict(heavy, antigen=antigens[0])) == 1
     assert predictor.predict([], None, []).empty

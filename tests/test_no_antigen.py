@@ -190,6 +190,8 @@ def test_the_vectors_say_nothing_about_antigens(folder, frame, tmp_path):
         "regime",
         "far",
         "why_far",
+        "nearest",
+        "distance",
     ]
     np.testing.assert_allclose(alone["predicted"], single["predicted"], atol=2e-3)
     np.testing.assert_allclose(alone["sigma"], single["sigma"], atol=2e-3)

@@ -485,14 +485,17 @@ class Side:
         # 9: a stream that no other draw of these seeds uses
         order = np.random.default_rng([*seed, 9]).permutation(len(count_T)).tolist()
         queue = [t for t in order if 0 < count_T[t] <= share * len(used)]
+        masks = list[Bools]()
         if x_NT[:, queue].any(axis=1).mean() < share:  # each variant has many of the residues
             # what most of them have at a position cannot be new
             is_usual = np.isin(tokens[tokens != 0], usual_tokens(token_NL))
             is_common = ~is_usual & (count_T <= COMMON_TOKEN * len(used))
             common = [t for t in order if is_common[t]]
-            masks = [x_NT[:, t] for t in common[:number]]
+            for at, token in enumerate(common[:number]):
+                # every other fold two, so that sequences of both are further from training
+                together = [token, *common[number + at :][:1]] if at % 2 else [token]
+                masks.append(x_NT[:, together].any(axis=1))
         else:
-            masks = []
             for _ in range(number):
                 test_N, queue = _fill(x_NT, queue, share)
                 masks.append(test_N)
