@@ -23,7 +23,7 @@ from abag.embed.tables.layout import OF_LABELS, ReadAs
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import expect
-from abag.head.labels.column import AS_IN_THE_RUN, decide_label, holds_numbers
+from abag.head.labels.column import AS_IN_THE_RUN, Columns, decide_label
 from abag.head.labels.features import LOGLIKS, refuse_absent, with_logliks
 from abag.head.labels.headers import USUAL_PKD, outside, written_by
 from abag.head.labels.labelled_pairs import (
@@ -304,13 +304,9 @@ def _results_column(table: Table, named: PairColumnOptions) -> str | None:
     of_rank = [at for at, name in enumerate(names) if written_by(name, names) == "rank"]
     if not of_rank:
         return None
-    used = {*table.columns.values(), *named.named_columns}
-    results = []
-    for name in names[max(of_rank) + 1 :]:
-        if name in used or written_by(name, names):
-            continue
-        if holds_numbers(table, name):
-            results.append(name)
+    behind = {*names[max(of_rank) + 1 :]} - {*named.named_columns}
+    free = [column for column in Columns(table).free if column.name in behind]
+    results = [column.name for column in free if column.holds_numbers]
     return results[0] if len(results) == 1 else None
 
 

@@ -29,9 +29,10 @@ from abag.head.labels.features import likelihoods_asked_for
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
+    ReadLabel,
     describe_columns,
     label_pairs,
-    label_sense,
+    read_label,
     training_labels,
     with_feature_columns,
 )
@@ -113,16 +114,17 @@ def plan(
     chosen = PlanOptions.from_keywords(options, "plan")
     decide = partial(decide_label, options=chosen)
     read = read_pairs(table, replace(chosen, bad_rows="skip"), label=decide)
-    pairs, refused, beside = _read_columns(read, chosen)
-    labels = None if pairs is None else summarize_labels(pairs)
+    label = None
     sense = ""
     problems = list[str]()
     what = PKD
     with suppress(AbagError):  # no label column: maybe it is for predict
-        reading = label_sense(read) if pairs is None else pairs.reading
-        sense = reading.line
-        problems = [*reading.problems]
-        what = reading.quantity
+        label = read_label(read)
+        sense = label.reading.line
+        problems = [*label.reading.problems]
+        what = label.reading.quantity
+    pairs, refused, beside = _read_columns(read, chosen, label)
+    labels = None if pairs is None else summarize_labels(pairs)
     if refused:
         problems.append(refused)
     if pairs is not None and labels is not None:
@@ -191,19 +193,18 @@ class _ReadColumns(NamedTuple):
     """What was said of features, errors and weights."""
 
 
-def _read_columns(table: SequenceTable, options: PlanOptions) -> _ReadColumns:
-    """Read labels and the columns beside them as `fit` would.
-
-    If it would refuse the latter, the labels are read without them.
-    """
+def _read_columns(
+    table: SequenceTable, options: PlanOptions, label: ReadLabel | None
+) -> _ReadColumns:
+    """Read the columns beside labels as `fit` would; if it would refuse them, leave them out."""
     beside = list[str]()
     if not options.named_columns:
-        return _ReadColumns(*_read_labels(table, options, PairColumnOptions()), beside)
+        return _ReadColumns(*_label(table, options, PairColumnOptions(), label), beside)
     named, of_store = _without_likelihoods(table, options)
     with reporting(beside.append):
-        pairs, refused = _read_labels(table, options, named)
+        pairs, refused = _label(table, options, named, label)
     if pairs is None:
-        pairs, of_labels = _read_labels(table, options, PairColumnOptions())
+        pairs, of_labels = _label(table, options, PairColumnOptions(), label)
         return _ReadColumns(pairs, of_labels or refused, [])
     if of_store:
         beside.append(
@@ -222,19 +223,19 @@ def _without_likelihoods(
     return PairColumnOptions.of(options, features=features or None), of_store
 
 
-def _read_labels(
-    table: SequenceTable, options: PlanOptions, named: PairColumnOptions
+def _label(
+    table: SequenceTable, options: PlanOptions, named: PairColumnOptions, label: ReadLabel | None
 ) -> tuple[LabelledPairs | None, str]:
     """Label the pairs as `fit` would; None, and why, if it would refuse them."""
     strict = options.bad_rows == "error" and bool(table.skipped.bad)
     try:
-        pairs = label_pairs(table, refuse_sequences=strict, named=named)
+        pairs = label_pairs(table, refuse_sequences=strict, named=named, label=label)
         training_labels(pairs, np.arange(len(pairs)))
         pairs = with_feature_columns(pairs, named, {})
     except AbagError as error:
         is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
         # a table to predict has no labels, but columns beside labels are of a table to fit
-        is_absent = all(label.is_absent for label in table.labels)
+        is_absent = all(layout.is_absent for layout in table.labels)
         no_label = is_missing and is_absent and not named.named_columns
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))

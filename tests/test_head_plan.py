@@ -12,6 +12,8 @@ from heads import MODELS, read_labels
 from abag import plan
 from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import guess_family
+from abag.head.labels import labelled_pairs
+from abag.head.labels.column import read_affinities
 from abag.head.machines import FIT_S, GPUS, WITH_FEATURES, fit_time
 from abag.head.plan import describe_plan, format_duration
 
@@ -262,6 +264,21 @@ def test_columns_of_a_table_without_labels_are_refused():
         with_columns().drop(columns="pkd")[["heavy", "antigen", "lab"]], categories=("lab",)
     )
     assert "no column" in planned["refused"]
+
+
+def test_labels_are_read_once_if_the_features_beside_them_are_refused(monkeypatch):
+    read = []
+
+    def counted(*given):
+        read.append(given)
+        return read_affinities(*given)
+
+    monkeypatch.setattr(labelled_pairs, "read_affinities", counted)
+    described = plan(with_columns().assign(same=1.0), features=("same",))
+    assert "the feature 'same' is 1 in every labelled row" in described["refused"]
+    assert described["labels"]["pairs"] == 60
+    assert described["sense"]
+    assert len(read) == 1
 
 
 def test_features_take_a_fit_longer():

@@ -1,6 +1,8 @@
 """Every command reads the label, or another tool's predictions, by its own header."""
 
 import json
+from collections import Counter
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -9,10 +11,15 @@ from drawn import add_vectors, draw_pairs
 from hypothesis import given
 from hypothesis import strategies as st
 from invoke import run
-from reading import read_labels
+from reading import read_labels, read_table
 
 import abag
 from abag import AbagError, ColumnError, LabelError
+from abag.embed.tables.pairs import read_pairs
+from abag.head.labels import column
+from abag.head.labels.column import decide_label, decide_prediction, read_affinities
+from abag.head.labels.options import LabelOptions
+from abag.head.labels.values import read_bounds
 
 QUICK = {"split": "random", "report": False, "head": "ridge", "device": "cpu"}
 DG = -1.987204259e-3 * 298.15 * np.log(10)
@@ -341,3 +348,35 @@ def test_evaluate_reads_non_binders_as_the_run_did_also_in_another_unit(case, tm
         for table in (nm, pkd)
     ]
     assert both[0]["rmse"] == pytest.approx(both[1]["rmse"], rel=1e-6)
+
+
+def test_the_cells_of_a_column_are_read_once_to_find_the_label(monkeypatch):
+    read = Counter()
+
+    def counted(cells):
+        read[cells.name] += 1
+        return read_bounds(cells)
+
+    monkeypatch.setattr(column, "read_bounds", counted)
+    frame = pd.DataFrame({"heavy": ["EVQ", "EVK", "EVR"], "antigen": "MKT"})
+    for name in ("signal", "binding", "od450", "dose"):
+        frame[name] = [0.5, 1.5, 2.5]
+    table = read_table(frame)
+    decided = decide_label(table, LabelOptions())
+    assert "'binding', 'signal', 'od450' may be another quantity" in str(decided.refused)
+    assert read == dict.fromkeys(("signal", "binding", "od450", "dose"), 1)
+
+
+def test_predictions_are_found_with_the_other_columns_of_their_table():
+    frame = pd.DataFrame(
+        {"heavy": ["EVQ", "EVK"], "antigen": "MKT", "predicted KD (ng/mL)": [1, 2]}
+    )
+    decide = partial(decide_prediction, options=LabelOptions(), molar_mass="vhh")
+    table = read_pairs(frame, label=decide)
+    (label,) = table.labels
+    assert table.columns["pkd"] == label.column == "predicted KD (ng/mL)"
+    read = read_affinities(table, label)
+    assert (read.unit, read.molar_mass_kda) == ("ng_ml", 15.0)
+    missing = decide(read_table(frame[["heavy", "antigen"]]))
+    with pytest.raises(ColumnError, match="no column for prediction"):
+        missing.checked()

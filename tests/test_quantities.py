@@ -83,8 +83,8 @@ VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
     ],
 )  # fmt: skip
 def test_the_name_of_a_column_tells_a_quantity_its_unit_and_direction(column, name, unit, better):
-    header = read_header(column).value
-    assert (header.name, header.unit, header.better) == (name, unit, better)
+    header = read_header(column)
+    assert (header.quantity, header.written_unit, header.better) == (name, unit, better)
 
 
 @pytest.mark.parametrize("columns", [{}, {"label": "Tm (°C)"}, {"pkd": "Tm (°C)"}])

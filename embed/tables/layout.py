@@ -64,6 +64,7 @@ from abag.embed.tables.table import (
     Source,
     Table,
     TableLike,
+    first_rows_of,
     open_source,
     table_of,
 )
@@ -237,16 +238,11 @@ class _Reading(NamedTuple):
     only_sequences: bool
 
 
-class _Top(NamedTuple):
-    """A table that is open, its first rows, and what was decided of it."""
+class _Open(NamedTuple):
+    """A table that is open, and its first rows."""
 
+    first: Chunk
     source: Source
-    table: Table
-    options: TableOptions
-    references: References
-    replaced: tuple[str, ...]
-    remarks: tuple[str, ...]
-    label: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,8 +264,8 @@ class Layout:
     """Whether the columns of a table have no types, as those of text files and matrices."""
     limit: int | None
     _reading: _Reading
-    _open: dict[int, tuple[Chunk, Source]] = field(repr=False, compare=False)
-    """First rows and the rest of tables that were not read yet, by their number."""
+    _open: dict[int, _Open] = field(repr=False, compare=False)
+    """Tables that were not read yet, by their number."""
 
     @classmethod
     def of(
@@ -309,7 +305,7 @@ class Layout:
             If a table cannot be read, has no rows, is given twice, has no column for a role that
             the user chose, or has two columns for what is one in another.
         """
-        tables = several(table) or [one_table(table)]
+        tables = tables_of(table)
         reading = _Reading(
             may_be_names=bool(options.sequences or remembered.sequences),
             rows=rows,
@@ -318,17 +314,20 @@ class Layout:
         )
         is_one = len(tables) == 1
         sources = [None] if is_one else _name_tables(tables)
-        tops = [
-            _open_top(part, name, options, kinds, reading, remembered, label)
-            for part, name in zip(tables, sources, strict=True)
-        ]
+        files = []
+        opened = {}
+        for number, (part, name) in enumerate(zip(tables, sources, strict=True)):
+            file, opened[number] = _open_file(
+                part, name, options, kinds, reading, remembered, label
+            )
+            files.append(file)
         if not is_one:
-            _refuse_absent_columns(options, tops)
+            _refuse_absent_columns(options, files)
         canonical: dict[str, str] = {}  # the name of a role's column, of the first table with one
-        for top in tops:
-            for role, name in top.table.columns.items():
-                canonical.setdefault(role, name)
-        files = [_file(part, top, canonical) for part, top in zip(tables, tops, strict=True)]
+        for file in files:
+            for role, column in file.columns.items():
+                canonical.setdefault(role, column)
+        files = [_with_names_of(canonical, file) for file in files]
         distinct: dict[str, None] = {}
         for file in files:
             distinct |= dict.fromkeys(file.names)
@@ -346,7 +345,7 @@ class Layout:
             holds_texts=options.matrix or False in have_types,
             limit=options.limit,
             _reading=reading,
-            _open={at: (_first(top), top.source) for at, top in enumerate(tops)},
+            _open=opened,
         )
 
     @property
@@ -410,7 +409,8 @@ class Layout:
             first, source = self._open.pop(number)
             yield first, source
         else:
-            source = _open_source(self.files[number].table, self.files[number].options, self)
+            file = self.files[number]
+            source = _opened(file.table, file.options, self.kinds, self._reading)
         for chunk in source.chunks:
             yield chunk, source
 
@@ -435,17 +435,13 @@ class Layout:
             start += rows
 
 
-def _open_source(table: OneTable, options: TableOptions, layout: Layout) -> Source:
-    return _opened(table, options, layout.kinds, layout._reading)
-
-
 def _opened(
     table: OneTable, options: TableOptions, kinds: Sequence[Kind], reading: _Reading
 ) -> Source:
     """Open a table as its options say."""
     only_sequences = reading.only_sequences and _is_parquet(table)
     if only_sequences:  # a column that is left out may hold a chain that no role uses
-        top = read_header(table, options, ROWS_LOOKED_AT)
+        top = read_top_rows(table, options, ROWS_LOOKED_AT)
         only_sequences = not any(domain_cells(top, name) for name in unused_columns(top))
     return open_source(
         table,
@@ -461,12 +457,7 @@ def _opened(
     )
 
 
-def _first(top: _Top) -> Chunk:
-    table = top.table
-    return Chunk([*map(str, table.names)], table.frame, table.first_row, table.reader)
-
-
-def _open_top(
+def _open_file(
     table: OneTable,
     name: str | None,
     given: TableOptions,
@@ -474,7 +465,7 @@ def _open_top(
     reading: _Reading,
     remembered: ReadAs,
     decide_label: DecideLabel | None,
-) -> _Top:
+) -> tuple[FileLayout, _Open]:
     """Open a table, and decide by its first rows what its columns are.
 
     `name` is that of one of several tables, which may lack columns that the user chose.
@@ -511,15 +502,21 @@ def _open_top(
     label = None if decide_label is None else decide_label(top)
     if label is not None and label.column:
         top = replace(top, columns=with_label(top.columns, label.column))
-    return _Top(
-        source=source,
-        table=top,
+    names = [*map(str, top.names)]
+    file = FileLayout(
+        table=table,
+        source=top.source,
         options=options,
+        columns=top.columns,
+        ties=top.ties,
         references=references,
         replaced=tuple(replaced.values()),
         remarks=(*ignored, *remarks, *references.remarks),
+        names=tuple(names),
+        renamed={},
         label=label,
     )
+    return file, _Open(Chunk(names, top.frame, top.first_row, top.reader), source)
 
 
 def with_label(columns: Mapping[str, str], name: str) -> dict[str, str]:
@@ -538,55 +535,39 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
     return without_doubtful_assay(with_roles(top, roles), options), remarks
 
 
-def read_header(table: TableLike, options: TableOptions, rows: int = 1) -> Table:
+def read_top_rows(table: TableLike, options: TableOptions, rows: int = 1) -> Table:
     """Return the first rows of a table, with the roles that its columns have by their names."""
-    first = (several(table) or [one_table(table)])[0]
-    source = open_source(first, limit=rows, chains=options.chains, files=options)
-    chunk = next(source.chunks)
-    columns, ties = find_columns(chunk.names, source.roles, source.name)
-    return table_of(chunk, source, columns, ties)
+    first = tables_of(table)[0]
+    return first_rows_of(open_source(first, limit=rows, chains=options.chains, files=options))
 
 
-def _refuse_absent_columns(options: TableOptions, tops: Sequence[_Top]) -> None:
+def _refuse_absent_columns(options: TableOptions, files: Sequence[FileLayout]) -> None:
     """Refuse a column that the user chose and none of several tables has."""
     for role, name in options.columns.items():
-        if options.matrix or any(name in map(str, top.table.names) for top in tops):
+        if options.matrix or any(name in file.names for file in files):
             continue
-        find_columns(tops[0].table.names, {role: name}, tops[0].table.source)  # raises
+        find_columns(files[0].names, {role: name}, files[0].source)  # raises
 
 
-def _file(table: OneTable, top: _Top, canonical: Mapping[str, str]) -> FileLayout:
+def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout:
     """Decide how the columns of one table are called in all of them."""
     renamed: dict[str, str] = {}
-    columns = top.table.columns
-    present = [*map(str, top.table.names)]
-    for role in sorted(columns, key=lambda role: role not in _NEEDED):
-        name = columns[role]
+    for role in sorted(file.columns, key=lambda role: role not in _NEEDED):
+        name = file.columns[role]
         new = canonical[role]
         if new == name or name in renamed:
             continue
-        if new in present or new in renamed.values():
+        if new in file.names or new in renamed.values():
             if role not in _NEEDED:
                 continue
             msg = (
-                f"{top.table.source}: column {name!r} is {role}, as {new!r} is in the first table, "
+                f"{file.source}: column {name!r} is {role}, as {new!r} is in the first table, "
                 f"but {new!r} is another column here; expected one name for one role. Rename one."
             )
             raise TableError(msg)
         renamed[name] = new
-    return FileLayout(
-        table=table,
-        source=top.table.source,
-        options=top.options,
-        columns=columns,
-        ties=top.table.ties,
-        references=top.references,
-        replaced=top.replaced,
-        remarks=top.remarks,
-        names=tuple(renamed.get(name, name) for name in present),
-        renamed=renamed,
-        label=top.label,
-    )
+    names = tuple(renamed.get(name, name) for name in file.names)
+    return replace(file, names=names, renamed=renamed)
 
 
 def _free_name(names: Sequence[str], source: str) -> str:
@@ -601,11 +582,11 @@ def _free_name(names: Sequence[str], source: str) -> str:
     return free[0]
 
 
-def several(table: TableLike) -> list[OneTable] | None:
-    """Return the tables of a list of two or more, else None."""
+def tables_of(table: TableLike) -> list[OneTable]:
+    """List the tables of a list, or the only one."""
     if isinstance(table, list | tuple) and len(table) > 1:
         return [one_table(part) for part in table]
-    return None
+    return [one_table(table)]
 
 
 def one_table(table: TableLike) -> OneTable:
@@ -629,7 +610,7 @@ def holds_texts(table: TableLike, *, matrix: bool = False) -> bool:
 
     A `matrix` always is.
     """
-    return matrix or not all(map(_has_types, several(table) or [one_table(table)]))
+    return matrix or not all(map(_has_types, tables_of(table)))
 
 
 def _has_types(table: OneTable) -> bool:

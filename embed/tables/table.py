@@ -344,10 +344,14 @@ def read_table(table: OneTable, *, as_written: bool = False) -> Table:
     TableError
         If the file cannot be read, or has no rows.
     """
-    source = open_source(table, rows=None, as_written=as_written)
-    (whole,) = source.chunks
-    columns, ties = find_columns(whole.names, source.roles, source.name)
-    return table_of(whole, source, columns, ties)
+    return first_rows_of(open_source(table, rows=None, as_written=as_written))
+
+
+def first_rows_of(source: Source) -> Table:
+    """Read the first chunk of a table, with the roles that its columns have by their names."""
+    chunk = next(source.chunks)
+    columns, ties = find_columns(chunk.names, source.roles, source.name)
+    return table_of(chunk, source, columns, ties)
 
 
 def _read_matrix(

@@ -20,7 +20,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
 from abag.core.units import ANTIBODY_KDA
-from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_header
+from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_top_rows
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike
 from abag.embed.tables.types import with_types
@@ -441,7 +441,7 @@ def read_measured(
     table: TableLike, candidates: Candidates, options: RankOptions, of_run: ReadAs
 ) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
-    first = read_header(table, options)
+    first = read_top_rows(table, options)
     columns = {}
     for role, name in options.columns.items():
         is_of_both = role not in MEASURED_ROLES | PREDICTION_ROLES

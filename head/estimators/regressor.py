@@ -230,7 +230,7 @@ def labelled(
     label = _LABEL
     if isinstance(name := getattr(y, "name", None), str):
         is_other = chosen.better is not None or chosen.unit is not None
-        is_known = read_header(name).value.better is not None
+        is_known = read_header(name).better is not None
         if is_other:
             _refuse_affinity(name)
         elif not is_known:

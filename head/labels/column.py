@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -31,7 +32,6 @@ from abag.head.labels.headers import (
     USUAL_PKD,
     Header,
     Quantity,
-    is_of_alphaseq,
     outside,
     plain_text,
     read_header,
@@ -98,308 +98,332 @@ class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
 
 
-def find_same(table: Table, quantity: Quantity) -> str:
-    """Return the only column of numbers with the name of a quantity, that of a run."""
-    same = [
-        name
-        for name in _number_columns(table)
-        if read_header(name).value.name.casefold() == quantity.name.casefold()
-    ]
-    if len(same) == 1:
-        return same[0]
-    problem = f"{table.source}: no column for {quantity}, which the run predicts"
-    advice = "Name it with --column label=NAME."
-    raise MissingColumn(with_found(problem, table.names, advice))
+class _Cells(NamedTuple):
+    """What the cells of a column hold."""
+
+    are_numbers: bool
+    """Whether most that are not empty are numbers or bounds."""
+    are_classes: bool
+    are_few: bool
+    """Whether values are repeated ten times, on average."""
+    are_whole: bool
+    count_rows: bool
+    """Whether they are years, or the whole numbers of a range, each once."""
 
 
-def _number_columns(table: Table) -> list[str]:
-    """List the free columns of numbers that no command has written, likely labels first.
+@dataclass(frozen=True, eq=False)
+class Column:
+    """What one column of a table may be, by its name and its cells; each is looked at once."""
 
-    Constants, such as the pH of an assay, are left out if there are others.
-    """
-    numbers = []
-    for name in _free_columns(table):
-        is_index = _UNNAMED.fullmatch(name) is not None
-        if is_index or read_header(name).value.describes_another:
-            continue
-        if holds_numbers(table, name):  # last: it reads all cells
-            numbers.append(name)
-    varied = [name for name in numbers if table.frame[name].nunique() > 1]
-    return _likely_first(table, varied or numbers)
+    table: Table
+    name: str
+
+    @cached_property
+    def header(self) -> Header:
+        """What the name says."""
+        return read_header(self.name)
+
+    @cached_property
+    def command(self) -> str:
+        """Command of abag that wrote it, or nothing."""
+        return written_by(self.name, self.table.names)
+
+    @cached_property
+    def cells(self) -> _Cells:
+        """What the cells hold."""
+        cells = self.table.frame[self.name]
+        numbers, _ = read_bounds(cells)
+        known = numbers[np.isfinite(numbers)]
+        distinct = np.unique(known)
+        is_whole = bool((distinct % 1 == 0).all())
+        counts_rows = False
+        if is_whole and len(distinct):
+            is_year = _YEARS[0] <= distinct[0] and distinct[-1] <= _YEARS[1]
+            counts_rows = is_year or len(distinct) == len(numbers) == np.ptp(distinct) + 1
+        return _Cells(
+            are_numbers=2 * len(known) > int(cells.notna().sum()),
+            are_classes=len(distinct) < 3,
+            are_few=10 * len(distinct) < len(numbers),
+            are_whole=is_whole,
+            count_rows=bool(counts_rows),
+        )
+
+    @property
+    def holds_numbers(self) -> bool:
+        """Whether most cells that are not empty are numbers or bounds."""
+        return self.name in self.table.frame and self.cells.are_numbers
+
+    @cached_property
+    def improbability(self) -> tuple[bool | int, ...]:
+        """Order of columns of numbers by how probably each is the label.
+
+        Names of measurements come first, those of binding before others; rates and differences, and
+        then what numbers, counts or describes rows, come last.
+        """
+        words = re.findall("[a-z]+[0-9]*", plain_text(_CAMEL.sub(" ", self.name))[0])
+        joined = "".join(words)
+        bare = {word.rstrip("0123456789") for word in words} | {*words}
+        if _BINDING.search(joined) or not _BINDING_WORDS.isdisjoint(bare):
+            kind = 0
+        elif _MEASURED.search(joined) or not _MEASURED_WORDS.isdisjoint(bare):
+            kind = 1
+        else:
+            kind = 2
+        cells = self.cells
+        is_described = any(map(_OF_ROWS.fullmatch, words)) or bool(_COMPUTED.search(joined))
+        is_other = is_described or cells.are_classes or self.header.predicted
+        if kind == 2:
+            is_other = is_other or cells.count_rows or any(map(_BESIDE.fullmatch, words))
+        is_summary = not _SUMMARIES.isdisjoint(words)
+        is_no_label = bool(self.header.not_label)
+        return (is_other, is_no_label, kind, cells.are_whole, not is_summary, cells.are_few)
+
+    @property
+    def is_probable(self) -> bool:
+        """Whether it is named like a measurement, and holds more than classes."""
+        is_other, _, kind, *_ = self.improbability
+        return self.header.better is not None or (not is_other and kind < 2)
+
+    @property
+    def hint(self) -> str:
+        """How it is read if it may be the label by its name; empty for others."""
+        header = self.header
+        if header.not_label or not (header.affinity or header.plain):
+            return ""
+        if not (header.sure or self.holds_numbers):
+            return ""
+        use = f"use --column {shlex.quote(f'pkd={self.name}')} --label"
+        if header.of_alphaseq:
+            return f"{self.name!r} is log10 of Kd in nM, lower is stronger: {use} log10_kd_nm."
+        if header.unit_alone:
+            return ""
+        if header.units:
+            return f"{self.name!r} is named like {header.units[0]}: {use} {header.units[0]}."
+        ending = "." if header.affinity else _IF_NO_AFFINITY
+        return f"{self.name!r} may be one: {use} UNIT{ending}"
 
 
-def _likely_first(table: Table, names: Iterable[str]) -> list[str]:
-    """Order columns of numbers by how probably each is the label, by its name and its cells.
-
-    Names of measurements come first, those of binding before others; rates and differences, and
-    then what numbers, counts or describes rows, come last.
-    """
-    return sorted(names, key=lambda name: _improbability(table, name))
+_IF_NO_AFFINITY = " (value --better higher: if it is no affinity)."
 
 
-def _improbability(table: Table, name: str) -> tuple[bool | int, ...]:
-    words = re.findall("[a-z]+[0-9]*", plain_text(_CAMEL.sub(" ", name))[0])
-    joined = "".join(words)
-    bare = {word.rstrip("0123456789") for word in words} | {*words}
-    if _BINDING.search(joined) or not _BINDING_WORDS.isdisjoint(bare):
-        kind = 0
-    elif _MEASURED.search(joined) or not _MEASURED_WORDS.isdisjoint(bare):
-        kind = 1
-    else:
-        kind = 2
-    is_described = any(map(_OF_ROWS.fullmatch, words)) or bool(_COMPUTED.search(joined))
-    numbers, _ = read_bounds(table.frame[name])
-    distinct = np.unique(numbers[np.isfinite(numbers)])
-    is_whole = bool((distinct % 1 == 0).all())
-    is_other = is_described or len(distinct) < 3 or read_header(name).predicted
-    if kind == 2 and len(distinct):
-        is_year = is_whole and _YEARS[0] <= distinct[0] and distinct[-1] <= _YEARS[1]
-        is_running = is_whole and len(distinct) == len(numbers) == np.ptp(distinct) + 1
-        is_beside = any(map(_BESIDE.fullmatch, words))
-        is_other = is_other or is_year or is_running or is_beside
-    is_summary = not _SUMMARIES.isdisjoint(words)
-    few = 10 * len(distinct) < len(numbers)
-    return (is_other, bool(read_header(name).not_label), kind, is_whole, not is_summary, few)
+def _likely_first(columns: Iterable[Column]) -> list[Column]:
+    return sorted(columns, key=lambda column: column.improbability)
 
 
-def _is_probable(table: Table, name: str) -> bool:
-    """Tell whether a column of numbers is named like a measurement, and holds more than classes."""
-    is_other, _, kind, *_ = _improbability(table, name)
-    return read_header(name).value.better is not None or (not is_other and kind < 2)
+def _names(columns: Iterable[Column]) -> list[str]:
+    return [column.name for column in columns]
 
 
-def _refuse_unclear_value(table: Table, options: LabelOptions) -> None:
-    """Raise an error that lists the columns that may be another quantity than an affinity."""
-    numbers = _number_columns(table)
-    asked = options.label == "value"
-    candidates = numbers
-    if not asked and any(read_header(name).value.better for name in numbers):
-        candidates = [name for name in numbers if _is_probable(table, name)]
-    elif not asked:
-        candidates = []
-    if not candidates and asked:
-        problem = f"{table.source}: no column of numbers for the label"
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns of a table that may be its label."""
+
+    table: Table
+
+    @cached_property
+    def free(self) -> list[Column]:
+        """Those that have no role, and that no command has written."""
+        used = set(self.table.columns.values())
+        columns = [Column(self.table, name) for name in map(str, self.table.names)]
+        return [column for column in columns if column.name not in used and not column.command]
+
+    @cached_property
+    def numbers(self) -> list[Column]:
+        """Those of numbers, likely labels first, without constants, such as a pH, beside others."""
+        numbers = []
+        for column in self.free:
+            is_index = _UNNAMED.fullmatch(column.name) is not None
+            if is_index or column.header.describes_another:
+                continue
+            if column.holds_numbers:  # last: it reads all cells
+                numbers.append(column)
+        frame = self.table.frame
+        varied = [column for column in numbers if frame[column.name].nunique() > 1]
+        return _likely_first(varied or numbers)
+
+    @cached_property
+    def states_unit(self) -> bool:
+        """Whether the name of a column states a unit, and more than the unit."""
+        headers = [column.header for column in self.free]
+        return any(header.units and not header.unit_alone for header in headers)
+
+    def find_same(self, quantity: Quantity) -> str:
+        """Return the only column of numbers with the name of a quantity, that of a run."""
+        name = quantity.name.casefold()
+        same = [x for x in self.numbers if x.header.quantity.casefold() == name]
+        if len(same) == 1:
+            return same[0].name
+        self._refuse_missing(f"no column for {quantity}, which the run predicts")
+
+    def _refuse_missing(self, problem: str) -> NoReturn:
+        """Refuse a table without a column of numbers that may be the label."""
+        problem = f"{self.table.source}: {problem}"
         advice = "Name it with --column label=NAME."
-        raise MissingColumn(with_found(problem, table.names, advice))
-    if not candidates:
-        return
-    first = candidates[0]
-    advice = f"Use --column {shlex.quote(f'label={first}')}"
-    if not options.better and (asked or not read_header(first).value.better):
-        advice += " --label value --better higher, or lower"
-    empty = int(table.frame[first].isna().sum())
-    skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
-    msg = (
-        f"{table.source}: no column for {'the label' if asked else 'pkd'}, but "
-        f"{quote_some(candidates)} may be another quantity; expected one to be chosen. "
-        f"{advice}.{skip}"
-    )
-    raise UnclearLabel(msg)
+        raise MissingColumn(with_found(problem, self.table.names, advice))
 
+    def find_label(self, options: LabelOptions, *, of_run: bool = False) -> str:
+        """Return the only column whose name says that it is the label, in the unit of `label`.
 
-def _advise_value(table: Table) -> str:
-    """Say how a column of numbers is read whose name says nothing; empty without one."""
-    numbers = _number_columns(table)
-    if not numbers:
-        return ""
-    named = shlex.quote(f"label={numbers[0]}")
-    return (
-        f", or a quantity that is no affinity with --column {named} --label value --better higher, "
-        f"or lower{_list_candidates(numbers)}"
-    )
+        For a table of a run of affinities (`of_run`), other quantities are neither taken nor
+        proposed.
+        """
+        table = self.table
+        label = options.label
+        asked = options.better is not None or options.unit is not None
+        if label == "value" or asked:
+            numbers = [column for column in self.numbers if not column.header.states_affinity]
+            if len(numbers) == 1:
+                return numbers[0].name
+            self._refuse_unclear_value(replace(options, label="value"))
+        column = self._stated_label(label)
+        if column is not None:
+            return column
+        takes_value = label is None and not of_run
+        written = self._describe_written()
+        hints = self._propose_named()
+        if written and not hints:
+            hints = self.propose_numbers()
+        if takes_value and not hints and not written:
+            numbers = self.numbers
+            if len(numbers) == 1 and numbers[0].header.better:
+                return numbers[0].name  # a quantity that is no affinity
+        if hints:
+            quantities = self._propose_quantities() if takes_value else []
+            others = self._list_others() if takes_value and not written else []
+            lines = [*quantities, *hints, *others, *written]
+            msg = f"{table.source}: no column for pkd, but {' '.join(lines)}"
+            raise UnclearLabel(msg)
+        if written:
+            msg = (
+                f"{table.source}: no column for pkd. {' '.join(written)} Add a column of "
+                "measurements, and name it with --column pkd=NAME."
+            )
+            raise MissingColumn(msg)
+        if takes_value:
+            self._refuse_unclear_value(options)
+        return table.column("pkd", "" if of_run else self._advise_value())
 
-
-def _list_candidates(numbers: Sequence[str]) -> str:
-    """List columns of numbers for the end of an advice that names the first; or nothing."""
-    if len(numbers) < 2:
-        return ""
-    return f"; columns of numbers, likely labels first: {quote_some(numbers)}"
-
-
-def find_label(table: Table, options: LabelOptions, *, of_run: bool = False) -> str:
-    """Return the only column whose name says that it is the label, in the unit of `label`.
-
-    For a table of a run of affinities (`of_run`), other quantities are neither taken nor proposed.
-    """
-    label = options.label
-    asked = options.better is not None or options.unit is not None
-    if label == "value" or asked:
-        numbers = [name for name in _number_columns(table) if not read_header(name).states_affinity]
-        if len(numbers) == 1:
-            return numbers[0]
-        _refuse_unclear_value(table, replace(options, label="value"))
-    headers = {name: read_header(name) for name in _free_columns(table)}
-    column = _stated_label(table, headers, label)
-    if column is not None:
-        return column
-    takes_value = label is None and not of_run
-    written = _describe_written(table)
-    hints = _propose_all(table, headers)
-    if written and not hints:
-        hints = propose_numbers(table)
-    if takes_value and not hints and not written:
-        numbers = _number_columns(table)
-        if len(numbers) == 1 and read_header(numbers[0]).value.better:
-            return numbers[0]  # a quantity that is no affinity
-    if hints:
-        quantities = _propose_quantities(table) if takes_value else []
-        others = _list_others(table, headers) if takes_value and not written else []
-        lines = [*quantities, *hints, *others, *written]
-        msg = f"{table.source}: no column for pkd, but {' '.join(lines)}"
+    def _refuse_unclear_value(self, options: LabelOptions) -> None:
+        """Raise an error that lists the columns that may be another quantity than an affinity."""
+        asked = options.label == "value"
+        candidates = self.numbers
+        if not asked and any(column.header.better for column in candidates):
+            candidates = [column for column in candidates if column.is_probable]
+        elif not asked:
+            return
+        if not candidates:
+            self._refuse_missing("no column of numbers for the label")
+        first = candidates[0]
+        advice = f"Use --column {shlex.quote(f'label={first.name}')}"
+        if not options.better and (asked or not first.header.better):
+            advice += " --label value --better higher, or lower"
+        empty = int(self.table.frame[first.name].isna().sum())
+        skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
+        msg = (
+            f"{self.table.source}: no column for {'the label' if asked else 'pkd'}, but "
+            f"{quote_some(_names(candidates))} may be another quantity; expected one to be chosen. "
+            f"{advice}.{skip}"
+        )
         raise UnclearLabel(msg)
-    if written:
-        msg = (
-            f"{table.source}: no column for pkd. {' '.join(written)} Add a column of measurements, "
-            "and name it with --column pkd=NAME."
+
+    def _advise_value(self) -> str:
+        """Say how a column of numbers is read whose name says nothing; empty without one."""
+        names = _names(self.numbers)
+        if not names:
+            return ""
+        named = shlex.quote(f"label={names[0]}")
+        listed = f"; columns of numbers, likely labels first: {quote_some(names)}"
+        return (
+            f", or a quantity that is no affinity with --column {named} --label value --better "
+            f"higher, or lower{listed if len(names) > 1 else ''}"
         )
-        raise MissingColumn(msg)
-    if takes_value:
-        _refuse_unclear_value(table, options)
-    return table.column("pkd", "" if of_run else _advise_value(table))
 
+    def _stated_label(self, label: Label | None) -> str | None:
+        """Return the column whose name fits best; None if none does, and refuse several."""
+        stated = []
+        for column in self.free:
+            header = column.header
+            if header.sure and header.units and (label is None or label in header.units):
+                stated.append(column)
+        first = min((column.header.order for column in stated), default=0)
+        best = _names(column for column in stated if column.header.order == first)
+        if len(best) == 1:
+            return best[0]
+        if len(best) > 1 and first < 2:
+            choices = [f"--column {shlex.quote(f'pkd={name}')}" for name in best]
+            msg = (
+                f"{self.table.source}: columns {quote_names(best)} fit pkd equally well; expected "
+                f"one. Choose with {' or '.join(choices)}; for a run of each, give each its own "
+                "--run folder, and compare them with abag runs."
+            )
+            raise ColumnError(msg)
+        if label is None or best:
+            return None
+        return self._only_affinity()
 
-def _stated_label(table: Table, headers: Mapping[str, Header], label: Label | None) -> str | None:
-    """Return the column whose name fits best; None if none does, and refuse several."""
-    names_of_order: dict[int, list[str]] = {}
-    for name, header in headers.items():
-        is_asked = label is None or label in header.units
-        if header.sure and header.units and is_asked:
-            names_of_order.setdefault(header.order, []).append(name)
-    first = min(names_of_order, default=0)
-    best = names_of_order.get(first, [])
-    if len(best) == 1:
-        return best[0]
-    if len(best) > 1 and first < 2:
-        choices = [f"--column {shlex.quote(f'pkd={name}')}" for name in best]
-        msg = (
-            f"{table.source}: columns {quote_names(best)} fit pkd equally well; expected one. "
-            f"Choose with {' or '.join(choices)}; for a run of each, give each its own --run "
-            "folder, and compare them with abag runs."
-        )
-        raise ColumnError(msg)
-    if label is None or best:
-        return None
-    return _only_affinity(headers)
+    def _only_affinity(self) -> str | None:
+        """Return the only column that may be in a unit that the user gave; None without one."""
+        sure = [column for column in self.free if column.header.sure]
+        with_unit = _names(column for column in sure if column.header.units)
+        affinities = _names(column for column in sure if column.header.affinity)
+        without_unit = [name for name in affinities if name not in with_unit]
+        plain = _names(column for column in self.free if column.header.plain)
+        for names in (without_unit, plain):
+            if len(names) == 1:
+                return names[0]
+        # the name of a column with a unit contradicts the option, which is refused
+        is_one = not without_unit and not plain and len(with_unit) == 1
+        return with_unit[0] if is_one else None
 
+    def _describe_written(self) -> list[str]:
+        """Say which columns would be labels by their names, but were written by a command."""
+        described = []
+        for name in map(str, self.table.names):
+            column = Column(self.table, name)
+            if column.command and (column.header.plain or column.header.units):
+                described.append(f"{name!r} is a column of abag {column.command}.")
+        return described
 
-def _only_affinity(headers: Mapping[str, Header]) -> str | None:
-    """Return the only column that may be in a unit that the user gave; None without one."""
-    without_unit = []
-    plain = []
-    with_unit = []
-    for name, header in headers.items():
-        if header.plain:
-            plain.append(name)
-        if header.sure and header.units:
-            with_unit.append(name)
-        elif header.sure and header.affinity:
-            without_unit.append(name)
-    for names in (without_unit, plain):
-        if len(names) == 1:
-            return names[0]
-    if not without_unit and not plain and len(with_unit) == 1:
-        return with_unit[0]  # its name contradicts the option, which is refused
-    return None
+    def _propose_named(self) -> list[str]:
+        """Say how columns are read that may be the label; if some state a unit, only these."""
+        proposed = []
+        for column in self.free:
+            header = column.header
+            is_possible = header.units or header.of_alphaseq or not self.states_unit
+            if is_possible and column.hint:
+                proposed.append(column)
+        return [column.hint for column in _likely_first(proposed)]
 
+    def _list_others(self) -> list[str]:
+        """Name other columns that may be the label, if no column states a unit."""
+        others = []
+        for column in self.numbers:
+            is_proposed = column.hint or column.header.better
+            if not (is_proposed or self.states_unit) and column.is_probable:
+                others.append(column.name)
+        return [f"Other columns of numbers: {quote_some(others)}."] if others else []
 
-def _describe_written(table: Table) -> list[str]:
-    """Say which columns would be labels by their names, but were written by a command."""
-    described = []
-    for name in map(str, table.names):
-        command = written_by(name, table.names)
-        if not command:
-            continue
-        header = read_header(name)
-        if header.plain or header.units:
-            described.append(f"{name!r} is a column of abag {command}.")
-    return described
+    def _propose_quantities(self) -> list[str]:
+        """Say how the columns are read that are named like another quantity than an affinity."""
+        named = [column for column in self.numbers if column.header.better]
+        proposed = []
+        for column in named[:_MOST_PROPOSED]:
+            if not column.header.states_affinity:
+                choice = f"--column {shlex.quote(f'label={column.name}')}"
+                proposed.append(
+                    f"{column.name!r} is named like a quantity that is no affinity: use {choice}."
+                )
+        return proposed
 
-
-def _propose_all(table: Table, headers: Mapping[str, Header]) -> list[str]:
-    """Say how columns are read that may be the label; if some state a unit, only these."""
-    is_stated = _is_unit_stated(headers)
-    names = []
-    for name, header in headers.items():
-        if (header.units or is_of_alphaseq(name) or not is_stated) and _propose(table, name):
-            names.append(name)
-    proposed = []
-    for name in _likely_first(table, names):
-        proposed += _propose(table, name)
-    return proposed
-
-
-def _is_unit_stated(headers: Mapping[str, Header]) -> bool:
-    return any(header.units and not header.unit_alone for header in headers.values())
-
-
-def _list_others(table: Table, headers: Mapping[str, Header]) -> list[str]:
-    """Name other columns that may be the label, if no column states a unit."""
-    if _is_unit_stated(headers):
-        return []
-    others = []
-    for name in _number_columns(table):
-        is_proposed = _propose(table, name) or read_header(name).value.better
-        if not is_proposed and _is_probable(table, name):
-            others.append(name)
-    return [f"Other columns of numbers: {quote_some(others)}."] if others else []
-
-
-def _free_columns(table: Table) -> list[str]:
-    """List the columns that have no role, and that no command has written."""
-    used = set(table.columns.values())
-    names = [name for name in map(str, table.names) if name not in used]
-    return [name for name in names if not written_by(name, table.names)]
-
-
-def _propose(table: Table, name: str) -> list[str]:
-    """Say how a column is read that may be the label by its name; nothing for others."""
-    header = read_header(name)
-    if header.not_label or not (header.affinity or header.plain):
-        return []
-    if not (header.sure or holds_numbers(table, name)):
-        return []
-    use = f"use --column {shlex.quote(f'pkd={name}')} --label"
-    if is_of_alphaseq(name):
-        return [f"{name!r} is log10 of Kd in nM, lower is stronger: {use} log10_kd_nm."]
-    if header.unit_alone:
-        return []
-    if header.units:
-        return [f"{name!r} is named like {header.units[0]}: {use} {header.units[0]}."]
-    hint = "." if header.affinity else " (value --better higher: if it is no affinity)."
-    return [f"{name!r} may be one: {use} UNIT{hint}"]
-
-
-def _propose_quantities(table: Table) -> list[str]:
-    """Say how the columns are read that are named like another quantity than an affinity."""
-    named = [name for name in _number_columns(table) if read_header(name).value.better]
-    proposed = []
-    for name in named[:_MOST_PROPOSED]:
-        if not read_header(name).states_affinity:
-            choice = f"--column {shlex.quote(f'label={name}')}"
-            proposed.append(f"{name!r} is named like a quantity that is no affinity: use {choice}.")
-    return proposed
-
-
-def propose_numbers(table: Table) -> list[str]:
-    """Propose the columns of numbers of a table that a command has written."""
-    free = [name for name in _free_columns(table) if not read_header(name).not_label]
-    numbers = [name for name in free if holds_numbers(table, name)]
-    proposed: list[str] = []
-    for name in _likely_first(table, numbers)[:_MOST_PROPOSED]:
-        choice = f"--column {shlex.quote(f'pkd={name}')} --label UNIT"
-        proposed.append(
-            f"{name!r} may be one: use {choice} (value --better higher: if it is no affinity)."
-        )
-    return proposed
-
-
-def holds_numbers(table: Table, name: str) -> bool:
-    """Tell whether most cells of a column that are not empty are numbers or bounds."""
-    if name not in table.frame:
-        return False
-    cells = table.frame[name].dropna()
-    numbers, _ = read_bounds(cells)
-    return 2 * int(np.isfinite(numbers).sum()) > len(cells)
+    def propose_numbers(self) -> list[str]:
+        """Propose the columns of numbers of a table that a command has written."""
+        free = [column for column in self.free if not column.header.not_label]
+        numbers = [column for column in free if column.holds_numbers]
+        proposed = []
+        for column in _likely_first(numbers)[:_MOST_PROPOSED]:
+            choice = f"--column {shlex.quote(f'pkd={column.name}')} --label UNIT"
+            proposed.append(f"{column.name!r} may be one: use {choice}{_IF_NO_AFFINITY}")
+        return proposed
 
 
 AS_IN_THE_RUN = "as in the run"
@@ -433,8 +457,8 @@ def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning
     """Find the column of predictions, and what it is read as."""
     column = table.columns.get("prediction")
     if column is None and "prediction" not in table.ties:
-        headers = {name: read_header(name) for name in map(str, table.names)}
-        named = [name for name, header in headers.items() if header.predicted and header.units]
+        columns = [Column(table, name) for name in map(str, table.names)]
+        named = [x.name for x in columns if x.header.predicted and x.header.units]
         column = named[0] if len(named) == 1 else None
     column = table.column("prediction") if column is None else column
     return meaning_of_column(table, column, "prediction", LabelOptions(label=label), None)
@@ -488,10 +512,11 @@ def decide_label(
         With the refusal, as `ColumnError` or `LabelError`, if no column is the label, its unit is
         not known, or its name contradicts the options: a table to predict needs none.
     """
+    columns = Columns(table)
     try:
         column = table.columns.get("label", table.columns.get("pkd"))
         if column is None:
-            column = _find_column(table, options, remembered)
+            column = _find_column(columns, options, remembered)
         meaning = meaning_of_column(table, column, "pkd", options, remembered)
         if meaning.quantity.affinity:
             name = _name_affinity(table, column, options.affinity_type)
@@ -503,7 +528,7 @@ def decide_label(
             meaning=None,
             options=options,
             refused=error,
-            is_absent=is_missing and not _number_columns(table),
+            is_absent=is_missing and not columns.numbers,
         )
     return LabelLayout(source=table.source, meaning=meaning, options=options, remembered=remembered)
 
@@ -600,7 +625,7 @@ def _refuse_written(table: Table, column: str) -> None:
     """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
     command = written_by(column, table.names)
     if command and column not in SCAN_MEASURED:
-        advice = " ".join(propose_numbers(table)) or "Use --column pkd=NAME."
+        advice = " ".join(Columns(table).propose_numbers()) or "Use --column pkd=NAME."
         msg = (
             f"{table.source}: column {column!r} is a column of abag {command}, not a measurement; "
             f"expected measured affinities. {advice}"
@@ -642,10 +667,9 @@ def _other_quantity(
         _refuse_other_kind(table, column, quantity_of_run)
         return _as_it_is(column, AS_IN_THE_RUN, quantity_of_run)
     header = read_header(column)
-    value = header.value
-    is_affinity = header.affinity and not header.unit_alone and not header.not_label
+    is_affinity = header.names_affinity and not header.not_label
     asked = options.label == "value" or options.better is not None or options.unit is not None
-    is_known = value.better is not None and not is_affinity
+    is_known = header.better is not None and not is_affinity
     if not asked and not is_known:
         return None
     where = f"{table.source}: column {column!r}"
@@ -664,21 +688,21 @@ def _other_quantity(
         raise LabelError(msg)
     if quantity_of_run is not None:
         msg = (
-            f"{where} is {value.name!r}, not an affinity, which the run predicts; expected labels "
-            "of its kind. Choose another column with --column label=NAME."
+            f"{where} is {header.quantity!r}, not an affinity, which the run predicts; expected "
+            "labels of its kind. Choose another column with --column label=NAME."
         )
         raise LabelError(msg)
-    better = options.better or value.better
+    better = options.better or header.better
     if better is None:
         numbers, _ = read_bounds(table.frame[column])
-        refuse_two_values(numbers, where, value.name)
+        refuse_two_values(numbers, where, header.quantity)
         msg = (
             f"{where}: which of its values are better is not known; expected higher or lower. Add "
             "--better higher, or --better lower."
         )
         raise UnclearLabel(msg)
-    unit = value.unit if options.unit is None else options.unit.strip()
-    quantity = Quantity(name=value.name, unit=unit, better=better, affinity=False)
+    unit = header.written_unit if options.unit is None else options.unit.strip()
+    quantity = Quantity(name=header.quantity, unit=unit, better=better, affinity=False)
     return _as_it_is(column, "given by the options" if asked else _IN_THE_NAME, quantity)
 
 
@@ -711,12 +735,12 @@ def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quant
 
 def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
     """Refuse a column whose name says another direction, or another unit, than the run has."""
-    value = read_header(column).value
-    unit = value.unit
-    same = value.name.casefold() == quantity.name.casefold()
-    if not same and value.better not in (None, quantity.better):
+    header = read_header(column)
+    unit = header.written_unit
+    same = header.quantity.casefold() == quantity.name.casefold()
+    if not same and header.better not in (None, quantity.better):
         msg = (
-            f"{table.source}: column {column!r} is named like a quantity of which {value.better} "
+            f"{table.source}: column {column!r} is named like a quantity of which {header.better} "
             f"is better; expected {quantity.description}, as in the run. Choose another with "
             "--column label=NAME, or rename it."
         )
@@ -818,38 +842,41 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     return _read_column(table, label.checked(), label.options, label.remembered)
 
 
-def _find_column(table: Table, options: LabelOptions, remembered: Remembered | None) -> str:
+def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered | None) -> str:
     """Return the column that is the label of the run, or else the label by its own name."""
     if remembered is None:
-        return find_label(table, options)
-    if remembered.column in map(str, table.names):
+        return columns.find_label(options)
+    if remembered.column in map(str, columns.table.names):
         return remembered.column
     if not remembered.quantity.affinity:
-        return find_same(table, remembered.quantity)
-    return find_label(table, options, of_run=True)
+        return columns.find_same(remembered.quantity)
+    return columns.find_label(options, of_run=True)
 
 
-def read_predictions(
+def decide_prediction(
     table: Table,
     options: LabelOptions,
     quantity: Quantity = PKD,
     molar_mass: str | None = None,
-) -> Affinities:
-    """Find the predictions of another tool and their unit, and convert them to pKd.
+) -> LabelLayout:
+    """Decide which column of a table holds the predictions of another tool, and in which unit.
 
     Those of another `quantity` than an affinity are taken as they are. `molar_mass` is that of the
-    run, unless `options` give one. Raises as `meaning_of_column`.
+    run, unless `options` give one. What is wrong is part of the result, as in `decide_label`.
     """
-    if quantity.affinity:
-        meaning = choose_prediction(table, options.label)
-        if options.molar_mass is None and UNITS[meaning.unit].of_mass:
-            options = replace(options, molar_mass=molar_mass)
-        return _read_column(table, replace(meaning, quantity=quantity), options, None)
-    refuse_affinity_options(table, options, quantity)
-    column = table.column("prediction")
-    refuse_affinity(table, column, quantity)
-    meaning = ColumnMeaning(column=column, unit="value", why=AS_IN_THE_RUN, quantity=quantity)
-    return _read_column(table, meaning, options, None)
+    try:
+        if quantity.affinity:
+            meaning = replace(choose_prediction(table, options.label), quantity=quantity)
+            if options.molar_mass is None and UNITS[meaning.unit].of_mass:
+                options = replace(options, molar_mass=molar_mass)
+        else:
+            refuse_affinity_options(table, options, quantity)
+            column = table.column("prediction")
+            refuse_affinity(table, column, quantity)
+            meaning = _as_it_is(column, AS_IN_THE_RUN, quantity)
+    except AbagError as error:
+        return LabelLayout(source=table.source, meaning=None, options=options, refused=error)
+    return LabelLayout(source=table.source, meaning=meaning, options=options)
 
 
 def _read_column(
@@ -977,7 +1004,7 @@ def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> 
     return censored
 
 
-def _refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -> None:
+def refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -> None:
     """Refuse the cells of some rows, (R,), if there are any, by the first of them."""
     if rows.any():
         cell = table.describe_cell(np.flatnonzero(rows)[0], column)
@@ -992,7 +1019,7 @@ def _read_relations(table: SequenceTable, column: str) -> _Relations:
     is_bound = np.isfinite(bound) & side.notna().to_numpy()
     signs = "".join(SIDES)
     is_relation = text.str.fullmatch(f"[{signs}]*").to_numpy(np.bool_)
-    _refuse_cells(
+    refuse_cells(
         table,
         ~is_bound & ~is_relation,
         column,
@@ -1014,7 +1041,7 @@ def _with_relations_of_affinity(
     labelled = np.isfinite(pkd)
     off_as_pkd, off_as_kd = _distances_from_bounds(relations, pkd, affinities)
     is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
-    _refuse_cells(
+    refuse_cells(
         table,
         (off_as_kd if is_kd else off_as_pkd) > SAME_PKD,
         column,
@@ -1023,7 +1050,7 @@ def _with_relations_of_affinity(
     side = -relations.side if is_kd else relations.side
     relation_to_pkd = np.where(labelled, side, 0).astype(np.int8)
     problem = f"contradicts the relation in column {column}; expected one. Remove the other."
-    _refuse_cells(table, censored * relation_to_pkd < 0, table.column("pkd"), problem)
+    refuse_cells(table, censored * relation_to_pkd < 0, table.column("pkd"), problem)
     return np.where(censored == 0, relation_to_pkd, censored)
 
 
@@ -1060,7 +1087,7 @@ def _with_relations(
     labelled = np.isfinite(value)
     off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
     rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value)))  # of numbers in text
-    _refuse_cells(
+    refuse_cells(
         table,
         off > rounding,
         column,
@@ -1068,7 +1095,7 @@ def _with_relations(
     )
     relation_to_value = np.where(labelled, relations.side, 0).astype(np.int8)
     problem = "contradicts the relation in the label. Remove one."
-    _refuse_cells(table, censored * relation_to_value < 0, column, problem)
+    refuse_cells(table, censored * relation_to_value < 0, column, problem)
     return np.where(censored == 0, relation_to_value, censored)
 
 
@@ -1088,7 +1115,7 @@ def _refuse_reversed(
         # the usual floor of an assay is such a bound, read the other way round
         reversed_ = least < most and bool((pkd[rows] == end).all())
         problem = f"is at the end of the labels, as if its relation were of {other}; expected "
-        _refuse_cells(
+        refuse_cells(
             table,
             rows & reversed_,
             column or table.column("pkd"),

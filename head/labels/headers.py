@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -125,18 +125,27 @@ class Header:
     """What the column is instead of an affinity, such as ``a difference``."""
     predicted: bool = False
     """Whether it says that its values are predictions."""
-    name: str = ""
-    """As in the table."""
+    of_alphaseq: bool = False
+    """Whether it is one that AlphaSeq tables have, of log10 of a Kd in nM, which it does not say.
+    """
+    quantity: str = ""
+    """What it names, if that is another quantity than an affinity."""
+    written_unit: str = ""
+    """What brackets at its end hold."""
+    better: Better | None = None
+    """Which values of a quantity are better; None if the name does not tell."""
+    describes_another: bool = False
+    """Whether it is an error or an interval of another column."""
 
     @property
-    def value(self) -> ValueHeader:
-        """What it says of another quantity than an affinity."""
-        return _read_value(self.name)
+    def names_affinity(self) -> bool:
+        """Whether it names an affinity, and more than its unit."""
+        return self.affinity and not self.unit_alone
 
     @property
     def states_affinity(self) -> bool:
         """Whether it states a unit of an affinity, and more than the unit."""
-        return bool(self.units) and self.affinity and not self.unit_alone
+        return bool(self.units) and self.names_affinity
 
     @property
     def unit(self) -> Label | None:
@@ -166,11 +175,11 @@ _OF_QUANTITY = {
 _PREFIXES = ("", "milli", "micro", "nano", "pico", "femto")
 """Of M, each a thousandth of the one before."""
 _UNKNOWN_SCALES = ("gml", "mgml", "pgml", "cal")
+_OF_ERRORS = tuple(
+    "error err std sd sem se stdev stddev stderr ci ci95 cv variance uncertainty".split()
+)
 _REASONS = {
-    "an error or interval": (
-        "error", "err", "std", "sd", "sem", "se", "stdev", "stddev", "ci", "ci95", "cv",
-        "variance", "uncertainty", "lower", "upper", "chi2", "stderr", "sigma", "ci90",
-    ),
+    "an error or interval": (*_OF_ERRORS, "lower", "upper", "chi2", "sigma", "ci90"),
     "a difference": (
         "delta", "ddelta", "ddg", "dddg", "dpkd", "dkd", "dlogkd", "diff", "difference",
     ),
@@ -401,7 +410,21 @@ def read_header(name: str) -> Header:
     -------
     Header
     """
-    return replace(_read_affinity(name), name=name)
+    bracketed = _UNIT.fullmatch(name)
+    if bracketed is None or _is_of_function(bracketed["name"], bracketed["unit"]):
+        quantity = name.strip()
+        unit = ""
+    else:
+        quantity = bracketed["name"].strip()
+        unit = bracketed["unit"].strip()
+    describes_another = not _SPREAD.isdisjoint(_words(name))
+    return replace(
+        _read_affinity(name),
+        quantity=printable(quantity)[:LONGEST_NAME] or "value",
+        written_unit=printable(unit)[:LONGEST_NAME],
+        better=None if describes_another else _better_values(name, quantity),
+        describes_another=describes_another,
+    )
 
 
 def _read_affinity(name: str) -> Header:
@@ -411,7 +434,7 @@ def _read_affinity(name: str) -> Header:
     if readable and collapsed in _PLAIN:
         return Header(plain=True)
     if readable and collapsed in _ALPHASEQ:
-        return Header(affinity=True, sure=False)
+        return Header(affinity=True, sure=False, of_alphaseq=True)
     for pattern, spelled in _REWRITTEN:
         text = re.sub(pattern, spelled, text)
     words_found = _Found(set(), set(), unknown_unit=not readable)
@@ -478,12 +501,6 @@ def _conclude(found: _Found) -> Header:
     )
 
 
-def is_of_alphaseq(name: str) -> bool:
-    """Tell whether a column is one that AlphaSeq tables have, of log10 of a Kd in nM."""
-    text, _ = plain_text(name)
-    return re.sub("[^a-z0-9]", "", text) in _ALPHASEQ
-
-
 def _allowed_units(
     quantities: set[str], unit: str, logarithm: str, *, negative: bool
 ) -> tuple[Label, ...]:
@@ -546,10 +563,7 @@ _UNDECIDED = frozenset(
     "reciprocal rank".split()
 )
 """Words with which the usual direction of a quantity may be reversed."""
-_SPREAD = frozenset(
-    "std sd sem se err error stdev stddev stderr ci ci95 cv variance uncertainty pvalue pval "
-    "qvalue qval padj fdr".split()
-)
+_SPREAD = frozenset((*_OF_ERRORS, *"pvalue pval qvalue qval padj fdr".split()))
 """Words of a column that describes another one."""
 _OPPOSITE: dict[Better | None, Better | None] = {"higher": "lower", "lower": "higher", None: None}
 
@@ -641,37 +655,6 @@ class Quantity:
 
 
 PKD = Quantity()
-
-
-class ValueHeader(NamedTuple):
-    """What the name of a column says about a quantity that is no affinity."""
-
-    name: str
-    unit: str
-    """What brackets at the end hold."""
-    better: Better | None
-    """None if the name does not tell, as that of an unusual quantity."""
-    describes_another: bool = False
-    """Whether it is an error or an interval of another column."""
-
-
-@lru_cache(maxsize=4096)
-def _read_value(column: str) -> ValueHeader:
-    """Read a name as that of a quantity, such as ``Tm (°C)``."""
-    bracketed = _UNIT.fullmatch(column)
-    if bracketed is None or _is_of_function(bracketed["name"], bracketed["unit"]):
-        name = column.strip()
-        unit = ""
-    else:
-        name = bracketed["name"].strip()
-        unit = bracketed["unit"].strip()
-    describes_another = not _SPREAD.isdisjoint(_words(column))
-    return ValueHeader(
-        name=printable(name)[:LONGEST_NAME] or "value",
-        unit=printable(unit)[:LONGEST_NAME],
-        better=None if describes_another else _better_values(column, name),
-        describes_another=describes_another,
-    )
 
 
 def _is_of_function(name: str, bracketed: str) -> bool:

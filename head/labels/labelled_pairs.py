@@ -30,6 +30,7 @@ from abag.head.labels.column import (
     decide_label,
     read_affinities,
     read_censored,
+    refuse_cells,
 )
 from abag.head.labels.features import (
     FeatureCells,
@@ -134,13 +135,13 @@ def read_trust(
     bad = used & ~valid
     if kind == "error":
         bad &= exact | ~np.isnan(values)
-    if bad.any():
-        cell = table.describe_cell(int(np.flatnonzero(bad)[0]), name)
-        msg = (
-            f"{cell} ({counted(int(bad.sum()), 'such row')}) is not a valid {kind}; expected a "
-            f"finite number above 0, and below {LARGEST:g}. Fix it, or leave the row out."
-        )
-        raise LabelError(msg)
+    refuse_cells(
+        table,
+        bad,
+        name,
+        f"is not a valid {kind}; expected a finite number above 0, and below {LARGEST:g}. Fix it, "
+        "or leave the row out.",
+    )
     if kind == "weight":
         _refuse_unlike(table, name, values, used)
         return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
@@ -167,14 +168,13 @@ def _refuse_unlike(table: SequenceTable, name: str, values: Floats, used: Bools)
     """Refuse a value beside which those of the other rows would not count, or that would not."""
     median = float(np.median(values[used]))
     unlike = used & ~((values < median * MOST_UNLIKE) & (values > median / MOST_UNLIKE))
-    if unlike.any():
-        cell = table.describe_cell(int(np.flatnonzero(unlike)[0]), name)
-        msg = (
-            f"{cell} ({counted(int(unlike.sum()), 'such row')}) is more than {MOST_UNLIKE:g} times "
-            "larger or smaller than the median of the column; expected values that can be "
-            "compared. Fix it, or leave the row out."
-        )
-        raise LabelError(msg)
+    refuse_cells(
+        table,
+        unlike,
+        name,
+        f"is more than {MOST_UNLIKE:g} times larger or smaller than the median of the column; "
+        "expected values that can be compared. Fix it, or leave the row out.",
+    )
 
 
 def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
@@ -285,12 +285,20 @@ class LabelReading:
     deviation of the labels of another quantity."""
 
 
-def label_sense(table: SequenceTable) -> LabelReading:
-    """Say what `label_pairs` would read as the label."""
-    return reading_of(table, read_affinities(table, one_label(table)))
+class ReadLabel(NamedTuple):
+    """The label of each row of a table, and what was read as such."""
+
+    affinities: Affinities
+    reading: LabelReading
 
 
-def reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
+def read_label(table: SequenceTable) -> ReadLabel:
+    """Convert the label of a table; what it is was decided when the table was read."""
+    affinities = read_affinities(table, one_label(table))
+    return ReadLabel(affinities, _reading_of(table, affinities))
+
+
+def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
     """Say what was read as the label, and what in the table contradicts it."""
     column = affinities.column
     unit = affinities.unit
@@ -469,18 +477,17 @@ def label_pairs(
     *,
     refuse_sequences: bool = False,
     named: PairColumnOptions | None = None,
+    label: ReadLabel | None = None,
 ) -> LabelledPairs:
-    """Convert the labels of a table, with its relations and types of affinity; merge replicates.
+    """Join the label of a table with its relations and types of affinity; merge replicates.
 
-    What the label is was decided when the table was read. With `refuse_sequences`, rows that were
-    skipped for their sequences are refused, too; `named` has the columns of features and errors.
+    With `refuse_sequences`, rows that were skipped for their sequences are refused, too; `named`
+    has the columns of features and errors; `label` is that of the table, if it is read already.
     Replicates of different categories are not merged.
     """
     named = named or PairColumnOptions()
-    label = one_label(table)
-    options = label.options
-    affinities = read_affinities(table, label)
-    reading = reading_of(table, affinities)
+    affinities, reading = label or read_label(table)
+    options = one_label(table).options
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     quantity = affinities.quantity
     labels = _check_labels(table, affinities, options)

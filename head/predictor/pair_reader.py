@@ -14,7 +14,7 @@ from abag.core.files import why_not_writable
 from abag.core.messages import bar, say
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import bare_suffix
-from abag.embed.tables.layout import one_table, several
+from abag.embed.tables.layout import one_table, tables_of
 from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.pairs import check_chunks
 from abag.embed.tables.table import OneTable, TableLike
@@ -189,7 +189,7 @@ def check_table_out(
     check_writable(out)
     flat: list[OneTable | None] = []
     for source in sources:
-        flat += [None] if source is None else several(source) or [one_table(source)]
+        flat += [None] if source is None else tables_of(source)
     for path in (out, *more):
         if why := why_not_writable(path, flat, force=force):
             raise OutputError(why)

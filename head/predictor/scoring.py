@@ -305,7 +305,7 @@ def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
     excluded = {name for role, name in table.columns.items() if role in foreign}
     for name in map(str, table.frame.columns):
         header = read_header(name)
-        if (header.affinity and not header.unit_alone) or header.plain:
+        if header.names_affinity or header.plain:
             excluded.add(name)
     always = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
     of_row = table.sequences[kind].of_row

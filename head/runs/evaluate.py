@@ -8,6 +8,7 @@ and scored with the same split and metrics, fold by fold.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,9 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.evaluation.metrics import rows_to_score, strong_threshold
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, compare_models, score_regime
 from abag.head.evaluation.strong import score_strong
-from abag.head.labels.column import decide_label, read_predictions
+from abag.head.labels.column import decide_label, decide_prediction, read_affinities
 from abag.head.labels.features import features_of
-from abag.head.labels.labelled_pairs import label_pairs, report_counts
+from abag.head.labels.labelled_pairs import label_pairs, one_label, report_counts
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.labels.values import read_numbers
 from abag.head.models.registry import MEAN, MODELS
@@ -63,20 +64,14 @@ if TYPE_CHECKING:
     from abag.head.runs.run_folder import RunSummary
 
 
-def compare_with_predictions(
-    saved: SavedRun, table: SequenceTable, units: LabelOptions, molar_mass: str | None = None
-) -> dict[str, Any]:
+def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str, Any]:
     """Score predictions of another tool in each regime, and compare them with those of the run.
 
     Parameters
     ----------
     saved : SavedRun
     table : SequenceTable
-        The pairs with a column of predictions.
-    units : LabelOptions
-        Unit of the predictions, if their column does not say it.
-    molar_mass : str, optional
-        Of the run, for predictions in ug/mL or ng/mL.
+        The pairs with their predictions as its label.
 
     Returns
     -------
@@ -88,7 +83,7 @@ def compare_with_predictions(
     PredictionError
         If predictions are invalid, differ for one pair, or are not of the test pairs.
     """
-    reference = _align_predictions(saved, table, units, molar_mass)
+    reference = _align_predictions(saved, table)
     scores = list[RegimeScore]()
     verdicts = list[str]()
     with naming_damage(saved.run):  # the means that the run's own scores are compared with
@@ -108,10 +103,8 @@ def compare_with_predictions(
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
-def _align_predictions(
-    saved: SavedRun, table: SequenceTable, units: LabelOptions, molar_mass: str | None
-) -> Floats:
-    predicted, on = _read_predictions(saved, table, units, molar_mass)
+def _align_predictions(saved: SavedRun, table: SequenceTable) -> Floats:
+    predicted, on = _read_predictions(saved, table)
     rows = saved.tested[[*KEYS, "fold"]]
     measured_rows = pd.MultiIndex.from_frame(rows[on] if "fold" in on else saved.frame[on])
     is_known = pd.MultiIndex.from_frame(predicted[on]).isin(measured_rows)
@@ -129,10 +122,8 @@ def _align_predictions(
     return aligned
 
 
-def _read_predictions(
-    saved: SavedRun, table: SequenceTable, units: LabelOptions, molar_mass: str | None
-) -> tuple[pd.DataFrame, list[str]]:
-    affinities = read_predictions(table, units, saved.quantity, molar_mass)
+def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFrame, list[str]]:
+    affinities = read_affinities(table, one_label(table))
     column = affinities.column
     value = affinities.pkd
     affinities.refuse_other_units(np.isfinite(value), "predictions")
@@ -245,11 +236,15 @@ def evaluate(
             regimes = summary["regimes"]
             summary["strong_at"] = score_strong(saved.tested, regimes, chosen.strong, sign=sign)
         if chosen.predictions is not None:
-            others = read_pairs(chosen.predictions, reading, remembered=remembered)
+            decide = partial(
+                decide_prediction,
+                options=LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass),
+                quantity=saved.quantity,
+                molar_mass=saved.config["molar_mass"],
+            )
+            others = read_pairs(chosen.predictions, reading, remembered=remembered, label=decide)
             others.report_notes()
-            units = LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass)
-            of_run = saved.config["molar_mass"]
-            summary["predictions"] = compare_with_predictions(saved, others, units, of_run)
+            summary["predictions"] = compare_with_predictions(saved, others)
         return summary
 
 
