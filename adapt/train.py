@@ -356,8 +356,7 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
     plan = _plan_training(config)
     pairs = read_labelled_pairs(table, config, config)
     say(pairs.reading.line)
-    for problem in pairs.reading.problems:
-        say(f"{pairs.table.source}: {problem}")
+    pairs.report_problems()
     assignment = assign_pairs(pairs, config)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
     _refuse_unused_names(config, identities)

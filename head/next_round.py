@@ -233,8 +233,7 @@ def _read_results(
     say(pairs.reading.line)
     if pairs.quantity.affinity:
         _say_if_pkd_is_possible(pairs, saved.config["label_column"])
-    for problem in pairs.reading.problems:
-        say(f"{pairs.table.source}: {problem}")
+    pairs.report_problems()
     return pairs
 
 

@@ -64,7 +64,7 @@ def describe_export(summary: ExportSummary) -> str:
     )
 
 
-class _Side(NamedTuple):
+class _Given(NamedTuple):
     """The vectors of one kind that each row gets."""
 
     folder: EncoderFolder
@@ -207,16 +207,16 @@ def _stored_kinds(store: Store) -> list[Kind]:
     return kinds
 
 
-def _sides_of_table(store: Store, table: SequenceTable, options: ExportOptions) -> list[_Side]:
+def _sides_of_table(store: Store, table: SequenceTable, options: ExportOptions) -> list[_Given]:
     sides = []
     for kind, unique in table.sequences.items():
         chosen = options.vectors_of(kind)
         folder = folder_with(store, table, kind, chosen["encoder"])
-        sides.append(_Side(folder, chosen["pooling"], unique.keys[unique.of_row]))
+        sides.append(_Given(folder, chosen["pooling"], unique.keys[unique.of_row]))
     return sides
 
 
-def _stored_side(store: Store, options: ExportOptions) -> _Side:
+def _stored_side(store: Store, options: ExportOptions) -> _Given:
     """Return every vector of one encoder, each sequence once, in the order of the shards."""
     kinds = _stored_kinds(store)
     kind = options.kind or kinds[0]
@@ -235,11 +235,11 @@ def _stored_side(store: Store, options: ExportOptions) -> _Side:
         raise OutputError(msg)
     keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *folder.keys()])
     order, repeated = sort_keys(keys)
-    return _Side(folder, chosen["pooling"], keys[np.sort(order[~repeated])])
+    return _Given(folder, chosen["pooling"], keys[np.sort(order[~repeated])])
 
 
 def _read_vectors(
-    sides: list[_Side], table: SequenceTable | None, options: ExportOptions
+    sides: list[_Given], table: SequenceTable | None, options: ExportOptions
 ) -> _Exported:
     is_half = options.dtype == "stored" and _number_formats(sides) == {"float16"}
     frame = pd.DataFrame(index=pd.RangeIndex(len(sides[0].keys)))
@@ -264,7 +264,7 @@ def _read_vectors(
     return _Exported(frame, names, vectors_ND, about)
 
 
-def _number_formats(sides: list[_Side]) -> set[str]:
+def _number_formats(sides: list[_Given]) -> set[str]:
     formats: set[str] = set()
     for side in sides:
         formats |= {shard.number_format_of(side.pooling) for shard in side.folder.shards()}

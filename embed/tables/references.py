@@ -641,7 +641,7 @@ class _Numbers(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _KindRoles:
     kind: Kind
     roles: tuple[str, ...]
     """Roles of the columns that may hold its sequences."""
@@ -650,8 +650,8 @@ class _Side:
 
 
 _SIDES = (
-    _Side("antibody", ("heavy", "light", "antibody"), "antibody_name"),
-    _Side("antigen", ("antigen",), "antigen_name"),
+    _KindRoles("antibody", ("heavy", "light", "antibody"), "antibody_name"),
+    _KindRoles("antigen", ("antigen",), "antigen_name"),
 )
 
 
@@ -865,7 +865,7 @@ def _only_antibody(texts: Mapping[str, list[str]]) -> str | None:
 
 
 def _name_columns(
-    table: Table, names: NamedSequences, options: TableOptions, side: _Side, taken: set[str]
+    table: Table, names: NamedSequences, options: TableOptions, side: _KindRoles, taken: set[str]
 ) -> dict[str, str]:
     """Find the columns of one side that hold names, by role; empty if it has sequences."""
     chosen = {role: options.columns[role] for role in side.roles if options.columns.get(role)}
@@ -927,7 +927,7 @@ def _describe_names(
         yield f"{count} of {names.source} without a name or residues left out: {problem}"
 
 
-def _has_sequences(table: Table, side: _Side) -> bool:
+def _has_sequences(table: Table, side: _KindRoles) -> bool:
     """Tell whether a column of one side holds sequences."""
     for role in side.roles:
         name = table.columns.get(role)

@@ -461,6 +461,11 @@ class LabelledPairs:
         """Return the key of each pair's antibody or antigen, shape (P, 16)."""
         return self.table.sequences[kind].keys[self.index(kind)]
 
+    def report_problems(self) -> None:
+        """Say what is odd about the column of labels, as it was read."""
+        for problem in self.reading.problems:
+            say(f"{self.table.source}: {problem}")
+
 
 def read_labelled_pairs(
     table: TableLike, reading: TableOptions, labels: LabelOptions

@@ -25,7 +25,6 @@ from abag.core.files import read_json
 from abag.core.messages import align
 from abag.core.options import user_path
 from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models, describe_regimes
-from abag.head.labels.headers import Quantity
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.rounds import describe_rounds, rounds_of
 from abag.head.runs.run_folder import (
@@ -36,6 +35,7 @@ from abag.head.runs.run_folder import (
     training_logs,
     why_not_read,
 )
+from abag.head.runs.summary import recorded_quantity
 
 ALIVE_SECONDS = 120
 """Time without writing after which a run counts as stopped where files cannot be locked; it saves
@@ -231,14 +231,6 @@ def describe_runs(summary: RunsSummary) -> list[str]:
     return lines
 
 
-def _quantity_of(state: Mapping[str, Any]) -> Quantity:
-    return Quantity(
-        name=state.get("quantity", "pKd"),
-        better=state.get("better", "higher"),
-        affinity="better" not in state,
-    )
-
-
 def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
     """Lay out the rounds of each campaign: those of its last run, which has all of them."""
     lines = list[str]()
@@ -250,7 +242,7 @@ def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str,
             continue
         lines += [
             f"{names[state['run']]}, rounds ({state['quantity']}):",
-            *describe_rounds(rounds, _quantity_of(state)),
+            *describe_rounds(rounds, recorded_quantity(state)),
             "",
         ]
     return lines
@@ -261,7 +253,7 @@ def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str])
     tables = dict[str, list[list[str]]]()
     quantities = {state["quantity"] for state in states if "quantity" in state}
     for state in states:
-        quantity = _quantity_of(state)
+        quantity = recorded_quantity(state)
         head, *rows = describe_regimes(state.get("regimes", ()), quantity)
         for words, *cells in rows:
             words = words if len(quantities) < 2 else f"{words}, {quantity}"

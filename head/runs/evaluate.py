@@ -332,8 +332,7 @@ def _evaluate_table(
         named = PairColumnOptions(features=tuple(numbers), categories=tuple(categories))
     pairs = label_pairs(other, named=named)
     report_counts(pairs)
-    for problem in pairs.reading.problems:
-        messages.say(f"{pairs.table.source}: {problem}")
+    pairs.report_problems()
     strong_pkd = chosen.strong
     if strong_pkd is None:
         strong_pkd = strong_threshold(saved.config["select"], saved.quantity)

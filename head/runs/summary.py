@@ -263,7 +263,7 @@ def join_logs(run: Path) -> None:
 
 def describe_scores(summary: Mapping[str, Any]) -> str:
     """Lay out the scores in a summary of `fit` or `evaluate`: of another table first, if given."""
-    quantity = quantity_of(summary)
+    quantity = recorded_quantity(summary["data"])
     lines = list[str]()
     if "table" in summary:
         of_table = summary["table"]
@@ -291,17 +291,18 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *_describe_regimes(summary["regimes"], summary)])
 
 
-def quantity_of(summary: Mapping[str, Any]) -> Quantity:
-    """Return what the predictions of a summary are, with its unit in the name."""
-    data = summary["data"]
-    if "better" in data:
-        return Quantity(name=data["quantity"], better=data["better"], affinity=False)
-    return Quantity(name=data["quantity"])
+def recorded_quantity(data: Mapping[str, Any]) -> Quantity:
+    """Return what a run predicts, from the data of its summary, with its unit in the name."""
+    return Quantity(
+        name=data.get("quantity", "pKd"),
+        better=data.get("better", "higher"),
+        affinity="better" not in data,
+    )
 
 
 def _noticeable(bias: float, summary: Mapping[str, Any]) -> float:
     """Return a mean error, or 0 if it would be shown as 0."""
-    if quantity_of(summary).affinity:
+    if recorded_quantity(summary["data"]).affinity:
         return round(bias, 2)
     largest = max((regime["rmse_of_mean"] for regime in summary["regimes"]), default=0.0)
     return bias if abs(bias) >= NOTICEABLE * largest else 0.0
@@ -340,7 +341,7 @@ def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
         lines.append(of_predictions["source"])
         lines += [*_scores_first(of_predictions["regimes"], summary), *of_predictions["verdicts"]]
     if "strong_at" in summary:
-        lines += describe_strong(summary["strong_at"], quantity_of(summary))
+        lines += describe_strong(summary["strong_at"], recorded_quantity(summary["data"]))
     of_run = describe_briefly(summary)
     if lines:
         run, _, data = of_run[0].rpartition(": ")
@@ -364,7 +365,7 @@ def _describe_data(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _lay_out(regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[list[str]]:
-    return describe_regimes(regimes, quantity_of(summary), kinds_of(summary))
+    return describe_regimes(regimes, recorded_quantity(summary["data"]), kinds_of(summary))
 
 
 def _describe_regimes(

@@ -100,8 +100,7 @@ def read_inputs(
         say(f"{pairs.table.source}: antibodies alone (--no-antigen)")
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
-    for problem in pairs.reading.problems:
-        say(f"{pairs.table.source}: {problem}")
+    pairs.report_problems()
     return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), region)
 
 
