@@ -24,7 +24,7 @@ from abag.embed.options import EmbedOptions
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, open_store
 from abag.embed.store.writer import publish_spools
-from abag.embed.tables.chains import PLURAL, Kind
+from abag.embed.tables.chains import ALONE, PLURAL, Kind
 from abag.embed.tables.notes import (
     SkippedRows,
     count_changes,
@@ -331,7 +331,7 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
     rows = describe_rows(reading.counts["rows"], reading.counts["skipped_rows"])
     detail(f"{reading.all_sources}: {rows}; {place}")
     if options.no_antigen:
-        detail(f"{reading.all_sources}: antibodies alone (--no-antigen)")
+        detail(f"{reading.all_sources}: {ALONE}")
     forms = Counter[str]()
     replaced = 0
     for job in jobs:

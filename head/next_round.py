@@ -326,7 +326,8 @@ def _label_joined(
     options = replace(label.options, replicates=config.replicates, floor=config.floor)
     read = label._replace(options=options).read_pairs(joined.drop(columns=empty))
     source = f"{saved.run.name} + {new.table.source}"
-    read = replace(read, source=source, row_numbers=joined["row"].to_numpy(np.int64))
+    row_numbers = joined["row"].to_numpy(np.int64)
+    read = replace(read, source=source, row_numbers=row_numbers, kinds=config.kinds)
     in_joined = _as_in_joined(config.features or (), named)
     heads: dict[str, str] = {}
     if len(config.features or ()) > len(named.features or ()):

@@ -19,6 +19,7 @@ from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting
 from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, FAMILIES
+from abag.embed.tables.chains import ALONE
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
@@ -272,7 +273,7 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
         sequences.pop("antigens")
     lines = [f"{found['table']}: {found['read']}", found["columns"], *found["notes"]]
     if alone:
-        lines.append("antibodies alone (--no-antigen)")
+        lines.append(ALONE)
     lines += _sequence_table(sequences)
     for plural, kind in sequences.items():
         if kind["long_chains"]:

@@ -46,7 +46,7 @@ class Constant:
     """A model of pairs that predicts a pKd of 8."""
 
     def predict(self, pairs):
-        return np.full(len(pairs.antibody), 8.0)
+        return np.full(len(pairs), 8.0)
 
     def variance(self, pairs):
         return None

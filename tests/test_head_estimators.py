@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
-from heads import TEST, UNUSED, demo_table, schema, sequence_keys
+from heads import demo_table, schema, sequence_keys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -24,23 +24,10 @@ from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import abag
-from abag import FitConfig, LabelError, MissingVectors, OptionError, SplitError, TableError
-from abag.sklearn import (
-    AffinityRegressor,
-    AntibodySplit,
-    AntigenSplit,
-    BothSplit,
-    PairVectorizer,
-    RandomSplit,
-)
+from abag import FitConfig, LabelError, MissingVectors, OptionError, TableError
+from abag.sklearn import AffinityRegressor, PairVectorizer, pair_groups
 
 ROOT = Path(__file__).parent.parent
-SPLITTERS = {
-    "random": RandomSplit,
-    "antigen": AntigenSplit,
-    "antibody": AntibodySplit,
-    "both": BothSplit,
-}
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +75,22 @@ def test_an_x_without_a_column_of_fit_is_refused_by_its_name(store, X, y, make):
 
 def test_cross_validation_with_group_splits_scores_a_head(store, X, y):
     scores = cross_val_score(
-        AffinityRegressor(store, head="ridge", split="random"), X, y, cv=RandomSplit(3)
+        AffinityRegressor(store, head="ridge", split="random"),
+        X,
+        y,
+        cv=GroupKFold(3),
+        groups=pair_groups(X, "pair"),
     )
     assert scores.shape == (3,)
-    assert scores.mean() > 0.1
+    assert scores.mean() > 0
     grid = GridSearchCV(
         AffinityRegressor(store, head="ridge", split="random"),
         {"antigen_pooling": ["mean"], "head": ["ridge", "kernel"]},
-        cv=AntigenSplit(2),
+        cv=GroupKFold(2),
         scoring="neg_mean_squared_error",
     )
-    assert grid.fit(X, y).best_params_["head"] in ("ridge", "kernel")
+    grid.fit(X, y, groups=pair_groups(X, "antigen"))
+    assert grid.best_params_["head"] in ("ridge", "kernel")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +112,7 @@ def test_a_regressor_and_abag_fit_make_the_same_predictor(store, X, y, tmp_path,
 
 
 def test_the_score_of_a_regressor_is_scikit_learns_r2_score(store, X, y):
-    train, test = next(RandomSplit(3).split(X))
+    train, test = next(GroupKFold(3).split(X, y, pair_groups(X, "pair")))
     model = AffinityRegressor(store, head="ridge", split="random").fit(X.iloc[train], y.iloc[train])
     expected = r2_score(y.iloc[test], model.predict(X.iloc[test]))
     assert model.score(X.iloc[test], y.iloc[test]) == expected
@@ -253,9 +245,11 @@ def test_a_vectorizer_gives_the_vectors_of_both_sequences(store, table, X, y):
 
 def test_a_pipeline_of_vectors_and_ridge_predicts(store, X, y):
     model = make_pipeline(PairVectorizer(store), Ridge(1e-3))
-    assert np.isfinite(cross_val_score(model, X, y, cv=RandomSplit(3))).all()
+    folds = {"cv": GroupKFold(3), "groups": pair_groups(X, "pair")}
+    assert np.isfinite(cross_val_score(model, X, y, **folds)).all()
     assert model.fit(X, y).score(X, y) > 0.1
-    grid = GridSearchCV(model, {"ridge__alpha": [1.0, 100.0]}, cv=AntibodySplit(2)).fit(X, y)
+    grid = GridSearchCV(model, {"ridge__alpha": [1.0, 100.0]}, cv=GroupKFold(2))
+    grid.fit(X, y, groups=pair_groups(X, "antibody"))
     again = pickle.loads(pickle.dumps(grid.best_estimator_))
     assert np.array_equal(again.predict(X), grid.predict(X))
 
@@ -267,57 +261,44 @@ def test_a_fitted_vectorizer_keeps_to_its_encoder(store, X, tmp_path):
     assert np.array_equal(vectorizer.transform(X), PairVectorizer(store).fit_transform(X))
 
 
-@pytest.mark.parametrize("name", SPLITTERS)
-def test_the_folds_are_those_of_abag_fit(store, table, X, name):
-    data = abag.dataset(store, table, split=name, folds=3, repeats=2, seed=5)
-    expected = data.splits()
-    splitter = SPLITTERS[name](3, n_repeats=2, seed=5)
-    folds = [*splitter.split(X)]
-    assert splitter.get_n_splits() == len(folds) == len(expected) == 6
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
+def test_groups_of_rows_are_those_that_abag_fit_keeps_in_one_part(store, table, X, kind):
+    data = abag.dataset(store, table)
     pairs = [*zip(data.keys("antibody"), data.keys("antigen"), strict=True)]
     rows = [*zip(*map(sequence_keys(X).get, ("antibody_key", "antigen_key")), strict=True)]
-    of_row = np.array([pairs.index(row) for row in rows])
-    for (train, test), split in zip(folds, expected, strict=True):
-        assert set(of_row[test]) == set(split.rows(TEST))
-        assert not set(train) & set(test)
-        left = np.setdiff1d(np.arange(len(X)), [*train, *test])
-        assert set(of_row[left]) == set(split.rows(UNUSED))
-        assert (len(left) > 0) == (name == "both")
+    expected = data.groups[kind][[pairs.index(row) for row in rows]]
+    both = {*zip(pair_groups(X, kind), expected, strict=True)}
+    assert len(both) == len(np.unique(expected)) == len(np.unique(pair_groups(X, kind)))
 
 
 @settings(max_examples=15)
-@given(
-    rows=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), min_size=12, max_size=40),
-    seed=st.integers(0, 9),
-)
-def test_every_row_is_tested_once_and_rows_of_a_pair_stay_together(rows, seed):
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), min_size=1, max_size=40))
+def test_rows_share_a_group_if_and_only_if_they_are_of_one_pair(rows):
     letters = "ACDEFGHIKL"
     frame = pd.DataFrame(
         [(letters[a] * 30, "", letters[b] * 40) for a, b in rows],
         columns=["heavy", "light", "antigen"],
     )
-    if len(set(rows)) < 4:
-        return
-    folds = [*RandomSplit(2, seed=seed).split(frame)]
-    tested = np.concatenate([test for _, test in folds])
-    assert sorted(tested) == list(range(len(rows)))
-    for train, test in folds:
-        assert not {rows[i] for i in train} & {rows[i] for i in test}
+    groups = pair_groups(frame, "pair")
+    assert len({*zip(rows, groups, strict=True)}) == len({*rows}) == len(np.unique(groups))
 
 
 @pytest.mark.ci
 def test_groups_serve_the_splitters_of_scikit_learn(store, X, y):
-    groups = AntigenSplit().groups(X)
-    for train, test in GroupKFold(3).split(X, y, groups):
+    antigen = pair_groups(X, "antigen")
+    antibody = pair_groups(X, "antibody")
+    for train, test in GroupKFold(3).split(X, y, antigen):
         assert not set(X["antigen"].iloc[train]) & set(X["antigen"].iloc[test])
     kept = np.random.default_rng(0).permutation(len(X))
-    moved = AntigenSplit().groups(X.iloc[kept])
-    assert np.array_equal(moved, groups[kept])  # numbered by sequence, not by row
-    assert len(np.unique(BothSplit().groups(X, "antibody"))) > len(np.unique(groups))
-    with pytest.warns(UserWarning, match="groups parameter is ignored by AntigenSplit"):
-        next(AntigenSplit(2).split(X, y, groups))
+    moved = pair_groups(X.iloc[kept], "antigen")
+    assert np.array_equal(moved, antigen[kept])  # numbered by sequence, not by row
+    assert len(np.unique(antibody)) > len(np.unique(antigen))
     predicted = cross_val_predict(
-        AffinityRegressor(store, head="ridge", split="random"), X, y, cv=AntigenSplit(3)
+        AffinityRegressor(store, head="ridge", split="random"),
+        X,
+        y,
+        cv=GroupKFold(3),
+        groups=antigen,
     )
     assert np.isfinite(predicted).all()
 
@@ -348,13 +329,11 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
             "AffinityRegressor: unknown option 'learning_rate'. Did you mean 'lr'",
             lambda: AffinityRegressor(learning_rate=1),
         ),
-        (OptionError, "n_splits: 1 is out of range", lambda: next(AntigenSplit(1).split(X))),
-        (SplitError, "Use fewer n_splits or another", lambda: next(AntigenSplit(99).split(X))),
-        (OptionError, "n_repeats: 0 is out", lambda: next(AntibodySplit(2, n_repeats=0).split(X))),
+        (OptionError, "kind='both': is unknown; expected", lambda: pair_groups(X, "both")),
         (
             OptionError,
             "antigen_identity: 2.0 is out of range",
-            lambda: next(BothSplit(2, antigen_identity=2.0).split(X)),
+            lambda: pair_groups(X, "antigen", antigen_identity=2.0),
         ),
         (
             abag.AbagError,

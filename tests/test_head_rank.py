@@ -12,7 +12,7 @@ from heads import demo_table, sign
 
 import abag
 from abag import ColumnError, OptionError, OutputError, PredictionError
-from abag.sklearn import AntibodySplit
+from abag.sklearn import pair_groups
 
 ADDED = ["rank", "score", "expected_best"]
 PAIR = ["heavy", "light", "antigen"]
@@ -172,7 +172,7 @@ def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path, said
 
 def test_clusters_are_capped_among_the_best(scored, tmp_path):
     free, capped = (ranked(scored, tmp_path, batch=20, per_cluster=most) for most in (None, 1))
-    clusters = [AntibodySplit(antibody_identity=0.98).groups(batch) for batch in (free, capped)]
+    clusters = [pair_groups(batch, "antibody", antibody_identity=0.98) for batch in (free, capped)]
     assert [np.bincount(numbers).max() > 1 for numbers in clusters] == [True, False]
     assert capped["score"].is_monotonic_decreasing
     with pytest.raises(PredictionError, match=r"per_cluster=1 allow \d+ pairs; expected 200"):

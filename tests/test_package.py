@@ -131,8 +131,8 @@ abag.fit("pairs.csv", "store", "run", learning_rate=0.1)  # type: ignore[call-ar
 vectors = abag.open_store("store").vectors("antigen", ["MKT"], pooling="mean")
 scores = abag.load_predictor("run").predict(heavy=["EVQ"], light=[""], antigen="MKT")
 reveal_type(abag.open_store)
-reveal_type(AntibodySplit(3))
-reveal_type(abag.sklearn.AntibodySplit(3))
+reveal_type(PairVectorizer("store"))
+reveal_type(abag.sklearn.PairVectorizer("store"))
 """
 MYPY = """
 [mypy]
@@ -198,7 +198,7 @@ def test_an_install_contains_every_package_file_and_can_be_imported(installed, c
 @pytest.mark.ci
 def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
     imports = documented_imports()
-    assert "from abag.sklearn import AffinityRegressor, AntibodySplit" in imports
+    assert "from abag.sklearn import AffinityRegressor, PairVectorizer" in imports
     (tmp_path / "script.py").write_text(SCRIPT.format(imports=imports))
     (tmp_path / "mypy.ini").write_text(MYPY)
     done = subprocess.run(
@@ -210,7 +210,7 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
     )
     assert done.returncode == 0, done.stdout
     assert "-> abag.head.estimators.python_store.Store" in done.stdout
-    assert done.stdout.count('"abag.head.estimators.scikit.AntibodySplit"') == 2, done.stdout
+    assert done.stdout.count('"abag.head.estimators.scikit.PairVectorizer"') == 2, done.stdout
 
 
 LAYERS = """

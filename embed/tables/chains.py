@@ -28,6 +28,8 @@ Chains = tuple[str, ...]
 
 NO_ANTIGEN: Chains = ("X",)
 """Stands for the antigen of tables without one, so that they have pairs; nobody encodes it."""
+ALONE = "antibodies alone (--no-antigen)"
+"""What is said of these tables."""
 STANDARD_RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 RESIDUES = STANDARD_RESIDUES + "X"
 REPLACED = "UZOB"  # read as X: both tokenizers know X, and neither model learned much about these

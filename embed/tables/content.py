@@ -14,7 +14,15 @@ from dataclasses import replace
 import numpy as np
 
 from abag.core.errors import TableError
-from abag.embed.tables.chains import KINDS, REPLACED, RESIDUES, STANDARD_RESIDUES, Kind, is_word
+from abag.embed.tables.chains import (
+    ALONE,
+    KINDS,
+    REPLACED,
+    RESIDUES,
+    STANDARD_RESIDUES,
+    Kind,
+    is_word,
+)
 from abag.embed.tables.columns import (
     CHAIN_ROLES,
     SEQUENCE_ROLES,
@@ -422,7 +430,7 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     if options.antigen is not None:
         replaced_by["antigen"] = "--antigen"
     if options.no_antigen:
-        replaced_by["antigen"] = "antibodies alone"
+        replaced_by["antigen"] = ALONE
     if options.parent is not None:
         replaced_by |= dict.fromkeys(("heavy", "light", "antibody"), "--parent")
     elif "antibody" in options.columns:
@@ -435,17 +443,12 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
         name = table.columns.get(role)
         if name is None or name == table.columns.get("mutations"):
             continue
-        if role == "antigen" and options.no_antigen:
-            ignored.append(f"column {name!r} is ignored: {replacement} (--no-antigen)")
-        else:
-            ignored.append(f"column {name!r} is ignored, replaced by {replacement}")
+        why = ": " if replacement == ALONE else ", replaced by "
+        ignored.append(f"column {name!r} is ignored{why}{replacement}")
     for name in antigen_candidates(table) if options.no_antigen else ():
         is_constant = table.frame[name].dropna().astype(str).nunique() <= 1
         if not is_constant and name != table.columns.get("antigen"):
-            ignored.append(
-                f"column {name!r} may hold antigens, and is not used: antibodies alone "
-                "(--no-antigen)"
-            )
+            ignored.append(f"column {name!r} may hold antigens, and is not used: {ALONE}")
     kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
     ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
     return replace(table, columns=kept, ties=ties), ignored

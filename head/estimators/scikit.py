@@ -1,21 +1,20 @@
-"""Objects of scikit-learn: the splits of ``abag fit``, and a transformer that looks up vectors.
+"""For scikit-learn: the groups of ``abag fit --split``, and a transformer that looks up vectors.
 
-R rows of X, P distinct pairs.
+R rows of X.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils.validation import check_is_fitted
 
 from abag.core.cache import cache_dir
+from abag.core.errors import OptionError
 from abag.core.options import schema
 from abag.embed.store.export import vector_names
 from abag.embed.store.options import VectorOptions
@@ -34,8 +33,6 @@ from abag.head.estimators.regressor import (
 )
 from abag.head.labels.options import SplitOptions
 from abag.head.regimes.clusters import PairGroups
-from abag.head.regimes.folds import SPLIT_METHODS
-from abag.head.regimes.splits import TEST, UNUSED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,145 +41,59 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
 
-_SKLEARN_NAMES = {"folds": "n_splits", "repeats": "n_repeats"}
-
-
 _OF_ALL = {"--column": "columns", "--no-antigen": "no_antigen"}
-_ARGUMENTS = _OF_ALL | {
-    field.flag: _SKLEARN_NAMES.get(field.name, field) for field in schema(SplitOptions)
+_IDENTITIES = ("antigen_identity", "antibody_identity")
+_GROUP_KEYWORDS = _OF_ALL | {
+    field.flag: field for field in schema(SplitOptions) if field.name in _IDENTITIES
 }
 """What errors name instead of flags."""
 _VECTOR_KEYWORDS = _OF_ALL | {field.flag: field for field in schema(VectorOptions)}
 """What errors name instead of flags."""
+GROUPED = ("antibody", "antigen", "pair")
 
 
-class _PairSplit(BaseCrossValidator):  # type: ignore[misc] # scikit-learn has no types
-    """Folds of ``abag fit --split NAME --folds K --repeats R``; rows of one pair stay together.
+def pair_groups(
+    X: pd.DataFrame,
+    kind: str,
+    *,
+    antigen_identity: float = 0.4,
+    antibody_identity: float = 0.9,
+    columns: Mapping[str, str] | None = None,
+    no_antigen: bool = False,
+) -> NDArray[np.int64]:
+    """Return the group of each row, shape (R,), for splitters such as ``GroupKFold``.
 
     Parameters
     ----------
-    n_splits, n_repeats : int
-        Folds, and repetitions with other folds.
+    X : DataFrame, shape=(R, columns)
+        One pair per row, in columns such as ``heavy``, ``light`` and ``antigen``.
+    kind : str
+        ``antibody`` or ``antigen``: clusters of near-duplicates, which ``abag fit --split`` keeps
+        in one part, those of antibodies with their clones; ``pair``: rows of the same pair.
     antigen_identity, antibody_identity : float
-        Sequence identities from which sequences share a cluster, of the kinds that are held out.
-    seed : int
+        Sequence identities from which sequences share a cluster.
     columns : mapping, optional
         Columns of X by role, where their names do not tell.
     no_antigen : bool
         Whether X has antibodies alone.
+
+    Raises
+    ------
+    AbagError
+        If a sequence or an identity is invalid.
     """
-
-    _method: ClassVar[str]
-
-    def __init__(
-        self,
-        n_splits: int = 5,
-        *,
-        n_repeats: int = 1,
-        antigen_identity: float = 0.4,
-        antibody_identity: float = 0.9,
-        seed: int = 0,
-        columns: Mapping[str, str] | None = None,
-        no_antigen: bool = False,
-    ) -> None:
-        self.n_splits = n_splits
-        self.n_repeats = n_repeats
-        self.antigen_identity = antigen_identity
-        self.antibody_identity = antibody_identity
-        self.seed = seed
-        self.columns = columns
-        self.no_antigen = no_antigen
-
-    def split(
-        self, X: pd.DataFrame, y: object = None, groups: object = None
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the rows of the training part and of the test part of each fold.
-
-        Parameters
-        ----------
-        X : DataFrame, shape=(R, columns)
-            One pair per row, in columns such as ``heavy``, ``light`` and ``antigen``.
-        y, groups : object
-            Ignored; the sequences decide.
-
-        Yields
-        ------
-        train, test : ndarray, dtype=int64
-            Positions of rows. ``BothSplit`` leaves some rows out of both.
-
-        Raises
-        ------
-        AbagError
-            If a sequence is invalid, or there are fewer groups than folds.
-        """
-        if groups is not None:
-            words = f"The groups parameter is ignored by {type(self).__name__}"
-            warnings.warn(words, UserWarning, stacklevel=2)
-        with naming_own_options(_ARGUMENTS):
-            pairs, of_row = self._read(X)
-            splits = SPLIT_METHODS[self._method](pairs, self._options())
-        for split in splits:
-            part = split.part[of_row]
-            yield np.flatnonzero((part != TEST) & (part != UNUSED)), np.flatnonzero(part == TEST)
-
-    def groups(self, X: pd.DataFrame, kind: str | None = None) -> NDArray[np.int64]:
-        """Return the group of each row, shape (R,), for splitters such as ``GroupKFold``.
-
-        By default of the `kind` that is held out, for ``BothSplit`` the antigen.
-        """
-        default = "antigen" if self._method == "both" else self._method
-        with naming_own_options(_ARGUMENTS):
-            pairs, of_row = self._read(X)
-            return pairs.of_method(kind or default)[of_row]
-
-    def get_n_splits(self, X: object = None, y: object = None, groups: object = None) -> int:
-        return self.n_splits * self.n_repeats
-
-    def _read(self, X: pd.DataFrame) -> tuple[PairGroups, NDArray[np.int64]]:
-        options = TableOptions(no_antigen=self.no_antigen)
-        pairs = labelled(read_frame(X, columns=self.columns, options=options))
-        return PairGroups(pairs, self._options(), cache_dir() / "clusters"), pair_of_row(pairs)
-
-    def _options(self) -> SplitOptions:
-        """Return the options that ``abag fit`` would have; it checks their values."""
-        return SplitOptions(
-            split=self._method,
-            folds=self.n_splits,
-            repeats=self.n_repeats,
-            antigen_identity=self.antigen_identity,
-            antibody_identity=self.antibody_identity,
-            seed=self.seed,
+    if kind not in GROUPED:
+        msg = f"kind={kind!r}: is unknown; expected {', '.join(GROUPED)}. Give one of them."
+        raise OptionError(msg)
+    with naming_own_options(_GROUP_KEYWORDS):
+        options = SplitOptions(
+            antigen_identity=antigen_identity, antibody_identity=antibody_identity
         )
-
-
-class RandomSplit(_PairSplit):
-    """Hold out random pairs: both sequences of a test pair may be in training."""
-
-    _method = "random"
-
-
-class AntigenSplit(_PairSplit):
-    """Hold out clusters of antigens at `antigen_identity`, as ``abag fit --split antigen``."""
-
-    _method = "antigen"
-
-
-class AntibodySplit(_PairSplit):
-    """Hold out clusters of antibodies at `antibody_identity` and of clones.
-
-    They are those of ``abag fit --split antibody``.
-    """
-
-    _method = "antibody"
-
-
-class BothSplit(_PairSplit):
-    """Hold out clusters of antigens and of antibodies, as ``abag fit --split both``.
-
-    Pairs of a held-out antigen and a training antibody, or the reverse, are in neither part.
-    """
-
-    _method = "both"
+        reading = TableOptions(no_antigen=no_antigen)
+        pairs = labelled(read_frame(X, columns=columns, options=reading))
+        groups = PairGroups(pairs, options, cache_dir() / "clusters")
+        of_pair: NDArray[np.int64] = getattr(groups, kind)
+        return of_pair[pair_of_row(pairs)]
 
 
 class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # no types

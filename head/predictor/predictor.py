@@ -803,7 +803,7 @@ class Predictor:
 
     def _nearest(
         self, antibody: NewSequences, antigen: NewSequences
-    ) -> tuple[NDArray[np.object_], pd.array]:
+    ) -> tuple[NDArray[np.object_], pd.arrays.IntegerArray]:
         """Name the nearest training sequences of P pairs, (P,), and count the differences, (P,)."""
         names = []
         for kind, side in zip(KINDS, (antibody, antigen), strict=True):

@@ -524,8 +524,7 @@ def _errors_apart(
             )
         )
         fold_of_row.append(np.full(len(rows), number))
-    joined = Errors(*(np.concatenate(values) for values in zip(*errors, strict=True)))
-    return joined, np.concatenate(fold_of_row)
+    return Errors.joined(errors), np.concatenate(fold_of_row)
 
 
 def _counts(of_folds: Sequence[Ints | None], rows: Sequence[Ints]) -> Ints:
@@ -556,9 +555,26 @@ class Errors(NamedTuple):
         none = np.zeros(0)
         return cls(none, none, none, np.zeros(0, np.int64), np.zeros(0, np.int8))
 
+    @classmethod
+    def joined(cls, several: Sequence[Errors]) -> Errors:
+        """Join those of several folds, in their order."""
+        return cls(
+            np.concatenate([errors.error for errors in several]),
+            np.concatenate([errors.predicted for errors in several]),
+            np.concatenate([errors.variance for errors in several]),
+            np.concatenate([errors.distance for errors in several]),
+            np.concatenate([errors.censored for errors in several]),
+        )
+
     def take(self, rows: NDArray[np.bool_]) -> Errors:
         """Return those of some pairs."""
-        return Errors(*(values[rows] for values in self))
+        return Errors(
+            self.error[rows],
+            self.predicted[rows],
+            self.variance[rows],
+            self.distance[rows],
+            self.censored[rows],
+        )
 
 
 def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None = None) -> Mixture:
@@ -576,11 +592,11 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
     square = np.square(near.error / leveled.sigma(near.predicted, near.variance))
     leveled = leveled.scaled(float(np.sqrt(square.mean())))
     far = Errors.none() if apart is None else apart.take(apart.censored == 0)
-    distance = np.concatenate([near.distance, far.distance])
+    both = Errors.joined([near, far])
+    distance = both.distance
     if not square.any() or np.ptp(distance) == 0:
         return leveled
     is_tested = np.arange(len(distance)) < len(near.error)
-    both = Errors(*(np.concatenate(values) for values in zip(near, far, strict=True)))
     square = np.square(both.error / leveled.sigma(both.predicted, both.variance))
     grown = []
     for most in np.unique(distance)[1:].tolist():

@@ -537,12 +537,12 @@ def measure_regimes(groups: PairGroups, sides: Sides | None = None) -> list[Meas
     regime = REGIMES[OF_SPLIT[options.split_name]]
     if options.split_name == "mutations":
         regime = REGIMES[RegimesOfTable(groups, sides).of_mutations]
-    measured = []
+    with_distance = []
     for split in splits:
         if split.distance is None:
             split = with_distances(split, sides, sides.levels(learned_rows(split)))
-        measured.append(split)
-    return [MeasuredRegime(regime, tuple(measured), tuple(independent))]
+        with_distance.append(split)
+    return [MeasuredRegime(regime, tuple(with_distance), tuple(independent))]
 
 
 def make_splits(

@@ -129,7 +129,7 @@ class SeenResidues:
         is_seen_NL = is_among(token_NL, self.tokens) | (token_NL == 0)
         changed = _changed(residues.region_NR, self.consensus)
         is_known = is_seen_NL.all(axis=1) & np.isin(changed, self.changed)
-        return ~(is_known & token_NL.any(axis=1))
+        return np.asarray(~(is_known & token_NL.any(axis=1)))
 
 
 def usual_tokens(token_NL: Words) -> Words:

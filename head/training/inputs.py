@@ -16,7 +16,7 @@ from abag.core.cache import cache_dir
 from abag.core.files import read_json
 from abag.core.messages import detail, say
 from abag.embed.store.store import Store, folder_with, open_store
-from abag.embed.tables.chains import Kind
+from abag.embed.tables.chains import ALONE, Kind
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.references import constant_sequences, names_digest
 from abag.head.labels.column import decide_label
@@ -97,7 +97,7 @@ def read_inputs(
     report_counts(pairs)
     pairs = with_feature_columns(pairs, named, heads)
     if config.no_antigen:
-        say(f"{pairs.table.source}: antibodies alone (--no-antigen)")
+        say(f"{pairs.table.source}: {ALONE}")
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
     pairs.report_problems()

@@ -1,6 +1,6 @@
 """abag in scikit-learn: ``from abag.sklearn import AffinityRegressor``.
 
-Needs the extra ``sklearn``. The classes are defined in `abag.head.estimators`. This package is not
+Needs the extra ``sklearn``. All is defined in `abag.head.estimators`. This package is not
 in the root of the checkout, where it would hide scikit-learn from programs that are started there.
 """
 
@@ -18,19 +18,6 @@ if find_spec("sklearn") is None:
     raise AbagError(msg)
 
 from abag.head.estimators.regressor import AffinityRegressor
-from abag.head.estimators.scikit import (
-    AntibodySplit,
-    AntigenSplit,
-    BothSplit,
-    PairVectorizer,
-    RandomSplit,
-)
+from abag.head.estimators.scikit import PairVectorizer, pair_groups
 
-__all__ = [
-    "AffinityRegressor",
-    "AntibodySplit",
-    "AntigenSplit",
-    "BothSplit",
-    "PairVectorizer",
-    "RandomSplit",
-]
+__all__ = ["AffinityRegressor", "PairVectorizer", "pair_groups"]
