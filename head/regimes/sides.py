@@ -494,7 +494,7 @@ class Side:
             for at, token in enumerate(common[:number]):
                 # every other fold two, so that sequences of both are further from training
                 together = [token, *common[number + at :][:1]] if at % 2 else [token]
-                masks.append(x_NT[:, together].any(axis=1))
+                masks.append(np.asarray(x_NT[:, together].any(axis=1)))
         else:
             for _ in range(number):
                 test_N, queue = _fill(x_NT, queue, share)
