@@ -61,7 +61,15 @@ from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.models.registry import MODELS
 from abag.head.regimes.nearest import NONE
 from abag.head.regimes.recognition import Recogniser
-from abag.head.regimes.regimes import NEW, FoundRegimes, NewSequences, find_regimes, words_of
+from abag.head.regimes.regimes import (
+    NEW,
+    REGIMES,
+    FoundRegimes,
+    NewSequences,
+    applicable,
+    find_regimes,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -805,20 +813,31 @@ class Predictor:
         self, antibody: NewSequences, antigen: NewSequences
     ) -> tuple[NDArray[np.object_], pd.arrays.IntegerArray]:
         """Name the nearest training sequences of P pairs, (P,), and count the differences, (P,)."""
+        sides = np.stack([antibody.nearest, antigen.nearest])
+        # each name is made once, however many pairs have it
+        distinct_2U, of_pair = np.unique(sides, axis=1, return_inverse=True)
         names = []
-        for kind, side in zip(KINDS, (antibody, antigen), strict=True):
-            known = self.seen.of_kind(kind).names
-            if known is not None and self.spec(kind).views:
-                # the last stands for no relative
-                names.append(np.array([*known, ""], object)[side.nearest])
-        name = names[0] if names else np.full(len(antibody.level), "", object)
-        for other in names[1:]:
-            both = (name != "") & (other != "")
-            name = name + np.where(both, " + ", "") + other
+        for numbers in distinct_2U.T.tolist():
+            known = []
+            for kind, number in zip(KINDS, numbers, strict=True):
+                names_of_kind = self.seen.of_kind(kind).names
+                if number != NONE and names_of_kind is not None and kind in self.kinds:
+                    known.append(names_of_kind[number])
+            names.append(" + ".join(known))
         is_new = (antibody.level == NEW) | (antigen.level == NEW)
         distance = pd.array(antibody.distance + antigen.distance, "Int64")
         distance[is_new] = pd.NA
-        return name, distance
+        return np.array(names, object)[of_pair.reshape(-1)], distance
+
+    def verdict(self, regime: str) -> str:
+        """Say what the run has shown for pairs of a regime, or that it has measured none such."""
+        measured = self.regimes.get(regime)
+        if measured is not None:
+            return measured.verdict
+        covers, used = applicable(REGIMES[regime], self.regimes)
+        if covers:
+            return f"{self.words(regime)}, predicted as {self.regimes[used].verdict}"
+        return f"{self.words(regime)}: not measured by the run"
 
     def mixture(self, regime: str) -> Mixture:
         """Return what the predictor does with the pairs of a measured regime."""
@@ -849,11 +868,7 @@ class Predictor:
     def say_verdicts(self, counts: Mapping[str, int], noun: str) -> dict[str, str]:
         """Say what the run has shown for the regimes that occur, most frequent first; return it."""
         for name, rows in sorted(counts.items(), key=lambda item: -item[1]):
-            measured = self.regimes.get(name)
-            verdict = (
-                measured.verdict if measured else f"{self.words(name)}: not measured by the run"
-            )
-            say(f"{counted(rows, noun)}: {verdict}")
+            say(f"{counted(rows, noun)}: {self.verdict(name)}")
         return {name: self.regimes[name].verdict for name in counts if name in self.regimes}
 
     def words(self, regime: str) -> str:

@@ -523,7 +523,6 @@ def predict_pair(
     scores = quantity.inward(scores, "pkd_predicted")
     row = with_p_strong(scores, strong, quantity).iloc[0]
     regime = str(row["regime"])
-    measured = predictor.regimes.get(regime)
     pair = {
         quantity.predicted: float(row["pkd_predicted"]),
         "sigma": float(row["sigma"]),
@@ -532,7 +531,7 @@ def predict_pair(
         "why_far": str(row["why_far"]),
         "nearest": str(row["nearest"]),
         "distance": None if pd.isna(row["distance"]) else int(row["distance"]),
-        "verdict": measured.verdict if measured else f"{predictor.words(regime)}: not measured",
+        "verdict": predictor.verdict(regime),
     }
     if not quantity.affinity:
         pair["quantity"] = quantity.to_json()

@@ -300,7 +300,8 @@ class RegimesOfTable:
                 tested = {name: np.zeros(len(whole), np.bool_) for name in tested}
             for split in self._splits_of_fold(number, held_out, groups, whole, tested):
                 splits_of[split.name].append(split)
-                tested[split.name] |= split.part == TEST
+                if not sides:
+                    tested[split.name] |= split.part == TEST
             latest = [splits[-1] for splits in splits_of.values() if splits]
             if self.groups.options.folds or not latest:
                 continue

@@ -273,6 +273,8 @@ LEAST_SAMPLE = 500
 """Sequences whose distances are found in any case."""
 COMMON_TOKEN = 0.6
 """Largest share of the sequences that a residue may have to be held out where none is rare."""
+COMMON_TOKENS = 0.45
+"""Largest share of those that have one of two residues."""
 
 
 def effective_groups(group: Ints) -> float:
@@ -492,9 +494,14 @@ class Side:
             is_common = ~is_usual & (count_T <= COMMON_TOKEN * len(used))
             common = [t for t in order if is_common[t]]
             for at, token in enumerate(common[:number]):
+                mask_N = x_NT[:, token]
                 # every other fold two, so that sequences of both are further from training
-                together = [token, *common[number + at :][:1]] if at % 2 else [token]
-                masks.append(np.asarray(x_NT[:, together].any(axis=1)))
+                for beside in common[number:] if at % 2 else ():
+                    both_N = mask_N | x_NT[:, beside]
+                    if both_N.mean() <= COMMON_TOKENS:
+                        mask_N = both_N
+                        break
+                masks.append(mask_N)
         else:
             for _ in range(number):
                 test_N, queue = _fill(x_NT, queue, share)
