@@ -25,12 +25,14 @@ LONG = [
     ("bench_gelu.py", [], "gelu.md"), ("bench_heads.py", [], "heads.md"),
     ("bench_steps.py", [], "steps.md"),
     ("bench_time_to_answer.py", ["--case", "embed, nothing missing"], "time_to_answer.md"),
-    ("bench_plan.py", [], "plan.md"),
+    ("bench_plan.py", [], "plan.md"), ("bench_export.py", [], "export.md"),
 ]  # fmt: skip
 """Five seconds or more each; `.ci/run` only imports what they use."""
 
 
-@pytest.mark.parametrize("script", sorted({script for script, _, _ in LONG}))
+@pytest.mark.parametrize(
+    "script", sorted({"bench_campaign.py", *(script for script, _, _ in LONG)})
+)
 def test_a_long_benchmark_imports_what_it_uses_and_shows_its_help(run_script, tmp_path, script):
     status = run_script(tmp_path / "log", BENCHMARKS / script, "--help")
     printed = (tmp_path / "log").read_text()
@@ -56,7 +58,7 @@ def test_a_long_benchmark_imports_what_it_uses_and_shows_its_help(run_script, tm
         "time_to_answer.md",
     ),
     ("bench_weights.py", [], "weights.md"),
-    ("bench_export.py", [], "export.md"), ("bench_strong.py", [], "strong.md"),
+    ("bench_strong.py", [], "strong.md"),
     ("bench_fit.py", ["--device", "cpu"], "fit_cpu_*.md"),
     *in_slow(*LONG),
 ])  # fmt: skip
@@ -271,6 +273,7 @@ def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_pat
     assert all(line["rmse"] > 0 for line in lines)
 
 
+@pytest.mark.slow
 def test_campaigns_of_all_kinds_start_alike_and_count_what_they_find(run_script, tmp_path):
     policies = ["random", "forest vectors", "gp one-hot, ei", "abag, mean, 2 apart"]
     lines = tiny_lines(run_script, tmp_path, "bench_campaign.py", "--policies", *policies)
@@ -290,6 +293,7 @@ def test_columns_of_a_table_are_measured_on_rows_that_abag_never_saw(run_script,
     assert all(line["rmse_se"] >= 0 for line in changed.values())
 
 
+@pytest.mark.slow  # the script runs in the test before, likelihoods in test_embed_loglik.py
 def test_likelihoods_are_stored_and_timed_before_they_are_features(run_script, tmp_path):
     encoder = ["--antigen-encoder", "tiny-esm2", "--loglik", "--features", "antigen_loglik"]
     store = ["--store", tmp_path / "store"]
