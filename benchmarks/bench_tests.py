@@ -5,18 +5,19 @@
 
 The first line is a run of tests with this plugin, also in several processes: it adds a line of JSON
 per test to FILE. The second one prints the sums of the modules and the longest tests, as Markdown.
-CPU seconds mean the same on a busy machine. A child counts when it has ended, so that the scripts
-which run in forks of one process count for the last test of a process that used them.
+CPU seconds mean the same on a busy machine. Children count while they run, with their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 
@@ -25,19 +26,26 @@ def pytest_addoption(parser):
     parser.addoption("--cpu-times", type=os.path.abspath, help="file that gets a line per test")
 
 
-def cpu_seconds():
-    """Return the CPU seconds of this process and of its children that have ended."""
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+def running_seconds():
+    """Return the CPU seconds of all running children, and of theirs."""
+    seconds = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # its parent has waited for it
+            seconds += sum(process.cpu_times()[:4])
+    return seconds
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Run a test with its fixtures, and note the time."""
-    before = cpu_seconds()
+    # children first and last: looking for them takes a few milliseconds of this process
+    of_children = running_seconds()
+    of_this = sum(os.times()[:4])
     result = yield
+    of_this = sum(os.times()[:4]) - of_this
+    seconds = of_this + running_seconds() - of_children
     if item.config.option.cpu_times:
-        line = json.dumps({"test": item.nodeid, "cpu_s": round(cpu_seconds() - before, 2)})
+        line = json.dumps({"test": item.nodeid, "cpu_s": round(seconds, 2)})
         with Path(item.config.option.cpu_times).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
     return result

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tqdm import tqdm
-
 BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0
 LINE_DELAY_S = 1.0
@@ -61,7 +59,7 @@ def make_lock() -> None:
     _channel.set(replace(_channel.get(), lock=threading.RLock()))
 
 
-def _bars() -> type[tqdm[Any]]:
+def _bars() -> Any:  # noqa: ANN401 - the class of tqdm, which has no types
     """Import tqdm, which takes 0.1 s, where the first bar is made."""
     from tqdm import tqdm
 

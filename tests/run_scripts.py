@@ -18,6 +18,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 MODULES = (
@@ -61,6 +62,16 @@ def script_runner(*modules):
         os.killpg(server.pid, signal.SIGKILL)  # also a script that hangs
 
 
+def end_fork():
+    """End like a process, but without freeing what was imported, which takes 1.4 s."""
+    threading._shutdown()
+    atexit.unregister(gc.unfreeze)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 def main(*modules):
     for name in modules:
         importlib.import_module(name)
@@ -69,8 +80,12 @@ def main(*modules):
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            become(*json.loads(line))
-            return  # what it raises ends the fork as it ends a process
+            try:
+                become(*json.loads(line))
+            except SystemExit as ended:
+                if ended.code:
+                    raise  # what it raises ends the fork as it ends a process
+            end_fork()
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 

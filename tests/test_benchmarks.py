@@ -11,37 +11,56 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from marks import in_slow
 from run_scripts import script_runner
 
 pytestmark = pytest.mark.ci
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
-@pytest.mark.parametrize(("script", "options", "report"), [
+LONG = [
     ("bench_encoders.py", ["--encoder", "igt5", "--quick", "--agreement", "16"], "encoders.md"),
+    ("bench_predict.py", [], "predict.md"), ("bench_scale.py", [], "scale.md"),
+    ("bench_tables.py", [], "tables.md"), ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
+    ("bench_gelu.py", [], "gelu.md"), ("bench_heads.py", [], "heads.md"),
+    ("bench_steps.py", [], "steps.md"),
+    ("bench_time_to_answer.py", ["--case", "embed, nothing missing"], "time_to_answer.md"),
+    ("bench_plan.py", [], "plan.md"), ("bench_export.py", [], "export.md"),
+]  # fmt: skip
+"""Five seconds or more each; `.ci/run` only imports what they use."""
+
+
+@pytest.mark.parametrize(
+    "script", sorted({"bench_campaign.py", *(script for script, _, _ in LONG)})
+)
+def test_a_long_benchmark_imports_what_it_uses_and_shows_its_help(run_script, tmp_path, script):
+    status = run_script(tmp_path / "log", BENCHMARKS / script, "--help")
+    printed = (tmp_path / "log").read_text()
+    assert status == 0, printed
+    assert "--tiny" in printed
+
+
+@pytest.mark.parametrize(("script", "options", "report"), [
     ("bench_encoders.py", ["--encoder", "esmc-300m", "--agreement", "16", "--loglik"],
      "encoders.md"),
-    ("bench_embed.py", [], "embed.md"),
-    ("bench_predict.py", [], "predict.md"), ("bench_scale.py", [], "scale.md"),
-    ("bench_tables.py", [], "tables.md"), ("bench_adapt.py", [], "adapt.md"),
-    ("bench_adapt_skempi.py", [], "adapt_skempi.md"),
-    ("bench_design.py", [], "design.md"), ("bench_gelu.py", [], "gelu.md"),
-    ("bench_heads.py", [], "heads.md"), ("bench_members.py", ["--device", "cpu"], "members.md"),
+    ("bench_embed.py", [], "embed.md"), ("bench_adapt.py", [], "adapt.md"),
+    ("bench_design.py", [], "design.md"),
+    ("bench_members.py", ["--device", "cpu"], "members.md"),
     ("bench_attention.py", [], "attention.md"),
     ("bench_far_variants.py", [], "far_variants.md"),
-    ("bench_steps.py", [], "steps.md"), ("bench_region.py", [], "region.md"),
     ("bench_scan.py", [], "scan.md"), ("bench_leave_out.py", [], "leave_out.md"),
     ("bench_turing.py", ["--encoder", "igt5"], "turing.md"),
+    ("bench_region.py", [], "region.md"),
     ("bench_views.py", [], "views.md"), ("bench_why.py", [], "why.md"),
     (
         "bench_time_to_answer.py",
         ["--case", "fit, one split", "--repeats", "0"],
         "time_to_answer.md",
     ),
-    ("bench_time_to_answer.py", ["--case", "embed, nothing missing"], "time_to_answer.md"),
-    ("bench_plan.py", [], "plan.md"), ("bench_weights.py", [], "weights.md"),
-    ("bench_export.py", [], "export.md"), ("bench_strong.py", [], "strong.md"),
+    ("bench_weights.py", [], "weights.md"),
+    ("bench_strong.py", [], "strong.md"),
     ("bench_fit.py", ["--device", "cpu"], "fit_cpu_*.md"),
+    *in_slow(*LONG),
 ])  # fmt: skip
 def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     run_script, tmp_path, script, options, report
@@ -254,6 +273,7 @@ def test_promises_are_compared_with_rows_that_abag_never_saw(run_script, tmp_pat
     assert all(line["rmse"] > 0 for line in lines)
 
 
+@pytest.mark.slow
 def test_campaigns_of_all_kinds_start_alike_and_count_what_they_find(run_script, tmp_path):
     policies = ["random", "forest vectors", "gp one-hot, ei", "abag, mean, 2 apart"]
     lines = tiny_lines(run_script, tmp_path, "bench_campaign.py", "--policies", *policies)
@@ -273,6 +293,7 @@ def test_columns_of_a_table_are_measured_on_rows_that_abag_never_saw(run_script,
     assert all(line["rmse_se"] >= 0 for line in changed.values())
 
 
+@pytest.mark.slow  # the script runs in the test before, likelihoods in test_embed_loglik.py
 def test_likelihoods_are_stored_and_timed_before_they_are_features(run_script, tmp_path):
     encoder = ["--antigen-encoder", "tiny-esm2", "--loglik", "--features", "antigen_loglik"]
     store = ["--store", tmp_path / "store"]

@@ -211,7 +211,7 @@ def has_code_to_run(page):
     return any(block.language not in SHOWN and not block.reason for block in blocks(page))
 
 
-QUICK = [ROOT / "docs" / "how-to" / f"{page}.md" for page in ("own-table", "share")]
+QUICK = [ROOT / "docs" / "how-to" / f"{page}.md" for page in ("share",)]
 """Pages whose code the test line of the README runs."""
 RUN = [page for page in PAGES if page not in TESTED_ELSEWHERE and has_code_to_run(page)]
 

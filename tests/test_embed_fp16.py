@@ -108,7 +108,9 @@ def test_without_a_scale_t5_in_fp16_is_far_from_fp32(tmp_path):
 
 
 @pytest.mark.parametrize("projection", ["gated-gelu", *in_ci("gated-silu")])
-@pytest.mark.parametrize("factors", [{}, {"wo": 3e4}, {"wi_1": 1e5}, {"wi_0": 3e3}, {"wi_0": 1e-3}])
+@pytest.mark.parametrize(
+    "factors", [{"wo": 3e4}, {"wi_0": 1e-3}, *in_ci({}, {"wi_1": 1e5}, {"wi_0": 3e3})]
+)
 def test_gated_t5_in_fp16_is_as_close_to_fp32_as_transformers(tmp_path, factors, projection):
     identity = identity_of(tmp_path, "ankh", {"feed_forward_proj": projection}, **factors)
     exact = means(load_encoder(identity, CPU), identity)
@@ -129,12 +131,21 @@ def test_a_layers_pooling_does_not_show_the_scale_of_the_products(tmp_path):
         assert mean_distance(half[layer][:, 0], full[layer][:, 0]) < 1e-3
 
 
+OTHERS = [
+    name
+    for name, family in FAMILIES.items()
+    if "packed" in family.backends and not family.biased_attention
+]
+QUICK = ["esm", "roformer"]
+"""Those of the test line of the README: all share the operations in fp16."""
+
+
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(name, marks=needs_antiberty if name == "bert" else ())
-        for name, family in FAMILIES.items()
-        if "packed" in family.backends and not family.biased_attention
+        *QUICK,
+        *in_ci(*(name for name in OTHERS if name not in (*QUICK, "bert"))),
+        pytest.param("bert", marks=[pytest.mark.ci, needs_antiberty]),
     ],
 )
 def test_other_families_in_fp16_are_as_close_to_fp32_as_transformers(tmp_path, family):

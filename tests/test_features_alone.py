@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import draw_pairs, labelled, write_vectors
+from marks import in_ci
 from reading import read_sequences
 from sklearn.linear_model import RidgeCV
 
@@ -45,7 +46,7 @@ def predict(run, table, *, features=True):
     return scores["pkd_predicted"].to_numpy()
 
 
-@pytest.mark.parametrize("head", ["ridge", "kernel", "gp", "stack"])
+@pytest.mark.parametrize("head", ["ridge", "kernel", *in_ci("gp", "stack")])
 def test_a_label_of_a_feature_alone_is_predicted_as_by_scikit_learn(planted, head):
     at, train, test = planted
     abag.fit(train, at / "store", at / head, features=("ddg",), head=head, **QUICK)

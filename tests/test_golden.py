@@ -16,6 +16,7 @@ def folder(tmp_path_factory):
 
 
 LONG = [part for part in PARTS if part.startswith(("scores", "splits", "baselines"))]
+LONG += ["predictions/predict", "surface/keys"]
 
 
 @pytest.mark.parametrize("part", [*(part for part in PARTS if part not in LONG), *in_ci(*LONG)])

@@ -15,6 +15,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from marks import in_slow
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("core", "embed", "head", "adapt")
@@ -196,6 +197,7 @@ def test_an_install_contains_every_package_file_and_can_be_imported(installed, c
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("installed", ["wheel", *in_slow("editable")], indirect=True)
 def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
     imports = documented_imports()
     assert "from abag.sklearn import AffinityRegressor, PairVectorizer" in imports

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from invoke import one_line, run
+from marks import in_ci
 
 import abag
 
@@ -57,7 +58,10 @@ def fit_first(campaign, named):
 
 @pytest.mark.parametrize(
     "named",
-    [SCORES, {"weight": "w"}, {"features": ("ddg",)}, {"categories": ("lab",), "weight": "w"}],
+    [
+        *(SCORES, {"weight": "w"}),
+        *in_ci({"features": ("ddg",)}, {"categories": ("lab",), "weight": "w"}),
+    ],
     ids=lambda named: "-".join(named),
 )
 def test_two_rounds_with_columns_equal_one_fit_of_the_joined_table(campaign, named):

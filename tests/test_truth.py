@@ -86,7 +86,7 @@ def limit(monkeypatch, name, most_pairs):
     monkeypatch.setitem(MODELS, name, replace(MODELS[name], most_pairs=most_pairs))
 
 
-@pytest.mark.parametrize("above", [0, 1, 60])
+@pytest.mark.parametrize("above", [0, 1, *in_ci(60)])
 @pytest.mark.parametrize("name", ["kernel", *in_ci("gp")])
 def test_a_part_is_in_all_fits_or_in_none_whatever_the_size_of_the_folds(
     linear, tmp_path, monkeypatch, name, above
@@ -104,7 +104,7 @@ def test_a_part_is_in_all_fits_or_in_none_whatever_the_size_of_the_folds(
     assert coverage > 0.8
 
 
-@pytest.mark.parametrize("above", [0, 1])
+@pytest.mark.parametrize("above", [1, *in_ci(0)])
 def test_the_residue_kernel_of_a_library_is_in_all_fits_or_in_none(
     library, tmp_path, monkeypatch, above
 ):
@@ -139,7 +139,7 @@ def test_the_error_of_new_antibodies_is_the_promised_one_with_one_fold_and_with_
     assert 0.75 < coverage < 1
 
 
-@pytest.mark.parametrize("kind", ["linear", "library"])
+@pytest.mark.parametrize("kind", ["linear", *in_ci("library")])
 def test_printed_intervals_of_the_error_contain_the_error_outside(request, tmp_path, kind):
     case = request.getfixturevalue(kind)
     inside = []
@@ -245,13 +245,13 @@ def test_a_fit_fails_whose_predictor_knows_its_training_labels_worse_than_its_fo
         fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
 
 
-def test_labels_without_any_signal_pass_the_check(linear, tmp_path):
-    for seed in range(3):
-        labels = np.random.default_rng(seed).normal(8, 1, 300)
-        table = linear.frame[:300].assign(pKd=labels).sample(60, random_state=seed)
-        options = {"head": "mlp", "epochs": 3, "split": "antibody", "folds": 3}
-        fit(linear, table, tmp_path / f"mlp{seed}", **options)
-        fit(linear, table, tmp_path / f"stack{seed}")
+@pytest.mark.parametrize("seed", [0, *in_ci(1, 2)])
+def test_labels_without_any_signal_pass_the_check(linear, tmp_path, seed):
+    labels = np.random.default_rng(seed).normal(8, 1, 300)
+    table = linear.frame[:300].assign(pKd=labels).sample(60, random_state=seed)
+    options = {"head": "mlp", "epochs": 3, "split": "antibody", "folds": 3}
+    fit(linear, table, tmp_path / "mlp", **options)
+    fit(linear, table, tmp_path / "stack")
 
 
 def test_a_mutant_at_positions_that_no_variant_changed_is_not_known(library, tmp_path):

@@ -177,10 +177,12 @@ class SharedSearch:
             kernels.append(row)
         costs = {"kernels": np.array(kernels)}
         for criterion in CRITERIA.values():
-            costs[criterion] = np.full((len(kernels), len(self.folds)), np.nan)
-            for row, fold_costs in enumerate(self._costs.values()):
-                for fold in range(len(self.folds)):
-                    costs[criterion][row, fold] = fold_costs.get((fold, criterion), np.nan)
+            by_kernel = []
+            for known in self._costs.values():
+                by_kernel.append(
+                    [known.get((fold, criterion), np.nan) for fold in range(len(self.folds))]
+                )
+            costs[criterion] = np.array(by_kernel)
         return costs
 
     def use_costs(self, costs: Mapping[str, Floats]) -> None:
