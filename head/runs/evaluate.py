@@ -26,7 +26,13 @@ from abag.embed.tables.layout import ReadAs
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.evaluation.metrics import rows_to_score, strong_threshold
-from abag.head.evaluation.scores import RegimeScore, TestedPairs, compare_models, score_regime
+from abag.head.evaluation.scores import (
+    BoundedPairs,
+    RegimeScore,
+    TestedPairs,
+    compare_models,
+    score_regime,
+)
 from abag.head.evaluation.strong import score_strong
 from abag.head.labels.column import decide_label, read_predictions
 from abag.head.labels.features import features_of
@@ -39,7 +45,7 @@ from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.predictor.weigh import COVERED
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.regimes import REGIMES, VARIANT, without_antigens
+from abag.head.regimes.regimes import REGIMES, VARIANT, applicable, without_antigens
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.run_folder import (
@@ -410,20 +416,39 @@ def _score_regimes(
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
     regime_of_pair = scores_by_row["regime"].to_numpy(str)
     exact = pairs.censored == 0
+    parts = [part.name for part in predictor.parts]
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
-        rows = np.flatnonzero((regime_of_pair == name) & exact)
+        with_bounds = np.flatnonzero(regime_of_pair == name)
+        rows = with_bounds[exact[with_bounds]]
         if len(rows) < LEAST_ROWS:
             continue
         tested = _tested_pairs(predictor, groups, rows, regime)
+        _, used = applicable(regime, predictor.regimes)
+        weights = dict(zip(parts, predictor.regimes[used].weights, strict=True))
         predicted_here = predicted[rows]
         mean_label = np.full(len(rows), saved.mean_label)
         baselines_here = {name: values[rows] for name, values in baselines.items()}
         error = np.abs(tested.pkd - predicted_here)
         inside = (error <= COVERED * sigma[rows]).astype(np.float64)
         words = predictor.words(name)
+        bounded = BoundedPairs(
+            pkd=pairs.pkd[with_bounds],
+            censored=pairs.censored[with_bounds],
+            predicted=predicted[with_bounds],
+            fold=np.zeros(len(with_bounds), np.int64),
+            groups=_tested_pairs(predictor, groups, with_bounds, regime).groups,
+        )
         score = score_regime(
-            name, words, tested, predicted_here, mean_label, baselines_here, inside
+            name,
+            words,
+            tested,
+            predicted_here,
+            mean_label,
+            baselines_here,
+            inside,
+            weights=weights,
+            bounded=bounded,
         )
         if pairs.no_antigen:
             score["sentence"] = without_antigens(score["sentence"])
