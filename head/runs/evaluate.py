@@ -105,13 +105,35 @@ def compare_with_predictions(
         words = regime["words"]
         theirs = reference[pairs]
         mean = mean_of_pair[pairs]
-        scores.append(score_regime(regime["regime"], words, tested, theirs, mean, {}, None))
+        score = score_regime(
+            regime["regime"],
+            words,
+            tested,
+            theirs,
+            mean,
+            {},
+            None,
+            bounded=_with_bounds(saved, regime["regime"], reference),
+        )
+        scores.append(score)
         verdict = compare_models(
             words, "the run", table.source, tested, ours, theirs, saved.quantity
         )
         verdicts.append(verdict)
         messages.say(verdict)
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
+
+
+def _with_bounds(saved: SavedRun, regime: str, predicted: Floats) -> BoundedPairs:
+    """Take all test rows of a regime, bounds among them, with predictions of all test rows."""
+    rows = saved.tested[saved.tested["regime"] == regime]
+    return BoundedPairs(
+        pkd=rows["pkd"].to_numpy(np.float64),
+        censored=rows["censored"].to_numpy(np.int8),
+        predicted=predicted[rows.index.to_numpy()],
+        fold=rows["fold"].to_numpy(np.int64),
+        groups=[rows[name].to_numpy(np.int64) for name in ("group", "second_group")],
+    )
 
 
 def _align_predictions(
