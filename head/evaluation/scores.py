@@ -71,6 +71,8 @@ ROUNDING = 9
 TRAIN_MEAN = "train_mean"
 """Name of the baseline that predicts the mean of the training labels."""
 INDISTINGUISHABLE = "statistically indistinguishable from"
+NOT_SMALLER = "errors are not shown to be smaller than those of the mean"
+"""Said of errors that no interval tells from those of the mean, and of a predictor that is it."""
 
 
 class Claim(NamedTuple):
@@ -277,7 +279,7 @@ def score_regime(
     if weight is not None:
         score["effective_pairs"] = _effective(weight)
     if TRAIN_MEAN in itself:
-        errors_in_words = "errors are those of the mean, which has nearly all the weight"
+        errors_in_words = f"{NOT_SMALLER}, which has nearly all the weight"
     else:
         errors_in_words = describe_errors(against_mean, against_best, best)
     is_selection = False
@@ -418,9 +420,10 @@ def describe_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
     """Say what is shown of the errors beside those of the mean, and of the best baseline."""
     if not _has_interval(against_mean):
         return "errors cannot be judged"
+    if against_mean.fails:
+        return "errors are larger than those of the mean"
     if not against_mean.holds:
-        relation = "larger" if against_mean.fails else "not shown to be smaller"
-        return f"errors are {relation} than those of the mean"
+        return NOT_SMALLER
     text = "errors are smaller than those of the mean"
     if best == TRAIN_MEAN:  # no other baseline
         return text
