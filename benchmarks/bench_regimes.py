@@ -255,11 +255,10 @@ def measure(table, config, seed=0):
 
 def claims_of(score):
     """Return what a score claims: ranks, values, better than the best baseline, worse."""
-    within = score["spearman_within_antigen"]
-    overall = score["spearman"]
-    defined = [c for c in (within, overall) if c is not None and c["low"] is not None]
+    names = ("spearman", "spearman_within_antigen", "spearman_within_antibody")
+    claims = [score[name] for name in names if score[name] is not None]
     return {
-        "ranks": bool(defined and defined[0]["low"] > 0),
+        "ranks": any((claim["low"] or 0) > 0 for claim in claims),
         "values": (score["better_than_mean"]["low"] or 0) > 0,
         "best": (score["better_than_best"]["low"] or 0) > 0,
         "worse": (score["better_than_mean"]["high"] or 0) < 0,

@@ -77,6 +77,7 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
      "at 90%: equal to aligning all pairs"),
     ("bench_recognise.py", "--drawn 60 --asked 12",
      r"\| drawn antibody \| 0 \| 48 \| 12 \| 100.0%"),
+    ("bench_intervals.py", "cells --draws 1", r"\| 60 \| 10 \| 0\.8 \| 0\.\d+"),
     ("bench_regimes.py", "null 0 1 --kinds small_no_signal", r"values: 0 of \d+"),
     ("bench_tails.py", "--draws 2", r"\| normal \| 1000 \| normal \| 0\.\d+"),
 ])  # fmt: skip

@@ -137,6 +137,15 @@ def test_a_fit_warns_that_its_scores_describe_the_exact_rows_only(case, tmp_path
     assert regime["metrics"]["head"]["beyond_bound"] == pytest.approx(beyond)
     assert regime["metrics"]["head"]["n_censored"] == len(censored)
     assert regime["n"] == len(predictions) - len(censored)
+    share = len(censored) / len(predictions)
+    assert regime["bounds"] == pytest.approx(share)
+    assert regime["concordance"]["low"] > 0.5
+    assert "ranking of labels and bounds is better than chance" in regime["sentence"]
+    assert f"cannot be judged, as {share:.0%} of the tested pairs are bounds" in regime["sentence"]
+    own = case.marked[["heavy", "antigen"]].iloc[predictions["row"] - 1]
+    own = own.assign(fold=predictions["fold"].array, prediction=predictions["pkd_predicted"].array)
+    again = abag.evaluate(tmp_path / "run", predictions=own)["predictions"]["regimes"][0]
+    assert again["concordance"] == regime["concordance"]
     (line,) = [line for line in summary["warnings"] if "are those of the other pairs" in line]
     assert f"{len(censored)} of {len(predictions)} labels are censored" in line
 

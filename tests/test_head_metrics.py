@@ -326,20 +326,250 @@ def test_every_score_of_a_regime_has_the_interval_of_its_groups():
 
 
 @settings(deadline=None)
-@given(columns(TIED, TIED, st.integers(0, 3), st.integers(0, 2), min_size=3))
-def test_what_pairs_add_to_a_rank_correlation_equals_scipys(drawn):
-    predicted, pkd, cell, group = map(np.array, drawn)
-    value, wide = scores_of_regimes.rank_values(predicted, pkd, cell, group)
-    for cell_number in np.unique(cell):
-        rows = cell == cell_number
-        groups = len(np.unique(group[cell == cell_number]))
-        if rows.sum() < 3 or len(np.unique(pkd[rows])) == 1:
-            assert np.isnan(value[rows]).all()
-            continue
-        varies = len(np.unique(predicted[rows])) > 1
-        expected = stats.spearmanr(predicted[rows], pkd[rows]).statistic if varies else 0
-        assert value[rows].mean() == pytest.approx(expected, abs=1e-9)
-        assert wide[rows] == pytest.approx(np.sqrt(groups / (groups - 1)) if groups > 1 else 1)
+@given(columns(TIED, TIED, st.integers(1, 3), min_size=6))
+def test_a_rank_correlation_and_the_influence_of_pairs_equal_scipys_and_a_derivative(drawn):
+    predicted, pkd, times = map(np.array, drawn)
+    weight = times.astype(float)
+    cell = np.zeros(len(pkd), int)
+
+    def correlation(weight):
+        return scores_of_regimes.rank_values(predicted, pkd, cell, cell, weight).correlation[0]
+
+    ranked = scores_of_regimes.rank_values(predicted, pkd, cell, cell, weight)
+    if len(np.unique(pkd)) == 1:
+        assert (ranked.unit == -1).all()
+        return
+    if len(np.unique(predicted)) == 1:
+        assert ranked.correlation[0] == 0
+        return
+    repeated = [np.repeat(column, times) for column in (predicted, pkd)]
+    assert ranked.correlation[0] == pytest.approx(stats.spearmanr(*repeated).statistic, abs=1e-9)
+    step = 1e-5 * np.eye(len(pkd))
+    slope = [(correlation(weight + e) - correlation(weight - e)) / 2e-5 for e in step]
+    assert ranked.influence == pytest.approx(weight.sum() * np.array(slope), abs=1e-4)
+
+
+def rank_claim(predicted, pkd, fold=None, antigen=None, groups=None):
+    fold = np.zeros(len(pkd), int) if fold is None else fold
+    antigen = np.zeros(len(pkd), int) if antigen is None else antigen
+    groups = np.arange(len(pkd)) if groups is None else groups
+    tested = scores_of_regimes.TestedPairs(
+        np.arange(len(pkd)), pkd, fold, np.arange(len(pkd)), antigen, [groups]
+    )
+    mean = np.zeros(len(pkd))
+    return scores_of_regimes.score_regime("known", "known", tested, predicted, mean, {}, None)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize(("n_groups", "size"), [(20, 1), (40, 5)])
+def test_intervals_of_rank_correlations_hold_the_truth_and_are_as_wide_as_a_bootstraps(
+    rho, n_groups, size
+):
+    rng = np.random.default_rng(round(100 * rho) + n_groups)
+    linear = 2 * np.sin(np.pi * rho / 6)  # of normal values with this rank correlation
+    group = np.repeat(np.arange(n_groups), size)
+    is_inside = []
+    half = []
+    deviations = []
+    for _ in range(250):
+        x, noise = (rng.normal(size=n_groups)[group] + rng.normal(size=len(group)) for _ in "xy")
+        y = linear * x + np.sqrt(1 - linear**2) * noise
+        claim = rank_claim(x, y, groups=group)["spearman"]
+        is_inside.append(claim["low"] <= rho <= claim["high"])
+        half.append((claim["high"] - claim["low"]) / 2)
+        deviations.append(claim["value"])
+    assert 0.91 <= np.mean(is_inside) <= 0.995
+    # 1.96 standard deviations are what a bootstrap of groups estimates
+    assert np.mean(half) == pytest.approx(1.96 * np.std(deviations), rel=0.35)
+
+
+def test_small_cells_are_ranked_together_and_the_level_of_a_fold_changes_nothing():
+    rng = np.random.default_rng(0)
+    antigen = np.repeat(np.arange(40), 4)
+    fold = np.tile([0, 0, 1, 1], 40)  # cells of two
+    pkd = rng.normal(size=40)[antigen] + rng.normal(size=160)
+    predicted = pkd + rng.normal(size=160)
+    scores = rank_claim(predicted, pkd, fold, antigen)
+    within = scores["spearman_within_antigen"]
+    assert within["low"] > 0.3
+    assert within["groups"] == 160  # every pair counts
+    level = rng.normal(size=(40, 2))[antigen, fold] * 9
+    moved = rank_claim(predicted + level, pkd, fold, antigen)["spearman_within_antigen"]
+    assert moved == pytest.approx(within)
+    # the level of a cell is no signal, even where it follows the labels of the other fold
+    memory = -np.array(
+        [pkd[(antigen == a) & (fold == f)].mean() for a, f in zip(antigen, fold, strict=True)]
+    )
+    assert rank_claim(memory, pkd, fold, antigen)["spearman_within_antigen"]["value"] == 0
+    antigens_of_six = np.repeat(np.arange(10), 6)
+    pkd = rng.normal(size=60)
+    predicted = rng.normal(size=60)
+    each = [stats.spearmanr(predicted[i : i + 6], pkd[i : i + 6])[0] for i in range(0, 60, 6)]
+    claim = rank_claim(predicted, pkd, antigen=antigens_of_six)["spearman_within_antigen"]
+    assert claim["value"] == pytest.approx(np.mean(each))
+
+
+def test_labels_with_a_weight_count_as_so_many_and_worthless_ones_change_no_verdict():
+    rng = np.random.default_rng(1)
+    times = rng.integers(1, 4, 60)
+    pkd = rng.normal(8, 1, 60)
+    predicted = pkd + rng.normal(size=60) / 2
+    antibody = np.arange(60)
+
+    def judge(pkd, predicted, weight, group):
+        tested = scores_of_regimes.TestedPairs(
+            group, pkd, group * 0, group, group * 0, [group], weight=weight
+        )
+        mean = np.full(len(pkd), 8.0)
+        inside = (abs(pkd - predicted) < 0.8).astype(float)
+        return scores_of_regimes.score_regime("known", "k", tested, predicted, mean, {}, inside)
+
+    weighted = judge(pkd, predicted, times.astype(float), antibody)
+    repeated = judge(*(np.repeat(column, times) for column in (pkd, predicted)), None,
+                     np.repeat(antibody, times))  # fmt: skip
+    assert weighted.pop("effective_pairs") == pytest.approx(times.sum() ** 2 / (times**2).sum())
+    for name in ("rmse", "r2", "skill", "coverage", "groups", "sentence"):
+        assert weighted[name] == pytest.approx(repeated[name]), name
+    assert weighted["spearman"]["value"] == pytest.approx(repeated["spearman"]["value"])
+    assert weighted["r2"] == pytest.approx(r2_score(pkd, predicted, sample_weight=times))
+    for name in ("rmse", "r2", "coverage"):
+        assert weighted["intervals"][name] == pytest.approx(repeated["intervals"][name])
+    garbage = np.arange(60) < 24
+    spoiled = np.where(garbage, rng.normal(8, 6, 60), pkd)
+    judged = judge(spoiled, predicted, np.where(garbage, 0.001, 1.0), antibody)
+    assert judged["groups"] == pytest.approx(36, abs=0.1)
+    assert judged["rmse"] == pytest.approx(np.sqrt(np.mean((pkd - predicted)[~garbage] ** 2)), 0.05)
+    assert "errors are smaller than those of the mean" in judged["sentence"]
+
+
+def test_where_many_labels_are_bounds_their_order_is_judged_and_not_the_errors_of_the_others():
+    rng = np.random.default_rng(2)
+    whole = rng.normal(7, 1, 200)
+    predicted = whole + rng.normal(size=200) - 1
+    bound = np.quantile(whole, 0.68)
+    censored = np.where(whole < bound, -1, 0).astype(np.int8)
+    pkd = np.maximum(whole, bound)
+    exact = np.flatnonzero(censored == 0)
+    tested = scores_of_regimes.TestedPairs(exact, pkd[exact], exact * 0, exact, exact * 0, [exact])
+    bounded = scores_of_regimes.BoundedPairs(
+        pkd=pkd, censored=censored, predicted=predicted, fold=censored * 0, groups=[np.arange(200)]
+    )
+    judged = scores_of_regimes.score_regime(
+        "known", "k", tested, predicted[exact], np.full(len(exact), 5.0), {}, None, bounded=bounded
+    )
+    claim = judged["concordance"]
+    assert claim["value"] == pytest.approx(plain_concordance(pkd, predicted, censored))
+    boot = []
+    for _ in range(300):
+        rows = rng.integers(200, size=200)
+        boot.append(score(pkd[rows], predicted[rows], rows * 0, censored[rows])["concordance"])
+    assert [claim["low"], claim["high"]] == pytest.approx(
+        np.quantile(boot, [0.025, 0.975]), abs=0.02
+    )
+    assert judged["sentence"].startswith("k: ranking of labels and bounds is better than chance; ")
+    assert "errors cannot be judged, as 68% of the tested pairs are bounds" in judged["sentence"]
+
+
+def test_a_part_that_has_nearly_all_the_weight_is_no_rival_of_the_predictor():
+    rng = np.random.default_rng(3)
+    pkd = rng.normal(8, 1, 200)
+    rows = np.arange(200)
+    tested = scores_of_regimes.TestedPairs(rows, pkd, rows * 0, rows, rows * 0, [rows])
+    part = pkd + rng.normal(size=200) / 2
+    nested = part + rng.normal(size=200) / 5  # with the weights of other folds
+    others = {"one_hot_ridge": part, "composition_ridge": pkd + rng.normal(size=200) / 4}
+
+    def judge(**options):
+        mean = np.full(200, 8.0)
+        return scores_of_regimes.score_regime(
+            "known", "known", tested, nested, mean, options.pop("others", others), None, **options
+        )
+
+    assert "larger" in judge(others={"one_hot_ridge": part})["sentence"]
+    alone = judge(others={"one_hot_ridge": part}, weights={"one_hot_ridge": 1.0})
+    assert alone["sentence"].endswith("errors are smaller than those of the mean")
+    beside = judge(weights={"one_hot_ridge": 0.95, "composition_ridge": 0.05})
+    assert beside["best_baseline"] == "composition_ridge"
+    assert "but larger than those of the best baseline (composition ridge)" in beside["sentence"]
+    assert judge(weights={"one_hot_ridge": 0.5})["best_baseline"] == "composition_ridge"
+    mean = judge(weights={"train_mean": 1.0})["sentence"]
+    assert mean.endswith(
+        "not shown to be smaller than those of the mean, which has nearly all the weight"
+    )
+
+
+def interval(low, high, groups=50.0):
+    middle = None if low is None else (low + high) / 2
+    return scores_of_regimes.Claim(middle or 0.0, low, high, groups)
+
+
+NOTHING = interval(None, None, 3.0)
+RANKING = [
+    ({"": interval(0.1, 0.5)}, "ranking is better than chance"),
+    ({" within antigens": interval(-0.1, 0.5), "": interval(0.1, 0.5)},
+     "ranking is better than chance"),
+    ({" within antigens": interval(0.1, 0.5), "": interval(-0.1, 0.5)},
+     "ranking within antigens is better than chance"),
+    ({" within antibodies": interval(0.1, 0.5), " within antigens": None},
+     "ranking within antibodies is better than chance"),
+    ({" within antigens": interval(0.1, 0.5), "": interval(-0.5, -0.1)},
+     "ranking within antigens is better than chance, but worse overall"),
+    ({" within antigens": interval(-0.5, -0.1), "": interval(-0.2, 0.3)},
+     "ranking within antigens is worse than chance"),
+    ({"": interval(-0.5, -0.1)}, "ranking is worse than chance"),
+    ({" within antigens": interval(-0.1, 0.6), "": interval(0.0, 0.7)},
+     "ranking is not shown to be better than chance"),
+    ({" of labels and bounds": interval(0.1, 0.3), "": NOTHING},
+     "ranking of labels and bounds is better than chance"),
+    ({" within antigens": None, "": NOTHING}, "ranking cannot be judged"),
+    ({}, "ranking cannot be judged"),
+]  # fmt: skip
+ERRORS = [
+    (NOTHING, NOTHING, "ridge", "errors cannot be judged"),
+    (interval(-2.0, -1.0), NOTHING, "ridge", "errors are larger than those of the mean"),
+    (interval(-1.0, 2.0), interval(1, 2), "ridge",
+     "errors are not shown to be smaller than those of the mean"),
+    (interval(1.0, 2.0), interval(0, 0), "train_mean", "errors are smaller than those of the mean"),
+    (interval(1.0, 2.0), interval(-1, 2), "antigen_ridge",
+     "errors are smaller than those of the mean, but not clearly smaller than those of the best "
+     "baseline (antigen ridge)"),
+    (interval(1.0, 2.0), interval(1, 2), "ridge",
+     "errors are smaller than those of the mean, and smaller than those of the best baseline "
+     "(ridge)"),
+    (interval(1.0, 2.0), interval(-2, -1), "ridge",
+     "errors are smaller than those of the mean, but larger than those of the best baseline "
+     "(ridge)"),
+]  # fmt: skip
+
+
+def test_every_sentence_of_a_verdict_follows_from_its_numbers():
+    judged = [scores_of_regimes.describe_ranking(claims) for claims, _ in RANKING]
+    assert judged == [sentence for _, sentence in RANKING]
+    judged = [scores_of_regimes.describe_errors(*claims) for *claims, _ in ERRORS]
+    assert judged == [sentence for *_, sentence in ERRORS]
+    for claims, sentence in RANKING:
+        shown = [claim for claim in claims.values() if claim is not None and claim.holds]
+        is_denied = "not shown" in sentence or "is worse" in sentence
+        assert scores_of_regimes.is_by_chance(f"known: {sentence}; x") == is_denied
+        assert bool(shown) == ("is better" in sentence)
+    assert scores_of_regimes.is_by_chance("known: ranking is not better than chance; x")  # earlier
+
+
+@pytest.mark.parametrize(("pkd", "predicted", "group", "sentence"), [
+    # equal labels, two values, equal predictions, one group, a perfect order
+    (np.full(40, 8.0), np.arange(40), np.arange(40), "ranking cannot be judged"),
+    (np.arange(40) % 2, np.arange(40) % 2, np.arange(40), "ranking within antigens is better"),
+    (np.arange(40), np.full(40, 7.0), np.arange(40), "ranking is not shown to be better"),
+    (np.arange(40), np.arange(40), np.zeros(40, int), "ranking cannot be judged; errors cannot"),
+    (np.arange(10), np.arange(10), np.arange(10), "ranking within antigens is better"),
+])  # fmt: skip
+def test_what_cannot_be_said_is_not_said(pkd, predicted, group, sentence):
+    judged = rank_claim(predicted * 1.0, pkd * 1.0, groups=group)
+    assert judged["sentence"].startswith(f"known: {sentence}")
+    claim = judged["spearman"]
+    if claim is not None and claim["low"] is not None:
+        assert -1 <= claim["low"] <= claim["value"] <= claim["high"] <= 1
+        assert claim["low"] < 0.9999  # pairs in order are no certainty
 
 
 def test_r2_compares_with_the_mean_of_the_test_pairs_and_skill_with_that_of_training():

@@ -11,6 +11,7 @@ from sklearn.linear_model import Ridge
 
 import abag
 from abag import ColumnError, LabelError
+from abag.head.evaluation.scores import describe_regimes
 from abag.head.models.pair_vectors import TrainingRows
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
 from abag.head.regimes.splits import TEST, TRAIN, Split
@@ -172,6 +173,26 @@ def test_labels_with_large_errors_count_less(unequal, head, share, more):
         errors[name] = float(np.sqrt(np.mean(away**2)))
     assert errors["error"] < share * errors["alike"]
     assert errors["weight"] < 0.9 * errors["alike"]
+
+
+def test_scores_count_pairs_by_the_weights_of_the_fit(unequal):
+    run = unequal.at / "scored"
+    summary = abag.fit(unequal.train, unequal.store, run, head="ridge", weight="w", **QUICK)
+    (regime,) = summary["regimes"]
+    rows = pd.read_parquet(run / "predictions.parquet")
+    weight = pd.read_parquet(run / "pairs.parquet")["weight"].to_numpy()[rows["pair"]]
+    square = np.square(rows["pkd"] - rows["pkd_predicted"])
+    assert regime["rmse"] == pytest.approx(np.sqrt(np.average(square, weights=weight)))
+    assert regime["rmse"] < 0.7 * np.sqrt(square.mean())
+    effective = weight.sum() ** 2 / np.square(weight).sum()
+    assert regime["effective_pairs"] == pytest.approx(effective)
+    assert regime["groups"] < 0.7 * len(rows)
+    assert f"({effective:,.0f} effective)" in describe_regimes([regime])[1][1]
+    own = unequal.train[["heavy", "antigen"]].iloc[rows["row"] - 1]
+    own = own.assign(fold=rows["fold"].array, prediction=rows["pkd_predicted"].array)
+    again = abag.evaluate(run, predictions=own)["predictions"]["regimes"][0]
+    for name in ("rmse", "groups", "spearman"):
+        assert again[name] == pytest.approx(regime[name])
 
 
 def test_scikit_learn_takes_sample_weights(unequal):

@@ -52,15 +52,30 @@ def rmse(pkd, predicted):
 
 
 def mean_spearman(rows, by):
-    """Average the rank correlation over cells of three or more pairs, by their pairs."""
-    cells = [cell for _, cell in rows.groupby(by) if len(cell) > 2 and cell["pkd"].nunique() > 1]
-    values = [
-        stats.spearmanr(cell["pkd"], cell["pkd_predicted"]).statistic
-        if cell["pkd_predicted"].nunique() > 1
-        else 0.0
-        for cell in cells
-    ]
-    return np.average(values, weights=[len(cell) for cell in cells]) if cells else None
+    """Average rank correlations by their pairs: of cells of five or more, and of pooled ones."""
+    values = []
+    sizes = []
+    columns = ["pkd", "pkd_predicted"]
+    rows = rows.assign(cell=rows.groupby(by).ngroup(), sequence=0)
+    if len(by) > 1:
+        rows["sequence"] = rows.groupby(by[1:]).ngroup()
+    size = rows.groupby("cell")["pkd"].transform("size")
+    units = [cell for _, cell in rows[size >= 5].groupby("cell")]
+    small = rows[(size > 1) & (size < 5)]
+    of_sequence = small.groupby("sequence")["pkd"].transform("size")
+    units += [unit for _, unit in small[of_sequence >= 5].groupby("sequence")]
+    rest = small[of_sequence < 5]
+    for unit in [*units, *([rest] if len(rest) > 2 else [])]:
+        cells = unit.groupby("cell")
+        level = cells[columns].transform("mean") if cells.ngroups > 1 else 0
+        rank = (unit[columns] - level).round(9).rank()
+        rank -= rank.groupby(unit["cell"]).transform("mean")
+        if (rank["pkd"] == 0).all():
+            continue
+        constant = (rank["pkd_predicted"] == 0).all()
+        values.append(0.0 if constant else stats.pearsonr(*rank.to_numpy().T).statistic)
+        sizes.append(len(unit))
+    return np.average(values, weights=sizes) if values else None
 
 
 def scores(rows, predicted, name="pkd"):

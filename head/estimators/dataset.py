@@ -28,9 +28,13 @@ from abag.head.estimators.regressor import as_store
 from abag.head.evaluation.verdicts import label_problems
 from abag.head.labels.column import decide_label
 from abag.head.labels.features import with_logliks
-from abag.head.labels.labelled_pairs import label_pairs, report_counts, with_feature_columns
+from abag.head.labels.labelled_pairs import (
+    label_pairs,
+    label_weights,
+    report_counts,
+    with_feature_columns,
+)
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
-from abag.head.models.pair_vectors import label_weights
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
 

@@ -135,8 +135,17 @@ class KnownOrder:
         """
         if not self.pairs:
             return None
+        _, _, right = self.compare(predicted)
+        return float(right.mean())
+
+    def compare(self, predicted: Floats) -> tuple[Ints, Ints, Floats]:
+        """Return the lower and the higher row of each listed pair, and 1 if predicted so, else 0.
+
+        Predicted ties have one half.
+        """
         difference = predicted[self._high] - predicted[self._low]
-        return float((np.mean(difference > 0) + np.mean(difference >= 0)) / 2)
+        right = (np.sign(difference) + 1) / 2
+        return self._low, self._high, np.asarray(right, np.float64)
 
 
 def decidable_pairs(pkd: Floats, censored: NDArray[np.int8]) -> KnownOrder:
@@ -548,6 +557,10 @@ class MeasuredPairs(Protocol):
     @property
     def antigen_cluster(self) -> Ints | None:
         """Return the cluster of each antigen; None if they were not clustered."""
+
+    @property
+    def share(self) -> Floats | None:
+        """Return the variances of the noise of labels; None if all are alike."""
 
     @property
     def quantity(self) -> Quantity:

@@ -7,9 +7,17 @@ two sequences new there are two groupings, and the wider interval counts.
 With several folds, every two groups count twice, because each is tested by a model that has learned
 from the other. Without a signal this doubles the variance of a rank correlation, as tested with
 planted tables (benchmarks/bench_regimes.py): claims of 95 % would be false in 8 % of the tables.
+The more of the labels is predicted, the less of it remains (benchmarks/bench_intervals.py).
 The same holds for the comparison with the best of several baselines, which learn from the same
 folds and resemble the model: 3.4 % of the claims would be false instead of 2.5 %; and for the RMSE,
 whose lower end also allows for what the predictor learns from pairs that the folds held out.
+
+A claim holds if its whole interval is above 0. Where none does, nothing is shown, which is no
+evidence that there is nothing: the sentences say so. Ranking is judged by any clear claim, overall
+or within one side. As the clearest of k claims is taken, each is asked for a k-th of the level: so
+without a signal 2.5 % of the sentences at most say that ranking is better than chance, too.
+
+Labels with a weight count as much as in the fit, in scores, intervals and effective numbers.
 
 R tested pairs.
 
@@ -20,19 +28,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from abag.core.arrays import Floats, Ints, distinct
 from abag.core.messages import counted
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.evaluation.metrics import METRICS
+from abag.head.evaluation.metrics import METRICS, MIN_ROWS_PER_ANTIGEN, decidable_pairs
 from abag.head.labels.headers import PKD, Quantity
+from abag.head.labels.labelled_pairs import label_weights
 from abag.head.regimes.regimes import MUTATED
-from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
+from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS
 from abag.head.regimes.splits import TEST, learned_rows
 
 if TYPE_CHECKING:
@@ -43,18 +53,28 @@ if TYPE_CHECKING:
 LEVEL = 0.975
 """One-sided: both ends of a 95 % interval."""
 CROSS_VALIDATED = 2.0
-"""Factor of the variance of ranks, and of differences to the best baseline, with several folds."""
+"""Factor of the variance of ranks without a signal, and of differences to the best baseline, with
+several folds."""
 LEARNING = 0.3
 """By how much the RMSE of a predictor may be lower, relative to the share of the pairs that its
 folds did not learn from. With the factor above, its interval then holds the RMSE of new rows in
 95 % of planted tables, without both in 79 % (benchmarks/bench_regimes.py)."""
 FEWEST_RANKED = 3
-"""Pairs of a cell below which nothing is ranked."""
+"""Pairs below which nothing is ranked."""
+ENOUGH_RANKED = MIN_ROWS_PER_ANTIGEN
+"""Pairs from which a cell has a rank correlation of its own."""
+NEARLY_ALL = 0.9
+"""Weight from which a part is the predictor itself, and no rival of it."""
+MANY_BOUNDS = 0.2
+"""Share of bounds among the tested pairs from which errors of the others are not judged: what could
+be measured exactly is a selection."""
 ROUNDING = 9
 """Digits of predictions that are compared: sums in another order are equal."""
 TRAIN_MEAN = "train_mean"
 """Name of the baseline that predicts the mean of the training labels."""
 INDISTINGUISHABLE = "statistically indistinguishable from"
+NOT_SMALLER = "errors are not shown to be smaller than those of the mean"
+"""Said of errors that no interval tells from those of the mean, and of a predictor that is it."""
 
 
 class Claim(NamedTuple):
@@ -93,6 +113,8 @@ class TestedPairs:
     """Share of the pairs that the folds learned from; the predictor learns from all."""
     by_positions: bool = False
     """Whether each fold held out other positions of a library, of which there are few."""
+    weight: Floats | None = None
+    """How much each pair counts, as in the fit; None: all as much."""
 
     @classmethod
     def of(cls, pairs: MeasuredPairs, measured: MeasuredRegime) -> TestedPairs:
@@ -116,6 +138,7 @@ class TestedPairs:
             groups=[group[rows] for group in measured.groups],
             trained_share=float(np.mean(trained) / is_used.sum()),
             by_positions=MUTATED in measured.regime.levels,
+            weight=None if pairs.share is None else label_weights(pairs.share[rows]),
         )
 
     def take(self, folds: Sequence[Floats]) -> Floats:
@@ -127,6 +150,29 @@ class TestedPairs:
         """Return the factor of a variance if pairs tested in one fold train another."""
         return CROSS_VALIDATED if len(np.unique(self.fold)) > 1 else 1.0
 
+    @property
+    def effective(self) -> float:
+        """Return the effective number of independent groups, the least of the groupings."""
+        return min(_effective(_sizes(group, self.weight)) for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedPairs:
+    """Hold all test pairs of a regime, bounds among them; all of shape (B,)."""
+
+    pkd: Floats
+    """Labels and bounds."""
+    censored: NDArray[np.int8]
+    """-1 if the label lies below its bound, 1 if above, 0 if exact."""
+    predicted: Floats
+    fold: Ints
+    groups: Sequence[Ints]
+
+    @property
+    def share(self) -> float:
+        """Return the share of bounds."""
+        return float(np.count_nonzero(self.censored) / max(1, len(self.censored)))
+
 
 class RegimeScore(TypedDict):
     """Hold one row of the table of regimes; JSON."""
@@ -135,6 +181,8 @@ class RegimeScore(TypedDict):
     words: str
     n: int
     """Different pairs that were tested."""
+    effective_pairs: NotRequired[float]
+    """With weights: how many pairs of equal weight are as informative as the tested ones."""
     groups: float
     """Effective number of independent groups among them."""
     spearman: dict[str, float | None] | None
@@ -157,6 +205,11 @@ class RegimeScore(TypedDict):
     better_than_mean: dict[str, float | None]
     """Difference of squared errors, in pKd^2; above 0 if the model is better."""
     better_than_best: dict[str, float | None]
+    bounds: NotRequired[float]
+    """Share of bounds among the tested pairs, if there are any."""
+    concordance: NotRequired[dict[str, float | None] | None]
+    """Share of the pairs of rows with a known order, bounds among them, that are predicted in this
+    order, with its interval; given with ``bounds``."""
     sentence: str
 
 
@@ -168,78 +221,101 @@ def score_regime(
     mean: Floats,
     baselines: Mapping[str, Floats],
     inside: Floats | None,
+    *,
+    weights: Mapping[str, float] | None = None,
+    bounded: BoundedPairs | None = None,
 ) -> RegimeScore:
     """Judge out-of-fold predictions of a regime, (R,) each.
 
     `mean` has the means of the training parts, `baselines` the predictions of other models by name,
-    and `inside` 1 where the label is within the 90 % interval.
+    and `inside` 1 where the label is within the 90 % interval. `weights` are those of the
+    predictor's parts: a baseline that has nearly all the weight is the predictor, which is not
+    compared with itself. `bounded` has the tested pairs with their bounds, if there are any.
     """
     pkd = tested.pkd
+    weight = tested.weight
     square = np.square(pkd - predicted)
     of_mean = np.square(pkd - mean)
-    best, of_best = _best_baseline(pkd, baselines) or (TRAIN_MEAN, of_mean)
-    against_mean = mean_claim(of_mean - square, tested.groups)
-    against_best = mean_claim(of_best - square, tested.groups, tested.dependence)
+    itself = {part for part, share in (weights or {}).items() if share >= NEARLY_ALL}
+    rivals = {part: values for part, values in baselines.items() if part not in itself}
+    best, of_best = _best_baseline(tested, rivals) or (TRAIN_MEAN, of_mean)
+    against_mean = mean_claim(of_mean - square, tested.groups, weight=weight)
+    against_best = mean_claim(of_best - square, tested.groups, tested.dependence, weight)
     # a mean of equal labels differs from them by rounding
-    of_test_mean = np.square(pkd - pkd.mean()) if np.ptp(pkd) else np.zeros(len(pkd))
-    r2_of_pairs = _avoided(square, of_test_mean)
-    skill_of_pairs = _avoided(square, of_mean)
+    of_test_mean = np.zeros(len(pkd))
+    if np.ptp(pkd):
+        of_test_mean = np.square(pkd - np.average(pkd, weights=weight))
+    r2_of_pairs = _avoided(square, of_test_mean, weight)
+    skill_of_pairs = _avoided(square, of_mean, weight)
     intervals = {
         "rmse": _error_interval(square, tested),
-        "r2": _interval(r2_of_pairs, tested.groups, most=1.0),
-        "skill": _interval(skill_of_pairs, tested.groups, most=1.0),
-        "coverage": _interval(inside, tested.groups, least=0.0, most=1.0),
-        "rmse_of_mean": _root_interval(of_mean, tested.groups),
-        "rmse_of_best": _root_interval(of_best, tested.groups),
+        "r2": _interval(r2_of_pairs, tested, most=1.0),
+        "skill": _interval(skill_of_pairs, tested, most=1.0),
+        "coverage": _interval(inside, tested, least=0.0, most=1.0),
+        "rmse_of_mean": _root_interval(of_mean, tested),
+        "rmse_of_best": _root_interval(of_best, tested),
     }
-    antigen_cells = _cells(tested.fold, tested.antigen)
-    antibody_cells = _cells(tested.fold, tested.antibody)
-    within_antigen = _rank_claim(tested, predicted, antigen_cells)
-    within_antibody = _rank_claim(tested, predicted, antibody_cells)
-    # within folds: pooled, even the means of their training parts would be ranked
-    overall = _rank_claim(tested, predicted, tested.fold)
-    # the side of which the table shows more: ranking the antibodies of an antigen, or its variants
-    claims = {" within antigens": within_antigen, " within antibodies": within_antibody}
-    if _count_ranked(antibody_cells) > _count_ranked(antigen_cells):
-        claims = dict(reversed(claims.items()))
-    order = _judge_ranks({**claims, "": overall})
-    errors_in_words = _judge_errors(against_mean, against_best, best)
-    return {
+    claims = _rank_claims(tested, predicted)
+    score: RegimeScore = {
         "regime": name,
         "words": words,
         "n": len(np.unique(tested.rows)),
-        "groups": min(effective_groups(group) for group in tested.groups),
-        "spearman": _as_json(overall),
-        "spearman_within_antigen": _as_json(within_antigen),
-        "spearman_within_antibody": _as_json(within_antibody),
-        "rmse": _root(square),
-        "r2": None if r2_of_pairs is None else float(r2_of_pairs.mean()),
-        "skill": None if skill_of_pairs is None else float(skill_of_pairs.mean()),
-        "coverage": None if inside is None else float(inside.mean()),
-        "rmse_of_mean": _root(of_mean),
+        "groups": tested.effective,
+        "spearman": _as_json(claims[""]),
+        "spearman_within_antigen": _as_json(claims[" within antigens"]),
+        "spearman_within_antibody": _as_json(claims[" within antibodies"]),
+        "rmse": _root(square, weight),
+        "r2": _mean(r2_of_pairs, weight),
+        "skill": _mean(skill_of_pairs, weight),
+        "coverage": _mean(inside, weight),
+        "rmse_of_mean": _root(of_mean, weight),
         "best_baseline": best,
-        "rmse_of_best": _root(of_best),
+        "rmse_of_best": _root(of_best, weight),
         "intervals": intervals,
         "better_than_mean": against_mean._asdict(),
         "better_than_best": against_best._asdict(),
-        "sentence": f"{words}: {order}; {errors_in_words}",
+        "sentence": "",
     }
+    if weight is not None:
+        score["effective_pairs"] = _effective(weight)
+    if TRAIN_MEAN in itself:
+        errors_in_words = f"{NOT_SMALLER}, which has nearly all the weight"
+    else:
+        errors_in_words = describe_errors(against_mean, against_best, best)
+    is_selection = False
+    if bounded is not None and bounded.share:
+        concordance = _concordance_claim(bounded)
+        score["bounds"] = bounded.share
+        score["concordance"] = _as_json(concordance)
+        is_selection = bounded.share >= MANY_BOUNDS
+        if is_selection:
+            errors_in_words = _describe_bounds(bounded.share, concordance)
+    # the sentence takes the clearest of several claims: the more there are, the more it asks for
+    different = {claim for claim in claims.values() if _has_interval(claim)}
+    level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
+    judged = _rank_claims(tested, predicted, level)
+    if is_selection and bounded is not None:
+        judged = {" of labels and bounds": _concordance_claim(bounded, level, 0.5), **judged}
+    score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
+    return score
 
 
-def _best_baseline(pkd: Floats, baselines: Mapping[str, Floats]) -> tuple[str, Floats] | None:
+def _best_baseline(
+    tested: TestedPairs, baselines: Mapping[str, Floats]
+) -> tuple[str, Floats] | None:
     """Return name and squared errors, (R,), of the baseline with the smallest; None without any."""
     errors = {}
     for name, predicted in baselines.items():
-        square = np.square(pkd - predicted)
+        square = np.square(tested.pkd - predicted)
         if np.isfinite(square).all():
             errors[name] = square
     if not errors:
         return None
-    best = min(errors, key=lambda name: float(errors[name].mean()))
+    best = min(errors, key=lambda name: float(np.average(errors[name], weights=tested.weight)))
     return best, errors[best]
 
 
-def _avoided(square: Floats, reference: Floats) -> Floats | None:
+def _avoided(square: Floats, reference: Floats, weight: Floats | None) -> Floats | None:
     """Return what each pair adds to the share of the reference's squared errors that is avoided.
 
     The mean of the result is that share, a ratio of two means; its deviations are those of the
@@ -247,31 +323,36 @@ def _avoided(square: Floats, reference: Floats) -> Floats | None:
     """
     if not reference.any():
         return None
-    share = 1 - square.sum() / reference.sum()
-    return np.asarray(share + ((1 - share) * reference - square) / reference.mean())
+    mean = np.average(reference, weights=weight)
+    share = 1 - np.average(square, weights=weight) / mean
+    return np.asarray(share + ((1 - share) * reference - square) / mean)
 
 
-def _root(square: Floats) -> float:
-    return float(np.sqrt(square.mean()))
+def _mean(value: Floats | None, weight: Floats | None) -> float | None:
+    return None if value is None else float(np.average(value, weights=weight))
+
+
+def _root(square: Floats, weight: Floats | None = None) -> float:
+    return float(np.sqrt(np.average(square, weights=weight)))
 
 
 def _interval(
-    value: Floats | None, groups: Sequence[Ints], least: float = -np.inf, most: float = np.inf
+    value: Floats | None, tested: TestedPairs, least: float = -np.inf, most: float = np.inf
 ) -> list[float] | None:
-    claim = None if value is None else mean_claim(value, groups)
+    claim = None if value is None else mean_claim(value, tested.groups, weight=tested.weight)
     if claim is None or claim.low is None or claim.high is None:
         return None
     return [max(least, claim.low), min(most, claim.high)]
 
 
 def _root_interval(
-    square: Floats, groups: Sequence[Ints], factor: float = 1.0, trained_share: float = 1.0
+    square: Floats, tested: TestedPairs, factor: float = 1.0, trained_share: float = 1.0
 ) -> list[float] | None:
     """Return the interval of a root mean square; `factor` multiplies its variance.
 
     It is one of the logarithm: a mean of squares is skewed, and never below 0.
     """
-    claim = mean_claim(square, groups, factor)
+    claim = mean_claim(square, tested.groups, factor, tested.weight)
     if claim.low is None or claim.high is None:
         return None
     if not claim.value:
@@ -284,16 +365,21 @@ def _root_interval(
 
 def _error_interval(square: Floats, tested: TestedPairs) -> list[float] | None:
     """Return the interval of the RMSE of new pairs like the tested ones."""
-    interval = _root_interval(square, tested.groups, tested.dependence, tested.trained_share)
+    interval = _root_interval(square, tested, tested.dependence, tested.trained_share)
     folds = distinct(tested.fold)
     if interval is None or not tested.by_positions or len(folds) < 2:
         return interval
     # variants share their few positions: those of one fold are one measurement
-    roots = [_root(square[tested.fold == fold]) for fold in folds]
+    roots = []
+    for fold in folds:
+        inside = tested.fold == fold
+        roots.append(
+            _root(square[inside], None if tested.weight is None else tested.weight[inside])
+        )
     logarithms = np.log(roots)
     error = logarithms.std(ddof=1) / np.sqrt(len(folds))
     half = float(stdtrit(len(folds) - 1, LEVEL) * error)
-    root = _root(square)
+    root = _root(square, tested.weight)
     low = float(root * np.exp(-half) * (1 - LEARNING * (1 - tested.trained_share)))
     high = float(root * np.exp(half))
     return [min(interval[0], low), max(interval[1], high)]
@@ -308,28 +394,36 @@ def _cells(fold: Ints, index: Ints) -> Ints:
     return fold * (int(index.max(initial=0)) + 1) + index
 
 
-def _count_ranked(cell: Ints) -> int:
-    """Count the pairs that are ranked among others of their cell, (R,)."""
-    _, size = np.unique(cell, return_counts=True)
-    return int(size[size >= FEWEST_RANKED].sum())
+def describe_ranking(claims: Mapping[str, Claim | None]) -> str:
+    """Say what is shown of the ranking: by the first claim that is clear, better or worse.
 
-
-def _judge_ranks(claims: Mapping[str, Claim | None]) -> str:
-    """Say whether ranking is better than chance, by the first claim with an interval."""
-    for where, claim in claims.items():
-        if claim is not None and claim.low is not None:
-            if claim.fails:
-                relation = "worse"
-            else:
-                relation = "better" if claim.holds else "not better"
-            return f"ranking{where} is {relation} than chance"
+    A claim that is not clear shows nothing: neither that ranking is better, nor that it is not.
+    """
+    judged = {where: claim for where, claim in claims.items() if _has_interval(claim)}
+    better = [where for where, claim in judged.items() if claim is not None and claim.holds]
+    worse = [where for where, claim in judged.items() if claim is not None and claim.fails]
+    if better:
+        text = f"ranking{better[0]} is better than chance"
+        return f"{text}, but worse{worse[0] or ' overall'}" if worse else text
+    if worse:
+        return f"ranking{worse[0]} is worse than chance"
+    if judged:
+        return "ranking is not shown to be better than chance"
     return "ranking cannot be judged"
 
 
-def _judge_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
+def _has_interval(claim: Claim | None) -> bool:
+    return claim is not None and claim.low is not None
+
+
+def describe_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
+    """Say what is shown of the errors beside those of the mean, and of the best baseline."""
+    if not _has_interval(against_mean):
+        return "errors cannot be judged"
+    if against_mean.fails:
+        return "errors are larger than those of the mean"
     if not against_mean.holds:
-        relation = "larger" if against_mean.fails else "not smaller"
-        return f"errors are {relation} than those of the mean"
+        return NOT_SMALLER
     text = "errors are smaller than those of the mean"
     if best == TRAIN_MEAN:  # no other baseline
         return text
@@ -340,9 +434,74 @@ def _judge_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
     return f"{text}, {relation} than those of the best baseline ({name})"
 
 
+def _describe_bounds(share: float, concordance: Claim | None) -> str:
+    """Say why errors are not judged where many labels are bounds, and what is known instead."""
+    text = f"errors cannot be judged, as {share:.0%} of the tested pairs are bounds"
+    if concordance is None:
+        return text
+    cell = _claim_cell(concordance._asdict())
+    return f"{text}: of pairs of these with a known order, {cell} are predicted in this order"
+
+
+def _concordance_claim(
+    bounded: BoundedPairs, level: float = LEVEL, chance: float = 0.0
+) -> Claim | None:
+    """Return the share of decidable pairs of test pairs in the right order, and its interval.
+
+    Pairs of one fold are compared. The interval is a jackknife: a group takes its pairs with it.
+    `chance` is taken off.
+    """
+    lower = []
+    upper = []
+    right = []
+    size = []
+    for fold in distinct(bounded.fold):
+        rows = np.flatnonzero(bounded.fold == fold)
+        order = decidable_pairs(bounded.pkd[rows], bounded.censored[rows])
+        if not order.pairs:
+            continue
+        low, high, is_right = order.compare(bounded.predicted[rows])
+        lower.append(rows[low])
+        upper.append(rows[high])
+        right.append(is_right)
+        size.append(np.full(len(low), order.pairs / len(low)))
+    if not size:
+        return None
+    low_of_pair = np.concatenate(lower)
+    high_of_pair = np.concatenate(upper)
+    right_of_pair = np.concatenate(right)
+    times = np.concatenate(size)
+    value = float(np.average(right_of_pair, weights=times))
+    away = times * (right_of_pair - value) / times.sum()
+    several = len(distinct(bounded.fold)) > 1
+    factor = 1 + ((CROSS_VALIDATED if several else 1) - 1) * (1 - (2 * value - 1) ** 2) ** 2
+    ends = [value, value]
+    least = np.inf
+    for group_of_pair in bounded.groups:
+        _, group = np.unique(group_of_pair, return_inverse=True)
+        n = _effective(_sizes(group_of_pair, None))
+        least = min(least, n)
+        if n < LEAST_GROUPS:
+            return Claim(value - chance, None, None, least)
+        low_group = group[low_of_pair]
+        high_group = group[high_of_pair]
+        once = np.where(low_group == high_group, 0.0, away)
+        moved = np.bincount(low_group, away, group.max() + 1) + np.bincount(
+            high_group, once, group.max() + 1
+        )
+        error = np.sqrt(factor * n / (n - 1) * np.square(moved).sum())
+        half = float(stdtrit(n - 1, level) * error)
+        ends = [max(0.0, min(ends[0], value - half)), min(1.0, max(ends[1], value + half))]
+    return Claim(value - chance, ends[0] - chance, ends[1] - chance, least)
+
+
 def is_by_chance(sentence: str) -> bool:
-    """Return whether the sentence of a regime says that ranking is no better than chance."""
-    return re.search(r"\bis (not better|worse) than chance\b", sentence) is not None
+    """Return whether the sentence of a regime says nothing for its ranking, or something against.
+
+    Predictors of earlier versions say "not better".
+    """
+    relation = "not shown to be better|not better|worse"
+    return re.search(rf"\bis ({relation}) than chance\b", sentence) is not None
 
 
 def compare_models(
@@ -357,12 +516,12 @@ def compare_models(
     """Say in one sentence which of two models has smaller errors in a regime."""
     square = np.square(tested.pkd - predicted)
     other_square = np.square(tested.pkd - reference)
-    claim = mean_claim(other_square - square, tested.groups)
+    claim = mean_claim(other_square - square, tested.groups, weight=tested.weight)
     relation = INDISTINGUISHABLE
     if claim.holds or claim.fails:
         relation = "better than" if claim.holds else "worse than"
-    rmse = quantity.show(_root(square), 3)
-    other_rmse = quantity.show(_root(other_square), 3)
+    rmse = quantity.show(_root(square, tested.weight), 3)
+    other_rmse = quantity.show(_root(other_square, tested.weight), 3)
     return (
         f"{words}: {name} is {relation} {other} (RMSE {rmse} and {other_rmse} {quantity}, "
         f"{counted(len(tested.pkd), 'test pair')} in effectively {claim.groups:.0f} groups)"
@@ -370,24 +529,25 @@ def compare_models(
 
 
 def mean_claim(
-    value: Floats, groups: Sequence[Ints], factor: float = 1.0, wide: Floats | None = None
+    value: Floats, groups: Sequence[Ints], factor: float = 1.0, weight: Floats | None = None
 ) -> Claim:
     """Return the mean of values, (R,), with the widest of its intervals over the groupings.
 
-    `factor` multiplies the variance, and `wide`, (R,), the deviations of single values.
+    `factor` multiplies the variance, and `weight`, (R,), is how much each value counts.
     """
-    mean = float(value.mean())
+    w = np.ones(len(value)) if weight is None else weight
+    mean = float(np.average(value, weights=weight))
     low = mean
     high = mean
     least = np.inf
     for group in groups:
         _, dense = np.unique(group, return_inverse=True)
-        size = np.bincount(dense).astype(np.float64)
-        n = effective_groups(group)
+        size = _sizes(group, weight)
+        n = _effective(size)
         least = min(least, n)
         if len(size) < 2 or n < LEAST_GROUPS:
             return Claim(mean, None, None, least)
-        residual = np.bincount(dense, (value - mean) * (1.0 if wide is None else wide))
+        residual = np.bincount(dense, (value - mean) * w)
         without = residual / (1 - size / size.sum())
         # a jackknife: by how much the mean moves without each group
         variance = factor * np.square(without).sum() * (1 - 1 / len(size)) / size.sum() ** 2
@@ -397,42 +557,251 @@ def mean_claim(
     return Claim(mean, low, high, least)
 
 
-def _rank_claim(tested: TestedPairs, predicted: Floats, cell: Ints) -> Claim | None:
-    claims = list[Claim]()
-    for group in tested.groups:
-        value, wide = rank_values(predicted, tested.pkd, cell, group)
-        ok = np.isfinite(value)
-        if ok.sum() < LEAST_ROWS:
-            continue
-        claim = mean_claim(value[ok], [group[ok]], tested.dependence, wide[ok])
-        if claim.low is None or claim.high is None:
-            return claim
-        claims.append(claim._replace(low=max(-1.0, claim.low), high=min(1.0, claim.high)))
-    # the more cautious one, if there are two groupings
-    return min(claims, key=lambda claim: claim.low or 0.0, default=None)
+def _sizes(group: Ints, weight: Floats | None) -> Floats:
+    """Return the pairs of each of G groups, or the sum of their weights, (G,)."""
+    _, dense = np.unique(group, return_inverse=True)
+    return np.asarray(np.bincount(dense, weight), np.float64)
 
 
-def rank_values(predicted: Floats, pkd: Floats, cell: Ints, group: Ints) -> tuple[Floats, Floats]:
-    """Return what each pair adds to the mean Spearman correlation over cells, (R,).
+def _effective(size: Floats) -> float:
+    """Return how many groups of equal size are as informative, given the sizes of G groups."""
+    return float(size.sum() ** 2 / np.square(size).sum())
 
-    NaN in cells of fewer than `FEWEST_RANKED` pairs, or of equal labels. Ranks are centred within
-    their cell, which makes the deviations of its m groups too small: the second result, (R,), is
-    the factor sqrt(m / (m - 1)).
+
+class RankValues(NamedTuple):
+    """Hold rank correlations, and what each of R pairs adds to them; all of shape (R,)."""
+
+    unit: Ints
+    """What a pair is ranked in, see `rank_units`; -1 of pairs that are not ranked."""
+    correlation: Floats
+    """Spearman correlation of its unit; NaN of pairs that are not ranked."""
+    influence: Floats
+    """By how much the correlation grows with the weight of the pair, with mean 0 in a unit."""
+    shortfall: Floats
+    """By how much the correlation of so few pairs is expected to be below that of many."""
+
+
+def rank_units(cell: Ints, sequence: Ints) -> Ints:
+    """Number the sets of pairs within which pairs are ranked, (R,); -1 where nothing is.
+
+    Only pairs of one cell are compared: those of one fold, and of one antigen or antibody where one
+    is held fixed. Labels and predictions of two folds differ in level, because each fold learns
+    from the labels that the others test: pooled as they are, even training means would be ranked,
+    in the wrong order. A cell of `ENOUGH_RANKED` pairs is a unit. Smaller ones would leave most
+    pairs of many tables unranked, and their correlations are coarse and too small: so cells of one
+    `sequence`, (R,), are pooled once the mean of each cell is taken off its labels and predictions,
+    and the cells of sequences that have too few pairs for that are pooled together.
     """
-    values = pd.DataFrame({"predicted": predicted, "measured": pkd}).round(ROUNDING)
-    rank = values.groupby(cell).rank()
-    rank -= rank.groupby(cell).transform("mean")
-    predicted_rank, measured_rank = rank.to_numpy().T
-    square = rank.pow(2).groupby(cell).transform("sum").to_numpy()
-    length = np.sqrt(square.prod(axis=1))  # 0 if predictions are equal: they rank nothing
-    by_cell = pd.Series(group).groupby(cell)
-    size = by_cell.transform("size").to_numpy()
-    m = by_cell.transform("nunique").to_numpy()
-    product = size * predicted_rank * measured_rank
-    value = np.divide(product, length, out=np.zeros(len(pkd)), where=length > 0)
-    value[(size < FEWEST_RANKED) | (square[:, 1] == 0)] = np.nan
-    wide = np.sqrt(m / np.maximum(1, m - 1))
-    return value, wide
+    _, dense, size = np.unique(cell, return_inverse=True, return_counts=True)
+    of_cell = size[dense]
+    unit = np.where(of_cell >= ENOUGH_RANKED, dense, -1)
+    is_pooled = (of_cell >= 2) & (of_cell < ENOUGH_RANKED)
+    if not is_pooled.any():
+        return unit
+    _, number, pairs = np.unique(sequence[is_pooled], return_inverse=True, return_counts=True)
+    rest = len(size) + len(pairs)
+    unit[is_pooled] = np.where(pairs[number] >= ENOUGH_RANKED, len(size) + number, rest)
+    if np.count_nonzero(unit == rest) < FEWEST_RANKED:
+        unit[unit == rest] = -1
+    return unit
+
+
+def rank_values(
+    predicted: Floats,
+    pkd: Floats,
+    cell: Ints,
+    sequence: Ints,
+    weight: Floats | None = None,
+) -> RankValues:
+    """Return the Spearman correlation of each unit of `rank_units`, and what pairs add to it.
+
+    Pairs with a weight, (R,), count as so many pairs. Units of equal labels are not ranked; equal
+    predictions have a correlation of 0. The influence of a pair is the derivative of the
+    correlation by its weight: of the product of ranks, of both variances, and of the ranks of all
+    others.
+
+    References
+    ----------
+    Croux and Dehon, Statistical Methods & Applications 19, 2010, for the influence function;
+    Hoeffding, Annals of Mathematical Statistics 19, 1948, for the expectation in small samples.
+    """
+    nowhere = np.full(len(pkd), np.nan)
+    unit = rank_units(cell, sequence)
+    rows = np.flatnonzero(unit >= 0)
+    _, dense = np.unique(unit[rows], return_inverse=True)
+    _, cell_of_row = np.unique(cell[rows], return_inverse=True)
+    w = np.ones(len(rows)) if weight is None else weight[rows]
+    within = _Within(dense, cell_of_row, w)
+    x = within.order(predicted[rows])
+    y = within.order(pkd[rows])
+    length = np.sqrt(x.variance * y.variance)  # 0 if predictions are equal: they rank nothing
+    scale = np.where(length > 0, length, 1.0)
+    correlation = np.clip(within.mean(x.rank * y.rank) / scale, -1, 1)
+    product = x.rank * y.rank + x.sum_above(w * y.rank) + y.sum_above(w * x.rank)
+    influence = (product - within.mean(product)) / scale
+    for order in (x, y):
+        square = np.square(order.rank) + 2 * order.sum_above(w * order.rank)
+        relative = (square - within.mean(square)) / np.where(length > 0, order.variance, 1.0)
+        influence -= correlation / 2 * relative
+    is_ranked = y.variance > 0
+    result = RankValues(unit.copy(), nowhere, np.zeros(len(pkd)), np.zeros(len(pkd)))
+    result.unit[rows[~is_ranked]] = -1
+    rows = rows[is_ranked]
+    result.correlation[rows] = correlation[is_ranked]
+    result.influence[rows] = np.where(length > 0, influence, 0.0)[is_ranked]
+    result.shortfall[rows] = _shortfall(correlation, within.informative)[is_ranked]
+    return result
+
+
+def _shortfall(correlation: Floats, pairs: Floats) -> Floats:
+    """Return by how much sample correlations are below those of many pairs, if labels are normal.
+
+    The expectation of a sample's is 3 (tau - rho) / (n + 1) above rho, and tau follows from rho.
+    """
+    tau = 2 / np.pi * np.arcsin(np.clip(2 * np.sin(np.pi * correlation / 6), -1, 1))
+    return np.asarray(3 * (correlation - tau) / (pairs + 1))
+
+
+class _Order(NamedTuple):
+    """Hold the ranks of one column within units, (R,) each."""
+
+    rank: Floats
+    """Mean rank of ties, minus the mean rank of the cell."""
+    variance: Floats
+    """Of the ranks of its unit."""
+    order: Ints
+    """Rows by unit and value."""
+    run: Ints
+    """Number of the run of equal values of each of these."""
+    first: Ints
+    """First row of each run."""
+    unit: Ints
+
+    def sum_above(self, value: Floats) -> Floats:
+        """Add up the values of the rows of a unit that are above each row, and half of its ties."""
+        return _sum_beside(value, self.order, self.run, self.first, self.unit, above=True)
+
+
+def _sum_beside(
+    value: Floats, order: Ints, run: Ints, first: Ints, unit: Ints, *, above: bool
+) -> Floats:
+    in_order = value[order]
+    of_run = np.add.reduceat(in_order, first)
+    before = np.cumsum(of_run) - of_run
+    of_unit = np.bincount(unit, value)
+    before -= (np.cumsum(of_unit) - of_unit)[unit[order[first]]]
+    below = np.empty(len(value))
+    below[order] = (before + of_run / 2)[run]
+    return np.asarray(of_unit[unit] - below if above else below)
+
+
+@dataclass(frozen=True, slots=True)
+class _Within:
+    """Take means of R rows within units, which consist of cells."""
+
+    unit: Ints
+    cell: Ints
+    weight: Floats
+
+    def mean(self, value: Floats, group: Ints | None = None) -> Floats:
+        """Return the weighted mean of the group of each row, or of its unit."""
+        group = self.unit if group is None else group
+        total = np.bincount(group, self.weight * value) / np.bincount(group, self.weight)
+        return np.asarray(total[group])
+
+    @property
+    def informative(self) -> Floats:
+        """Return the effective number of pairs of the unit of each row."""
+        total = np.bincount(self.unit, self.weight)
+        return np.asarray((np.square(total) / np.bincount(self.unit, self.weight**2))[self.unit])
+
+    def order(self, value: Floats) -> _Order:
+        """Rank values within units; where a unit has several cells, less the mean of each."""
+        first_cell = np.full(int(self.unit.max(initial=-1)) + 1, -1)
+        first_cell[self.unit] = self.cell
+        is_mixed = np.zeros(len(first_cell), np.bool_)
+        is_mixed[self.unit[first_cell[self.unit] != self.cell]] = True
+        aligned = np.where(is_mixed[self.unit], value - self.mean(value, self.cell), value)
+        aligned = np.round(aligned, ROUNDING)
+        order = np.lexsort((aligned, self.unit))
+        is_new = np.ones(len(order), np.bool_)
+        same_unit = np.diff(self.unit[order]) == 0
+        is_new[1:] = ~(same_unit & (np.diff(aligned[order]) == 0))
+        first = np.flatnonzero(is_new)
+        run = np.cumsum(is_new) - 1
+        rank = _sum_beside(self.weight, order, run, first, self.unit, above=False)
+        rank -= self.mean(rank, self.cell)
+        return _Order(rank, self.mean(np.square(rank)), order, run, first, self.unit)
+
+
+def _rank_claims(
+    tested: TestedPairs, predicted: Floats, level: float = LEVEL
+) -> dict[str, Claim | None]:
+    """Return the claims about ranking by what they are of, in the order in which they are said.
+
+    The side comes first of which the table shows more: ranking the antibodies of an antigen, or its
+    variants.
+    """
+    ranked = {}
+    claims = {}
+    for side, sequence in {"antigens": tested.antigen, "antibodies": tested.antibody}.items():
+        cell = _cells(tested.fold, sequence)
+        ranked[side] = np.count_nonzero(rank_units(cell, sequence) >= 0)
+        claims[f" within {side}"] = _rank_claim(tested, predicted, cell, sequence, level)
+    if ranked["antibodies"] > ranked["antigens"]:
+        claims = dict(reversed(claims.items()))
+    everything = np.zeros_like(tested.fold)
+    return {**claims, "": _rank_claim(tested, predicted, tested.fold, everything, level)}
+
+
+def _rank_claim(
+    tested: TestedPairs, predicted: Floats, cell: Ints, sequence: Ints, level: float = LEVEL
+) -> Claim | None:
+    """Return the mean correlation over the units of `rank_units`, by their pairs, and its interval.
+
+    The interval is one of Fisher's z: a correlation near 1 is skewed and cannot exceed it. Both
+    parts of a deviation are widened for the mean that is taken off: that of a unit by its groups,
+    and that of all units by theirs. What folds add to the variance ends where predictions follow
+    the labels: then little of them comes from the errors of other folds' labels.
+    """
+    ranked = rank_values(predicted, tested.pkd, cell, sequence, tested.weight)
+    rows = np.flatnonzero(ranked.unit >= 0)
+    if len(rows) < LEAST_ROWS:
+        return None
+    weight = np.ones(len(rows)) if tested.weight is None else tested.weight[rows]
+    correlation = ranked.correlation[rows]
+    value = float(np.average(correlation, weights=weight))
+    centre = value + float(np.average(ranked.shortfall[rows], weights=weight))
+    most = 1 - 12 / (len(rows) * (len(rows) ** 2 - 1))  # two neighbours in the wrong order
+    is_perfect = abs(value) > most  # which does not vary, and tells nothing of how it could
+    # the end near 0 is as far from the value as if nothing fell short
+    ends = np.clip([min(value, centre), max(value, centre)], -most, most)
+    z = np.arctanh(ends)
+    slope = 1 - np.square(ends)
+    factor = 1 + (tested.dependence - 1) * (1 - value**2) ** 2
+    low = value
+    high = value
+    least = np.inf
+    for group_of_pair in tested.groups:
+        _, group = np.unique(group_of_pair[rows], return_inverse=True)
+        size = _sizes(group, weight)
+        n = _effective(size)
+        least = min(least, n)
+        if len(size) < 2 or n < LEAST_GROUPS:
+            return Claim(value, None, None, least)
+        m = pd.Series(group).groupby(cell[rows]).transform("nunique").to_numpy()
+        # what is free in a cell: of two groups that are compared with each other only one
+        free = np.where(m > 1, (m - 1) / m, (n - 1) / n)
+        degrees = n * float(np.average(free, weights=weight))
+        within = ranked.influence[rows] * np.sqrt(m / np.maximum(1, m - 1))
+        between = (correlation - value) * np.sqrt(n / (n - 1))
+        residual = np.bincount(group, weight * (within + between))
+        error = np.sqrt(factor * np.square(residual).sum()) / size.sum() / slope
+        half = stdtrit(degrees, level) * (1 / np.sqrt(n) if is_perfect else error)
+        low_end, high_end = np.tanh(z + half * np.array([-1, 1])).tolist()
+        low = min(low, low_end)
+        high = max(high, high_end)
+    return Claim(value, low, high, least)
 
 
 class Column(NamedTuple):
@@ -462,12 +831,12 @@ def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]
         Column(
             "Spearman within antigen",
             "Rank correlation of the antibodies of one antigen, averaged over antigens and folds "
-            "by their pairs. 1 is perfect, 0 is chance.",
+            "by their pairs; small ones are pooled. 1 is perfect, 0 is chance.",
         ),
         Column(
             "Spearman within antibody",
             "Rank correlation of the antigens of one antibody, averaged over antibodies and folds "
-            "by their pairs. 1 is perfect, 0 is chance.",
+            "by their pairs; small ones are pooled. 1 is perfect, 0 is chance.",
         ),
         Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
         Column(
@@ -477,8 +846,8 @@ def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]
         ),
         Column(
             "skill",
-            "Share of the squared error of the training mean that is avoided. 0 or less is no "
-            "better than this mean, which is known before the test.",
+            "Share of the squared error of the training mean, which is known before the test, that "
+            "is avoided. Below 0 this mean would be better.",
         ),
         Column("90 % coverage", "Share of the labels within the 90 % intervals of sigma."),
         Column(f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels."),
@@ -506,7 +875,10 @@ def describe_regimes(
     show = quantity.show
     for regime in scores:
         limits = regime["intervals"]
-        cells = [regime["words"], f"{regime['n']:,}", f"{regime['groups']:,.0f}"]
+        pairs = f"{regime['n']:,}"
+        if "effective_pairs" in regime:
+            pairs += f" ({regime['effective_pairs']:,.0f} effective)"
+        cells = [regime["words"], pairs, f"{regime['groups']:,.0f}"]
         cells += [_claim_cell(regime[name]) for name in names]
         cells.append(_with_interval(regime["rmse"], limits["rmse"], show))
         cells += [_with_interval(regime[name], limits[name]) for name in ("r2", "skill")]

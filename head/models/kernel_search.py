@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from abag import __version__
 from abag.core.arrays import Bools, Floats, Ints, hash_arrays
 from abag.core.messages import bar
+from abag.head.labels.labelled_pairs import label_weights
 from abag.head.models.kernels import (
     CRITERIA,
     SEARCH_PAIRS,
@@ -42,7 +43,6 @@ from abag.head.models.kernels import (
     sum_squares,
     tried_weights,
 )
-from abag.head.models.pair_vectors import label_weights
 from abag.head.models.process import VECTORS
 from abag.head.models.residue_kernel import SUBSTITUTIONS, residue_training
 

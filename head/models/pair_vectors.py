@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import Floats, Ints, Matrix
 from abag.core.errors import PredictionError, TrainingError
 from abag.embed.tables.chains import STANDARD_RESIDUES
+from abag.head.labels.labelled_pairs import label_weights
 
 if TYPE_CHECKING:
     import torch
@@ -188,11 +189,6 @@ class TrainingRows:
     def weight(self) -> Floats | None:
         """Return how much each label counts, with mean 1, (F,); None: all as much."""
         return None if self.pairs.share is None else label_weights(self.pairs.share[self.rows])
-
-
-def label_weights(share: Floats) -> Floats:
-    """Return how much labels count, with mean 1, given the variances of their noise."""
-    return np.asarray(1 / share / np.mean(1 / share))
 
 
 class DoesNotApply(TrainingError):

@@ -41,8 +41,9 @@ from scipy.special import gammaln, ndtri, stdtrit
 from abag.core.arrays import Floats, Ints, distinct
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
-from abag.head.evaluation.scores import RegimeScore, TestedPairs, score_regime
-from abag.head.models.pair_vectors import DoesNotApply, PairModel, TrainingRows, label_weights
+from abag.head.evaluation.scores import BoundedPairs, RegimeScore, TestedPairs, score_regime
+from abag.head.labels.labelled_pairs import label_weights
+from abag.head.models.pair_vectors import DoesNotApply, PairModel, TrainingRows
 from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import find_residue_sides
 from abag.head.models.ridge import fit_sigma
@@ -797,6 +798,14 @@ def score_held_out(
         held_out.mean[exact],
         baselines,
         (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64),
+        weights=mixture.weights,
+        bounded=BoundedPairs(
+            pkd=pairs.pkd[held_out.rows],
+            censored=pairs.censored[held_out.rows],
+            predicted=held_out.predicted,
+            fold=held_out.of_fold,
+            groups=[group[held_out.rows] for group in measured.groups],
+        ),
     )
     score["sentence"] = without_absent(score["sentence"], pairs.kinds)
     if measured.note:

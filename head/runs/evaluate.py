@@ -27,7 +27,13 @@ from abag.embed.tables.layout import ReadAs
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.evaluation.metrics import rows_to_score, strong_threshold
-from abag.head.evaluation.scores import RegimeScore, TestedPairs, compare_models, score_regime
+from abag.head.evaluation.scores import (
+    BoundedPairs,
+    RegimeScore,
+    TestedPairs,
+    compare_models,
+    score_regime,
+)
 from abag.head.evaluation.strong import score_strong
 from abag.head.labels.column import decide_label, decide_prediction, read_affinities
 from abag.head.labels.features import features_of
@@ -40,7 +46,7 @@ from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.predictor.weigh import COVERED
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.regimes import REGIMES, VARIANT, without_absent
+from abag.head.regimes.regimes import REGIMES, VARIANT, applicable, without_absent
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.run_folder import (
@@ -94,13 +100,35 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
         words = regime["words"]
         theirs = reference[pairs]
         mean = mean_of_pair[pairs]
-        scores.append(score_regime(regime["regime"], words, tested, theirs, mean, {}, None))
+        score = score_regime(
+            regime["regime"],
+            words,
+            tested,
+            theirs,
+            mean,
+            {},
+            None,
+            bounded=_with_bounds(saved, regime["regime"], reference),
+        )
+        scores.append(score)
         verdict = compare_models(
             words, "the run", table.source, tested, ours, theirs, saved.quantity
         )
         verdicts.append(verdict)
         messages.say(verdict)
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
+
+
+def _with_bounds(saved: SavedRun, regime: str, predicted: Floats) -> BoundedPairs:
+    """Take all test rows of a regime, bounds among them, with predictions of all test rows."""
+    rows = saved.tested[saved.tested["regime"] == regime]
+    return BoundedPairs(
+        pkd=rows["pkd"].to_numpy(np.float64),
+        censored=rows["censored"].to_numpy(np.int8),
+        predicted=predicted[rows.index.to_numpy()],
+        fold=rows["fold"].to_numpy(np.int64),
+        groups=[rows[name].to_numpy(np.int64) for name in ("group", "second_group")],
+    )
 
 
 def _align_predictions(saved: SavedRun, table: SequenceTable) -> Floats:
@@ -404,20 +432,39 @@ def _score_regimes(
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
     regime_of_pair = scores_by_row["regime"].to_numpy(str)
     exact = pairs.censored == 0
+    parts = [part.name for part in predictor.parts]
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
-        rows = np.flatnonzero((regime_of_pair == name) & exact)
+        with_bounds = np.flatnonzero(regime_of_pair == name)
+        rows = with_bounds[exact[with_bounds]]
         if len(rows) < LEAST_ROWS:
             continue
         tested = _tested_pairs(predictor, groups, rows, regime)
+        _, used = applicable(regime, predictor.regimes)
+        weights = dict(zip(parts, predictor.regimes[used].weights, strict=True))
         predicted_here = predicted[rows]
         mean_label = np.full(len(rows), saved.mean_label)
         baselines_here = {name: values[rows] for name, values in baselines.items()}
         error = np.abs(tested.pkd - predicted_here)
         inside = (error <= COVERED * sigma[rows]).astype(np.float64)
         words = predictor.words(name)
+        bounded = BoundedPairs(
+            pkd=pairs.pkd[with_bounds],
+            censored=pairs.censored[with_bounds],
+            predicted=predicted[with_bounds],
+            fold=np.zeros(len(with_bounds), np.int64),
+            groups=_tested_pairs(predictor, groups, with_bounds, regime).groups,
+        )
         score = score_regime(
-            name, words, tested, predicted_here, mean_label, baselines_here, inside
+            name,
+            words,
+            tested,
+            predicted_here,
+            mean_label,
+            baselines_here,
+            inside,
+            weights=weights,
+            bounded=bounded,
         )
         score["sentence"] = without_absent(score["sentence"], pairs.kinds)
         regimes.append(score)

@@ -316,6 +316,7 @@ class SavedRun:
 
     def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
         """Yield the summary of each regime, and its exact test rows in two forms."""
+        weighted = "weight" in self.frame
         for regime in self.summary["regimes"]:
             in_regime = self.tested["regime"] == regime["regime"]
             rows = self.tested[in_regime & (self.tested["censored"] == 0)]
@@ -329,6 +330,7 @@ class SavedRun:
                 antibody=self.frame["antibody"].to_numpy(np.int64)[pair],
                 antigen=self.frame["antigen"].to_numpy(np.int64)[pair],
                 groups=[group] if np.array_equal(group, second_group) else [group, second_group],
+                weight=self.frame["weight"].to_numpy(np.float64)[pair] if weighted else None,
             )
             yield regime, rows, tested
 

@@ -20,6 +20,7 @@ from abag.head.evaluation.scores import describe_regimes
 from abag.head.evaluation.strong import describe_strong, score_strong
 from abag.head.evaluation.verdicts import warnings
 from abag.head.labels.headers import Quantity
+from abag.head.labels.labelled_pairs import label_weights
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.report import write_card, write_report
 from abag.head.runs.rounds import MEASURED, describe_history, measured_rows
@@ -104,6 +105,8 @@ def _pair_frame(pairs: LabelledPairs) -> pd.DataFrame:
         if cluster_of_pair is not None:
             frame[f"{kind}_cluster"] = cluster_of_pair
     frame = frame.assign(**_names(pairs))
+    if pairs.share is not None:
+        frame["weight"] = label_weights(pairs.share)
     if pairs.round_of_row is not None:  # in which each pair was measured first
         frame["round"] = pairs.round_of_row[pairs.row]
     return frame
