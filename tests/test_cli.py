@@ -312,7 +312,9 @@ def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
     asked = ["predict", new, "--run", first, "--antigen", "MKTAYIAKQR", "--out", out]
     told = run(*asked, "--column", "heavy=VH")
     assert "encoding 2 antibodies with composition and 1 antigen with composition" in told.stderr
-    assert out.read_text().startswith("name,VH,pkd_predicted,sigma,regime,far,why_far\n007,")
+    assert out.read_text().startswith(
+        "name,VH,pkd_predicted,sigma,sigma_model,regime,far,why_far\n007,"
+    )
     assert "--force" in run(*asked, code=1).stderr
     summary = json.loads(run(*asked, "--force", "--json").stdout)
     assert summary["antibodies"] == {"unique": 2, "reused": 2, "encoded": 0, "new": 2}

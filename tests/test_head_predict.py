@@ -40,7 +40,7 @@ from abag.embed.tables.types import with_types
 from abag.head.predictor.predictor import SequenceCollector, Sequences
 from abag.head.predictor.scoring import by_antibody
 
-OURS = ["pkd_predicted", "sigma", "regime", "far", "why_far"]
+OURS = ["pkd_predicted", "sigma", "sigma_model", "regime", "far", "why_far"]
 
 
 def fake_embed(frame, store, *, calls=None, **_encoders):
