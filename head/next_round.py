@@ -22,7 +22,7 @@ from abag.embed.store.store import open_store
 from abag.embed.tables.layout import OF_LABELS, ReadAs
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
-from abag.head.design.batches import expect
+from abag.head.design.batches import known_errors
 from abag.head.labels.column import AS_IN_THE_RUN, Columns, decide_label
 from abag.head.labels.features import LOGLIKS, refuse_absent, with_logliks
 from abag.head.labels.headers import USUAL_PKD, outside, written_by
@@ -99,7 +99,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     rows["round"] = int(measured["round"].max()) + 1
     joined = pd.concat([measured, rows], ignore_index=True)
     pairs = _label_joined(joined, opened, config, saved, new, named)
-    history.append({"source": new.table.source, "expected_best": _expected_best(new)})
+    history.append({"source": new.table.source, "expected_best": _expected_best(new, saved.run)})
     columns = {**saved.config["columns"], **config.columns}
     for role in OF_LABELS & columns.keys():
         del columns[role]
@@ -274,12 +274,13 @@ def _say_if_pkd_is_possible(pairs: LabelledPairs, column_of_run: str) -> None:
         )
 
 
-def _expected_best(pairs: LabelledPairs) -> float | None:
+def _expected_best(pairs: LabelledPairs, run: Path) -> float | None:
     """Return the best label that `rank` expected of the pairs that came back with a result."""
     table = pairs.table
     quantity = pairs.quantity
     assert pairs.usable is not None
-    frame = table.frame.iloc[np.unique(pairs.usable["row"])]
+    rows = np.unique(pairs.usable["row"])
+    frame = table.frame.iloc[rows].reset_index(drop=True)
     names = ["expected_best", "rank", quantity.predicted, "sigma"]
     if not {*names} <= {*frame}:
         return None
@@ -291,7 +292,10 @@ def _expected_best(pairs: LabelledPairs) -> float | None:
     # all of the order came back
     if place.max() == len(place):
         return sign * float((sign * of_first).max())
-    return sign * float(expect(sign * mean, sigma).best_of_first[-1])  # some have no result
+    known = known_errors(run, {*frame.get("regime", pd.Series(dtype=str))}, quantity)
+    used = rows[numbers.index]  # some have no result
+    index = (sequences.of_row[used] for sequences in (table.antibodies, table.antigens))
+    return sign * float(known.expect(sign * mean, sigma, *index).best_of_first[-1])
 
 
 def _results_column(table: Table, named: PairColumnOptions) -> str | None:

@@ -286,6 +286,18 @@ def test_campaigns_of_all_kinds_start_alike_and_count_what_they_find(run_script,
         assert (line["better_than_before"] > 0) == (line["best"] > first[0]["best"])
 
 
+def test_what_is_expected_of_batches_is_compared_with_what_they_hold(run_script, tmp_path):
+    lines = tiny_lines(run_script, tmp_path, "bench_batches.py", "--pools", tmp_path / "pools")
+    fitted = [line for line in lines if line["library"] == "demo"]
+    assert {line["pool"] for line in fitted} == {"demo-60-0-0", "demo-60-0-1"}
+    before, now = (
+        [np.ptp(line["best_interval"]) for line in lines if line["way"] == way]
+        for way in ("before", "now")
+    )
+    assert len(before) == len(now) > 0
+    assert np.mean(now) < np.mean(before)
+
+
 def test_columns_of_a_table_are_measured_on_rows_that_abag_never_saw(run_script, tmp_path):
     lines = tiny_lines(run_script, tmp_path, "bench_columns.py")
     changed = {line["difference"]: line for line in lines if "difference" in line}

@@ -313,7 +313,7 @@ def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
     told = run(*asked, "--column", "heavy=VH")
     assert "encoding 2 antibodies with composition and 1 antigen with composition" in told.stderr
     assert out.read_text().startswith(
-        "name,VH,pkd_predicted,sigma,regime,far,why_far,nearest,distance\n007,"
+        "name,VH,pkd_predicted,sigma,sigma_model,regime,far,why_far,nearest,distance\n007,"
     )
     assert "--force" in run(*asked, code=1).stderr
     summary = json.loads(run(*asked, "--force", "--json").stdout)

@@ -37,10 +37,10 @@ from abag import (
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.table_writer import writing_table
 from abag.embed.tables.types import with_types
-from abag.head.predictor.predictor import SequenceCollector, Sequences
+from abag.head.predictor.predictor import SCORE_COLUMNS, SequenceCollector, Sequences
 from abag.head.predictor.scoring import by_antibody
 
-OURS = ["pkd_predicted", "sigma", "regime", "far", "why_far", "nearest", "distance"]
+OURS = [*SCORE_COLUMNS]
 
 
 def fake_embed(frame, store, *, calls=None, **_encoders):

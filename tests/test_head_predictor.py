@@ -13,6 +13,8 @@ import pytest
 import torch
 from drawn import add_vectors, draw_pairs
 from heads import PairVectors, Standardizer, sign, store_vectors
+from hypothesis import given
+from hypothesis import strategies as st
 from invoke import one_line, run
 from safetensors.torch import load_file, save_file
 
@@ -20,7 +22,7 @@ import abag
 from abag import DamagedFile, SequenceError, StoreError, load_predictor
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_vectors import SideVectors
-from abag.head.predictor.predictor import Part
+from abag.head.predictor.predictor import Growth, Mixture, Part
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
@@ -391,6 +393,23 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     np.testing.assert_allclose(scores["pkd_predicted"], want, rtol=1e-12)
     deviation = regime.spread**2 * np.var(member_pkd, axis=0) + regime.noise**2
     np.testing.assert_allclose(scores["sigma"], np.sqrt(deviation))
+    np.testing.assert_allclose(scores["sigma_model"], regime.spread * np.std(member_pkd, axis=0))
+
+
+@given(
+    spread=st.floats(0, 3), noise=st.floats(0.01, 2), growth=st.floats(0, 4), factor=st.floats(1, 5)
+)
+def test_sigma_is_its_own_part_of_the_model_and_noise_and_grows_by_the_former(
+    spread, noise, growth, factor
+):
+    mixture = Mixture({"mean": 1.0}, spread, noise, Growth(growth, 1.0, 0, 10))
+    variance = np.linspace(0, 2, 11)
+    distance = np.arange(11)
+    whole = mixture.sigma(variance, distance)
+    of_model = mixture.sigma_model(np.zeros(len(variance)), variance, distance)
+    np.testing.assert_allclose(np.square(whole), np.square(of_model) + noise**2)
+    assert (np.diff(of_model) >= -1e-12).all()
+    assert (of_model <= mixture.sigma(variance, distance, factor)).all()
 
 
 def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
@@ -400,7 +419,16 @@ def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):
     scores = predictor.predict(heavy, None, antigens)
     assert (len(scores), list(scores)) == (
         3,
-        ["pkd_predicted", "sigma", "regime", "far", "why_far", "nearest", "distance"],
+        [
+            "pkd_predicted",
+            "sigma",
+            "sigma_model",
+            "regime",
+            "far",
+            "why_far",
+            "nearest",
+            "distance",
+        ],
     )
     assert len(predictor.predict(heavy, antigen=antigens[0])) == 1
     assert predictor.predict([], None, []).empty

@@ -1,6 +1,7 @@
 """`rank` from table to file: what is chosen, left out, kept, expected and refused."""
 
 import json
+import re
 import shutil
 
 import invoke
@@ -44,9 +45,11 @@ def ranked(predictions, folder, **options):
     return pd.read_csv(out).fillna({"light": ""})
 
 
-def test_a_batch_is_the_best_by_mean_plus_sigma_with_all_columns_of_its_rows(scored, tmp_path):
+def test_a_batch_is_the_best_by_mean_plus_sigma_of_the_model_with_all_columns_of_its_rows(
+    scored, tmp_path
+):
     batch = ranked(scored, tmp_path, batch=20, rule="ucb")
-    bound = scored["pkd_predicted"] + scored["sigma"]
+    bound = scored["pkd_predicted"] + scored["sigma_model"]
     best = scored.assign(bound=bound).sort_values("bound", ascending=False).head(20)
     assert batch["id"].tolist() == best["id"].tolist()
     assert batch.columns.tolist() == [*scored.columns, *ADDED]
@@ -63,17 +66,49 @@ def test_a_batch_is_the_best_by_mean_plus_sigma_with_all_columns_of_its_rows(sco
     [
         ({"rule": "mean"}, lambda t: t["pkd_predicted"]),
         ({"rule": "ucb", "explore": 0}, lambda t: t["pkd_predicted"]),
-        ({"rule": "ucb", "explore": 3}, lambda t: t["pkd_predicted"] + 3 * t["sigma"]),
+        ({"rule": "ucb", "explore": 3}, lambda t: t["pkd_predicted"] + 3 * t["sigma_model"]),
         ({"rule": "probability", "above": 9}, lambda t: (t["pkd_predicted"] - 9) / t["sigma"]),
     ],
 )  # fmt: skip
 def test_a_rule_orders_the_pairs(scored, tmp_path, options, by):
     rng = np.random.default_rng(0)
     scored["sigma"] = rng.uniform(0.3, 1.5, len(scored))
+    scored["sigma_model"] = rng.uniform(0, 0.3, len(scored))
     batch = ranked(scored, tmp_path, batch=30, **options)
     assert (
         batch["id"].tolist() == scored.loc[by(scored).sort_values()[::-1].index[:30], "id"].tolist()
     )
+
+
+def test_improvement_is_what_the_model_does_not_know_and_the_whole_sigma_without_such_a_part(
+    scored, tmp_path
+):
+    table = scored.assign(pkd_predicted=np.linspace(7, 7.5, 240), sigma=np.linspace(0.2, 2, 240))
+    known = np.arange(240) % 2 == 0
+    options = {"batch": 12, "rule": "improvement", "best": 9}
+    batch = ranked(table.assign(sigma_model=np.where(known, 0.0, 0.5)), tmp_path, **options)
+    assert not set(batch["id"]) & set(table.loc[known, "id"])
+    whole = ranked(table.drop(columns="sigma_model"), tmp_path, **options)
+    none = ranked(table.assign(sigma_model=0.0), tmp_path, **options)  # such as that of a ridge
+    assert none["id"].tolist() == whole["id"].tolist()
+    with pytest.raises(PredictionError, match="column sigma_model: -1 is not a valid standard err"):
+        ranked(table.assign(sigma_model=-1), tmp_path, **options)
+
+
+def test_pairs_of_a_batch_that_have_a_label_already_are_said(run, scored, tmp_path, said):
+    ranked(scored, tmp_path, batch=8)
+    line = "8 of the 8 chosen pairs have a value in column 'pKd', as if measured already: "
+    assert f"{line}run=DIR or measured=TABLE leaves out pairs that are measured" in said
+    said.clear()
+    others = scored.assign(heavy=scored["heavy"] + "A")
+    others.loc[others.nlargest(3, "pkd_predicted").index, "pKd"] = np.nan
+    ranked(others, tmp_path, batch=8, run=run / "run")
+    line = "5 of the 8 chosen pairs have a value in column 'pKd', as if measured already: the run "
+    assert any(text.startswith(line) for text in said)
+    said.clear()
+    ranked(scored.drop(columns="pKd"), tmp_path, batch=8)
+    ranked(scored.assign(pKd=""), tmp_path, batch=8)
+    assert not any("as if measured" in text for text in said)
 
 
 def test_rows_and_cells_stay_as_they_are_written(scored, tmp_path):
@@ -298,7 +333,7 @@ def test_pairs_of_one_antigen_and_a_large_share_of_equal_predictions_are_drawn(s
 
 def test_a_few_equal_predictions_are_ordered_by_sigma_as_ever(scored, tmp_path):
     best = scored.nlargest(4, "pkd_predicted").index
-    twins = scored.assign(sigma=SIGMAS)
+    twins = scored.drop(columns="sigma_model").assign(sigma=SIGMAS)
     twins.loc[best, "pkd_predicted"] = 12.0
     batch = ranked(twins, tmp_path, batch=4, rule="ucb")
     assert batch["sigma"].is_monotonic_decreasing
@@ -311,7 +346,7 @@ def test_a_few_equal_predictions_are_ordered_by_sigma_as_ever(scored, tmp_path):
     ("ranking within antigens is worse than chance; errors are smaller", True),
     ("ranking cannot be judged; errors are not smaller than those of the mean", False),
 ])  # fmt: skip
-def test_rank_says_if_the_run_ranks_such_pairs_no_better_than_chance(
+def test_rank_says_if_ranking_such_pairs_is_not_shown_to_be_better_than_random(
     run, scored, tmp_path, said, ranking, by_chance
 ):
     def judge(record):
@@ -325,10 +360,12 @@ def test_rank_says_if_the_run_ranks_such_pairs_no_better_than_chance(
     (regime,) = abag.load_predictor(judged).regimes
     table = scored.assign(regime=regime, heavy=scored["heavy"] + "A")  # not of the run
     summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=judged, say=said.append)
-    line = "9 of 9 pairs are of a kind that the run has not ranked better than chance"
+    line = "ranking is not shown to be better than random for 9 of 9 pairs ("
     assert any(line in text for text in said) == by_chance
     assert summary["can_rank"] != by_chance
-    assert (summary["expected_best"] is None) == by_chance
+    assert summary["expected_best"] is not None  # nothing shows that there is nothing
+    assert (line in str(summary)) == by_chance
+    assert "no better than" not in str(summary)
 
 
 @pytest.mark.parametrize(("verdict", "regimes", "can_rank"), [
@@ -351,9 +388,9 @@ def test_a_regime_that_was_not_measured_is_no_evidence_that_the_run_ranks(
     table["pkd_predicted"] = np.linspace(6, 9, 9)
     summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=judged, say=said.append)
     assert summary["can_rank"] == can_rank
-    assert (summary["expected_best"] is None) != can_rank
-    line = "of a kind that the run has not ranked better than chance (new antibodies, new antigens"
-    assert any(line.replace("new", "known") in text or line in text for text in said)
+    assert summary["expected_best"] is not None
+    line = r"not shown to be better than random for \d of 9 pairs \((new|known) antibodies, "
+    assert any(re.search(line, text) for text in said)
 
 
 def test_a_label_called_score_is_kept_beside_the_scores_of_rank(run, tmp_path):

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from abag import RankOptions
-from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
+from abag.head.design.batches import (
+    RULES,
+    USUAL_SHARE,
+    Aim,
+    Cap,
+    KnownErrors,
+    SharedErrors,
+    best_first,
+    choose_capped,
+    estimate_shares,
+    expect,
+)
 
 PKD = st.floats(4, 12)
 SIGMA = st.floats(0.05, 3)
@@ -131,3 +142,66 @@ def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time():
     assert (np.diff(first.best_of_first) >= 0).all()
     assert first.best_of_first.tolist() == second.best_of_first.tolist()
     assert first.above == pytest.approx(stats.norm.sf((8 - mean) / 0.5).sum(), rel=0.02)
+
+
+def test_the_best_of_independent_pairs_is_that_of_independent_errors():
+    expected = expect(np.full(100, 7.44), np.ones(100))
+    largest = np.random.default_rng(1).standard_normal((50_000, 100)).max(axis=1)
+    assert expected.best_of_first[-1] == pytest.approx(7.44 + largest.mean(), abs=0.03)  # 9.95
+    low, high = 7.44 + np.quantile(largest, [0.05, 0.95])
+    assert expected.best_interval == pytest.approx((low, high), abs=0.05)
+
+
+def planted_errors(by_all, by_antigen, cells=200, antigens=12, pairs=36):
+    """Return errors of folds with a share of their variance in common, cells and antigens."""
+    rng = np.random.default_rng(3)
+    cell = np.repeat(np.arange(cells), pairs)
+    antigen = np.tile(np.arange(antigens), cells * pairs // antigens)
+    common = rng.standard_normal(cells)[cell]
+    of_antigen = rng.standard_normal((cells, antigens))[cell, antigen]
+    own = rng.standard_normal(len(cell))
+    error = np.sqrt(by_all) * common + np.sqrt(by_antigen) * of_antigen
+    return error + np.sqrt(1 - by_all - by_antigen) * own, cell, antigen
+
+
+@pytest.mark.parametrize(("by_all", "by_antigen"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.4, 0.4)])
+def test_what_errors_have_in_common_is_estimated_and_shrunk_toward_what_is_usual(
+    by_all, by_antigen
+):
+    error, cell, antigen = planted_errors(by_all, by_antigen)
+    shares = estimate_shares(error, cell, antigen, np.arange(len(error)))
+    assert shares.by_all == pytest.approx((200 * by_all + 20 * USUAL_SHARE) / 220, abs=0.1)
+    assert shares.by_antigen == pytest.approx(12 / 32 * by_antigen, abs=0.08)
+    assert shares.by_antibody == 0.0  # no antibody has two pairs
+    few = np.flatnonzero(cell < 2)
+    of_few = estimate_shares(error[few], cell[few], antigen[few], few)
+    assert abs(of_few.by_all - USUAL_SHARE) < abs(shares.by_all - USUAL_SHARE) + 0.06
+    assert sum(estimate_shares(np.ones(60), np.arange(60) // 2, few[:60] % 3, few[:60] % 2)) < 1
+
+
+def test_pairs_of_one_antigen_are_as_uncertain_as_what_they_share():
+    mean = np.full(24, 7.0)
+    one, other = np.zeros(24, int), np.arange(24)
+    of_one, of_many = (
+        KnownErrors(SharedErrors(0.0, 0.8)).expect(mean, np.ones(24), other, antigen)
+        for antigen in (one, other)
+    )
+    assert np.ptp(of_one.best_interval) > 1.5 * np.ptp(of_many.best_interval)
+    assert of_one.best_of_first[-1] < of_many.best_of_first[-1] - 0.5
+
+
+def test_labels_that_end_where_the_assay_does_say_how_far_measurements_reach():
+    rng = np.random.default_rng(0)
+    truth = rng.normal(6, 1, 4_000)
+    mean, sigma = np.linspace(7.4, 7.0, 24), np.full(24, 0.6)
+    normal = expect(mean, sigma)
+    open_ended = expect(mean, sigma, labels=truth[:400])
+    assert open_ended.best_of_first[-1] == pytest.approx(normal.best_of_first[-1], abs=0.2)
+    ended = expect(mean, sigma, labels=np.minimum(truth[:400], 7.3 + rng.normal(0, 0.05, 400)))
+    assert ended.best_interval[1] < 7.7 < normal.best_interval[0] + 0.1
+    bare = [expect(mean, sigma, labels=some).best_of_first for some in (truth[:9], np.ones(50))]
+    assert all(np.array_equal(best, normal.best_of_first) for best in bare)
+    far = expect(mean + 20, sigma, labels=truth[:400])  # of another kind than the labels
+    assert np.isfinite(far.best_interval).all()
+    certain = expect(mean, np.zeros(24), labels=truth[:400])
+    assert certain.best_interval == (7.4, 7.4)

@@ -187,6 +187,7 @@ def test_the_vectors_say_nothing_about_antigens(folder, frame, tmp_path):
         "heavy",
         "predicted",
         "sigma",
+        "sigma_model",
         "regime",
         "far",
         "why_far",

@@ -12,6 +12,8 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import DamagedFile
+from abag.head.design.batches import errors_of_run
+from abag.head.labels.headers import PKD
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
@@ -183,12 +185,11 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     some = order.iloc[[1, 4, 6]]
     some.to_csv(tmp_path / "some.csv", index=False)
     entry = add_round(case, tmp_path / "r2", tmp_path / "some.csv")["rounds"][1]
-    rng = np.random.default_rng(1)
-    common = rng.standard_normal((100_000, 1))
-    individual = rng.standard_normal((100_000, 3))
-    error = np.sqrt(0.5) * (common + individual)  # what docs/how-to/choose-a-batch.md says
     mean, sigma = (some[name].to_numpy() for name in ("pkd_predicted", "sigma"))
-    assert entry["expected_best"] == pytest.approx((mean + sigma * error).max(1).mean(), abs=0.02)
+    known = errors_of_run(case / "r1", {*some["regime"]}, PKD)
+    of_some = known.expect(mean, sigma, np.arange(3), np.zeros(3, int))
+    assert entry["expected_best"] == pytest.approx(of_some.best_of_first[-1], abs=1e-6)
+    assert entry["expected_best"] < order["expected_best"].max()
     forged = order.assign(expected_best=np.inf)
     forged.to_csv(tmp_path / "forged.csv", index=False)
     entry = add_round(case, tmp_path / "r3", tmp_path / "forged.csv")["rounds"][1]

@@ -1,8 +1,9 @@
 """Rules that score predicted pairs, batches of the best, and what to expect of measuring them.
 
-Measurements of a batch are simulated: normally distributed about the prediction of a pair, with
-errors that have the same correlation for any two pairs, because they come from one model.
-R candidates in all, B pairs of a batch, with a predicted pKd and its standard error sigma.
+Measurements of a batch are simulated about the predictions of its pairs. Errors of one model have
+something in common: how much is told by those of pairs that the folds of the run held out, as is
+how far measurements reach by its labels. R candidates or held-out pairs, B pairs of a batch, with a
+predicted pKd and its standard error sigma.
 
 References: Jones, Schonlau, Welch, J. Global Optim. 13:455 (1998) for the expected improvement;
 Srinivas et al., ICML 2010, for the upper confidence bound.
@@ -11,14 +12,19 @@ Srinivas et al., ICML 2010, for the upper confidence bound.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import pandas as pd
 from scipy.special import ndtr
 
 from abag.core.arrays import Floats, Ints
+from abag.core.messages import first_line, say
+from abag.embed.tables.chains import KINDS
+from abag.head.labels.headers import Quantity
 from abag.head.predictor.options import RuleName
 
 
@@ -112,10 +118,126 @@ DRAWS = 10_000
 BLOCK_VALUES = 1 << 22
 """Simulated measurements in memory at a time."""
 INTERVAL = (0.05, 0.95)
-CORRELATION = 0.9
-"""Of the errors of two pairs of a batch, which come from one model. With it, 18 of 28 batches of
-two libraries reached the expected best, 0.04 below it on average, and all best pairs were in the
-interval; with 0.5 the expected best was 0.36 too high, with 0 by 0.61 (`bench_campaign`)."""
+USUAL_SHARE = 0.12
+"""Share of the variance of errors that the pairs of a batch have in common, before a run says more:
+with it, intervals of the best pair and of the number above a goal hold about nine tenths of both
+(`bench_batches`)."""
+PRIOR_GROUPS = 20.0
+"""Folds, or sequences, that weigh as much as what is usual."""
+LARGEST_SHARE = 0.95
+FEWEST_LABELS = 20
+"""Labels without which nothing is known of their distribution."""
+MOST_LABELS = 2000
+"""Labels that are smoothed; of more, quantiles."""
+WIDEST = 0.35
+"""Largest width of the kernel of a label, in standard deviations of the labels: sparse labels at
+the top say little about where they end."""
+NARROWEST = 0.01
+STEPS = np.linspace(-6.0, 6.0, 241)
+"""Sigmas from the prediction at which the distribution of a measurement is computed."""
+
+
+class SharedErrors(NamedTuple):
+    """Shares of the variance of errors that pairs have in common, beside their own."""
+
+    by_all: float = 0.0
+    by_antigen: float = 0.0
+    """Beyond that, of pairs of one antigen."""
+    by_antibody: float = 0.0
+
+    def scaled(self) -> SharedErrors:
+        """Return shares that leave something to each pair."""
+        factor = min(1.0, LARGEST_SHARE / max(sum(self), LARGEST_SHARE))
+        return SharedErrors(*(share * factor for share in self))
+
+
+WITHOUT_RUN = SharedErrors(0.5)
+"""Of predictions of abag whose run is not given: nothing says where labels end, which makes
+independent errors promise too much."""
+NOTHING_SHARED = SharedErrors()
+MOST_BEYOND = 0.05
+"""Share of labels that are known to be better than their bounds, from which the others do not say
+how far measurements reach."""
+UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+"""What a file of a run that is damaged, or of another kind, raises."""
+
+
+def estimate_shares(scaled: Floats, cell: Ints, antigen: Ints, antibody: Ints) -> SharedErrors:
+    """Estimate what errors of held-out pairs have in common, (R,) each.
+
+    A share is the mean product of the errors of two pairs, an intraclass correlation. It is shrunk
+    toward what is usual, as few folds, or sequences, say little.
+
+    Parameters
+    ----------
+    scaled : ndarray, shape=(R,)
+        Errors in units of sigma.
+    cell : ndarray, shape=(R,)
+        Number of the fold, whose pairs one model has predicted.
+    antigen, antibody : ndarray, shape=(R,)
+    """
+    of_cell, cells = _mean_product(scaled, cell)
+    common = max(of_cell, 0.0)
+    shares = [(PRIOR_GROUPS * USUAL_SHARE + cells * common) / (PRIOR_GROUPS + cells)]
+    for sequence in (antigen, antibody):
+        of_sequence, _ = _mean_product(scaled, cell * (sequence.max(initial=0) + 1) + sequence)
+        repeated = np.bincount(sequence)[sequence] > 1
+        sequences = len(np.unique(sequence[repeated]))
+        beyond = max(of_sequence - of_cell, 0.0) if sequences > 1 else 0.0
+        shares.append(beyond * sequences / (PRIOR_GROUPS + sequences))
+    return SharedErrors(*shares).scaled()
+
+
+def _mean_product(scaled: Floats, group: Ints) -> tuple[float, int]:
+    """Return the mean product of errors of two pairs of a group, and the groups with two pairs."""
+    _, dense = np.unique(group, return_inverse=True)
+    count = np.bincount(dense)
+    sums = np.bincount(dense, scaled)
+    squares = np.bincount(dense, np.square(scaled))
+    products = float((np.square(sums) - squares).sum())
+    number = float((count * (count - 1)).sum())
+    return products / number if number else 0.0, int((count > 1).sum())
+
+
+def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
+    """Return where measurements of predicted pairs will be, at `STEPS`, (B, S) of probability.
+
+    Measurements are distributed as the labels of the run are, seen through the prediction: if its
+    labels are normal, so is each measurement, about the prediction and with sigma. Labels that end
+    where an assay does, or no variant is better, end there for new pairs, too. None if labels are
+    few or equal.
+    """
+    spread = float(labels.std()) if len(labels) >= FEWEST_LABELS else 0.0
+    if not spread:
+        return None
+    ordered = np.sort(labels)
+    if len(ordered) > MOST_LABELS:
+        ordered = np.quantile(ordered, np.linspace(0, 1, MOST_LABELS))
+    neighbours = int(np.sqrt(len(ordered)))
+    window = np.clip(np.arange(len(ordered)) - neighbours // 2, 0, len(ordered) - 1 - neighbours)
+    near = (ordered[window + neighbours] - ordered[window]) / 2
+    width = np.clip(near, NARROWEST * spread, WIDEST * spread)
+    low = min(ordered[0], (mean - 6 * sigma).min()) - spread
+    high = max(ordered[-1], (mean + 6 * sigma).max()) + spread
+    grid = np.linspace(low, high, 600)
+    density = (_normal((grid[:, None] - ordered) / width) / width).mean(axis=1)
+    center = float(labels.mean())
+    # one more pair may be anywhere
+    unseen = _normal((grid - center) / spread) / spread / (len(ordered) + 1)
+    log_density = np.log(density + unseen + np.finfo(float).tiny)
+    share = np.minimum(np.square(sigma / spread), 0.95)
+    # of normal labels the product with this has the mean and sigma that were predicted
+    shift = (mean - center) * sigma / spread**2 / (1 - share)
+    at = mean[:, None] + sigma[:, None] * STEPS
+    log = np.interp(at, grid, log_density)
+    log -= (1 - share)[:, None] * np.square(STEPS - shift[:, None]) / 2
+    weight = np.exp(log - log.max(axis=1, keepdims=True))
+    weight /= weight.sum(axis=1, keepdims=True)
+    return np.asarray(np.cumsum(weight, axis=1) - weight / 2)
+
+
+def _normal(z: Floats) -> Floats:
+    return np.asarray(np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +257,34 @@ def expect(
     mean: Floats,
     sigma: Floats,
     *,
-    correlation: float = CORRELATION,
+    correlation: float = 0.0,
+    shares: Sequence[tuple[float, Ints]] = (),
+    labels: Floats | None = None,
     above: float = np.nan,
     block_values: int = BLOCK_VALUES,
 ) -> Expectation:
     """Simulate the measurement of a batch, best first; equal arguments give equal results.
 
-    `block_values` simulated measurements are in memory at a time.
+    Parameters
+    ----------
+    mean, sigma : ndarray, shape=(B,)
+        Predictions and their standard errors, in pKd.
+    correlation : float
+        Of the errors of any two pairs of the batch.
+    shares : sequence of (float, ndarray)
+        What else pairs of a group have in common, as a share of the variance: with the group of
+        each pair, (B,).
+    labels : ndarray, shape=(F,), optional
+        Those of the run, which say how far measurements reach; see `distribute`. The number above
+        a threshold is the sum of the probabilities that `rank` writes, whatever they are.
+    above : float
+        Threshold in pKd.
+    block_values : int
+        So many simulated measurements are in memory at a time.
     """
     rng = np.random.default_rng(0)
+    cumulative = None if labels is None else distribute(mean, sigma, labels)
+    own_share = max(0.0, 1.0 - correlation - sum(share for share, _ in shares))
     sums = np.zeros(len(mean))
     best = np.empty(DRAWS)
     counts = np.empty(DRAWS)
@@ -151,11 +292,20 @@ def expect(
     for at in range(0, DRAWS, step):
         block = slice(at, min(at + step, DRAWS))
         draws = block.stop - at
-        common = rng.standard_normal((draws, 1))
-        own_noise = rng.standard_normal((draws, len(mean)))
-        error = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own_noise
+        error = np.sqrt(correlation) * rng.standard_normal((draws, 1))
+        error = error + np.sqrt(own_share) * rng.standard_normal((draws, len(mean)))
+        for share, group in shares:
+            if share:
+                _, dense = np.unique(group, return_inverse=True)
+                of_group = rng.standard_normal((draws, int(dense.max()) + 1))
+                error += np.sqrt(share) * of_group[:, dense]
         measured = mean + sigma * error  # noise of the assay included, as sigma has it
         counts[block] = (measured > above).sum(axis=1)
+        if cumulative is not None:
+            probability = ndtr(error)
+            for pair, of_pair in enumerate(cumulative):
+                steps = np.interp(probability[:, pair], of_pair, STEPS)
+                measured[:, pair] = mean[pair] + sigma[pair] * steps
         best_so_far = np.maximum.accumulate(measured, axis=1)
         sums += best_so_far.sum(axis=0)
         best[block] = best_so_far[:, -1]
@@ -163,3 +313,65 @@ def expect(
     few, many = np.quantile(counts, INTERVAL).tolist()
     number = float(counts.mean()) if np.isfinite(above) else np.nan
     return Expectation(sums / DRAWS, (low, high), number, (few, many))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownErrors:
+    """What is known of the errors and labels of the pairs of a batch."""
+
+    shares: SharedErrors = NOTHING_SHARED
+    """What the errors have in common."""
+    labels: Floats | None = None
+    """Exact labels of the run, of which higher is better, (F,); None if too much is a bound."""
+
+    def expect(
+        self,
+        mean: Floats,
+        sigma: Floats,
+        antibody: Ints,
+        antigen: Ints,
+        above: float = np.nan,
+    ) -> Expectation:
+        """Simulate the measurement of a batch with the sequences of its pairs, (B,) each."""
+        beyond = [(self.shares.by_antigen, antigen), (self.shares.by_antibody, antibody)]
+        return expect(
+            mean,
+            sigma,
+            correlation=self.shares.by_all,
+            shares=beyond,
+            labels=self.labels,
+            above=above,
+        )
+
+
+def known_errors(
+    run: Path | None, regimes: Collection[str], quantity: Quantity, *, of_abag: bool = True
+) -> KnownErrors:
+    """Return what the errors of held-out pairs of these regimes, or of all, tell of new pairs.
+
+    Without the folder of a run, errors of predictions of abag are taken to be similar, as labels
+    may end anywhere; those of other tools are taken at their word.
+    """
+    if run is not None and (run / "predictions.parquet").exists():
+        try:
+            return errors_of_run(run, regimes, quantity)
+        except UNREADABLE as error:
+            say(f"{run}: errors of held-out pairs cannot be read ({first_line(error)})")
+    return KnownErrors(WITHOUT_RUN if of_abag else NOTHING_SHARED)
+
+
+def errors_of_run(run: Path, regimes: Collection[str], quantity: Quantity) -> KnownErrors:
+    """Return what the folder of a finished run tells of errors; see `known_errors`."""
+    tested = quantity.inward(pd.read_parquet(run / "predictions.parquet"), "pkd", "pkd_predicted")
+    tested = tested[tested["censored"] == 0]
+    if tested["regime"].isin(regimes).any():
+        tested = tested[tested["regime"].isin(regimes)]
+    scaled = ((tested["pkd"] - tested["pkd_predicted"]) / tested["sigma"]).to_numpy(np.float64)
+    cell = pd.factorize(tested["regime"] + "/" + tested["fold"].astype(str))[0]
+    antibody, antigen = (pd.factorize(tested[f"{kind}_key"])[0] for kind in KINDS)
+    pairs = quantity.inward(pd.read_parquet(run / "pairs.parquet"), "pkd")
+    is_beyond = quantity.sign * pairs["censored"] > 0
+    labels = None
+    if is_beyond.mean() <= MOST_BEYOND:
+        labels = quantity.sign * pairs.loc[pairs["censored"] == 0, "pkd"].to_numpy(np.float64)
+    return KnownErrors(estimate_shares(scaled, cell, antigen, antibody), labels)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.errors import PredictionError
+from abag.core.errors import AbagError, PredictionError
 from abag.core.messages import counted, say
 from abag.core.units import ANTIBODY_KDA
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_top_rows
@@ -69,7 +69,7 @@ class Candidates:
     source: str
     frame: pd.DataFrame
     """R rows: ``row`` of the table from 0, ``mean`` (predicted pKd), ``far``, and what the table
-    has of ``sigma``, ``regime`` and ``site``, the places of its mutations."""
+    has of ``sigma``, ``sigma_model``, ``regime`` and ``site``, the places of its mutations."""
     antibodies: Sequences
     antigens: Sequences
     first_row: int
@@ -88,6 +88,15 @@ class Candidates:
     def sigma(self) -> Floats | None:
         """Standard error in pKd, (R,); None if the table has none."""
         return self.frame["sigma"].to_numpy(np.float64) if "sigma" in self.frame else None
+
+    @property
+    def explored(self) -> str:
+        """Column of the standard error that a measurement can reduce: the model's own part.
+
+        Where the table has no such part, or a model without one, it is the whole sigma.
+        """
+        own = self.frame.get("sigma_model")
+        return "sigma" if own is None or not own.any() else "sigma_model"
 
     @property
     def pair(self) -> Ints:
@@ -299,7 +308,9 @@ def _read_values(chunk: SequenceTable) -> pd.DataFrame:
 
 
 def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
-    """Add what a table has of flags, regimes and sites."""
+    """Add what a table has of the model's part of sigma, flags, regimes and sites."""
+    if "sigma" in found and "sigma_model" in chunk.frame:
+        found["sigma_model"] = _finite(chunk, "sigma_model", "standard error", "0 or more", low=0.0)
     found["far"] = _flags(chunk, "far") if "far" in chunk.frame else False
     if "regime" in chunk.frame:
         found["regime"] = chunk.frame["regime"].astype("category").to_numpy()
@@ -474,6 +485,30 @@ def _label_of_measured(top: Table, options: RankOptions) -> LabelLayout:
         )
         remembered = remembered_label(config)
     return decide_label(top, replace(labels, bad_rows=options.bad_rows or "error"), remembered)
+
+
+def say_if_measured(batch: pd.DataFrame, options: RankOptions, *, leaves_out: bool) -> None:
+    """Say if rows of a batch have labels already, in the column that a fit would read.
+
+    `leaves_out`: whether measured pairs of a run or table were left out.
+    """
+    try:
+        decide = partial(_label_of_measured, options=options)
+        layout = Layout.of(batch, without_labels(options), label=decide)
+    except AbagError:  # whatever it is, it is no label
+        return
+    column = layout.files[0].label.column
+    if not column:
+        return
+    measured = int((read_texts(batch[column]) != "").sum())
+    if measured:
+        advice = "--run DIR or --measured TABLE leaves out pairs that are measured"
+        if leaves_out:
+            advice = "the run and --measured do not have them"
+        say(
+            f"{measured:,} of the {counted(len(batch), 'chosen pair')} have a value in column "
+            f"{column!r}, as if measured already: {advice}"
+        )
 
 
 def _among(candidates: Candidates, pairs: SequenceTable) -> Measured:

@@ -35,7 +35,7 @@ from abag.head.design.batches import (
     Expectation,
     best_first,
     choose_capped,
-    expect,
+    known_errors,
     probability_above,
 )
 from abag.head.design.candidates import (
@@ -50,6 +50,7 @@ from abag.head.design.candidates import (
     read_all_measured,
     read_candidates,
     read_rows,
+    say_if_measured,
     signed,
     sites_of,
     towards_better,
@@ -67,7 +68,8 @@ from abag.head.regimes.regimes import REGIMES, applicable, words_of
 SEED = 0
 """Of the draws among pairs with the same prediction."""
 MOST_DRAWN = 0.5
-"""Share of a batch that may be drawn, or ranked by chance, for its best pair to be expected."""
+"""Share of a batch that may be drawn for its best pair to be expected, and from which the summary
+says that the ranking of such pairs is not shown to be better than random."""
 
 
 def number_equal(candidates: Candidates, eligible: Ints) -> Ints:
@@ -88,7 +90,7 @@ def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     """Return candidates of which a group has one prediction and one sigma, its medians."""
     frame = candidates.frame
     levels = {}
-    for name in frame.columns.intersection(["mean", "sigma"]):
+    for name in frame.columns.intersection(["mean", "sigma", "sigma_model"]):
         medians = frame[name].groupby(equal).transform("median")
         # those in no group have the number -1, and keep their values
         levels[name] = frame[name].mask(equal >= 0, medians)
@@ -120,7 +122,7 @@ def say_unranked(
     quantity: Quantity,
     predictor: Predictor | None,
 ) -> str | None:
-    """Say what the model does not rank; return why the batch is no choice of it, if so."""
+    """Say what the model does not rank; return why the batch may be no choice of it, if so."""
     pairs = len(equal)
     size = len(batch)
     if pairs > 1 and (equal == 0).all():
@@ -150,8 +152,8 @@ def say_unranked(
         return None
     words = ", ".join(map(predictor.words, by_chance))
     why = (
-        f"{unranked:,} of {counted(size, 'pair')} are of a kind that the run has not ranked better "
-        f"than chance ({words})"
+        f"ranking is not shown to be better than random for {unranked:,} of "
+        f"{counted(size, 'pair')} ({words})"
     )
     messages.say(f"{candidates.source}: {why}")
     return why if unranked > MOST_DRAWN * size else None
@@ -188,8 +190,10 @@ class RankSummary(TypedDict):
     pairs: int
     candidates: int
     can_rank: bool
-    """Whether most of the batch follows from an order that the model gives."""
+    """Whether most of the batch follows from an order that the model gives, and that is shown to be
+    better than random."""
     why_not: str | None
+    """Why that is not shown, or why most of the batch is drawn."""
     drawn: int
     """Pairs that were drawn at random among those with the same prediction."""
     seed: int
@@ -197,7 +201,7 @@ class RankSummary(TypedDict):
     predicted: tuple[float, float]
     best_measured: float | None
     expected_best: float | None
-    """Without sigma, or if the model cannot rank, nothing that follows is known."""
+    """Without sigma, or if most of the batch is drawn, nothing that follows is known."""
     best_interval: tuple[float, float] | None
     expected_above: float | None
     above_interval: tuple[float, float] | None
@@ -215,8 +219,10 @@ def describe_rank(summary: RankSummary) -> str:
         f"Chose {summary['pairs']:,} of {summary['candidates']:,} ({summary['chosen_by']}). "
         f"Predicted {quantity}: {show(low)} to {show(high)}."
     ]
-    if summary["why_not"] is not None:
+    if summary["why_not"] is not None and summary["expected_best"] is None:
         lines.append(f"expected   no better than a random batch: {summary['why_not']}")
+    elif summary["why_not"] is not None:
+        lines.append(f"note       {summary['why_not']}")
     if summary["expected_best"] is not None and summary["best_interval"] is not None:
         low, high = summary["best_interval"]
         lines.append(
@@ -252,8 +258,8 @@ def rank(
         Its suffix decides on the format; written whole or not at all. Holds the rows of the batch
         with all their columns, ``rank``, ``score`` (what the rule gives; ``rank_score`` if the
         table has a column ``score``), with sigma
-        ``expected_best`` (of the pairs up to this rank, in pKd; not if the model cannot rank the
-        candidates), and with ``above`` ``probability_above``.
+        ``expected_best`` (of the pairs up to this rank, in pKd; not if most of the batch is drawn),
+        and with ``above`` ``probability_above``.
     say : callable, optional
         Receives each message; by default they go to stderr.
     progress : bool
@@ -310,6 +316,7 @@ def rank(
         _say_kept(candidates, batch.index, chosen)
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_rows(layout, rows, typed=bare_suffix(out) == ".parquet")
+        say_if_measured(frame, chosen, leaves_out=bool(measured))
         frame = _with_scores(frame, candidates, batch, chosen, quantity)
         summary = _summarize(candidates, batch, counts, chosen, quantity, out)
         score_columns = [*map(str, frame.columns)]
@@ -360,7 +367,7 @@ def _summarize(
     summary: RankSummary = {
         "out": str(out),
         "rule": options.rule,
-        "chosen_by": _in_words(options, batch.drawn, pairs, quantity),
+        "chosen_by": _in_words(options, batch.drawn, pairs, quantity, candidates.explored),
         "rows": len(candidates.frame),
         "left_out": left_out,
         "above": signed(options.above, sign),
@@ -395,14 +402,16 @@ def _interval(ends: tuple[float, float], sign: int) -> tuple[float, float]:
     return ends if sign > 0 else (-ends[1], -ends[0])
 
 
-def _in_words(options: RankOptions, drawn: int, batch: int, quantity: Quantity) -> str:
+def _in_words(
+    options: RankOptions, drawn: int, batch: int, quantity: Quantity, explored: str
+) -> str:
     if drawn == batch:
         return f"at random, seed {SEED}"
-    rule = _rule_in_words(options, quantity)
+    rule = _rule_in_words(options, quantity, explored)
     return f"{rule}; {drawn:,} at random, seed {SEED}" if drawn else rule
 
 
-def _rule_in_words(options: RankOptions, quantity: Quantity) -> str:
+def _rule_in_words(options: RankOptions, quantity: Quantity, explored: str) -> str:
     higher = quantity.sign > 0
     if options.rule == "improvement":
         return "largest expected improvement"
@@ -412,7 +421,7 @@ def _rule_in_words(options: RankOptions, quantity: Quantity) -> str:
     prediction = f"{'highest' if higher else 'lowest'} prediction"
     if options.rule == "mean" or options.explore == 0:
         return prediction
-    return f"{prediction} {'+' if higher else '-'} {options.explore or 1:g} sigma"
+    return f"{prediction} {'+' if higher else '-'} {options.explore or 1:g} {explored}"
 
 
 # ---- what can be chosen --------------------------------------------------------------------------
@@ -431,7 +440,8 @@ def _say_regimes(
     elif known_counts:
         words = [f"{rows:,} ({words_of(name, kinds)})" for name, rows in known_counts.items()]
         messages.say(
-            f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these."
+            f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these, "
+            "and expects more exactly what a batch holds."
         )
 
 
@@ -524,7 +534,7 @@ class _Batch:
     why_not: str | None
     """Why the batch does not follow from the model; None if it does."""
     expected: Expectation | None
-    """None without sigma, or if the batch does not follow from the model."""
+    """None without sigma, or if most of the batch is drawn."""
 
 
 def _choose_batch(
@@ -543,10 +553,22 @@ def _choose_batch(
     index = _choose(candidates, eligible[order], options)
     drawn = count_drawn(equal[eligible], equal[index])
     why_not = say_unranked(candidates, equal[eligible], index, drawn, quantity, predictor)
+    is_drawn = drawn > MOST_DRAWN * len(index)
     expected = None
-    if candidates.sigma is not None and why_not is None:
-        above = _or_nan(options.above)
-        expected = expect(candidates.mean[index], candidates.sigma[index], above=above)
+    if candidates.sigma is not None and not is_drawn:
+        regimes = set[str]()
+        if "regime" in candidates.frame:
+            regimes = {*candidates.frame["regime"].iloc[index].astype(str)}
+        of_abag = options.run is not None or "sigma_model" in candidates.frame
+        run = None if options.run is None else Path(options.run)
+        known = known_errors(run, regimes, quantity, of_abag=of_abag)
+        expected = known.expect(
+            candidates.mean[index],
+            candidates.sigma[index],
+            candidates.antibodies.of_row[index],
+            candidates.antigens.of_row[index],
+            above=_or_nan(options.above),
+        )
     return _Batch(
         index=index,
         score=score[index],
@@ -562,8 +584,12 @@ def _score(candidates: Candidates, best: float | None, options: RankOptions) -> 
     explore = 1.0 if options.explore is None else options.explore
     aim = Aim(explore, best=_or_nan(best), above=_or_nan(options.above))
     mean = candidates.mean
-    sigma = candidates.sigma
-    return RULES[options.rule](mean, np.zeros_like(mean) if sigma is None else sigma, aim)
+    if candidates.sigma is None:
+        return RULES[options.rule](mean, np.zeros_like(mean), aim)
+    # measurements reduce what the model does not know, not the noise of the assay
+    of_model = options.rule in ("ucb", "improvement")
+    column = candidates.explored if of_model else "sigma"
+    return RULES[options.rule](mean, candidates.frame[column].to_numpy(np.float64), aim)
 
 
 def _or_nan(value: float | None) -> float:

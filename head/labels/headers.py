@@ -51,7 +51,16 @@ def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
 RANK_COLUMNS = ("rank", "score", "expected_best", "probability_above")
 OWN_SCORE = "rank_score"
 """Name of the scores of `rank` beside a column ``score`` of the user."""
-PREDICT_COLUMNS = ("pkd_predicted", "sigma", "regime", "far", "why_far", "nearest", "distance")
+PREDICT_COLUMNS = (
+    "pkd_predicted",
+    "sigma",
+    "sigma_model",
+    "regime",
+    "far",
+    "why_far",
+    "nearest",
+    "distance",
+)
 STRONG_COLUMN = "p_strong"
 SCAN_MEASURED = ("pkd_measured", "measured")
 WRITTEN_BY = {

@@ -39,6 +39,7 @@ ROUNDED = (
     "predicted",
     "measured",
     "sigma",
+    "sigma_model",
     "difference",
     "difference_sigma",
     "score",

@@ -389,6 +389,15 @@ class Mixture:
         square = (self.spread**2 * variance + self.noise**2) * larger * factor
         return np.asarray(np.sqrt(square))
 
+    def sigma_model(self, predicted: Floats, variance: Floats, distance: Ints) -> Floats:
+        """Return the part of `sigma` that is no noise, (P,): what measurements nearby would reduce.
+
+        What errors grow by away from training is of this part; the factor of sequences is not.
+        """
+        growth = self.growth.factor(distance)
+        square = self.spread**2 * variance * growth + self.noise**2 * (growth - 1.0)
+        return np.asarray(np.sqrt(square * self.levels.factor(predicted)))
+
     def scaled(self, factor: float) -> Mixture:
         """Return the mixture whose sigma is so many times as large."""
         return replace(self, spread=self.spread * factor, noise=self.noise * factor)
@@ -655,13 +664,13 @@ class Predictor:
         Returns
         -------
         DataFrame
-            One row per pair, with ``pkd_predicted``, ``sigma`` (both in pKd), ``regime`` (what is
-            new about the pair), ``far`` (bool: no regime that was measured covers the pair),
-            ``why_far``, ``nearest`` (names of the nearest training sequences, or the rows that have
-            them first) and ``distance`` (residues that differ from these; missing where a sequence
-            has no relative in training). A run of another quantity than an affinity gives
-            ``predicted`` in place of ``pkd_predicted``, both in its unit. Its index is that of the
-            Series that were given.
+            One row per pair, with ``pkd_predicted``, ``sigma``, ``sigma_model`` (the part of sigma
+            that is no noise; all in pKd), ``regime`` (what is new about the pair), ``far`` (bool:
+            no regime that was measured covers the pair), ``why_far``, ``nearest`` (names of the
+            nearest training sequences, or the rows that have them first) and ``distance`` (residues
+            that differ from these; missing where a sequence has no relative in training). A run of
+            another quantity than an affinity gives ``predicted`` in place of ``pkd_predicted``, all
+            in its unit. Its index is that of the Series that were given.
 
         Raises
         ------
@@ -794,19 +803,31 @@ class Predictor:
             variance = variance_of([part.models for part in self.parts], vectors)
             pkd = np.zeros(len(variance))
             sigma = np.zeros(len(variance))
+            of_model = np.zeros(len(variance))
             for name, mixture in mixtures.items():
                 rows = regimes.used == name
                 pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
+                of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
             # errors were not measured so far away: as large as those of the mean, or larger
-            sigma = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
+            raised = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
+            of_model = np.sqrt(np.square(of_model) + np.square(raised) - np.square(sigma))
+            sigma = raised
+            of_model = np.minimum(of_model, sigma)
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
             msg = (
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
             )
             raise DamagedFile(msg)
-        nearest = self._nearest(antibody, antigen)
-        values = (pkd, sigma, regimes.name, regimes.why_far != "", regimes.why_far, *nearest)
+        values = (
+            pkd,
+            sigma,
+            of_model,
+            regimes.name,
+            regimes.why_far != "",
+            regimes.why_far,
+            *self._nearest(antibody, antigen),
+        )
         return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
 
     def _nearest(
