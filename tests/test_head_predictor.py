@@ -405,11 +405,11 @@ def test_sigma_is_its_own_part_of_the_model_and_noise_and_grows_by_the_former(
     mixture = Mixture({"mean": 1.0}, spread, noise, Growth(growth, 1.0, 0, 10))
     variance = np.linspace(0, 2, 11)
     distance = np.arange(11)
-    whole = mixture.sigma(variance, distance)
-    of_model = mixture.sigma_model(np.zeros(len(variance)), variance, distance)
+    whole = mixture.sigma(np.zeros(11), variance, distance)
+    of_model = mixture.sigma_model(np.zeros(11), variance, distance)
     np.testing.assert_allclose(np.square(whole), np.square(of_model) + noise**2)
     assert (np.diff(of_model) >= -1e-12).all()
-    assert (of_model <= mixture.sigma(variance, distance, factor)).all()
+    assert (of_model <= mixture.sigma(np.zeros(11), variance, distance, factor)).all()
 
 
 def test_one_chain_is_used_for_all_pairs_and_unequal_lists_are_refused(trained):

@@ -565,8 +565,8 @@ def _choose_batch(
         expected = known.expect(
             candidates.mean[index],
             candidates.sigma[index],
-            candidates.antibodies.of_row[index],
-            candidates.antigens.of_row[index],
+            candidates.antibodies.of_row[index].astype(np.int64),
+            candidates.antigens.of_row[index].astype(np.int64),
             above=_or_nan(options.above),
         )
     return _Batch(
