@@ -247,8 +247,8 @@ def measure(table, config, seed=0):
             new = PairVectors({"antibody": antibodies, "antigen": antigens})
             predictions = {name: models[0].predict(new) for name, models in parts.models.items()}
             variance = variance_of(parts.models.values(), new)
-            pkd = weighed.mixture.pkd(predictions)
-            return pkd, weighed.mixture.sigma(pkd, variance), predictions
+            pkd = weighed.used.mixture.pkd(predictions)
+            return pkd, weighed.used.mixture.sigma(pkd, variance), predictions
 
         yield measurement, weighed, predict
 

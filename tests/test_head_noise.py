@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from abag.head.predictor.predictor import Levels, Mixture
+from abag.head.predictor.predictor import Mixture, SigmaLevels
 from abag.head.predictor.weigh import Errors, calibrate, fit_sequence_noise, tail_factor
 
 
@@ -99,7 +99,7 @@ def test_sigma_is_small_where_predictions_are_near_the_floor_of_an_assay():
 def test_sigma_does_not_depend_on_the_prediction_where_errors_do_not(seed):
     rng = np.random.default_rng(seed)
     near = errors(rng.normal(size=500), 1)._replace(predicted=rng.normal(size=500))
-    assert calibrate({"ridge": 1.0}, near).levels == Levels()
+    assert calibrate({"ridge": 1.0}, near).levels == SigmaLevels()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -222,7 +222,7 @@ def test_where_no_part_beats_the_mean_the_mean_has_nearly_all_the_weight():
     useless = {f"part {k}": 8 + rng.normal(size=n) for k in range(4)}
     group = np.arange(n) // 10
     weighed = weigh(*make_regime(pkd, {"train_mean": np.full(n, 8.0)} | useless, group=group))
-    assert weighed.mixture.weights["train_mean"] > 0.9
+    assert weighed.used.mixture.weights["train_mean"] > 0.9
     assert weighed.score["rmse"] == pytest.approx(weighed.score["rmse_of_mean"], rel=0.03)
     assert not weighed.score["better_than_mean"]["low"] > 0
 
@@ -249,8 +249,8 @@ def test_a_bound_that_a_part_satisfies_is_no_error():
     pkd = np.maximum(hidden, 8)
     predicted = {"train_mean": np.full(n, pkd.mean()), "ridge": hidden + 0.1 * rng.normal(size=n)}
     weighed = weigh(*make_regime(pkd, predicted, censored=censored))
-    assert weighed.mixture.weights["ridge"] > 0.95
-    assert weighed.mixture.noise < 0.2
+    assert weighed.used.mixture.weights["ridge"] > 0.95
+    assert weighed.used.mixture.noise < 0.2
 
 
 def test_folds_with_different_parts_are_refused():

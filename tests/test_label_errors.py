@@ -210,3 +210,24 @@ def test_scikit_learn_takes_sample_weights(unequal):
     np.testing.assert_allclose(weighted, again, rtol=1e-9)
     with pytest.raises(abag.AbagError, match="sample_weight: shape"):
         model.fit(x, y, sample_weight=[1.0])
+
+
+def test_labels_that_count_for_almost_nothing_do_not_widen_sigma(tmp_path):
+    rng = np.random.default_rng(2)
+    heavies = drawn.draw_chains(rng, 200, 110)
+    frame = pd.DataFrame({"heavy": heavies, "antigen": drawn.draw_chain(rng, 90)})
+    truth = 7 + 60 * frame["heavy"].str.count("W") / 110
+    is_wrong = np.arange(200) % 5 < 2
+    noise = np.where(is_wrong, 4.0, 0.3) * rng.normal(size=200)
+    frame = frame.assign(pKd=truth + noise, w=np.where(is_wrong, 0.001, 1.0))
+    abag.embed_table(
+        frame, tmp_path / "s", antibody_encoder="composition", antigen_encoder="composition"
+    )
+    sigma = {}
+    for name, rows in {"all": frame, "right": frame[~is_wrong]}.items():
+        found = abag.fit(rows, tmp_path / "s", tmp_path / name, head="ridge", weight="w", **QUICK)
+        assert "errors are smaller than those of the mean" in found["regimes"][0]["sentence"]
+        predictor = abag.load_predictor(tmp_path / name)
+        scores = predictor.predict(heavies, None, frame["antigen"].tolist())
+        sigma[name] = scores["sigma"].median()
+    assert sigma["all"] < 1.3 * sigma["right"]

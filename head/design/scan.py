@@ -201,7 +201,7 @@ def has_difference_sigma(predictor: Predictor) -> bool:
 
 def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
     """Return the factor of the standard deviation in sigma, (P,), given the regimes that score."""
-    return np.array([predictor.mixture(name).spread for name in used.tolist()], np.float64)
+    return np.array([predictor.regimes[name].mixture.spread for name in used.tolist()], np.float64)
 
 
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:

@@ -135,7 +135,7 @@ def _check_path(
     scores, _ = scorer.score_rows(features)
     index = pairs.antibody[rows], pairs.antigen[rows]
     regimes = scorer.find_regimes(*(sequences.of_row for sequences in sides))
-    mixtures = {regime.measured.regime.name: regime.mixture for regime in weighed.regimes}
+    mixtures = {regime.used.name: regime.used.mixture for regime in weighed.regimes}
     factor = np.ones(len(rows))
     for kind, of_pair in zip(KINDS, index, strict=True):
         factor *= weighed.noise[kind][of_pair]
@@ -180,7 +180,7 @@ def _check_errors(
     vectors = PairVectors(sides, None if features is None else features.values)
     predicted = {part.name: part.predict(vectors) for part in predictor.parts}
     name = regime.measured.regime.name
-    learned = np.square(pairs.pkd[rows] - predictor.mixture(name).pkd(predicted))
+    learned = np.square(pairs.pkd[rows] - predictor.regimes[name].mixture.pkd(predicted))
     held_out = _held_out_errors(pairs.pkd, regime, rows)
     excess = learned - held_out
     chance = CHANCE * max(standard_error(excess, group[rows]) for group in regime.measured.groups)

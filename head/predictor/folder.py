@@ -76,7 +76,6 @@ from abag.head.predictor.predictor import (
 )
 from abag.head.predictor.weigh import check_weights
 from abag.head.regimes.recognition import KnownSequences, Recogniser
-from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +84,7 @@ if TYPE_CHECKING:
 
     from abag.head.labels.stored_vectors import View
     from abag.head.models.pair_vectors import PairModel
-    from abag.head.predictor.weigh import FittedParts, WeighedRegime, WeighedRun
+    from abag.head.predictor.weigh import FittedParts, WeighedRun
     from abag.head.training.inputs import RunInputs
 
 
@@ -152,7 +151,7 @@ def save_predictor(
     not fitted to all pairs.
     """
     for regime in weighed.regimes:
-        check_weights(regime.measured.regime.name, regime.mixture.weights, parts.models)
+        check_weights(regime.used.name, regime.used.mixture.weights, parts.models)
     make_folder(folder)
     pairs = inputs.pairs
     used = _used_parts(parts, weighed)
@@ -166,7 +165,7 @@ def save_predictor(
         part_records.append(PartRecord(name, settings))
     record = PredictorRecord(
         parts=tuple(part_records),
-        regimes=tuple(_used_regime(regime, used) for regime in weighed.regimes),
+        regimes=tuple(regime.used for regime in weighed.regimes),
         antibody_region=antibody_region,
         antibody=specs["antibody"],
         antigen=specs["antigen"],
@@ -195,7 +194,7 @@ def save_predictor(
 
 def _used_parts(parts: FittedParts, weighed: WeighedRun) -> list[str]:
     """Return the parts to save: those with weight in a regime, and those that sigma comes from."""
-    needed = {name for regime in weighed.regimes for name in regime.mixture.weights}
+    needed = {name for regime in weighed.regimes for name in regime.used.mixture.weights}
     needed.update(variance_parts(parts.models))
     return [name for name in parts.models if name in needed]
 
@@ -224,20 +223,6 @@ def _noise_arrays(inputs: RunInputs, weighed: WeighedRun) -> dict[str, NDArray[A
         if (factor != 1).any():
             arrays[f"noise.category.{number}"] = factor
     return arrays
-
-
-def _used_regime(regime: WeighedRegime, used: Sequence[str]) -> UsedRegime:
-    mixture = regime.mixture
-    return UsedRegime(
-        name=regime.measured.regime.name,
-        weights=tuple(mixture.weights.get(name, 0.0) for name in used),
-        spread=mixture.spread,
-        noise=mixture.noise,
-        growth=mixture.growth,
-        levels=mixture.levels,
-        most_distance=regime.reach,
-        verdict=regime.score["sentence"],
-    )
 
 
 def _vector_spec(kind: Kind, inputs: RunInputs) -> VectorSpec:
@@ -442,18 +427,10 @@ def _check_values(
         raise ValueError(msg)
     record.reading.check()
     record.chains.check()
+    names = [part.name for part in record.parts]
     for regime in record.regimes:
-        regime.growth.check()
-        regime.levels.check()
-        least = min(regime.noise, regime.most_distance)
-        if regime.name not in REGIMES or len(regime.weights) != len(record.parts) or least < 0:
-            msg = (
-                f"the regime {regime.name!r} has {len(regime.weights)} weights, "
-                f"noise {regime.noise}, largest distance {regime.most_distance}"
-            )
-            raise ValueError(msg)
-        names = [part.name for part in record.parts]
-        check_weights(regime.name, dict(zip(names, regime.weights, strict=True)), names)
+        regime.check(names)
+        check_weights(regime.name, regime.mixture.weights, names)
 
 
 def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:

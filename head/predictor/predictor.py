@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -187,7 +187,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class SigmaLevels:
     """How the variance of errors depends on the prediction: it is small near an assay's floor."""
 
     predicted: tuple[float, ...] = ()
@@ -208,26 +208,6 @@ class Levels:
         if len(self.predicted) != len(self.factors) or not (is_ascending and is_positive):
             msg = f"sigma has the factors {self.factors} at predictions of {self.predicted}"
             raise ValueError(msg)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsedRegime:
-    """Mixture and limits of a regime that the run has measured."""
-
-    name: str
-    weights: tuple[float, ...]
-    """Of all parts, in their order; they add up to 1."""
-    spread: float
-    """Factor of the prediction's standard deviation in sigma; see `models.sigma`."""
-    noise: float
-    growth: Growth
-    """How the variance of the errors grows with the distance from training."""
-    levels: Levels
-    """How it depends on the prediction."""
-    most_distance: int
-    """Differences from the nearest training sequences that 95 % of them did not exceed."""
-    verdict: str
-    """What the run has shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +335,7 @@ class Mixture:
     """Standard deviation of all else, in pKd."""
     growth: Growth = Growth()
     """How the variance of the errors grows with the distance from training."""
-    levels: Levels = Levels()
+    levels: SigmaLevels = SigmaLevels()
     """How it depends on the prediction."""
 
     def pkd(self, parts: Mapping[str, Floats]) -> Floats:
@@ -401,6 +381,32 @@ class Mixture:
     def scaled(self, factor: float) -> Mixture:
         """Return the mixture whose sigma is so many times as large."""
         return replace(self, spread=self.spread * factor, noise=self.noise * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedRegime:
+    """What a predictor does with the pairs of a regime that the run has measured."""
+
+    name: str
+    mixture: Mixture
+    reach: int
+    """Differences from the nearest training sequences that 95 % of the tested pairs had at most."""
+    verdict: str
+    """What the run has shown."""
+
+    def check(self, parts: Collection[str]) -> None:
+        """Raise ValueError for what no fit of a predictor with these parts has written."""
+        mixture = self.mixture
+        unknown = mixture.weights.keys() - set(parts)
+        least = min(mixture.noise, mixture.spread, self.reach, *mixture.weights.values())
+        if self.name not in REGIMES or unknown or least < 0:
+            msg = (
+                f"the regime {self.name!r} has weights of {', '.join(mixture.weights)}, "
+                f"noise {mixture.noise}, spread {mixture.spread}, largest distance {self.reach}"
+            )
+            raise ValueError(msg)
+        mixture.growth.check()
+        mixture.levels.check()
 
 
 def variance_parts(models: Mapping[str, Sequence[PairModel]]) -> list[str]:
@@ -794,7 +800,7 @@ class Predictor:
         """
         found = find_regimes(antibody, antigen, self.reach, self.kinds)
         regimes = found.beside(why_far)
-        mixtures = {name: self.mixture(name) for name in set(regimes.used.tolist())}
+        mixtures = {name: self.regimes[name].mixture for name in set(regimes.used.tolist())}
         weighed = {name for mixture in mixtures.values() for name in mixture.weights}
         with np.errstate(all="ignore"):  # checked here
             parts = {
@@ -860,23 +866,10 @@ class Predictor:
             return f"{self.words(regime)}, predicted as {self.regimes[used].verdict}"
         return f"{self.words(regime)}: not measured by the run"
 
-    def mixture(self, regime: str) -> Mixture:
-        """Return what the predictor does with the pairs of a measured regime."""
-        regime_used = self.regimes[regime]
-        names = [part.name for part in self.parts]
-        weights = {name: w for name, w in zip(names, regime_used.weights, strict=True) if w}
-        return Mixture(
-            weights,
-            regime_used.spread,
-            regime_used.noise,
-            regime_used.growth,
-            regime_used.levels,
-        )
-
     @property
     def reach(self) -> dict[str, int]:
         """Differences from training that nearly all tested pairs had at most, by regime."""
-        return {name: used.most_distance for name, used in self.regimes.items()}
+        return {name: used.reach for name, used in self.regimes.items()}
 
     def noise_factor(self, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the factor of the variance of errors of N sequences, keys (N, 16), (N,)."""

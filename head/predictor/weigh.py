@@ -47,7 +47,7 @@ from abag.head.models.pair_vectors import DoesNotApply, PairModel, TrainingRows
 from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import find_residue_sides
 from abag.head.models.ridge import fit_sigma
-from abag.head.predictor.predictor import Growth, Levels, Mixture, mean_variance
+from abag.head.predictor.predictor import Growth, Mixture, SigmaLevels, UsedRegime, mean_variance
 from abag.head.regimes.regimes import KNOWN, without_absent
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
@@ -272,10 +272,12 @@ POWERS = (0.5, 1.0, 2.0)
 """Powers of the differences that are tried."""
 CLEAR_GROWTH = 5.0
 """Gain in log-likelihood from which sigma grows."""
+LEAST_WEIGHT = 0.1
+"""Weight of a label, of a mean of 1, below which its error tells nothing of sigma."""
 LEAST_CALIBRATED = 20
 """Held-out pairs without which sigma does not grow."""
 MOST_LEVELS = 8
-"""Levels of predictions that have a sigma of their own."""
+"""SigmaLevels of predictions that have a sigma of their own."""
 LEAST_OF_LEVEL = 40
 """Held-out pairs of a level."""
 LEVEL_PRIOR = 4.0
@@ -382,7 +384,7 @@ def standard_error(value_R: Floats, group: Ints) -> float:
 
 
 @dataclass(slots=True)
-class HeldOut:
+class OutOfFold:
     """The out-of-fold predictions of a regime's tested pairs, (R,) each, fold after fold."""
 
     measured: MeasuredRegime
@@ -393,6 +395,8 @@ class HeldOut:
     of_fold: Ints
     distance: Ints
     """Differences from the nearest training sequences."""
+    tells_sigma: NDArray[np.bool_]
+    """Whether the label is exact, and counts for at least `LEAST_WEIGHT`."""
     predicted: Floats
     """With the weights of the other folds."""
     sigma: Floats
@@ -406,9 +410,7 @@ class WeighedRegime:
     """The mixture that a predictor uses in one regime, and its scores in the folds."""
 
     measured: MeasuredRegime
-    mixture: Mixture
-    reach: int
-    """Differences from training that nearly all tested pairs had at most."""
+    used: UsedRegime
     predicted: list[Floats]
     """Out-of-fold predictions of each fold, (P,), with the weights of the other folds."""
     sigma: list[Floats]
@@ -441,7 +443,9 @@ def weigh_run(
     return WeighedRun(scored, noise, category_noise)
 
 
-def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[FittedParts]) -> HeldOut:
+def weigh(
+    pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[FittedParts]
+) -> OutOfFold:
     """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
     names = list(folds[0].models)
     if any(fold.models.keys() != folds[0].models.keys() for fold in folds):
@@ -466,8 +470,11 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
     error_RK = pairs.pkd[rows, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
     mean = names.index(MEAN)
+    is_certain = np.ones(len(rows), np.bool_)
     if pairs.share is not None:  # labels that are hardly known say little about the parts
-        error_RK *= np.sqrt(label_weights(pairs.share[rows]))[:, None]
+        weight_R = label_weights(pairs.share[rows])
+        error_RK *= np.sqrt(weight_R)[:, None]
+        is_certain = weight_R >= LEAST_WEIGHT
     weights = stack_weights(error_RK, smallest, mean)
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
     judges = []
@@ -484,16 +491,18 @@ def weigh(pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Fitted
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, fold_of_row[judging])
-        calibrated = calibrate(used, of_tested.take(judging), apart.take(others))
+        judged_by = of_tested.take(judging & is_certain)
+        calibrated = calibrate(used, judged_by, apart.take(others))
         sigma_R[inside] = calibrated.sigma(predicted_R[inside], variance[inside], distance[inside])
-    mixture = calibrate(used, of_tested, apart)
+    mixture = calibrate(used, of_tested.take(is_certain), apart)
     mean_R = part_RK[:, mean]
-    return HeldOut(
+    return OutOfFold(
         measured=measured,
         mixture=mixture,
         rows=rows,
         of_fold=fold_of_row,
         distance=distance,
+        tells_sigma=is_certain & (censored == 0),
         predicted=predicted_R,
         sigma=sigma_R,
         mean=mean_R,
@@ -613,7 +622,7 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
     return replace(leveled.scaled(float(np.sqrt(best.unit))), growth=best.growth)
 
 
-def fit_levels(square: Floats, near: Errors) -> Levels:
+def fit_levels(square: Floats, near: Errors) -> SigmaLevels:
     """Fit how the squares of R errors, in units of sigma, depend on the prediction.
 
     Each bin of equally many predictions has a level, pulled toward that of all; there are none
@@ -621,7 +630,7 @@ def fit_levels(square: Floats, near: Errors) -> Levels:
     """
     n_bins = min(MOST_LEVELS, len(square) // LEAST_OF_LEVEL)
     if n_bins < 2 or not square.any() or np.ptp(near.predicted) == 0:
-        return Levels()
+        return SigmaLevels()
     order = np.argsort(near.predicted, kind="stable")
     gain = 0.0
     for first in (0, 1):
@@ -633,10 +642,10 @@ def fit_levels(square: Floats, near: Errors) -> Levels:
         unit = float(square[judging].mean())
         flat = np.log(unit) + square[judged] / unit
         gain += float(np.sum(flat - np.log(factor) - square[judged] / factor)) / 2
-    return _levels_of(square, near.predicted, n_bins) if gain >= CLEAR_GROWTH else Levels()
+    return _levels_of(square, near.predicted, n_bins) if gain >= CLEAR_GROWTH else SigmaLevels()
 
 
-def _levels_of(square: Floats, predicted: Floats, n_bins: int) -> Levels:
+def _levels_of(square: Floats, predicted: Floats, n_bins: int) -> SigmaLevels:
     """Return the levels of bins of equally many predictions; square, predicted: (R,)."""
     levels: dict[float, float] = {}
     unit = float(square.mean())
@@ -645,7 +654,7 @@ def _levels_of(square: Floats, predicted: Floats, n_bins: int) -> Levels:
         middle = float(np.median(predicted[bin_rows]))
         # where predictions are tied, bins have one middle: the last one stands for them
         levels[middle] = float(total / (len(bin_rows) + LEVEL_PRIOR))
-    return Levels(tuple(levels), tuple(levels.values()))
+    return SigmaLevels(tuple(levels), tuple(levels.values()))
 
 
 class GrowthFit(NamedTuple):
@@ -672,7 +681,7 @@ def _fit_growth(square: Floats, distance: Ints, is_tested: NDArray[np.bool_]) ->
     return best._replace(gain=best.gain - fits[0].gain)
 
 
-def fit_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[Kind, Floats]:
+def fit_noise(pairs: LabelledPairs, held_out: Sequence[OutOfFold]) -> dict[Kind, Floats]:
     """Fit factors of the variance of errors by sequence; multiply each sigma by its own.
 
     A sequence is judged where it is known. The factor of a held-out pair comes from other pairs.
@@ -688,7 +697,7 @@ def fit_noise(pairs: LabelledPairs, held_out: Sequence[HeldOut]) -> dict[Kind, F
 
 
 def fit_category_noise(
-    pairs: LabelledPairs, held_out: Sequence[HeldOut]
+    pairs: LabelledPairs, held_out: Sequence[OutOfFold]
 ) -> dict[str, dict[str, float]]:
     """Do as `fit_noise` by the value of each category, such as an assay or a laboratory."""
     factors: dict[str, dict[str, float]] = {}
@@ -702,7 +711,7 @@ def fit_category_noise(
 
 
 def _fit_factors(
-    pairs: LabelledPairs, held_out: Sequence[HeldOut], index: Ints, number: int
+    pairs: LabelledPairs, held_out: Sequence[OutOfFold], index: Ints, number: int
 ) -> Floats:
     """Return the factors of N groups of pairs, and multiply the sigma of each held-out pair.
 
@@ -711,34 +720,34 @@ def _fit_factors(
     rows = np.concatenate([regime.rows for regime in held_out])
     error = pairs.pkd[rows] - np.concatenate([regime.predicted for regime in held_out])
     square = np.square(error / np.concatenate([regime.sigma for regime in held_out]))
-    exact = pairs.censored[rows] == 0
-    noise = fit_sequence_noise(square[exact], index[rows[exact]], rows[exact], number)
-    factor_R = noise.factor_N[index[rows]]  # of bounds, which have no error
-    factor_R[exact] = noise.left_out_R
+    tells = np.concatenate([regime.tells_sigma for regime in held_out])
+    noise = fit_sequence_noise(square[tells], index[rows[tells]], rows[tells], number)
+    factor_R = noise.factor_N[index[rows]]  # of others, which are left out anyway
+    factor_R[tells] = noise.left_out_R
     ends = np.cumsum([len(regime.rows) for regime in held_out])[:-1]
     for regime, factor in zip(held_out, np.split(factor_R, ends), strict=True):
         regime.sigma = regime.sigma * np.sqrt(factor)
     return noise.factor_N
 
 
-def fit_tail(pairs: LabelledPairs, held_out: HeldOut) -> None:
+def fit_tail(pairs: LabelledPairs, held_out: OutOfFold) -> None:
     """Multiply sigma so that 90 % of the errors are within `COVERED` of it.
 
     Where few errors are large, the sigma of their squares is too wide for the others. The factor
     of a fold comes from the other folds.
     """
-    exact = pairs.censored[held_out.rows] == 0
+    tells = held_out.tells_sigma
     scaled = np.abs(pairs.pkd[held_out.rows] - held_out.predicted) / held_out.sigma
     growth = held_out.mixture.growth
     if growth.growth:  # beyond, sigma stays, whatever the errors
-        exact &= held_out.distance <= growth.most
+        tells = tells & (held_out.distance <= growth.most)
     factor_R = np.ones(len(scaled))
     for fold in np.unique(held_out.of_fold):
         inside = held_out.of_fold == fold
         judging = inside if inside.all() else ~inside
-        factor_R[inside] = tail_factor(scaled[judging & exact])
+        factor_R[inside] = tail_factor(scaled[judging & tells])
     held_out.sigma = held_out.sigma * factor_R
-    held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[exact]))
+    held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[tells]))
 
 
 def tail_factor(scaled: Floats) -> float:
@@ -750,13 +759,13 @@ def tail_factor(scaled: Floats) -> float:
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
-def reach_of(held_out: HeldOut) -> int:
+def reach_of(held_out: OutOfFold) -> int:
     """Return the differences from training that nearly all tested pairs of a regime had at most."""
     return int(np.quantile(held_out.distance, REACHED, method="higher"))
 
 
 def score_held_out(
-    pairs: LabelledPairs, held_out: HeldOut, folds: Sequence[FittedParts]
+    pairs: LabelledPairs, held_out: OutOfFold, folds: Sequence[FittedParts]
 ) -> WeighedRegime:
     """Score the out-of-fold predictions of a regime beside the baselines."""
     measured = held_out.measured
@@ -810,4 +819,7 @@ def score_held_out(
     score["sentence"] = without_absent(score["sentence"], pairs.kinds)
     if measured.note:
         score["sentence"] += f"; {measured.note}"
-    return WeighedRegime(measured, mixture, reach, predicted, sigmas, score)
+    used = UsedRegime(
+        name=measured.regime.name, mixture=mixture, reach=reach, verdict=score["sentence"]
+    )
+    return WeighedRegime(measured, used, predicted, sigmas, score)

@@ -80,7 +80,7 @@ HELD_OUT_SHARE = 0.1
 """Share of the pairs in the test part of a single split, and of the others in a validation part."""
 
 
-class HeldOut(NamedTuple):
+class HeldOutPairs(NamedTuple):
     """Hold what one fold does not train on, (P,) each."""
 
     test: Bools
@@ -89,7 +89,7 @@ class HeldOut(NamedTuple):
     """Pairs that are held out on some sides only: they are neither known nor new."""
 
     @classmethod
-    def of(cls, sides: Sequence[Bools]) -> HeldOut:
+    def of(cls, sides: Sequence[Bools]) -> HeldOutPairs:
         """Divide pairs that some sides hold out, (P,) each."""
         test = np.all(sides, axis=0)
         return cls(test, np.any(sides, axis=0) & ~test)
@@ -102,7 +102,9 @@ class HeldOut(NamedTuple):
         return part
 
 
-def held_out_parts(held: Sequence[Ints], folds: int, repeats: int, seed: int) -> Iterator[HeldOut]:
+def held_out_parts(
+    held: Sequence[Ints], folds: int, repeats: int, seed: int
+) -> Iterator[HeldOutPairs]:
     """Yield what each fold holds out; groups of `held`, (P,) each, are kept whole."""
     first, *beside = held
     for repeat in range(repeats):
@@ -111,7 +113,7 @@ def held_out_parts(held: Sequence[Ints], folds: int, repeats: int, seed: int) ->
         for group in beside:
             fold_of_pairs.append(_beside_folds(group, first_fold, [seed, repeat, 1]))
         for number in range(folds):
-            yield HeldOut.of([fold_P == number for fold_P in fold_of_pairs])
+            yield HeldOutPairs.of([fold_P == number for fold_P in fold_of_pairs])
 
 
 def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
@@ -206,9 +208,9 @@ def with_distances(split: Split, sides: Sides, levels: tuple[Levels, Levels]) ->
 def of_all_held_out(splits: Sequence[Split], sides: Sides) -> tuple[Regime, list[Split]]:
     """Return the regime that folds of single pairs measure, of all held-out pairs, and the folds.
 
-    A side is new in the way that most of these pairs are, such as the mutations of a library in
-    which each variant has its own; and a variant where `FEWEST_VARIANTS` of them are. The folds
-    have their distances.
+    A side is as new as most of these pairs are, such as by the mutations of a library in which each
+    variant has its own; and a variant where `FEWEST_VARIANTS` of them are. The folds have their
+    distances.
     """
     n_tested = 0
     n_of_level = np.zeros((len(KINDS), NEW + 1), np.int64)
@@ -221,13 +223,11 @@ def of_all_held_out(splits: Sequence[Split], sides: Sides) -> tuple[Regime, list
             n_of_level[number] += np.bincount(level[tested], minlength=NEW + 1)
         with_distance.append(with_distances(split, sides, levels))
     found = []
-    for counts in n_of_level.tolist():
-        if 2 * counts[MUTATED] > n_tested:
-            found.append(MUTATED)
-        else:
-            found.append(
-                VARIANT if n_tested - counts[KNOWN] >= FEWEST_VARIANTS * n_tested else KNOWN
-            )
+    for counts in n_of_level:
+        as_new = counts[::-1].cumsum()[::-1]  # pairs of a level or a newer one
+        usual = int((2 * as_new > n_tested).sum()) - 1
+        has_variants = as_new[VARIANT] >= FEWEST_VARIANTS * n_tested
+        found.append(max(usual, VARIANT) if has_variants else usual)
     antibody, antigen = found
     return OF_LEVELS[antibody, antigen], with_distance
 
@@ -319,7 +319,7 @@ class RegimesOfTable:
     def _splits_of_fold(
         self,
         number: int,
-        held_out: HeldOut,
+        held_out: HeldOutPairs,
         groups: Mapping[str, list[Ints]],
         whole: Ints,
         tested: Mapping[str, Bools],
@@ -444,7 +444,7 @@ class RegimesOfTable:
         splits = [replace(split, name=regime.name) for split in splits]
         return MeasuredRegime(regime, tuple(splits), (pairs,), note=SINGLE_PAIRS)
 
-    def _tests(self, sides: Sequence[Side]) -> Iterator[HeldOut]:
+    def _tests(self, sides: Sequence[Side]) -> Iterator[HeldOutPairs]:
         """Yield what each fold holds out: `test` are candidates for its test part."""
         if not any(side.is_library for side in sides):
             held = [side.held_out for side in sides] or [self.groups.pair]
@@ -458,7 +458,7 @@ class RegimesOfTable:
                 seed = [self.seed, repeat, number] if number else [self.seed, repeat]
                 masks.append(side.folds(self.folds, seed))
             # not strict: a library may have residues for fewer folds
-            yield from map(HeldOut.of, zip(*masks, strict=False))
+            yield from map(HeldOutPairs.of, zip(*masks, strict=False))
 
 
 def _to_hold_out(regime: Regime) -> tuple[Kind, ...]:

@@ -432,7 +432,6 @@ def _score_regimes(
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
     regime_of_pair = scores_by_row["regime"].to_numpy(str)
     exact = pairs.censored == 0
-    parts = [part.name for part in predictor.parts]
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
         with_bounds = np.flatnonzero(regime_of_pair == name)
@@ -441,7 +440,7 @@ def _score_regimes(
             continue
         tested = _tested_pairs(predictor, groups, rows, regime)
         _, used = applicable(regime, predictor.regimes)
-        weights = dict(zip(parts, predictor.regimes[used].weights, strict=True))
+        weights = predictor.regimes[used].mixture.weights
         predicted_here = predicted[rows]
         mean_label = np.full(len(rows), saved.mean_label)
         baselines_here = {name: values[rows] for name, values in baselines.items()}

@@ -229,9 +229,9 @@ def _summarise_regime(
     return {
         **weighed.score,
         "folds": len(splits),
-        "weights": weighed.mixture.weights,
-        "spread": weighed.mixture.spread,
-        "noise": weighed.mixture.noise,
+        "weights": weighed.used.mixture.weights,
+        "spread": weighed.used.mixture.spread,
+        "noise": weighed.used.mixture.noise,
         "split": splits[0].description | {"leaks_of_all_folds": total_leaks(splits)},
         "metrics": scores,
     }
