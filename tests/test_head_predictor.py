@@ -386,14 +386,16 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     member_pkd = [model.predict(vectors) for model in parts["mlp"].models]
     assert len(member_pkd) == 4
     (regime,) = predictor.regimes.values()
-    weights = dict(zip(parts, regime.weights, strict=True))
+    mixture = regime.mixture
+    weights = mixture.weights
     want = weights["mlp"] * np.mean(member_pkd, axis=0)
     want += weights.get("train_mean", 0.0) * parts["train_mean"].predict(vectors)
     scores = predictor.predict(data.frame["heavy"], None, data.frame["antigen"])
     np.testing.assert_allclose(scores["pkd_predicted"], want, rtol=1e-12)
-    deviation = regime.spread**2 * np.var(member_pkd, axis=0) + regime.noise**2
-    np.testing.assert_allclose(scores["sigma"], np.sqrt(deviation))
-    np.testing.assert_allclose(scores["sigma_model"], regime.spread * np.std(member_pkd, axis=0))
+    of_model = mixture.spread**2 * np.var(member_pkd, axis=0)
+    factor = mixture.levels.factor(want)
+    np.testing.assert_allclose(scores["sigma"], np.sqrt((of_model + mixture.noise**2) * factor))
+    np.testing.assert_allclose(scores["sigma_model"], np.sqrt(of_model * factor))
 
 
 @given(

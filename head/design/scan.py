@@ -196,7 +196,7 @@ def has_difference_sigma(predictor: Predictor) -> bool:
     """Return whether sigmas of differences can be computed."""
     models = {part.name: part.models for part in predictor.parts}
     has_variance = bool(variance_parts(models))
-    return has_variance and any(regime.spread > 0 for regime in predictor.regimes.values())
+    return has_variance and any(regime.mixture.spread > 0 for regime in predictor.regimes.values())
 
 
 def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
