@@ -277,18 +277,22 @@ def settings(record):
     return part(record)["settings"][0]
 
 
+def mixture(record):
+    return record["regimes"][0]["mixture"]
+
+
 def part(record):
     return next(part for part in record["parts"] if part["name"] == "mlp")
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    (lambda r: r["regimes"][0].update(noise="0.5"), "noise is '0.5'; expected a finite number"),
-    (lambda r: r["regimes"][0].update(noise=float("nan")), "noise is nan"),
-    (lambda r: r["regimes"][0].update(noise=1e308), "noise is 1e.308; expected a finite"),
+    (lambda r: mixture(r).update(noise="0.5"), "noise is '0.5'; expected a finite number"),
+    (lambda r: mixture(r).update(noise=float("nan")), "noise is nan"),
+    (lambda r: mixture(r).update(noise=1e308), "noise is 1e.308; expected a finite"),
     (lambda r: settings(r).update(pkd_mean=10**310), "does not match"),
     (lambda r: settings(r).update(widths=8), "widths is 8; expected a list"),
     (lambda r: r.update(more=1), "the record has"),
-    (lambda r: r["regimes"][0].pop("spread"), "regimes has"),
+    (lambda r: mixture(r).pop("spread"), "mixture has"),
     (lambda r: settings(r).pop("widths"), "does not match"),
     (lambda r: part(r).update(name="exec"), "does not match"),
     (lambda r: part(r).update(settings={}), "settings is"),
@@ -299,7 +303,13 @@ def part(record):
     (lambda r: r["regimes"].append({}), "regimes has"),
     (lambda r: r.update(regimes=[]), "does not match"),
     (lambda r: r["regimes"][0].update(name="best"), "does not match"),
-    (lambda r: r["regimes"][0].update(weights=[1.0]), "does not match"),
+    (lambda r: mixture(r).update(weights=[1.0]), "weights is"),
+    (lambda r: mixture(r).update(weights={"exec": 1.0}), "does not match"),
+    (lambda r: mixture(r)["growth"].update(growth=-1.0), "does not match"),
+    (lambda r: mixture(r).update(levels={"predicted": [2.0, 1.0], "factors": [1.0, 1.0]}),
+     "does not match"),
+    (lambda r: mixture(r).update(levels={"predicted": [1.0], "factors": [0.0]}), "does not match"),
+    (lambda r: r["regimes"][0].update(reach=-1), "does not match"),
     (lambda r: settings(r).update(widths=[10**12]), "does not match"),
     (lambda r: settings(r).update(head="exec"), "does not match"),
 ])  # fmt: skip

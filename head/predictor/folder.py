@@ -428,6 +428,9 @@ def _check_values(
     record.reading.check()
     record.chains.check()
     names = [part.name for part in record.parts]
+    if len({*names}) < len(names):
+        msg = f"it has parts of one name: {', '.join(names)}"
+        raise ValueError(msg)
     for regime in record.regimes:
         regime.check(names)
         check_weights(regime.name, regime.mixture.weights, names)
