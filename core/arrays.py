@@ -149,3 +149,8 @@ def _words(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint
     """Split keys into two numbers that sort as the bytes do."""
     words = np.ascontiguousarray(keys, np.uint8).view(">u8").astype(np.uint64)
     return words[:, 0], words[:, 1]
+
+
+def label_weights(share: Floats) -> Floats:
+    """Return how much labels count, with mean 1, given the variances of their noise."""
+    return np.asarray(1 / share / np.mean(1 / share))

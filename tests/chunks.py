@@ -36,7 +36,7 @@ SIZES = {
     "projected_sample": "head.regimes.similar:SAMPLE",
     "clustered_sequences": "head.regimes.clusters:MANY_SEQUENCES",
     "standardised_numbers": "head.labels.stored_vectors:BLOCK",
-    "recognised_cells": "embed.tables.references:CHECKED_AT_MOST",
+    "recognised_cells": "embed.tables.content:CHECKED_AT_MOST",
     "large_table": "head.regimes.folds:LARGE_TABLE",
     "compared_antibodies": "head.models.baselines:MAX_COMPARISONS",
     "demo_pairs": "head.demo:PAIRS",

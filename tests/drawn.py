@@ -10,6 +10,7 @@ from reading import demo_table as demo_table  # for the tests that read it from 
 from reading import read_labels, read_sequences, splits_of
 
 from abag import open_store
+from abag.embed.tables.chains import KINDS
 from abag.head.labels.labelled_pairs import LabelledPairs
 from abag.head.predictor.predictor import Part
 from abag.head.regimes.splits import split_frame
@@ -28,7 +29,7 @@ def labelled(antibody, antigen, pkd, censored=None, measurements=None):
         pkd=pkd,
         censored=np.zeros(n, np.int8) if censored is None else censored,
         row=np.arange(n),
-        table=SimpleNamespace(source="drawn", row_numbers=np.arange(n) + 1),
+        table=SimpleNamespace(source="drawn", row_numbers=np.arange(n) + 1, kinds=KINDS),
         measurements=np.ones(n, np.int64) if measurements is None else measurements,
         noise=None,
     )

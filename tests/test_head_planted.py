@@ -101,7 +101,7 @@ def test_families_are_recognised_where_they_are_known_and_not_where_they_are_new
     variants = pd.DataFrame(rows).drop_duplicates("heavy").assign(antigen=frame["antigen"].iloc[0])
     abag.embed_table(variants, drawn[1], **COMPOSITION)
     regimes = by_name(fit(drawn, tmp_path, variants, head="kernel", folds=3, repeats=1))
-    known = regimes["known"]
+    known = regimes["new_variant"]
     new = regimes["new_antibody"]
     assert known["spearman"]["value"] > 0.8
     assert known["better_than_mean"]["low"] > 0

@@ -290,7 +290,7 @@ def test_each_regime_of_the_default_has_weights_of_its_own(case, tmp_path):
     regimes = abag.load_predictor(tmp_path / "run").regimes
     assert regimes.keys() == {"known", "new_antibody"}
     for regime in summary["regimes"]:
-        assert regimes[regime["regime"]].noise == regime["noise"]
+        assert regimes[regime["regime"]].mixture.noise == regime["noise"]
         assert regime["sentence"].endswith(regimes[regime["regime"]].verdict.split(": ", 1)[-1])
 
 

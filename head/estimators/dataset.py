@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import hex_keys
+from abag.core.arrays import hex_keys, label_weights
 from abag.core.cache import cache_dir
 from abag.core.messages import counted, reporting
 from abag.core.python_surface import as_html, shorten
@@ -30,7 +30,6 @@ from abag.head.labels.column import decide_label
 from abag.head.labels.features import with_logliks
 from abag.head.labels.labelled_pairs import (
     label_pairs,
-    label_weights,
     report_counts,
     with_feature_columns,
 )

@@ -35,12 +35,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from abag.core.arrays import Floats, Ints, distinct
+from abag.core.arrays import Floats, Ints, distinct, label_weights
 from abag.core.messages import counted
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import METRICS, MIN_ROWS_PER_ANTIGEN, decidable_pairs
 from abag.head.labels.headers import PKD, Quantity
-from abag.head.labels.labelled_pairs import label_weights
 from abag.head.regimes.regimes import MUTATED
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS
 from abag.head.regimes.splits import TEST, learned_rows

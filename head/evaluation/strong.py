@@ -27,6 +27,7 @@ from scipy.special import ndtr
 from abag.core.arrays import Bools, Floats, Ints
 from abag.head.evaluation.metrics import average_precision
 from abag.head.labels.headers import PKD, Quantity
+from abag.head.regimes.regimes import REGIMES, applicable
 from abag.head.regimes.splits import grouped_folds
 
 WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.8))
@@ -72,8 +73,9 @@ def score_strong(
         if not len(rows):
             continue
         others = None
-        if chosen_on is not None:
-            others = _decided(chosen_on[chosen_on["regime"] == name], threshold)
+        if chosen_on is not None:  # those of the regime that such pairs are predicted as
+            _, used = applicable(REGIMES[name], chosen_on["regime"].unique().tolist())
+            others = _decided(chosen_on[chosen_on["regime"] == used], threshold)
         summaries.append(_score(rows, others, name, regime["words"], threshold))
     return {"threshold": threshold, "regimes": summaries}
 

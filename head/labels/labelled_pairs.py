@@ -195,11 +195,6 @@ def _of_pkd(error: Floats, labels: Affinities) -> Floats:
     return error / abs(unit.per_pkd)
 
 
-def label_weights(share: Floats) -> Floats:
-    """Return how much labels count, with mean 1, given the variances of their noise."""
-    return np.asarray(1 / share / np.mean(1 / share))
-
-
 def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
     """Return the variance of each pair's label relative to its mean, (P,), given those of rows.
 

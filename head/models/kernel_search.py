@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import __version__
-from abag.core.arrays import Bools, Floats, Ints, hash_arrays
+from abag.core.arrays import Bools, Floats, Ints, hash_arrays, label_weights
 from abag.core.messages import bar
-from abag.head.labels.labelled_pairs import label_weights
 from abag.head.models.kernels import (
     CRITERIA,
     SEARCH_PAIRS,

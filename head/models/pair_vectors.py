@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Floats, Ints, Matrix
+from abag.core.arrays import Floats, Ints, Matrix, label_weights
 from abag.core.errors import PredictionError, TrainingError
 from abag.embed.tables.chains import STANDARD_RESIDUES
-from abag.head.labels.labelled_pairs import label_weights
 
 if TYPE_CHECKING:
     import torch

@@ -38,11 +38,10 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import gammaln, ndtri, stdtrit
 
-from abag.core.arrays import Floats, Ints, distinct
+from abag.core.arrays import Floats, Ints, distinct, label_weights
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import BoundedPairs, RegimeScore, TestedPairs, score_regime
-from abag.head.labels.labelled_pairs import label_weights
 from abag.head.models.pair_vectors import DoesNotApply, PairModel, TrainingRows
 from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import find_residue_sides

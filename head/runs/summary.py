@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import Floats, Ints, distinct
+from abag.core.arrays import Floats, Ints, distinct, label_weights
 from abag.core.cores import limit_blas
 from abag.core.files import replacing, write_json, write_text
 from abag.core.messages import align, counted, printable
@@ -20,7 +20,6 @@ from abag.head.evaluation.scores import describe_regimes
 from abag.head.evaluation.strong import describe_strong, score_strong
 from abag.head.evaluation.verdicts import warnings
 from abag.head.labels.headers import Quantity
-from abag.head.labels.labelled_pairs import label_weights
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.report import write_card, write_report
 from abag.head.runs.rounds import MEASURED, describe_history, measured_rows
