@@ -848,9 +848,9 @@ class Predictor:
             known = []
             for kind, number in zip(KINDS, numbers, strict=True):
                 names_of_kind = self.seen.of_kind(kind).names
-                if number != NONE and names_of_kind is not None and kind in self.kinds:
-                    known.append(names_of_kind[number])
-            names.append(" + ".join(known))
+                if names_of_kind is not None and kind in self.kinds:
+                    known.append("new" if number == NONE else names_of_kind[number])
+            names.append(" + ".join(known) if {*known} != {"new"} else "")
         is_new = (antibody.level == NEW) | (antigen.level == NEW)
         distance = pd.array(antibody.distance + antigen.distance, "Int64")
         distance[is_new] = pd.NA
