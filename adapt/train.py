@@ -34,7 +34,7 @@ from abag.core.files import (
     write_text,
 )
 from abag.core.messages import counted, reporting, say
-from abag.core.schema import why_mistyped
+from abag.core.options import why_mistyped
 from abag.embed.encoders.adapters import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.encoders.identity import identify
 from abag.embed.store.shard import (

@@ -99,8 +99,7 @@ def walk(table, store, gib):
 def read(table):
     """Read a table into parts of distinct sequences; print the CPU seconds."""
     from abag.embed.tables.options import TableOptions
-    from abag.embed.tables.pairs import read_pair_chunks
-    from abag.embed.tables.unique import Partitions
+    from abag.embed.tables.pairs import Partitions, read_pair_chunks
 
     start_s = time.process_time()
     with Partitions("antibody") as antibodies, Partitions("antigen") as antigens:

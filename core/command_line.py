@@ -21,8 +21,7 @@ import click
 
 from abag.core.errors import AbagError
 from abag.core.messages import counted, make_lock, printable
-from abag.core.options import OptionSchema, joint_schema, user_path
-from abag.core.schema import alternatives
+from abag.core.options import OptionSchema, alternatives, joint_schema, user_path
 
 NO_MEMORY = (
     "not enough memory ({}). What is committed is safe; use a machine with more memory, or "

@@ -21,8 +21,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from abag.core.errors import FLAG, AbagError
 from abag.core.messages import reporting
-from abag.core.options import OptionSchema, flag, joint_schema, user_path
-from abag.core.schema import alternatives
+from abag.core.options import OptionSchema, alternatives, flag, joint_schema, user_path
 
 P = ParamSpec("P")
 R = TypeVar("R")

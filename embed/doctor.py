@@ -21,10 +21,9 @@ import torch
 from numpy.typing import NDArray
 
 from abag import __version__
-from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.errors import AbagError
-from abag.core.files import nearest_existing, remove_quietly, write_bytes
+from abag.core.files import cache_dir, nearest_existing, remove_quietly, write_bytes
 from abag.core.messages import first_line, size_text
 from abag.embed.encode import PoolingSink, encode_stream
 from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint

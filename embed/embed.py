@@ -31,9 +31,8 @@ from abag.embed.tables.notes import (
     describe_counts,
     describe_rows,
 )
-from abag.embed.tables.pairs import SequenceTable, read_pair_chunks
+from abag.embed.tables.pairs import Partitions, SequenceTable, read_pair_chunks
 from abag.embed.tables.table import TableLike
-from abag.embed.tables.unique import Partitions
 from abag.embed.workers import count_devices, launch
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from abag.core.cache import cache_dir
 from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
 from abag.core.errors import DeviceError, EncoderError
+from abag.core.files import cache_dir
 from abag.core.messages import detail, note
 from abag.embed.encoders.family import Encoder, PoolingEncoder
 from abag.embed.encoders.heads import LanguageModelHead
@@ -50,7 +50,7 @@ from abag.embed.store.writer import ShardWriter
 from abag.embed.tables.chains import Chains
 from abag.embed.tables.domains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
-from abag.embed.tables.unique import SequencePart
+from abag.embed.tables.pairs import SequencePart
 
 _CDRS = [
     (before, last)

@@ -28,7 +28,7 @@ from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.shard import MAX_ARRAYS
 from abag.embed.store.store import Store
 from abag.embed.tables.chains import PLURAL, Chains, Kind, shown_chains
-from abag.embed.tables.unique import Partitions, SequencePart
+from abag.embed.tables.pairs import Partitions, SequencePart
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan

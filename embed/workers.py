@@ -30,7 +30,7 @@ from abag.embed.job import KindJob, identify_for, load_for
 from abag.embed.options import EmbedOptions
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import Kind
-from abag.embed.tables.unique import SequencePart
+from abag.embed.tables.pairs import SequencePart
 
 if TYPE_CHECKING:
     from abag.embed.encoders.family import Encoder

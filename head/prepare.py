@@ -17,9 +17,9 @@ from subprocess import DEVNULL, PIPE, Popen
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from abag.core.cache import cache_dir
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
+from abag.core.files import cache_dir
 from abag.core.messages import detail, reporting
 from abag.embed.tables.options import TableOptions
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abag.core import cache
-from abag.core.cache import cache_dir, load_cached, store_cached
+from abag.core import files
+from abag.core.files import cache_dir, load_cached, store_cached
 from abag.head.regimes.clusters import cached_clusters
 
 CONTENT = b"what was computed"
@@ -18,9 +18,9 @@ CONTENT = b"what was computed"
 @pytest.fixture
 def new_folder():
     """Forget the temporary folder of this process, before and after."""
-    cache._new_folder.cache_clear()
+    files._new_folder.cache_clear()
     yield
-    cache._new_folder.cache_clear()
+    files._new_folder.cache_clear()
 
 
 @pytest.fixture

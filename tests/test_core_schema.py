@@ -8,7 +8,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 import numpy as np
 import pytest
 
-from abag.core.schema import Mistyped, parse, why_mistyped
+from abag.core.options import Mistyped, parse, why_mistyped
 
 LARGE = f"1{0:017}...{0:019}"
 """How a number of hundreds of digits is shown."""

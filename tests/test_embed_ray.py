@@ -19,7 +19,7 @@ from abag import AbagError, EmbedOptions, MissingPackage, StoreError
 from abag.embed.embed import embed_table
 from abag.embed.job import identify_for
 from abag.embed.tables.chains import keys_array
-from abag.embed.tables.unique import SequencePart
+from abag.embed.tables.pairs import SequencePart
 from abag.embed.workers import _units, _Worker
 from abag.head.demo import demo_table
 

@@ -18,9 +18,9 @@ from trastuzumab import LIGHT as VL
 
 import abag
 from abag import TableError
-from abag.embed.tables import domain_types, domains
-from abag.embed.tables.domain_types import chain_types
+from abag.embed.tables import domains, numbering
 from abag.embed.tables.domains import variable_domain
+from abag.embed.tables.numbering import chain_types
 
 SIGNAL = "MGWSCIILFLVATATGVHS"
 
@@ -71,7 +71,7 @@ def test_the_motifs_agree_with_the_domains_that_immunum_finds(chain, tail, data)
     chain = "".join(residues) + tail
     types = chain_types(chain)
     assert types == [domain.chain for domain in domains.find_domains(chain)]
-    if domain_types._VARIABLE_DOMAIN.fullmatch(chain):
+    if numbering._VARIABLE_DOMAIN.fullmatch(chain):
         assert variable_domain(chain) == chain
 
 

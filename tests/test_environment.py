@@ -16,7 +16,7 @@ from invoke import PLAIN_ENCODERS
 from marks import in_ci
 
 from abag import embed_table, open_store
-from abag.core.cache import cache_dir
+from abag.core.files import cache_dir
 from abag.core.messages import printable
 
 

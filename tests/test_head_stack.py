@@ -31,7 +31,7 @@ from abag.head.predictor.weigh import PRIOR_GROUPS, FittedParts, stack_weights, 
 from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import effective_groups
-from abag.head.training.kept_parts import KeptParts, PartPredictions
+from abag.head.training.checkpoint import KeptParts, PartPredictions
 
 QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
 

@@ -18,9 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.cache import cache_dir
 from abag.core.errors import AbagError, EncoderError, HubError
-from abag.core.files import make_folder, write_bytes, write_text
+from abag.core.files import cache_dir, make_folder, write_bytes, write_text
 from abag.core.hub import HubAddress, Repository, explain_refusal
 from abag.core.messages import first_line
 from abag.core.options import user_path

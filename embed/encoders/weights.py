@@ -23,9 +23,8 @@ from blake3 import blake3
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from abag.core.cache import cache_dir, load_cached, store_cached
 from abag.core.errors import EncoderError
-from abag.core.files import check_names
+from abag.core.files import cache_dir, check_names, load_cached, store_cached
 from abag.core.messages import first_line
 
 if TYPE_CHECKING:

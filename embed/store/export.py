@@ -35,7 +35,7 @@ from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.layout import holds_texts
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.types import with_types
+from abag.embed.tables.table_writer import with_types
 
 
 class ExportSummary(TypedDict):

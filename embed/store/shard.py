@@ -42,7 +42,7 @@ from abag.core.files import (
     write_json,
 )
 from abag.core.messages import first_line, say
-from abag.core.schema import why_mistyped
+from abag.core.options import why_mistyped
 
 RETRY_SECONDS = 60.0
 REPORT_SECONDS = 5.0  # of failing, before the user is told that abag waits

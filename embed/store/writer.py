@@ -20,9 +20,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.cache import cache_dir
 from abag.core.errors import AbagError, EncoderError
-from abag.core.files import make_folder, remove_quietly, sweep_partials, write_bytes, write_json
+from abag.core.files import (
+    cache_dir,
+    make_folder,
+    remove_quietly,
+    sweep_partials,
+    write_bytes,
+    write_json,
+)
 from abag.core.messages import say
 from abag.embed.store.shard import (
     ENCODER_FILE,

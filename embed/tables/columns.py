@@ -35,7 +35,7 @@ _SAYS_SEQUENCE = "(?=.*(seq|aa|aminoacid|protein|polypeptide))"
 _SAYS_CHAIN = "(?=.*(seq|aa|aminoacid|protein|polypeptide|chain|variable|domain|region))"
 _HEAVY_WORD = "(heavy|vhh|vh|hcvr|hc)"
 _LIGHT_WORD = "(light|vl|vk|vkappa|vlambda|lcvr|lc)"
-# alone, these may be names, genes or numbers: `contents.roles_by_content` looks at the cells
+# alone, these may be names, genes or numbers: `content.roles_by_content` looks at the cells
 _HEAVY_WORDS = f"({_HEAVY_WORD}|igh|nanobody|sdab)"
 _LIGHT_WORDS = f"({_LIGHT_WORD}|kappa|lambda|igk|igl)"
 

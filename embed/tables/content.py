@@ -29,9 +29,9 @@ from abag.embed.tables.columns import (
     column_option,
     simplified,
 )
-from abag.embed.tables.domain_types import chain_types
 from abag.embed.tables.domains import WHOLE_DOMAIN
 from abag.embed.tables.mutations import column_of_mutations
+from abag.embed.tables.numbering import chain_types
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.table import CHUNK_ROWS, LOOKED_AT, Table
 

@@ -47,7 +47,6 @@ from abag.embed.tables.content import (
     is_sequence,
     roles_by_content,
 )
-from abag.embed.tables.domain_types import HEAVY_TYPE, LIGHT_TYPE, chain_types, find_types
 from abag.embed.tables.domains import find_domains
 from abag.embed.tables.formats import FORMATS, bare_suffix, cell_text, is_gzip
 from abag.embed.tables.mutations import (
@@ -61,6 +60,7 @@ from abag.embed.tables.mutations import (
     mutation_columns,
     without_wild,
 )
+from abag.embed.tables.numbering import HEAVY_TYPE, LIGHT_TYPE, chain_types, find_types
 from abag.embed.tables.options import Numbering, ReferenceOptions, TableOptions
 from abag.embed.tables.table import ANTIGEN_COLUMN, CHUNK_ROWS, Table, read_table
 

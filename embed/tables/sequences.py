@@ -45,7 +45,18 @@ from abag.embed.tables.content import (
     names_as_residues,
     suggest_columns,
 )
-from abag.embed.tables.domain_types import (
+from abag.embed.tables.domains import WHOLE_DOMAIN, UnsureDomains
+from abag.embed.tables.mutations import (
+    LIGHT_MUTATIONS,
+    MUTATIONS,
+    BadMutation,
+    ChainId,
+    mutate,
+    of_chain,
+    propose_numbers,
+)
+from abag.embed.tables.notes import BadCell
+from abag.embed.tables.numbering import (
     HEAVY_TYPE,
     HISTIDINE_TAG,
     LIGHT_TYPE,
@@ -59,17 +70,6 @@ from abag.embed.tables.domain_types import (
     have_motif,
     place_chains,
 )
-from abag.embed.tables.domains import WHOLE_DOMAIN, UnsureDomains
-from abag.embed.tables.mutations import (
-    LIGHT_MUTATIONS,
-    MUTATIONS,
-    BadMutation,
-    ChainId,
-    mutate,
-    of_chain,
-    propose_numbers,
-)
-from abag.embed.tables.notes import BadCell
 from abag.embed.tables.options import ChainPlaces, TableOptions
 from abag.embed.tables.references import NO_REFERENCES, References, UnknownName, cell_name
 from abag.embed.tables.table import Table

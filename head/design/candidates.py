@@ -23,7 +23,7 @@ from abag.core.units import ANTIBODY_KDA
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_top_rows
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike
-from abag.embed.tables.types import with_types
+from abag.embed.tables.table_writer import with_types
 from abag.head.labels.column import LabelLayout, UnclearLabel, choose_prediction, decide_label
 from abag.head.labels.headers import (
     PKD,
@@ -38,8 +38,8 @@ from abag.head.labels.labelled_pairs import label_pairs
 from abag.head.labels.options import LabelOptions, read_molar_mass
 from abag.head.labels.values import read_numbers, read_texts
 from abag.head.models.pair_vectors import Index
-from abag.head.predictor.pair_reader import PairReader
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Sequences
+from abag.head.predictor.scoring import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
 from abag.head.runs.run_folder import labels_as_in_the_run, read_config, remembered_label
 

@@ -60,8 +60,8 @@ from abag.head.evaluation.verdicts import equal_groups
 from abag.head.labels.headers import OUTSIDE, PKD, Quantity
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
-from abag.head.predictor.pair_reader import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.predictor.predictor import Predictor
+from abag.head.predictor.scoring import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES, applicable, words_of
 

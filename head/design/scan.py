@@ -45,7 +45,8 @@ from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.predictor.load import loaded
 from abag.head.predictor.options import ScanOptions
-from abag.head.predictor.pair_reader import (
+from abag.head.predictor.predictor import Scorer, Sequences, variance_parts
+from abag.head.predictor.scoring import (
     antigen_of_run,
     check_table_out,
     region_of_run,
@@ -53,7 +54,6 @@ from abag.head.predictor.pair_reader import (
     row_bar,
     say_random_weights,
 )
-from abag.head.predictor.predictor import Scorer, Sequences, variance_parts
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind

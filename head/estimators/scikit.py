@@ -13,8 +13,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from abag.core.cache import cache_dir
 from abag.core.errors import OptionError
+from abag.core.files import cache_dir
 from abag.core.options import schema
 from abag.embed.store.export import vector_names
 from abag.embed.store.options import VectorOptions

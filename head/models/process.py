@@ -1,7 +1,6 @@
 """Gaussian processes on pairs: kernel ridge regression with a variance for each prediction.
 
-`pair_kernels` has the kernels; inner folds (``kernel``) or the evidence (``gp``) choose one, see
-`kernel_choice`. See Rasmussen and Williams, Gaussian Processes for Machine Learning, chapters 2
+`kernels` has the kernels; inner folds (``kernel``) or the evidence (``gp``) choose one. See Rasmussen and Williams, Gaussian Processes for Machine Learning, chapters 2
 and 8.
 
 N, M sequences; A, G training sequences; F training pairs, C of them inducing,

@@ -1,18 +1,15 @@
-"""Residues of variants as columns: what each sequence has at each place of a reference.
+"""Models of the residues of variants: a side of a pair is columns of residues, not a vector.
 
-A place holds a residue of the reference, or what is inserted after it. Residues are equal or not
+A side whose sequences are variants of one, antibodies or antigens, is compared place by place with
+the consensus of its training sequences, see `residue_columns`; the other side keeps its vectors. A
+place holds a residue of the reference, or what is inserted after it. Residues are equal or not
 (one-hot), or have coordinates whose squared distances are 2 - 2 x similarity, from BLOSUM62
 (Henikoff and Henikoff, PNAS 89, 1992) divided so that each is 1 with itself (Jankowiak et al.,
 arXiv 2606.11057).
+
 N sequences, A in training, S places (2 L + 1 for L positions of a chain), V of them where these
-differ, C columns.
-
-Models of the residues of variants: a side of a pair is columns of residues, not a vector.
-
-A side whose sequences are variants of one, antibodies or antigens, is compared position by position
-with the consensus of its training sequences, see `residue_columns`; the other side keeps its
-vectors.
-N sequences, A in training, S places, C columns, P pairs, F of them in training."""
+differ, C columns; P pairs, F of them in training.
+"""
 
 from __future__ import annotations
 

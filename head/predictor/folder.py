@@ -28,7 +28,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from abag.core.arrays import checked_array, distinct
-from abag.core.cache import cache_dir
 from abag.core.errors import (
     DamagedFile,
     OptionError,
@@ -38,6 +37,7 @@ from abag.core.errors import (
     SequenceError,
 )
 from abag.core.files import (
+    cache_dir,
     check_names,
     json_bytes,
     make_folder,
@@ -50,8 +50,7 @@ from abag.core.files import (
 )
 from abag.core.hub import Repository, is_hub_address, parse_address
 from abag.core.messages import counted, say
-from abag.core.options import user_path
-from abag.core.schema import parse
+from abag.core.options import parse, user_path
 from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
@@ -95,6 +94,21 @@ MOST = 1e6 * MOST_VALUE**2
 """Of a number in predictor.json: variances of the largest labels, and factors of these."""
 
 
+_MISMATCHES = (
+    *(TypeError, LookupError, ValueError, RuntimeError, ArithmeticError),
+    *(OptionError, PredictionError, RunError, SequenceError),
+)
+_HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
+MANIFEST = "manifest.json"
+CARD = "README.md"
+LICENCE = "LICENSE"
+ADAPTER_FILES = tuple(f"{kind}-{path}" for kind in KINDS for path in ADAPTER_PATHS)
+"""Files of the adapters, whose paths in a store are ``adapter/...``, by kind."""
+READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
+"""Files that are read; the card and the licence are for people."""
+FORMAT = {"format": "abag-predictor", "version": 1}
+
+
 @dataclass(frozen=True, slots=True)
 class PartRecord:
     """A part of the predictor without its arrays."""
@@ -128,13 +142,6 @@ def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
         with weights.open("rb") as file:
             file_digest(file, lambda: running)
     return running.hexdigest()
-
-
-_MISMATCHES = (
-    *(TypeError, LookupError, ValueError, RuntimeError, ArithmeticError),
-    *(OptionError, PredictionError, RunError, SequenceError),
-)
-_HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
 
 
 def save_predictor(
@@ -526,16 +533,6 @@ def _is_near(store: Path, run: Path) -> bool:
     runs = run.resolve().parent
     is_below = store.is_relative_to(runs) or store.is_relative_to(Path.cwd())
     return is_below or store.parent == runs.parent
-
-
-MANIFEST = "manifest.json"
-CARD = "README.md"
-LICENCE = "LICENSE"
-ADAPTER_FILES = tuple(f"{kind}-{path}" for kind in KINDS for path in ADAPTER_PATHS)
-"""Files of the adapters, whose paths in a store are ``adapter/...``, by kind."""
-READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
-"""Files that are read; the card and the licence are for people."""
-FORMAT = {"format": "abag-predictor", "version": 1}
 
 
 @dataclass(frozen=True, slots=True)

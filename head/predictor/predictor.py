@@ -44,8 +44,8 @@ from abag.embed.tables.chains import KINDS, NO_ANTIGEN, keys_array
 from abag.embed.tables.chains import antibody as antibody_chains
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import CHAIN_ROLES, column_option
-from abag.embed.tables.domain_types import chain_types, cut_to_domains, place_chains
 from abag.embed.tables.layout import NOTHING, ReadAs
+from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
 from abag.embed.tables.pairs import table_of
 from abag.head.labels.features import (
     LOGLIKS,
@@ -79,6 +79,17 @@ if TYPE_CHECKING:
     from abag.embed.tables.options import AntibodyRegion
     from abag.embed.tables.pairs import UniqueSequences
     from abag.head.models.pair_vectors import PairModel
+
+
+AnySequences: TypeAlias = "Sequences | UniqueSequences"
+WEIGHTS = "weights.safetensors"
+RECORD = "predictor.json"
+NEARLY_ALL = 0.95
+"""Share of the training antibodies from which a chain is one that they have; the rest is odd."""
+SCORE_COLUMNS = PREDICT_COLUMNS
+SAME_PREDICTION_PKD = 1e-3
+"""Predictions of one pair that differ by no more are one: products of matrices round each row of a
+table in their own way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +138,6 @@ class SequenceCollector:
         return Sequences(self._kind, chains, keys, np.concatenate(self._of_row))
 
 
-AnySequences: TypeAlias = "Sequences | UniqueSequences"
-
-
 class SequenceCounts(TypedDict):
     """Numbers of distinct antibodies, or antigens, of a prediction."""
 
@@ -138,12 +146,6 @@ class SequenceCounts(TypedDict):
     encoded: int
     new: NotRequired[int]
     """Not in training themselves."""
-
-
-WEIGHTS = "weights.safetensors"
-RECORD = "predictor.json"
-NEARLY_ALL = 0.95
-"""Share of the training antibodies from which a chain is one that they have; the rest is odd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,12 +580,6 @@ def existing_store(path: Path) -> Store | None:
     """Open a store; None if there is nothing but what a killed process leaves."""
     empty = not path.exists() or (path.is_dir() and all(map(is_partial, path.iterdir())))
     return None if empty else open_store(path)
-
-
-SCORE_COLUMNS = PREDICT_COLUMNS
-SAME_PREDICTION_PKD = 1e-3
-"""Predictions of one pair that differ by no more are one: products of matrices round each row of a
-table in their own way."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

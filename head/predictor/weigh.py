@@ -50,7 +50,7 @@ from abag.head.predictor.predictor import Growth, Mixture, SigmaLevels, UsedRegi
 from abag.head.regimes.regimes import KNOWN, without_absent
 from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
-from abag.head.training.kept_parts import PartPredictions
+from abag.head.training.checkpoint import PartPredictions
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from abag.head.models.config import FitConfig
     from abag.head.models.pair_vectors import Fit, PairVectors
     from abag.head.regimes.folds import MeasuredRegime
-    from abag.head.training.kept_parts import KeptParts
+    from abag.head.training.checkpoint import KeptParts
     from abag.head.training.networks import TrainedHeads
 
 
@@ -66,6 +66,47 @@ SUM_TOLERANCE = 1e-6
 """Largest distance from 1 of the sum of a regime's weights."""
 OF_ANTIGENS = ("antigen_ridge",)
 """Models that learn from antigens alone; runs without antigens have none of them."""
+
+
+STRENGTHS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+"""Degrees of freedom that are tried."""
+SCALES = np.exp(np.linspace(np.log(0.2), np.log(2.0), 47))
+"""Scales that are tried, in units of the mean squared error."""
+CLEARLY = 4.0
+"""Gain in log-likelihood, of all pairs and of pairs left out, from which sequences have noise of
+their own."""
+MANY_PAIRS = 50
+"""Held-out pairs from which the errors of a sequence are told by the width that holds 90 % of them,
+which a few large ones do not change."""
+LEAST_PAIRS = 3
+"""Held-out pairs without which a sequence counts for nothing."""
+PRIOR_GROUPS = 3.0
+SUM_WEIGHT = 1e4
+"""Weight of the condition that the weights add up to 1, relative to the errors."""
+REACHED = 0.95
+"""Share of the tested pairs within the reach of a regime."""
+GROWTHS: tuple[float, ...] = (0.0, *np.geomspace(0.025, 6.4, 25).tolist())
+"""Growths of sigma squared per difference from the nearest training sequences that are tried."""
+POWERS = (0.5, 1.0, 2.0)
+"""Powers of the differences that are tried."""
+CLEAR_GROWTH = 5.0
+"""Gain in log-likelihood from which sigma grows."""
+LEAST_WEIGHT = 0.1
+"""Weight of a label, of a mean of 1, below which its error tells nothing of sigma."""
+LEAST_CALIBRATED = 20
+"""Held-out pairs without which sigma does not grow."""
+MOST_LEVELS = 8
+"""SigmaLevels of predictions that have a sigma of their own."""
+LEAST_OF_LEVEL = 40
+"""Held-out pairs of a level."""
+LEVEL_PRIOR = 4.0
+"""Pairs with errors of the usual size that each level is taken to have, too."""
+COVERED = float(ndtri(0.95))
+"""Half the width of a 90 % interval, in sigmas."""
+LEAST_TAIL = 50
+"""Held-out pairs from which sigma is that of an interval rather than of the squared errors."""
+THINNEST = 0.5
+"""Least factor of sigma for heavy tails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,20 +204,6 @@ def check_weights(regime: str, weights: Mapping[str, float], parts: Iterable[str
         raise RunError(msg)
 
 
-STRENGTHS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-"""Degrees of freedom that are tried."""
-SCALES = np.exp(np.linspace(np.log(0.2), np.log(2.0), 47))
-"""Scales that are tried, in units of the mean squared error."""
-CLEARLY = 4.0
-"""Gain in log-likelihood, of all pairs and of pairs left out, from which sequences have noise of
-their own."""
-MANY_PAIRS = 50
-"""Held-out pairs from which the errors of a sequence are told by the width that holds 90 % of them,
-which a few large ones do not change."""
-LEAST_PAIRS = 3
-"""Held-out pairs without which a sequence counts for nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class SequenceNoise:
     """Factors of the variance of errors."""
@@ -258,35 +285,6 @@ def _likelihood(total: Floats, count: Floats, strength: float, scale: float) -> 
         (strength * scale + total) / 2
     )
     return float((prior + posterior - count / 2 * np.log(2 * np.pi)).sum())
-
-
-PRIOR_GROUPS = 3.0
-SUM_WEIGHT = 1e4
-"""Weight of the condition that the weights add up to 1, relative to the errors."""
-REACHED = 0.95
-"""Share of the tested pairs within the reach of a regime."""
-GROWTHS: tuple[float, ...] = (0.0, *np.geomspace(0.025, 6.4, 25).tolist())
-"""Growths of sigma squared per difference from the nearest training sequences that are tried."""
-POWERS = (0.5, 1.0, 2.0)
-"""Powers of the differences that are tried."""
-CLEAR_GROWTH = 5.0
-"""Gain in log-likelihood from which sigma grows."""
-LEAST_WEIGHT = 0.1
-"""Weight of a label, of a mean of 1, below which its error tells nothing of sigma."""
-LEAST_CALIBRATED = 20
-"""Held-out pairs without which sigma does not grow."""
-MOST_LEVELS = 8
-"""SigmaLevels of predictions that have a sigma of their own."""
-LEAST_OF_LEVEL = 40
-"""Held-out pairs of a level."""
-LEVEL_PRIOR = 4.0
-"""Pairs with errors of the usual size that each level is taken to have, too."""
-COVERED = float(ndtri(0.95))
-"""Half the width of a 90 % interval, in sigmas."""
-LEAST_TAIL = 50
-"""Held-out pairs from which sigma is that of an interval rather than of the squared errors."""
-THINNEST = 0.5
-"""Least factor of sigma for heavy tails."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints
-from abag.core.cache import cache_dir, load_cached, store_cached
+from abag.core.files import cache_dir, load_cached, store_cached
 from abag.core.messages import say
 from abag.embed.tables.chains import Chains
 from abag.embed.tables.domains import position_number

@@ -80,6 +80,24 @@ HELD_OUT_SHARE = 0.1
 """Share of the pairs in the test part of a single split, and of the others in a validation part."""
 
 
+FOLDS = 5
+"""Folds if their number is not given."""
+LEAST_PAIRS = 20
+"""Distinct pairs from which a table is never refused."""
+SINGLE_PAIRS = (
+    "too few sequences are independent to measure more than pairs like those of the table, and "
+    "each pair counts as one measurement: the intervals are too narrow"
+)
+ENOUGH_GROUPS = 50.0
+"""Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
+LARGE_TABLE = 5_000
+"""Pairs from which one fold may be enough."""
+FEWEST_VARIANTS = 0.1
+"""Share of held-out single pairs from which they speak for new variants."""
+SETS: tuple[tuple[Kind, ...], ...] = ((), ("antibody",), ("antigen",), KINDS)
+"""What the folds of a table hold out: pairs, or sequences of one side, or of both."""
+
+
 class HeldOutPairs(NamedTuple):
     """Hold what one fold does not train on, (P,) each."""
 
@@ -151,24 +169,6 @@ def with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
     part = part.copy()
     part[rows[fold == chosen]] = VALIDATION
     return part
-
-
-FOLDS = 5
-"""Folds if their number is not given."""
-LEAST_PAIRS = 20
-"""Distinct pairs from which a table is never refused."""
-SINGLE_PAIRS = (
-    "too few sequences are independent to measure more than pairs like those of the table, and "
-    "each pair counts as one measurement: the intervals are too narrow"
-)
-ENOUGH_GROUPS = 50.0
-"""Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
-LARGE_TABLE = 5_000
-"""Pairs from which one fold may be enough."""
-FEWEST_VARIANTS = 0.1
-"""Share of held-out single pairs from which they speak for new variants."""
-SETS: tuple[tuple[Kind, ...], ...] = ((), ("antibody",), ("antigen",), KINDS)
-"""What the folds of a table hold out: pairs, or sequences of one side, or of both."""
 
 
 @dataclass(frozen=True, slots=True)

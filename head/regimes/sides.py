@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints, distinct, is_among
-from abag.core.cache import cache_dir
+from abag.core.files import cache_dir
 from abag.embed.tables.domains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.clusters import consensus
@@ -42,6 +42,40 @@ REGIONS = len(IMGT_REGIONS)
 """Regions of one chain of an antibody."""
 INSERTED = 1 << 20
 """Places of insertions are numbered from here, so that they differ from positions."""
+
+
+LEAST_GROUPS = 5.0
+"""Effective groups below which nothing can be measured."""
+LEAST_ROWS = 10
+"""Tested pairs below which nothing can be measured."""
+LIBRARY_SHARE = 0.5
+"""A cluster of near-duplicates with a larger share of the pairs makes a side a library."""
+ENOUGH_FAMILIES = 10.0
+"""Effective families that stay whole when others are divided into their variants."""
+DIVIDED_SHARE = 0.5
+"""Largest share of the pairs whose families are divided, if whole families can be measured."""
+MOST_DIVIDED = 20
+"""Families that are divided, if whole families can be measured."""
+NEIGHBOURS_SHARE = 0.02
+"""Share of the variants of a library in a neighbourhood that is held out."""
+MOST_NEIGHBOURS = 60
+"""Variants of a neighbourhood: in a large library more neighbourhoods tell more."""
+LEAST_NEIGHBOURS = 6
+"""Variants of a neighbourhood below which none is held out."""
+APART_SHARE = 0.06
+"""Share of the variants that a fold holds out in neighbourhoods."""
+VARIANTS_SHARE = 0.1
+"""Share of the sequences with relatives that a fold of single pairs holds out as a whole."""
+LEAST_SHARE = 0.1
+"""Share of the pairs that such sequences have, without which none is held out."""
+MOST_COMPARED = 200_000_000
+"""Comparisons of sequences for the distances of a fold, about 4 s of a core."""
+LEAST_SAMPLE = 500
+"""Sequences whose distances are found in any case."""
+COMMON_TOKEN = 0.6
+"""Largest share of the sequences that a residue may have to be held out where none is rare."""
+COMMON_TOKENS = 0.45
+"""Largest share of those that have one of two residues."""
 
 
 class Residues(NamedTuple):
@@ -241,40 +275,6 @@ def mix(x: Words) -> Words:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-LEAST_GROUPS = 5.0
-"""Effective groups below which nothing can be measured."""
-LEAST_ROWS = 10
-"""Tested pairs below which nothing can be measured."""
-LIBRARY_SHARE = 0.5
-"""A cluster of near-duplicates with a larger share of the pairs makes a side a library."""
-ENOUGH_FAMILIES = 10.0
-"""Effective families that stay whole when others are divided into their variants."""
-DIVIDED_SHARE = 0.5
-"""Largest share of the pairs whose families are divided, if whole families can be measured."""
-MOST_DIVIDED = 20
-"""Families that are divided, if whole families can be measured."""
-NEIGHBOURS_SHARE = 0.02
-"""Share of the variants of a library in a neighbourhood that is held out."""
-MOST_NEIGHBOURS = 60
-"""Variants of a neighbourhood: in a large library more neighbourhoods tell more."""
-LEAST_NEIGHBOURS = 6
-"""Variants of a neighbourhood below which none is held out."""
-APART_SHARE = 0.06
-"""Share of the variants that a fold holds out in neighbourhoods."""
-VARIANTS_SHARE = 0.1
-"""Share of the sequences with relatives that a fold of single pairs holds out as a whole."""
-LEAST_SHARE = 0.1
-"""Share of the pairs that such sequences have, without which none is held out."""
-MOST_COMPARED = 200_000_000
-"""Comparisons of sequences for the distances of a fold, about 4 s of a core."""
-LEAST_SAMPLE = 500
-"""Sequences whose distances are found in any case."""
-COMMON_TOKEN = 0.6
-"""Largest share of the sequences that a residue may have to be held out where none is rare."""
-COMMON_TOKENS = 0.45
-"""Largest share of those that have one of two residues."""
 
 
 def effective_groups(group: Ints) -> float:

@@ -28,7 +28,7 @@ from abag.core.errors import SplitError
 from abag.core.messages import counted, quoted, say
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.columns import quote_names
-from abag.embed.tables.types import with_types
+from abag.embed.tables.table_writer import with_types
 from abag.head.labels.values import read_texts
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES
 
@@ -60,6 +60,9 @@ KEYS = ["antibody_key", "antigen_key"]
 """Columns that identify a pair."""
 COLUMNS = [*KEYS, "split", "fold", "group"]
 """Columns of a table of splits."""
+
+
+_ROWS = "adapter/splits.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,9 +294,6 @@ def _read_frame(path: Path) -> pd.DataFrame:
 
 def _bad_file(path: Path, problem: str) -> SplitError:
     return SplitError(f"{path}: {problem}. Use the splits.parquet of a run.")
-
-
-_ROWS = "adapter/splits.parquet"
 
 
 def count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:

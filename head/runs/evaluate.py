@@ -17,8 +17,8 @@ import pandas as pd
 
 from abag.core import messages
 from abag.core.arrays import Floats, Ints, hex_keys
-from abag.core.cache import cache_dir
 from abag.core.errors import OptionError, PredictionError
+from abag.core.files import cache_dir
 from abag.core.messages import counted
 from abag.core.options import schema
 from abag.embed.store.store import open_store

@@ -22,8 +22,7 @@ from abag.core.files import (
     write_json,
 )
 from abag.core.messages import first_line, say
-from abag.core.options import schema
-from abag.core.schema import why_mistyped
+from abag.core.options import schema, why_mistyped
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regimes

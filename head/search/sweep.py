@@ -24,10 +24,10 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import distinct
-from abag.core.cache import cache_dir
 from abag.core.device import resolve_device
 from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
 from abag.core.files import (
+    cache_dir,
     host_name,
     is_partial,
     is_process_alive,

@@ -1,13 +1,16 @@
-"""Training checkpoints: each file is whole or refused.
+"""What a training keeps so that a stopped one loses little: checkpoints, and parts of folds.
 
-A checkpoint is a safetensors file that is written atomically. Its header holds the state as JSON,
-and a digest over the state and every tensor's name, dtype, shape and bytes. Nothing is unpickled.
+A checkpoint is a safetensors file that is written atomically: each is whole or refused. Its header
+holds the state as JSON, and a digest over the state and every tensor's name, dtype, shape and
+bytes. Nothing is unpickled. Of fitted parts, only the predictions of folds are kept until the run
+has finished: these weigh and score them. P pairs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,16 +19,23 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from abag.core.errors import DamagedFile, OutputError
-from abag.core.files import replacing
-from abag.core.messages import say
+from abag.core.files import make_folder, replacing
+from abag.core.messages import detail, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from abag.core.arrays import Floats
+
+
 SCHEMA = 6
 """Version of the format; raise it when the tensors or the state change."""
 _DELETE = "Delete it to resume from the previous checkpoint."
+
+
+LEAST_SECONDS = 2.0
+"""What took less is computed again rather than written."""
 
 
 class Checkpoint(NamedTuple):
@@ -109,3 +119,64 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
         running.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         running.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return running.hexdigest()
+
+
+def read_kept(folder: Path, digest: str) -> dict[str, Floats] | None:
+    """Return arrays by name, if they were kept whole and depend on what `digest` hashes."""
+    if not folder.is_dir():
+        return None
+    from abag.core.errors import DamagedFile
+
+    try:
+        checkpoint = load_newest(folder)
+    except DamagedFile:
+        say(f"{folder}: what was kept is damaged; it is fitted again")
+        return None
+    if checkpoint is None or checkpoint.state.get("digest") != digest:
+        return None
+    detail(f"{folder}: kept, not fitted again")
+    return {name: tensor.numpy() for name, tensor in checkpoint.tensors.items()}
+
+
+def write_kept(folder: Path, digest: str, arrays: Mapping[str, Floats], seconds: float) -> None:
+    """Keep arrays that took so long to compute, if that is long."""
+    if seconds < LEAST_SECONDS:
+        return
+    import torch
+
+    make_folder(folder)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    save_rotating(folder, tensors, {"digest": digest, "step": 0})
+
+
+@dataclass(frozen=True, slots=True)
+class PartPredictions:
+    """Hold what a part of a fold predicts."""
+
+    predicted: Floats
+    """pKd of every pair, (P,)."""
+    variance: Floats | None
+    """Variance of the predictions in pKd^2, (P,), if the part has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptParts:
+    """Read and write the parts of one fold that are kept."""
+
+    folder: Path
+    digest: str
+    """Digest of what they were fitted to; parts of another one are fitted again."""
+
+    def read(self, name: str) -> PartPredictions | None:
+        """Return what a part predicts, if it was kept whole."""
+        arrays = read_kept(self.folder / name, self.digest)
+        if arrays is None:
+            return None
+        return PartPredictions(arrays["predicted"], arrays.get("variance"))
+
+    def write(self, name: str, part: PartPredictions, seconds: float) -> None:
+        """Keep what a part predicts if it took long to fit."""
+        arrays = {"predicted": part.predicted}
+        if part.variance is not None:
+            arrays["variance"] = part.variance
+        write_kept(self.folder / name, self.digest, arrays, seconds)

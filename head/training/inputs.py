@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abag.core.cache import cache_dir
-from abag.core.files import read_json
+from abag.core.files import cache_dir, read_json
 from abag.core.messages import detail, say
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.chains import ALONE, Kind
