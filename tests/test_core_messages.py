@@ -9,8 +9,21 @@ import sys
 import termios
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from abag.core.messages import bar, counted, detail, note, reporting, say
+from abag.core.messages import (
+    USUAL_WIDTH,
+    align,
+    bar,
+    counted,
+    detail,
+    note,
+    reporting,
+    say,
+    screen_width,
+    wrap,
+)
 
 SCRIPT = """
 import time
@@ -123,3 +136,57 @@ def test_a_number_and_its_noun_agree():
         "2,000 antibodies",
     ]
     assert counted(1, "unique antigen") == "1 unique antigen"
+
+
+CELLS = st.text(alphabet="ab 0[,", max_size=12).map(str.strip)
+
+
+@given(st.data(), st.integers(1, 90), st.integers(1, 5))
+def test_a_table_is_no_wider_than_the_screen_and_shows_every_cell(data, width, n_columns):
+    row = st.lists(CELLS, min_size=n_columns, max_size=n_columns)
+    rows = data.draw(st.lists(row, min_size=1, max_size=4))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("COLUMNS", str(width))
+        lines = align(rows)
+    words = [word for cells in rows for cell in cells for word in cell.split()]
+    assert max(map(len, lines), default=0) <= max([width, *(2 + len(word) for word in words)])
+    shown = "\n".join(lines).split()
+    assert all(shown.count(word) >= words.count(word) for word in words)
+
+
+def test_columns_that_do_not_fit_follow_below_behind_the_first_again(monkeypatch):
+    rows = [["", "known", "new"], ["RMSE", "0.94", "0.99"]]
+    monkeypatch.setenv("COLUMNS", "18")
+    assert align(rows) == ["      known  new", "RMSE  0.94   0.99"]
+    monkeypatch.setenv("COLUMNS", "12")
+    assert align(rows) == ["      known", "RMSE  0.94", "", "      new", "RMSE  0.99"]
+    monkeypatch.setenv("COLUMNS", "7")
+    assert align(rows) == ["known", "RMSE", "  0.94", "", "new", "RMSE", "  0.99"]
+
+
+@pytest.mark.parametrize("columns", ["", "0", "-3", "wide", "1" * 5000])
+def test_without_a_terminal_and_a_width_a_screen_is_as_wide_as_usual(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", None)
+    assert screen_width() == USUAL_WIDTH
+
+
+WIDTH = """
+import sys
+from abag.core.messages import screen_width, wrap
+sys.stdout = sys.stderr
+print(screen_width(), wrap("a sentence that does not fit into a line: /a/path-that-stays-whole"))
+"""
+
+
+def test_a_terminal_wraps_sentences_at_words_and_keeps_paths_whole(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    lines = on_terminal(WIDTH, columns=30).splitlines()
+    expected = ["30 a sentence that does not fit", "  into a line:", "  /a/path-that-stays-whole"]
+    assert lines == expected
+
+
+@pytest.mark.parametrize("columns", ["", "20"])
+def test_a_file_gets_whole_sentences(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert wrap("word " * 40) == "word " * 40
