@@ -27,8 +27,8 @@ USUAL_WIDTH = 80
 """Columns of a screen whose width is not known, such as that of a file."""
 LONGEST_QUOTE = 100
 """Characters of a cell that a message shows."""
-AS_BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left{postfix}"
-AS_LINE = "{desc} {percentage:.0f}%, {elapsed}, {remaining} left{postfix}"
+AS_BAR = "{desc} {done:3d}% |{bar}| {elapsed}, {left}{postfix}"
+AS_LINE = "{desc} {done}%, {elapsed}, {left}{postfix}"
 AS_LINE_OF_UNKNOWN_LENGTH = "{desc} {n_fmt}{unit}, {elapsed}{postfix}"
 
 
@@ -237,6 +237,7 @@ def bar(
     *,
     line_interval_s: float = LINE_INTERVAL_S,
     line_delay_s: float = LINE_DELAY_S,
+    may_end_early: bool = False,
     **options: Any,  # noqa: ANN401 - tqdm's own
 ) -> Any:  # noqa: ANN401 - a bar that acts like tqdm's
     """Make a tqdm bar on stderr, or lines where it is no terminal; it draws only where wanted.
@@ -247,6 +248,8 @@ def bar(
         Seconds between two lines of progress where stderr is not a terminal.
     line_delay_s : float
         Seconds before the first of them: shorter work is not worth a line.
+    may_end_early : bool
+        Whether the total is the most that there can be to do; so is the time left, then.
     **options
         Those of tqdm.
     """
@@ -267,7 +270,34 @@ def bar(
         }
         # a line's own interval and form win over those of the caller's bar
         options |= {**drawn, "bar_format": AS_LINE if has_length else AS_LINE_OF_UNKNOWN_LENGTH}
-    return _bars()(**(drawn | {"leave": False} | options))
+    return _with_time_left(_bars(), may_end_early)(**(drawn | {"leave": False} | options))
+
+
+def _with_time_left(bars: Any, may_end_early: bool) -> Any:  # noqa: ANN401 - classes of tqdm
+    """Make a class of bars that know the share that is ``done``, and what to say of the ``left``.
+
+    The time left is that at the mean speed since the beginning: the speed of the last steps, as
+    tqdm takes it, jumps where steps are unequal. 100 % is all, not 99.6 %.
+    """
+
+    class Bar(bars):  # type: ignore[misc]
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            shown: dict[str, Any] = super().format_dict
+            total = shown["total"]
+            if not total:
+                return shown
+            begun = shown["n"] - shown["initial"]
+            remaining = "?"
+            if begun > 0:
+                seconds = (total - shown["n"]) * shown["elapsed"] / begun
+                remaining = bars.format_interval(max(0, seconds))
+            at_most = "at most " if may_end_early and shown["n"] < total else ""
+            shown["done"] = min(100, int(100 * shown["n"] / total))
+            shown["left"] = f"{at_most}{remaining} left"
+            return shown
+
+    return Bar
 
 
 class _Lines:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -117,6 +118,45 @@ def test_bars_of_known_and_unknown_length_are_lines_without_a_terminal(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith("reading 1500 rows") for line in lines)
     assert any(line.startswith("scoring 100%") and line.endswith(", fast") for line in lines)
+
+
+def left_at(share, seconds_of_steps, monkeypatch, **options):
+    """Return the line of a bar after a share of its steps, by a clock that these steps move."""
+    now = [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    lines = []
+    with (
+        reporting(bars=True),
+        bar(total=len(seconds_of_steps), desc="fit", **AT_ONCE, **options) as drawn,
+    ):
+        for seconds in seconds_of_steps[: round(share * len(seconds_of_steps))]:
+            now[0] += seconds
+            drawn.update()
+        lines.append(str(drawn))
+    return lines[0]
+
+
+def test_the_time_left_is_right_where_steps_are_unequal(monkeypatch):
+    seconds = [0.2] * 9 + [7.2]  # 9 s per 10 steps: every tenth validates, or so
+    for share in (0.1, 0.2, 0.5, 0.9):
+        line = left_at(share, seconds * 40, monkeypatch)
+        minutes, seconds_left = re.search(r", (\d+):(\d+) left", line).groups()
+        left = 60 * int(minutes) + int(seconds_left)
+        assert left == pytest.approx(sum(seconds) * 40 * (1 - share), abs=2)
+
+
+def test_all_is_done_at_100_percent_only(monkeypatch):
+    line = left_at(0.999, [1] * 1000, monkeypatch)
+    assert line.startswith("fit 99%, 16:39, 00:01 left")
+    assert left_at(1, [1] * 1000, monkeypatch).startswith("fit 100%, 16:40, 00:00 left")
+    assert "? left" in left_at(0, [1] * 10, monkeypatch)
+
+
+def test_work_that_may_end_early_has_at_most_a_time_left(monkeypatch):
+    line = left_at(0.5, [1] * 100, monkeypatch, may_end_early=True)
+    assert "50%, 00:50, at most 00:50 left" in line
+    assert "at most" not in left_at(1, [1] * 100, monkeypatch, may_end_early=True)
 
 
 @pytest.mark.parametrize("details", [True, False])
