@@ -22,7 +22,7 @@ from abag.core.command_line import (
 )
 from abag.core.errors import AbagError
 from abag.core.files import json_text
-from abag.core.messages import counted, printable, reporting
+from abag.core.messages import counted, printable, reporting, wrap
 from abag.core.python_surface import PublicFunction
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -106,7 +106,7 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
         return
     described = describe(result)
     text = described if isinstance(described, str) else "\n".join(described)
-    click.echo(printable(text))
+    click.echo(wrap(printable(text)))
 
 
 # The commands are in the order in which help lists them: what most people need first. They import
@@ -186,7 +186,7 @@ def fit(
 
     with reporting(details=verbose):
         summary = fit_head(tables, store, run, progress=True, verbose=verbose, **options)
-    _print(summary, as_json, describe_fit)
+    _print(summary, as_json, partial(describe_fit, verbose=verbose))
 
 
 @_command("predict")
@@ -259,7 +259,8 @@ def plan(tables: Tables, as_json: bool, verbose: bool, **options: Any) -> None:
 
 @_command("runs")
 @click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
-def runs(folders: Sequence[Path], as_json: bool) -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Print all scores, not those that fit only.")
+def runs(folders: Sequence[Path], as_json: bool, verbose: bool) -> None:
     """Compare runs, or look at one that is training.
 
     DIR is a run or a folder of runs. Shows the scores with their intervals, significant differences
@@ -270,7 +271,11 @@ def runs(folders: Sequence[Path], as_json: bool) -> None:
     Example:
       abag runs runs
     """
-    summary = _call("runs", folders=folders, as_json=as_json)
+    from abag.head.runs.compare import describe_runs
+    from abag.head.runs.compare import runs as compare_runs
+
+    summary = compare_runs(folders)
+    _print(summary, as_json, partial(describe_runs, verbose=verbose))
     sys.exit(any(state["state"] == "unreadable" for state in summary["runs"]))
 
 

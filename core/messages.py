@@ -7,11 +7,14 @@ entry point, and no function in between has to hand it down.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import chain
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,10 +23,12 @@ if TYPE_CHECKING:
 BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0
 LINE_DELAY_S = 1.0
+USUAL_WIDTH = 80
+"""Columns of a screen whose width is not known, such as that of a file."""
 LONGEST_QUOTE = 100
 """Characters of a cell that a message shows."""
-AS_BAR = "{desc} {percentage:3.0f}% |{bar}| {elapsed}, {remaining} left{postfix}"
-AS_LINE = "{desc} {percentage:.0f}%, {elapsed}, {remaining} left{postfix}"
+AS_BAR = "{desc} {done:3d}% |{bar}| {elapsed}, {left}{postfix}"
+AS_LINE = "{desc} {done}%, {elapsed}, {left}{postfix}"
 AS_LINE_OF_UNKNOWN_LENGTH = "{desc} {n_fmt}{unit}, {elapsed}{postfix}"
 
 
@@ -133,11 +138,79 @@ def size_text(size: float) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 
+def screen_width() -> int:
+    """Return the columns of the terminal of stdout; COLUMNS of the environment comes first."""
+    try:
+        columns = int(os.environ.get("COLUMNS", ""))
+    except ValueError:
+        columns = 0
+    if columns <= 0:
+        try:
+            columns = os.get_terminal_size(sys.stdout.fileno()).columns
+        except (AttributeError, OSError, ValueError):  # no file, no terminal, or closed
+            columns = 0
+    return columns if columns > 0 else USUAL_WIDTH
+
+
+def wrap(text: str) -> str:
+    """Break lines at words where stdout is a terminal, which would break them anywhere.
+
+    A file gets whole sentences, which programs search.
+    """
+    try:
+        if not sys.stdout.isatty():
+            return text
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return text
+    width = screen_width()
+    return "\n".join(chain.from_iterable(_wrapped(line, width) for line in text.split("\n")))
+
+
+def _wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
+    if len(line) <= width:
+        return [line]
+    wrapper = TextWrapper(
+        width,
+        subsequent_indent=line[: len(line) - len(line.lstrip())] + indent,
+        break_long_words=False,  # paths and sequences stay whole
+        break_on_hyphens=False,
+    )
+    return wrapper.wrap(line)
+
+
 def align(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
-    """Format a table as lines; with `numbers`, all columns but the first are right-justified."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """Format a table as lines no wider than the screen.
+
+    Columns that do not fit beside the others follow below, behind the first one again; where not
+    even one fits, each cell has a line of its own. With `numbers`, all columns but the first are
+    right-justified.
+    """
+    width = screen_width()
+    first, *others = zip(*rows, strict=True)
+    columns_of_blocks = [[first]]
+    for column in others:
+        block = columns_of_blocks[-1]
+        if len(block) > 1 and table_width([*block, column]) > width:
+            columns_of_blocks.append([first, column])
+        else:
+            block.append(column)
+    if any(table_width(block) > width for block in columns_of_blocks):
+        return _one_below_the_other(first, others, width)
+    lines = list[str]()
+    for block in columns_of_blocks:
+        lines += ["", *_side_by_side(block, numbers)] if lines else _side_by_side(block, numbers)
+    return lines
+
+
+def table_width(columns: Sequence[Sequence[str]]) -> int:
+    """Return how wide `align` makes lines of these columns."""
+    return sum(max(map(len, column)) for column in columns) + 2 * (len(columns) - 1)
+
+
+def _side_by_side(columns: Sequence[Sequence[str]], numbers: bool) -> list[str]:
+    widths = [max(map(len, column)) for column in columns]
     lines = []
-    for row in rows:
+    for row in zip(*columns, strict=True):
         cells = []
         for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
             is_number = numbers and column > 0
@@ -146,10 +219,25 @@ def align(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
     return lines
 
 
+def _one_below_the_other(
+    names: Sequence[str], columns: Sequence[Sequence[str]], width: int
+) -> list[str]:
+    """Write each cell below the name of its row, and each column below the other."""
+    lines = list[str]()
+    for column in columns or [[""] * len(names)]:
+        for name, cell in zip(names, column, strict=True):
+            lines += _wrapped(name, width) if name else []
+            indent = "  " if name else ""
+            lines += _wrapped(indent + cell, width, "") if cell else []
+        lines.append("")
+    return lines[:-1]
+
+
 def bar(
     *,
     line_interval_s: float = LINE_INTERVAL_S,
     line_delay_s: float = LINE_DELAY_S,
+    may_end_early: bool = False,
     **options: Any,  # noqa: ANN401 - tqdm's own
 ) -> Any:  # noqa: ANN401 - a bar that acts like tqdm's
     """Make a tqdm bar on stderr, or lines where it is no terminal; it draws only where wanted.
@@ -160,6 +248,8 @@ def bar(
         Seconds between two lines of progress where stderr is not a terminal.
     line_delay_s : float
         Seconds before the first of them: shorter work is not worth a line.
+    may_end_early : bool
+        Whether the total is the most that there can be to do; so is the time left, then.
     **options
         Those of tqdm.
     """
@@ -180,7 +270,34 @@ def bar(
         }
         # a line's own interval and form win over those of the caller's bar
         options |= {**drawn, "bar_format": AS_LINE if has_length else AS_LINE_OF_UNKNOWN_LENGTH}
-    return _bars()(**(drawn | {"leave": False} | options))
+    return _with_time_left(_bars(), may_end_early)(**(drawn | {"leave": False} | options))
+
+
+def _with_time_left(bars: Any, may_end_early: bool) -> Any:  # noqa: ANN401 - classes of tqdm
+    """Make a class of bars that know the share that is ``done``, and what to say of the ``left``.
+
+    The time left is that at the mean speed since the beginning: the speed of the last steps, as
+    tqdm takes it, jumps where steps are unequal. 100 % is all, not 99.6 %.
+    """
+
+    class Bar(bars):  # type: ignore[misc]
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            shown: dict[str, Any] = super().format_dict
+            total = shown["total"]
+            if not total:
+                return shown
+            begun = shown["n"] - shown["initial"]
+            remaining = "?"
+            if begun > 0:
+                seconds = (total - shown["n"]) * shown["elapsed"] / begun
+                remaining = bars.format_interval(max(0, seconds))
+            at_most = "at most " if may_end_early and shown["n"] < total else ""
+            shown["done"] = min(100, int(100 * shown["n"] / total))
+            shown["left"] = f"{at_most}{remaining} left"
+            return shown
+
+    return Bar
 
 
 class _Lines:

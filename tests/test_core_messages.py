@@ -3,14 +3,28 @@
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
 import termios
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from abag.core.messages import bar, counted, detail, note, reporting, say
+from abag.core.messages import (
+    USUAL_WIDTH,
+    align,
+    bar,
+    counted,
+    detail,
+    note,
+    reporting,
+    say,
+    screen_width,
+    wrap,
+)
 
 SCRIPT = """
 import time
@@ -106,6 +120,45 @@ def test_bars_of_known_and_unknown_length_are_lines_without_a_terminal(capsys):
     assert any(line.startswith("scoring 100%") and line.endswith(", fast") for line in lines)
 
 
+def left_at(share, seconds_of_steps, monkeypatch, **options):
+    """Return the line of a bar after a share of its steps, by a clock that these steps move."""
+    now = [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    lines = []
+    with (
+        reporting(bars=True),
+        bar(total=len(seconds_of_steps), desc="fit", **AT_ONCE, **options) as drawn,
+    ):
+        for seconds in seconds_of_steps[: round(share * len(seconds_of_steps))]:
+            now[0] += seconds
+            drawn.update()
+        lines.append(str(drawn))
+    return lines[0]
+
+
+def test_the_time_left_is_right_where_steps_are_unequal(monkeypatch):
+    seconds = [0.2] * 9 + [7.2]  # 9 s per 10 steps: every tenth validates, or so
+    for share in (0.1, 0.2, 0.5, 0.9):
+        line = left_at(share, seconds * 40, monkeypatch)
+        minutes, seconds_left = re.search(r", (\d+):(\d+) left", line).groups()
+        left = 60 * int(minutes) + int(seconds_left)
+        assert left == pytest.approx(sum(seconds) * 40 * (1 - share), abs=2)
+
+
+def test_all_is_done_at_100_percent_only(monkeypatch):
+    line = left_at(0.999, [1] * 1000, monkeypatch)
+    assert line.startswith("fit 99%, 16:39, 00:01 left")
+    assert left_at(1, [1] * 1000, monkeypatch).startswith("fit 100%, 16:40, 00:00 left")
+    assert "? left" in left_at(0, [1] * 10, monkeypatch)
+
+
+def test_work_that_may_end_early_has_at_most_a_time_left(monkeypatch):
+    line = left_at(0.5, [1] * 100, monkeypatch, may_end_early=True)
+    assert "50%, 00:50, at most 00:50 left" in line
+    assert "at most" not in left_at(1, [1] * 100, monkeypatch, may_end_early=True)
+
+
 @pytest.mark.parametrize("details", [True, False])
 def test_details_are_left_out_on_request_but_neither_messages_nor_notes(details):
     said = []
@@ -123,3 +176,57 @@ def test_a_number_and_its_noun_agree():
         "2,000 antibodies",
     ]
     assert counted(1, "unique antigen") == "1 unique antigen"
+
+
+CELLS = st.text(alphabet="ab 0[,", max_size=12).map(str.strip)
+
+
+@given(st.data(), st.integers(1, 90), st.integers(1, 5))
+def test_a_table_is_no_wider_than_the_screen_and_shows_every_cell(data, width, n_columns):
+    row = st.lists(CELLS, min_size=n_columns, max_size=n_columns)
+    rows = data.draw(st.lists(row, min_size=1, max_size=4))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("COLUMNS", str(width))
+        lines = align(rows)
+    words = [word for cells in rows for cell in cells for word in cell.split()]
+    assert max(map(len, lines), default=0) <= max([width, *(2 + len(word) for word in words)])
+    shown = "\n".join(lines).split()
+    assert all(shown.count(word) >= words.count(word) for word in words)
+
+
+def test_columns_that_do_not_fit_follow_below_behind_the_first_again(monkeypatch):
+    rows = [["", "known", "new"], ["RMSE", "0.94", "0.99"]]
+    monkeypatch.setenv("COLUMNS", "18")
+    assert align(rows) == ["      known  new", "RMSE  0.94   0.99"]
+    monkeypatch.setenv("COLUMNS", "12")
+    assert align(rows) == ["      known", "RMSE  0.94", "", "      new", "RMSE  0.99"]
+    monkeypatch.setenv("COLUMNS", "7")
+    assert align(rows) == ["known", "RMSE", "  0.94", "", "new", "RMSE", "  0.99"]
+
+
+@pytest.mark.parametrize("columns", ["", "0", "-3", "wide", "1" * 5000])
+def test_without_a_terminal_and_a_width_a_screen_is_as_wide_as_usual(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", None)
+    assert screen_width() == USUAL_WIDTH
+
+
+WIDTH = """
+import sys
+from abag.core.messages import screen_width, wrap
+sys.stdout = sys.stderr
+print(screen_width(), wrap("a sentence that does not fit into a line: /a/path-that-stays-whole"))
+"""
+
+
+def test_a_terminal_wraps_sentences_at_words_and_keeps_paths_whole(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    lines = on_terminal(WIDTH, columns=30).splitlines()
+    expected = ["30 a sentence that does not fit", "  into a line:", "  /a/path-that-stays-whole"]
+    assert lines == expected
+
+
+@pytest.mark.parametrize("columns", ["", "20"])
+def test_a_file_gets_whole_sentences(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert wrap("word " * 40) == "word " * 40

@@ -163,3 +163,22 @@ def test_baselines_have_the_scores_of_the_summary(case):
         square = pd.Series((values.to_numpy() - test["pkd"].to_numpy()) ** 2)
         rmse = np.sqrt(square.groupby(test["fold"]).mean()).mean()
         assert rmse == pytest.approx(scores["rmse"])
+
+
+def test_the_page_shows_what_decides_first_and_strong_binders_once(case):
+    page = (case.at / "folds/report.html").read_text()
+    regimes = page.split('<table data-csv="regimes"')[1].split("</table>")[0]
+    heads = re.findall(r"<th[^>]*>([^<]*)</th>", regimes)
+    assert heads[:5] == [
+        "",
+        "RMSE (pKd)",
+        "RMSE of mean (pKd)",
+        "RMSE of best baseline (pKd)",
+        "Spearman",
+    ]
+    assert "R2" in heads
+    assert "skill" not in heads
+    strong = page.split("<h2>Strong binders")[1]
+    before_details = strong.split("<details>")[0]
+    assert before_details.count("<table") == 1
+    assert "<svg" not in before_details

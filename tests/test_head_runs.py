@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from invoke import run as invoke
 import abag
 from abag import DamagedFile, RunError, runs
 from abag.head.runs.compare import describe_runs, read_progress
+from abag.head.runs.summary import describe_fit
 
 QUICK = drawn.QUICK | {"epochs": 3}
+SENTENCE = re.compile("abag | than |significant|compared|known .*, known|pairs of|/predictor")
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +182,23 @@ def test_the_text_shows_runs_differences_and_verdicts(case):
     assert "RMSE (pKd)" in lines[1]
     assert sum("no significant differences" in line for line in lines) == 1
     assert "not compared, because no other run has the same test rows: " in text
+
+
+@pytest.mark.parametrize("width", [20, 45, 80, 120, 240])
+def test_runs_and_fit_show_what_decides_within_any_width(case, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = invoke("runs", case.runs).stdout
+    every = invoke("runs", case.runs, "--verbose").stdout
+    fitted = describe_fit(abag.fit(case.frame, case.at / "store", case.runs / "a", **QUICK))
+    for text in (shown, every, fitted):
+        tables = [line for line in text.splitlines() if not SENTENCE.search(line)]
+        assert max(map(len, tables)) <= width
+    for text in (shown, every, fitted):
+        assert "RMSE (pKd)" in text
+    assert "coverage" in every
+    assert "coverage" not in fitted
+    assert ("coverage" in shown) == (width == 240)
+    assert ("of scores: abag runs --verbose" in shown) == (width < 240)
 
 
 @pytest.mark.parametrize(("paths", "names"), [

@@ -13,7 +13,8 @@ from sklearn.metrics import average_precision_score
 
 import abag
 from abag import OptionError
-from abag.head.evaluation.strong import describe_strong, score_strong
+from abag.head.evaluation.strong import describe_strong, page_of, score_strong
+from abag.head.labels.headers import PKD, Quantity
 
 REGIME = [{"regime": "known", "words": "known pairs"}]
 
@@ -88,6 +89,28 @@ def test_without_strong_binders_nothing_is_claimed():
     assert regime["curve"] == []
     assert regime["at_threshold"]["recall"] is None
     assert "0 of 50 pairs are strong (prevalence 0%)" in "\n".join(describe_strong(scores))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_cutoff_that_fails_on_other_pairs_does_not_stand_for_what_was_wanted(sign):
+    quantity = PKD if sign > 0 else Quantity(name="Tm", better="lower", affinity=False)
+    rows = drawn(2_000)
+    chosen_on = rows.assign(pkd_predicted=rows["pkd_predicted"] - 1.5)  # cut-offs are too low
+    if sign < 0:
+        rows = rows.assign(pkd=-rows["pkd"], pkd_predicted=-rows["pkd_predicted"])
+        chosen_on = chosen_on.assign(
+            pkd=-chosen_on["pkd"], pkd_predicted=-chosen_on["pkd_predicted"]
+        )
+    scores = score_strong(rows, REGIME, 9.0 * sign, chosen_on, sign=sign)
+    (regime,) = scores["regimes"]
+    found = {(cut["wanted"], cut["level"]): cut for cut in regime["cutoffs"]}
+    assert found["precision", 0.8]["precision"] < 0.7
+    assert found["recall", 0.8]["recall"] > 0.9
+    cells = {row[0]: row[3:] for row in page_of(scores, quantity)["regimes"][0]["rows"]}
+    precision, _ = cells["a precision of 80%"]
+    assert precision == f"{found['precision', 0.8]['precision']:.0%} (not 80%)"
+    assert not any("not" in cell for cell in cells["a recall of 80%"])
+    assert sum("(not 80%)" in line for line in describe_strong(scores, quantity)) == 1
 
 
 def test_a_threshold_that_is_no_number_cannot_select():

@@ -187,7 +187,7 @@ def test_scores_count_pairs_by_the_weights_of_the_fit(unequal):
     effective = weight.sum() ** 2 / np.square(weight).sum()
     assert regime["effective_pairs"] == pytest.approx(effective)
     assert regime["groups"] < 0.7 * len(rows)
-    assert f"({effective:,.0f} effective)" in describe_regimes([regime])[1][1]
+    assert f"({effective:,.0f} effective)" in " ".join(describe_regimes([regime])[1])
     own = unequal.train[["heavy", "antigen"]].iloc[rows["row"] - 1]
     own = own.assign(fold=rows["fold"].array, prediction=rows["pkd_predicted"].array)
     again = abag.evaluate(run, predictions=own)["predictions"]["regimes"][0]

@@ -812,16 +812,23 @@ class Column(NamedTuple):
 
 
 WITHIN_COLUMNS = ("Spearman within antigen", "Spearman within antibody")
+DECIDING_COLUMNS = 6
+"""Of the first columns, how many say whether a head is worth using; those of pairs of one kind
+lack one of them."""
 
 
 def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
-    """Return the columns of the table of regimes, after the regime itself.
+    """Return the columns of the table of regimes, after the regime itself; what decides is first.
 
     Those that compare sides within each other are left out where pairs have one of the `kinds`.
     """
     shown = [
-        Column("pairs", "Different pairs that were tested."),
-        Column("groups", "Effective number of independent groups of these pairs."),
+        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
+        Column(f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels."),
+        Column(
+            f"RMSE of best baseline ({quantity})",
+            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
+        ),
         Column(
             "Spearman",
             "Rank correlation of predicted and measured values, averaged over folds by their "
@@ -832,60 +839,59 @@ def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]
             "Rank correlation of the antibodies of one antigen, averaged over antigens and folds "
             "by their pairs; small ones are pooled. 1 is perfect, 0 is chance.",
         ),
+        Column("pairs", "Different pairs that were tested."),
+        Column("best baseline", "The baseline with the smallest error."),
         Column(
             "Spearman within antibody",
             "Rank correlation of the antigens of one antibody, averaged over antibodies and folds "
             "by their pairs; small ones are pooled. 1 is perfect, 0 is chance.",
         ),
-        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
         Column(
             "R2",
             "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of the "
             "test pairs would be better.",
         ),
-        Column(
-            "skill",
-            "Share of the squared error of the training mean, which is known before the test, that "
-            "is avoided. Below 0 this mean would be better.",
-        ),
         Column("90 % coverage", "Share of the labels within the 90 % intervals of sigma."),
-        Column(f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels."),
-        Column(
-            f"RMSE of best baseline ({quantity})",
-            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
-        ),
-        Column("best baseline", "The baseline with the smallest error."),
+        Column("groups", "Effective number of independent groups of these pairs."),
     ]
     return [column for column in shown if len(kinds) > 1 or column.label not in WITHIN_COLUMNS]
 
 
 def describe_regimes(
-    scores: Sequence[Mapping[str, Any]], quantity: Quantity = PKD, kinds: Collection[Kind] = KINDS
+    scores: Sequence[Mapping[str, Any]],
+    quantity: Quantity = PKD,
+    kinds: Collection[Kind] = KINDS,
+    *,
+    deciding: bool = False,
 ) -> list[list[str]]:
     """Lay out scores as rows of text, the head first; brackets hold 95 % intervals.
 
-    The columns are those of `columns`.
+    The columns are those of `columns`; with `deciding` only the `DECIDING_COLUMNS` of them.
     """
     head = [column.label for column in columns(quantity, kinds)]
     rows = [["", *head]]
-    names = ["spearman"]
-    if len(kinds) > 1:
-        names += ["spearman_within_antigen", "spearman_within_antibody"]
     show = quantity.show
     for regime in scores:
         limits = regime["intervals"]
         pairs = f"{regime['n']:,}"
         if "effective_pairs" in regime:
             pairs += f" ({regime['effective_pairs']:,.0f} effective)"
-        cells = [regime["words"], pairs, f"{regime['groups']:,.0f}"]
-        cells += [_claim_cell(regime[name]) for name in names]
-        cells.append(_with_interval(regime["rmse"], limits["rmse"], show))
-        cells += [_with_interval(regime[name], limits[name]) for name in ("r2", "skill")]
-        cells.append(_coverage_cell(regime["coverage"], limits["coverage"]))
-        for name in ("rmse_of_mean", "rmse_of_best"):
+        cells = [regime["words"]]
+        for name in ("rmse", "rmse_of_mean", "rmse_of_best"):
             cells.append(_with_interval(regime[name], limits[name], show))
-        cells.append(str(regime["best_baseline"]).replace("_", " "))
+        cells.append(_claim_cell(regime["spearman"]))
+        if len(kinds) > 1:
+            cells.append(_claim_cell(regime["spearman_within_antigen"]))
+        cells += [pairs, str(regime["best_baseline"]).replace("_", " ")]
+        if len(kinds) > 1:
+            cells.append(_claim_cell(regime["spearman_within_antibody"]))
+        cells.append(_with_interval(regime["r2"], limits["r2"]))
+        cells.append(_coverage_cell(regime["coverage"], limits["coverage"]))
+        cells.append(f"{regime['groups']:,.0f}")
         rows.append(cells)
+    if deciding:
+        shown = 1 + DECIDING_COLUMNS - (len(kinds) < 2)
+        rows = [row[:shown] for row in rows]
     return rows
 
 

@@ -222,7 +222,7 @@ def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[st
             reached = "none" if cutoff is None else f"predicted {relation} {show(cutoff)}"
             lines.append(
                 f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; on pairs that "
-                f"did not choose it: {_describe_pick(cut)}"
+                f"did not choose it: {_describe_pick(cut)}{_missed(cut)}"
             )
         shares = []
         for bin_ in regime["calibration"]:
@@ -243,13 +243,30 @@ def _describe_pick(pick: Mapping[str, Any]) -> str:
     return f"{pick['picked']:,} picked, precision {pick['precision']:.0%}, {recall}"
 
 
+def _missed(cut: Mapping[str, Any]) -> str:
+    """Say that a cut-off does not do on other pairs what it was chosen for; empty if it does."""
+    found = cut[cut["wanted"]]
+    level = f"{cut['level']:.0%}"
+    # as shown: 79.6 % is 80 %
+    missed = found is not None and round(100 * found) < round(100 * cut["level"])
+    return f" (not {level})" if missed else ""
+
+
 def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
-    """Return what the report shows of a summary."""
+    """Return what the report shows of a summary: a row per regime, and the details of each."""
     regimes = []
+    overview = list[list[Any]]()
     for regime in summary["regimes"]:
-        rows = [_pick_row("the threshold itself", regime["at_threshold"], quantity)]
+        at_threshold = regime["at_threshold"]
+        shares = [_percent(regime[name]) for name in ("prevalence", "average_precision")]
+        _, *picked = _pick_cells(at_threshold, quantity)
+        overview.append([regime["words"], regime["n"], regime["strong"], *shares, *picked])
+        rows = [["none: the threshold itself", *_pick_cells(at_threshold, quantity)]]
         for cut in regime["cutoffs"]:
-            rows.append(_pick_row(f"{cut['wanted']} {cut['level']:.0%}", cut, quantity))
+            cells = _pick_cells(cut, quantity)
+            at = -2 if cut["wanted"] == "precision" else -1
+            cells[at] = cells[at] and f"{cells[at]}{_missed(cut)}"
+            rows.append([f"a {cut['wanted']} of {cut['level']:.0%}", *cells])
         bins = []
         for bin_ in regime["calibration"]:
             limits = f"{bin_['low']:g} to {bin_['high']:g}"
@@ -257,15 +274,17 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
             bins.append([limits, bin_["pairs"], *shares])
         regimes.append({**regime, "rows": rows, "bins": bins})
     threshold = summary["threshold"]
-    return {"threshold": "" if threshold is None else f"{threshold:g}", "regimes": regimes}
+    shown = "" if threshold is None else f"{threshold:g}"
+    return {"threshold": shown, "regimes": regimes, "overview": overview}
 
 
-def _pick_row(name: str, pick: Mapping[str, Any], quantity: Quantity) -> list[Any]:
-    """Lay out a cut-off: name, cut-off, pairs picked, precision and recall."""
+def _pick_cells(pick: Mapping[str, Any], quantity: Quantity) -> list[Any]:
+    """Lay out a cut-off: its value, pairs picked, precision and recall."""
     cutoff = pick["cutoff"]
     if cutoff is not None:
         cutoff = round(cutoff, 2) if quantity.affinity else quantity.show(cutoff)
-    row = [name, cutoff, pick["picked"]]
-    for share in (pick["precision"], pick["recall"]):
-        row.append(None if share is None else f"{share:.0%}")
-    return row
+    return [cutoff, pick["picked"], _percent(pick["precision"]), _percent(pick["recall"])]
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"

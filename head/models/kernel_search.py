@@ -208,7 +208,8 @@ class SharedSearch:
             waiting.setdefault(choice.asked.kernel, []).append(choice)
         most = most_kernels(train, weights)
         total = most * len(self.folds) * len(criteria)
-        with blas_threads(len(self.solver)), bar(total=total, desc="fit: kernels") as drawn:
+        drawing = bar(total=total, desc="fit: kernels", may_end_early=True)
+        with blas_threads(len(self.solver)), drawing as drawn:
             while waiting:
                 # a kernel is inverted for all choices that ask for it: none is far ahead of others
                 kernel, choices = next(iter(waiting.items()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ import pandas as pd
 
 from abag.core.errors import DamagedFile, RunError
 from abag.core.files import read_json
-from abag.core.messages import align
+from abag.core.messages import align, counted, screen_width, table_width
 from abag.core.options import user_path
 from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
@@ -208,11 +209,14 @@ def _compare_runs(saved: SavedRun, best: SavedRun, name: str, other: str) -> lis
     return verdicts
 
 
-def describe_runs(summary: RunsSummary) -> list[str]:
-    """Format the result of `runs` as lines of text."""
+def describe_runs(summary: RunsSummary, *, verbose: bool = False) -> list[str]:
+    """Format the result of `runs` as lines of text, with `verbose` also the scores that are wide.
+
+    A line holds the scores that fit into the width of the screen, the deciding ones first.
+    """
     states = summary["runs"]
     names = _short_names([state["run"] for state in states])
-    lines = [*_describe_campaigns(states, names), *_score_tables(states, names)]
+    lines = [*_describe_campaigns(states, names), *_score_tables(states, names, verbose)]
     for state in states:
         if state["state"] != "finished":
             lines.append(f"{names[state['run']]}: {state['state']}, {_describe_unfinished(state)}")
@@ -248,7 +252,9 @@ def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str,
     return lines
 
 
-def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
+def _score_tables(
+    states: Sequence[Mapping[str, Any]], names: Mapping[str, str], verbose: bool
+) -> list[str]:
     lines = list[str]()
     tables = dict[str, list[list[str]]]()
     quantities = {state["quantity"] for state in states if "quantity" in state}
@@ -259,9 +265,45 @@ def _score_tables(states: Sequence[Mapping[str, Any]], names: Mapping[str, str])
             words = words if len(quantities) < 2 else f"{words}, {quantity}"
             table = tables.setdefault(words, [["run", *head[1:]]])
             table.append([names[state["run"]], *cells])
+    left_out = 0
     for words, table in tables.items():
-        lines += [f"{words}:", *align(table), ""]
+        columns = _lay_out(table)
+        shown = len(columns) if verbose else _fitting(columns)
+        left_out = max(left_out, len(columns) - shown)
+        rows = [*map(list, zip(*columns[:shown], strict=True))]
+        lines += [f"{words}:", *align(rows), ""]
+    if left_out:
+        lines += [f"{counted(left_out, 'more column')} of scores: abag runs --verbose", ""]
     return lines
+
+
+def _lay_out(table: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the columns of scores, those of baselines last, below headings as wide as the cells.
+
+    Runs with the same test rows have the same baselines, which do not tell them apart.
+    """
+    columns = sorted(
+        zip(*table, strict=True),
+        key=lambda column: column[0].startswith("RMSE of") or column[0] == "best baseline",
+    )
+    headings = []
+    for heading, *cells in columns:
+        width = max(map(len, [*cells, *heading.split()]))
+        headings.append(textwrap.wrap(heading, width))
+    height = max(map(len, headings))
+    laid_out = []
+    for heading_lines, (_, *cells) in zip(headings, columns, strict=True):
+        below = [""] * (height - len(heading_lines))
+        laid_out.append([*heading_lines, *below, *cells])
+    return laid_out
+
+
+def _fitting(columns: Sequence[Sequence[str]]) -> int:
+    """Return how many columns the screen has room for: the names of runs and a score at least."""
+    shown = len(columns)
+    while shown > 2 and table_width(columns[:shown]) > screen_width():
+        shown -= 1
+    return shown
 
 
 def _describe_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -310,14 +311,19 @@ def _noticeable(bias: float, summary: Mapping[str, Any]) -> float:
     return bias if abs(bias) >= NOTICEABLE * largest else 0.0
 
 
-def describe_fit(summary: Mapping[str, Any]) -> str:
-    """Describe a finished fit: the table that everybody should see, and what it means."""
+def describe_fit(summary: Mapping[str, Any], *, verbose: bool = False) -> str:
+    """Describe a finished fit: the table that everybody should see, and what it means.
+
+    Without `verbose` the table has the scores that decide, and says how to see all.
+    """
     lines = _describe_data(summary)
-    lines += _describe_regimes(summary["regimes"], summary)
+    lines += _describe_regimes(summary["regimes"], summary, deciding=not verbose)
     lines += [f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]]
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
     lines += [f"{name:10} {path}" for name, path in places.items() if path.exists()]
+    if summary["regimes"] and not verbose:
+        lines.append(f"{'scores':10} abag evaluate --run {shlex.quote(summary['run'])}")
     return "\n".join(lines)
 
 
@@ -326,7 +332,7 @@ def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     lines = _describe_data(summary)
     lines += [regime["sentence"] for regime in summary["regimes"]]
     lines += summary["warnings"]
-    lines += align(_lay_out(summary["regimes"], summary))
+    lines += _table_of_regimes(summary["regimes"], summary, deciding=True)
     return lines
 
 
@@ -354,7 +360,8 @@ def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
 def _scores_first(regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
     if not regimes:
         return ["too few pairs of any kind to score"]
-    return [*align(_lay_out(regimes, summary)), *(regime["sentence"] for regime in regimes)]
+    table = _table_of_regimes(regimes, summary, deciding=True)
+    return [*table, *(regime["sentence"] for regime in regimes)]
 
 
 def _describe_data(summary: Mapping[str, Any]) -> list[str]:
@@ -366,17 +373,23 @@ def _describe_data(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _lay_out(regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[list[str]]:
-    return describe_regimes(regimes, recorded_quantity(summary["data"]), kinds_of(summary))
-
-
 def _describe_regimes(
-    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
+    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool = False
 ) -> list[str]:
-    """Lay out scores with a column per regime, which fits into a terminal, and the verdicts."""
+    """Lay out scores and the verdicts."""
     if not regimes:
         return ["too few pairs of any kind to score"]
-    names, *lines_of_scores = zip(*_lay_out(regimes, summary), strict=True)
+    table = _table_of_regimes(regimes, summary, deciding=deciding)
+    return [*table, *(regime["sentence"] for regime in regimes)]
+
+
+def _table_of_regimes(
+    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool
+) -> list[str]:
+    """Lay out scores with a column per regime, of which two fit into 80 columns."""
+    quantity = recorded_quantity(summary["data"])
+    rows = describe_regimes(regimes, quantity, kinds_of(summary), deciding=deciding)
+    names, *lines_of_scores = zip(*rows, strict=True)
     above = []
     below = []
     for words in names:  # such as "known antibodies, new antigens"
@@ -384,5 +397,4 @@ def _describe_regimes(
         above.append(first + comma.strip())
         below.append(second)
     table = [above, below] if any(below) else [above]
-    table += map(list, lines_of_scores)
-    return [*align(table), *(regime["sentence"] for regime in regimes)]
+    return align([*table, *map(list, lines_of_scores)])

@@ -200,7 +200,8 @@ class ResumableTraining(ABC):
             if self.resumed_from_step is not None:
                 say(f"{self.name}: resuming from step {self.resumed_from_step}")
         steps = {"total": self.epochs * self.steps_per_epoch, "initial": self.progress.step}
-        with bar(**steps, desc=self.name, unit="step") as drawn, delayed_signals() as received:
+        drawing = bar(**steps, desc=self.name, unit="step", may_end_early=True)  # by patience
+        with drawing as drawn, delayed_signals() as received:
             while not received and not self._is_finished():
                 epoch, first_step = divmod(self.progress.step, self.steps_per_epoch)
                 self._begin_epoch(epoch, first_step)
