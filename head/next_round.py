@@ -24,7 +24,7 @@ from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import known_errors
 from abag.head.labels.column import AS_IN_THE_RUN, Columns, decide_label
-from abag.head.labels.features import LOGLIKS, refuse_absent, with_logliks
+from abag.head.labels.features import LOGLIKS, MISSING, refuse_absent, with_logliks
 from abag.head.labels.headers import USUAL_PKD, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
@@ -91,6 +91,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     given = config
     _refuse_other_columns(given, saved)
     config = of_earlier_run(given, saved)
+    measured = _with_new_categories(measured, given, saved)
     named = _columns_of_tables(config, measured, saved)
     new = _read_results(table, config, saved, given, named)
     rows = measured_rows(new)
@@ -161,12 +162,29 @@ def _refuse_other_columns(given: FitConfig, saved: SavedRun) -> None:
         before = option.parse(saved.config[option.name])
         if asked is None or asked == before:
             continue
+        if option.name == "categories" and {*asked} >= {*(before or ())}:
+            continue  # `_with_new_categories`
         msg = (
             f"{flag(option.name)} {_listed(asked)}: the run {saved.run} has {_listed(before)}; "
             "expected the columns of the run, whose pairs have no others. Leave the option out, "
             "or fit one table of all rounds."
         )
         raise RunError(msg)
+
+
+def _with_new_categories(measured: pd.DataFrame, given: FitConfig, saved: SavedRun) -> pd.DataFrame:
+    """Leave the cells of categories empty that this round is the first to have."""
+    before = saved.config["categories"] or ()
+    new = [name for name in given.categories or () if name not in before]
+    if new:
+        say(
+            f"{saved.run}: has no column {_listed(new)}; its pairs are of the category {MISSING}, "
+            "as empty cells are"
+        )
+    columns = {
+        beside_name("category", name): pd.Series("", measured.index, "string") for name in new
+    }
+    return measured.assign(**columns)
 
 
 def _listed(names: str | Sequence[str] | None) -> str:

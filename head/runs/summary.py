@@ -40,8 +40,6 @@ if TYPE_CHECKING:
         UnmeasuredRegime,
     )
 
-NOTICEABLE = 0.01
-"""Share of the spread of the labels below which a mean error is not worth a line."""
 NAMES = ("id", "antibody_name", "antigen_name")
 
 
@@ -277,11 +275,7 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
                 f"{counted(of_table['far'], 'pair')} outside training data: no measured row "
                 "of the run's table covers such pairs"
             )
-        bias = _noticeable(of_table["bias"] or 0.0, summary)
-        if bias:
-            side = "high" if bias > 0 else "low"
-            amount = f"{quantity.show(abs(bias))} {quantity}"
-            lines.append(f"predictions are {amount} too {side} on average")
+        lines += filter(None, [of_table["sentence"]])
     if "predictions" in summary:
         of_predictions = summary["predictions"]
         lines.append(f"{of_predictions['source']}:")
@@ -301,14 +295,6 @@ def recorded_quantity(data: Mapping[str, Any]) -> Quantity:
         better=data.get("better", "higher"),
         affinity="better" not in data,
     )
-
-
-def _noticeable(bias: float, summary: Mapping[str, Any]) -> float:
-    """Return a mean error, or 0 if it would be shown as 0."""
-    if recorded_quantity(summary["data"]).affinity:
-        return round(bias, 2)
-    largest = max((regime["rmse_of_mean"] for regime in summary["regimes"]), default=0.0)
-    return bias if abs(bias) >= NOTICEABLE * largest else 0.0
 
 
 def describe_fit(summary: Mapping[str, Any]) -> str:
@@ -339,6 +325,7 @@ def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
         far = f", {of_table['far']:,} outside training data" if of_table["far"] else ""
         lines.append(f"{of_table['source']}: {counted(of_table['pairs'], 'pair')}{far}")
         lines += _scores_first(of_table["regimes"], summary)
+        lines += filter(None, [of_table["sentence"]])
     if "predictions" in summary:
         of_predictions = summary["predictions"]
         lines.append(of_predictions["source"])
