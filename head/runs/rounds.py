@@ -40,6 +40,7 @@ COLUMN_NAMES = (
     "better than before",
     "best so far",
     "expected best",
+    "RMSE of predictions",
 )
 _OF_KD = {-1: ">", 0: "", 1: "<"}
 _OF_VALUE = {-1: "<", 0: "", 1: ">"}
@@ -164,6 +165,7 @@ def describe_history(pairs: LabelledPairs, history: list[dict[str, Any]]) -> lis
         row = {
             "source": entry["source"],
             "expected_best": entry["expected_best"],
+            "errors": entry.get("errors"),
             "round": at,
             "pairs": int(in_round.sum()),
             "best": best_of_batch,
@@ -201,6 +203,7 @@ def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list
 
     rows = list[tuple[str, ...]]()
     for entry in rounds:
+        errors = entry.get("errors")
         cells = (
             str(entry["round"]),
             printable(str(entry["source"])),
@@ -209,9 +212,47 @@ def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list
             "-" if entry["better"] is None else f"{entry['better']:,}",
             number(entry["best_so_far"]),
             number(entry["expected_best"]),
+            number(None if errors is None else errors["rmse"]),
         )
         rows.append(cells)
     return rows
+
+
+def describe_promises(
+    regimes: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]], quantity: Quantity
+) -> list[str]:
+    """Say which pairs the scores of a campaign speak for; nothing of a run of one round."""
+    lines = []
+    for regime in regimes:
+        if "by_round" in regime:
+            first, later = (_apart_in_words(score, quantity) for score in regime["by_round"])
+            lines.append(f"{regime['words']}: round 0: {first}; later rounds: {later}")
+    if lines:
+        lines.append(
+            "Scores of all rounds together are of no other pairs: those of round 0 speak for pairs "
+            "like its own, those of later rounds for selected pairs, such as the next batch."
+        )
+    batches = []
+    for entry in rounds:
+        if entry.get("errors") is not None:
+            errors = entry["errors"]
+            batches.append(
+                f"round {entry['round']}: RMSE {quantity.show(errors['rmse'])} (sigma "
+                f"{quantity.show(errors['sigma'])}) of {counted(errors['pairs'], 'pair')}"
+            )
+    if batches:
+        lines.append(f"predictions of batches before they were measured: {'; '.join(batches)}")
+    return lines
+
+
+def _apart_in_words(score: Mapping[str, Any], quantity: Quantity) -> str:
+    text = f"RMSE {quantity.show(score['rmse'])} {quantity}"
+    claim = score["spearman"]
+    if claim is not None:
+        text += f", Spearman {claim['value']:z.2f}"
+        if claim["low"] is not None:
+            text += f" [{claim['low']:z.2f}, {claim['high']:z.2f}]"
+    return f"{text} ({counted(score['n'], 'pair')})"
 
 
 # ---- the picture ---------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import label_weights
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.report import write_card, write_report
-from abag.head.runs.rounds import MEASURED, describe_history, measured_rows
+from abag.head.runs.rounds import MEASURED, describe_history, describe_promises, measured_rows
 from abag.head.runs.run_folder import kinds_of, read_config, read_tables, training_logs
 
 if TYPE_CHECKING:
@@ -301,6 +301,7 @@ def describe_fit(summary: Mapping[str, Any]) -> str:
     """Describe a finished fit: the table that everybody should see, and what it means."""
     lines = _describe_data(summary)
     lines += _describe_regimes(summary["regimes"], summary)
+    lines += _describe_promises(summary)
     lines += [f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]]
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
@@ -312,9 +313,15 @@ def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     """Describe a finished fit for a notebook: verdicts, problems, then the table."""
     lines = _describe_data(summary)
     lines += [regime["sentence"] for regime in summary["regimes"]]
+    lines += _describe_promises(summary)
     lines += summary["warnings"]
     lines += align(_lay_out(summary["regimes"], summary))
     return lines
+
+
+def _describe_promises(summary: Mapping[str, Any]) -> list[str]:
+    quantity = recorded_quantity(summary["data"])
+    return describe_promises(summary["regimes"], summary.get("rounds", ()), quantity)
 
 
 def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
