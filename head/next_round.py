@@ -341,13 +341,14 @@ def _predictions_of(pairs: LabelledPairs) -> dict[str, Floats]:
         numbers = pd.Series(np.nan, frame.index)
         if {*columns.values()} <= {*frame}:
             numbers = pd.to_numeric(frame[column], errors="coerce")
-        predictions[name] = numbers.to_numpy(np.float64)
+        predictions[name] = np.asarray(numbers, np.float64)
     return predictions
 
 
 def _errors_of_batch(rows: pd.DataFrame) -> dict[str, float] | None:
     """Return how far off the predictions of a batch were before it was measured; None without."""
-    exact = rows[(rows["censored"] == "") & np.isfinite(rows[[PREDICTED, SIGMA]]).all(axis=1)]
+    is_known = np.isfinite(rows[[PREDICTED, SIGMA]].to_numpy(np.float64)).all(axis=1)
+    exact = rows[(rows["censored"] == "").to_numpy(np.bool_) & is_known]
     if not len(exact):
         return None
     error = (exact[PREDICTED] - exact["pkd"]).to_numpy(np.float64)

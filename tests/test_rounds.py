@@ -245,6 +245,9 @@ def test_a_round_has_the_errors_of_the_predictions_that_chose_it(case, selected)
     }
     line = f"before they were measured: round 1: RMSE {last['errors']['rmse']:.2f} (sigma"
     assert line in describe_fit(summary)
+    order = {"run": case / "selected", "batch": 4, "keep_far": True, "say": (said := []).append}
+    abag.rank(case / "scored.csv", case / "next.csv", **order)
+    assert any(line in text for text in said)
     third = variants(90).iloc[80:].assign(pkd_predicted="?", sigma=1)
     third.to_csv(case / "third.csv", index=False)
     options = {"add": str(case / "selected"), "report": False}

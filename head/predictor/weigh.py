@@ -832,7 +832,8 @@ def score_held_out(
                     covered[inside],
                     weights=mixture.weights,
                 )
-                apart["sentence"] = without_absent(apart["sentence"], pairs.kinds)
+                for key in ("words", "sentence"):
+                    apart[key] = without_absent(apart[key], pairs.kinds)
                 score["by_round"].append({**apart})
     score["sentence"] = without_absent(score["sentence"], pairs.kinds)
     if measured.note:

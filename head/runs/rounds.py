@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import DamagedFile, RunError
-from abag.core.messages import align, counted, printable, quoted, say
+from abag.core.files import read_json
+from abag.core.messages import align, counted, first_line, printable, quoted, say
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.labels.column import Remembered, decide_label
@@ -182,6 +183,7 @@ def rounds_of(run: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
         whole = [entry["round"] for entry in rounds] == [*range(len(rounds))]
         round_cells(rounds, PKD)
+        _describe_batches(rounds, PKD)
     except (LookupError, TypeError, ValueError):
         whole = False
     if not whole:
@@ -226,12 +228,18 @@ def describe_promises(
     for regime in regimes:
         if "by_round" in regime:
             first, later = (_apart_in_words(score, quantity) for score in regime["by_round"])
-            lines.append(f"{regime['words']}: round 0: {first}; later rounds: {later}")
+            words = regime["by_round"][0]["words"]
+            lines.append(f"{words}: round 0: {first}; later rounds: {later}")
     if lines:
         lines.append(
-            "Scores of all rounds together are of no other pairs: those of round 0 speak for pairs "
-            "like its own, those of later rounds for selected pairs, such as the next batch."
+            "The scores of all rounds together mix two kinds of pairs: those of round 0 speak for "
+            "pairs like its own, those of later rounds for selected ones, such as the next batch."
         )
+    return [*lines, *_describe_batches(rounds, quantity)]
+
+
+def _describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
+    """Say in a line how far off the predictions of earlier batches were, if any came back."""
     batches = []
     for entry in rounds:
         if entry.get("errors") is not None:
@@ -240,9 +248,23 @@ def describe_promises(
                 f"round {entry['round']}: RMSE {quantity.show(errors['rmse'])} (sigma "
                 f"{quantity.show(errors['sigma'])}) of {counted(errors['pairs'], 'pair')}"
             )
-    if batches:
-        lines.append(f"predictions of batches before they were measured: {'; '.join(batches)}")
-    return lines
+    if not batches:
+        return []
+    return [f"predictions of batches before they were measured: {'; '.join(batches)}"]
+
+
+def say_earlier_batches(run: Path, quantity: Quantity) -> None:
+    """Say what errors the predictions of earlier batches of a campaign had, if it has any."""
+    path = run / "summary.json"
+    if not path.exists():  # a predictor without its run
+        return
+    try:
+        rounds = rounds_of(run, read_json(path))
+    except (DamagedFile, OSError) as error:
+        say(f"errors of earlier batches cannot be read: {first_line(error)}")
+        return
+    for line in _describe_batches(rounds, quantity):
+        say(f"{run}: {line}")
 
 
 def _apart_in_words(score: Mapping[str, Any], quantity: Quantity) -> str:
