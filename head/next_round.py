@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from abag.core.arrays import Floats
 from abag.core.errors import DamagedFile, RunError
 from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
@@ -24,7 +25,7 @@ from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import known_errors
 from abag.head.labels.column import AS_IN_THE_RUN, Columns, decide_label
-from abag.head.labels.features import LOGLIKS, refuse_absent, with_logliks
+from abag.head.labels.features import LOGLIKS, MISSING, refuse_absent, with_logliks
 from abag.head.labels.headers import USUAL_PKD, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
@@ -61,6 +62,10 @@ NOT_INHERITED = frozenset(
 )
 """Options that are of one table, or that `of_earlier_run` takes in its own way."""
 
+PREDICTED = "predicted before"
+"""Column of predictions beside measured rows, as long as errors of a batch are computed."""
+SIGMA = "sigma before"
+
 
 def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInputs:
     """Read what a fit with ``--add`` needs: pairs of all rounds, their vectors, and the options.
@@ -81,7 +86,9 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     measured = read_measured_rows(saved.run, saved.quantity)
     history = rounds_of(saved.run, saved.summary)
     if not history:  # the first run has no list of rounds
-        history = [{"source": saved.summary["data"]["source"], "expected_best": None}]
+        history = [
+            {"source": saved.summary["data"]["source"], "expected_best": None, "errors": None}
+        ]
     if int(measured["round"].max()) != len(history) - 1:
         msg = (
             f"{saved.run}: {MEASURED} and summary.json have different rounds. Copy the whole run "
@@ -91,15 +98,24 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     given = config
     _refuse_other_columns(given, saved)
     config = of_earlier_run(given, saved)
+    measured = _with_new_categories(measured, given, saved)
     named = _columns_of_tables(config, measured, saved)
     new = _read_results(table, config, saved, given, named)
     rows = measured_rows(new)
     refuse_contradictions(measured, rows, new)
-    rows = without_repeats(measured, rows, new.table.source)
+    predicted = _predictions_of(new)
+    rows = without_repeats(measured, rows.assign(**predicted), new.table.source)
+    errors = _errors_of_batch(rows)
+    rows = rows.drop(columns=list(predicted))
     rows["round"] = int(measured["round"].max()) + 1
     joined = pd.concat([measured, rows], ignore_index=True)
     pairs = _label_joined(joined, opened, config, saved, new, named)
-    history.append({"source": new.table.source, "expected_best": _expected_best(new, saved.run)})
+    entry = {
+        "source": new.table.source,
+        "expected_best": _expected_best(new, saved.run),
+        "errors": errors,
+    }
+    history.append(entry)
     columns = {**saved.config["columns"], **config.columns}
     for role in OF_LABELS & columns.keys():
         del columns[role]
@@ -161,12 +177,29 @@ def _refuse_other_columns(given: FitConfig, saved: SavedRun) -> None:
         before = option.parse(saved.config[option.name])
         if asked is None or asked == before:
             continue
+        if option.name == "categories" and {*asked} >= {*(before or ())}:
+            continue  # `_with_new_categories`
         msg = (
             f"{flag(option.name)} {_listed(asked)}: the run {saved.run} has {_listed(before)}; "
             "expected the columns of the run, whose pairs have no others. Leave the option out, "
             "or fit one table of all rounds."
         )
         raise RunError(msg)
+
+
+def _with_new_categories(measured: pd.DataFrame, given: FitConfig, saved: SavedRun) -> pd.DataFrame:
+    """Leave the cells of categories empty that this round is the first to have."""
+    before = saved.config["categories"] or ()
+    new = [name for name in given.categories or () if name not in before]
+    if new:
+        say(
+            f"{saved.run}: has no column {_listed(new)}; its pairs are of the category {MISSING}, "
+            "as empty cells are"
+        )
+    columns = {
+        beside_name("category", name): pd.Series("", measured.index, "string") for name in new
+    }
+    return measured.assign(**columns)
 
 
 def _listed(names: str | Sequence[str] | None) -> str:
@@ -296,6 +329,35 @@ def _expected_best(pairs: LabelledPairs, run: Path) -> float | None:
     used = rows[numbers.index]  # some have no result
     index = (sequences.of_row[used] for sequences in (table.antibodies, table.antigens))
     return sign * float(known.expect(sign * mean, sigma, *index).best_of_first[-1])
+
+
+def _predictions_of(pairs: LabelledPairs) -> dict[str, Floats]:
+    """Return prediction and sigma that `rank` wrote beside each result, (R,) each, NaN without."""
+    assert pairs.usable is not None
+    frame = pairs.table.frame.iloc[pairs.usable["row"]]
+    columns = {PREDICTED: pairs.quantity.predicted, SIGMA: "sigma"}
+    predictions = {}
+    for name, column in columns.items():
+        numbers = pd.Series(np.nan, frame.index)
+        if {*columns.values()} <= {*frame}:
+            numbers = pd.to_numeric(frame[column], errors="coerce")
+        predictions[name] = np.asarray(numbers, np.float64)
+    return predictions
+
+
+def _errors_of_batch(rows: pd.DataFrame) -> dict[str, float] | None:
+    """Return how far off the predictions of a batch were before it was measured; None without."""
+    is_known = np.isfinite(rows[[PREDICTED, SIGMA]].to_numpy(np.float64)).all(axis=1)
+    exact = rows[(rows["censored"] == "").to_numpy(np.bool_) & is_known]
+    if not len(exact):
+        return None
+    error = (exact[PREDICTED] - exact["pkd"]).to_numpy(np.float64)
+    return {
+        "pairs": len(error),
+        "rmse": float(np.sqrt(np.square(error).mean())),
+        "bias": float(error.mean()),
+        "sigma": float(np.sqrt(np.square(exact[SIGMA]).mean())),
+    }
 
 
 def _results_column(table: Table, named: PairColumnOptions) -> str | None:

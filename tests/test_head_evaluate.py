@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs, mutated
+from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs, linear_table, mutated
 from heads import BASELINES, sequence_keys
 from invoke import run
 from marks import in_ci
@@ -248,6 +248,67 @@ def test_another_table_is_scored_by_the_regimes_of_its_pairs(case, tmp_path):
     assert "30 pairs outside training data" in "\n".join(lines)
     assert f"{summary['run']}, cross-validated:" in lines
     assert any("0 of 30 pairs are training pairs" in text for text in said)
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory):
+    """Return a run, and pairs of other antibodies that it predicts well."""
+    drawn = linear_table(tmp_path_factory.mktemp("batches"), 40, 4, 0.4)
+    is_first = drawn.frame["heavy"].isin(drawn.frame["heavy"].unique()[:22])
+    first = drawn.frame[is_first]
+    abag.fit(first, drawn.store, drawn.at / "run", head="ridge", report=False, folds=3)
+    return SimpleNamespace(run=drawn.at / "run", first=first, new=drawn.frame[~is_first])
+
+
+def test_predictions_that_are_shifted_are_told_from_those_that_only_err(batches, tmp_path):
+    table = batches.new.assign(pKd=batches.new["pKd"] + 1.5)
+    plain, shifted = (
+        abag.evaluate(batches.run, table=frame)["table"] for frame in (batches.new, table)
+    )
+    low, high = shifted["bias_interval"]
+    assert low < -1.5 < high < -1
+    assert shifted["bias"] == pytest.approx(plain["bias"] - 1.5)
+    assert shifted["rmse_without_bias"] == pytest.approx(plain["rmse_without_bias"])
+    error = shifted["metrics"]["rmse"] ** 2
+    assert shifted["rmse_without_bias"] ** 2 + shifted["bias"] ** 2 == pytest.approx(error)
+    assert "too low on average; RMSE" in shifted["sentence"]
+    assert f"abag fit --add {batches.run} --categories COLUMN" in shifted["sentence"]
+    assert plain["bias_interval"][0] < 0 < plain["bias_interval"][1]
+    assert "--add" not in plain["sentence"]
+    table.to_csv(tmp_path / "table.csv", index=False)
+    shown = run("evaluate", tmp_path / "table.csv", "--run", batches.run).stdout
+    assert shifted["sentence"] in shown.splitlines()
+
+
+def test_ten_pairs_of_a_batch_with_its_category_remove_the_shift(batches):
+    at = batches.run.parent
+    other = batches.new.assign(pKd=batches.new["pKd"] + 1.5, batch="B")
+    ten = other.sample(10, random_state=1)
+    said = []
+    options = {"add": str(batches.run), "categories": ("batch",), "report": False}
+    abag.fit(ten, None, at / "r2", say=said.append, **options)
+    assert any("no column batch; its pairs are of the category (missing)" in line for line in said)
+    rest = abag.evaluate(at / "r2", table=other.drop(ten.index))["table"]
+    before = abag.evaluate(at / "r2", table=batches.first.assign(batch=""))["table"]
+    for table in (rest, before):
+        assert abs(table["bias"]) < 0.3
+        assert "--add" not in table["sentence"]
+    third = other.drop(ten.index).head(6)
+    summary = abag.fit(third, None, at / "r3", add=str(at / "r2"), report=False)
+    assert summary["rounds"][2]["pairs"] == 6
+
+
+def test_a_mean_error_of_one_group_or_of_chosen_labels_is_no_shift(batches):
+    table = batches.new.assign(pKd=batches.new["pKd"] + 1.5)
+    few = abag.evaluate(batches.run, table=table.head(3))["table"]
+    assert few["bias_interval"] is None
+    relation = np.where(np.arange(len(table)) % 3 == 0, "<", "")
+    bounds = table.assign(pKd=relation + table["pKd"].astype(str).to_numpy())
+    chosen = abag.evaluate(batches.run, table=bounds)["table"]
+    assert chosen["bias"] < -1
+    for evaluated in (few, chosen):
+        assert "too low on average" in evaluated["sentence"]
+        assert "--add" not in evaluated["sentence"]
 
 
 @pytest.mark.parametrize("name", ["one", "folds"])

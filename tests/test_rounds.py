@@ -14,6 +14,7 @@ import abag
 from abag import DamagedFile
 from abag.head.design.batches import errors_of_run
 from abag.head.labels.headers import PKD
+from abag.head.runs.summary import describe_fit
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
@@ -194,6 +195,69 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     forged.to_csv(tmp_path / "forged.csv", index=False)
     entry = add_round(case, tmp_path / "r3", tmp_path / "forged.csv")["rounds"][1]
     assert entry["expected_best"] is None
+
+
+@pytest.fixture(scope="module")
+def selected(case):
+    """Return the run of a second round of 24 pairs, of which rank predicted more than there is."""
+    scored = pd.read_csv(case / "scored.csv").nlargest(24, "pkd_predicted")
+    scored["pkd_predicted"] += 0.5
+    truth = variants(90).set_index("clone")["Kd (nM)"]
+    results = truth.loc[scored["clone"]].to_numpy()
+    scored = scored.assign(rank=np.arange(1, 25), **{"our result": results})
+    scored.to_csv(case / "selected.csv", index=False)
+    summary = add_round(case, case / "selected", case / "selected.csv")
+    return scored, summary
+
+
+def test_the_first_round_and_selected_ones_are_scored_apart(case, selected):
+    _, summary = selected
+    rows = pd.read_parquet(case / "selected" / "predictions.parquet")
+    rows["round"] = pd.read_parquet(case / "selected" / "pairs.parquet")["round"][
+        rows["pair"]
+    ].array
+    regime = next(regime for regime in summary["regimes"] if "by_round" in regime)
+    tested = rows[rows["regime"] == regime["regime"]]
+    for is_later, score in enumerate(regime["by_round"]):
+        inside = tested[(tested["round"] > 0) == is_later]
+        error = inside["pkd_predicted"] - inside["pkd"]
+        assert score["n"] == inside["pair"].nunique()
+        assert score["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    first, later = (f"{score['rmse']:.2f} pKd, Spear" for score in regime["by_round"])
+    shown = describe_fit(summary)
+    line = next(line for line in shown.splitlines() if "; later rounds: RMSE" in line)
+    assert line.startswith(f"{regime['words']}: round 0: RMSE {first}")
+    assert f"; later rounds: RMSE {later}" in line
+    assert "such as the next batch" in shown
+    assert abag.evaluate(case / "selected")["regimes"] == summary["regimes"]
+
+
+def test_a_round_has_the_errors_of_the_predictions_that_chose_it(case, selected):
+    scored, summary = selected
+    first, last = summary["rounds"]
+    error = scored["pkd_predicted"] - (9 - np.log10(scored["our result"]))
+    assert first["errors"] is None
+    assert last["errors"] == {
+        "pairs": 24,
+        "rmse": pytest.approx(np.sqrt(np.mean(error**2)), abs=1e-4),
+        "bias": pytest.approx(error.mean(), abs=1e-4),
+        "sigma": pytest.approx(np.sqrt(np.mean(scored["sigma"] ** 2)), abs=1e-4),
+    }
+    line = f"before they were measured: round 1: RMSE {last['errors']['rmse']:.2f} (sigma"
+    assert line in describe_fit(summary)
+    order = {"run": case / "selected", "batch": 4, "keep_far": True, "say": (said := []).append}
+    abag.rank(case / "scored.csv", case / "next.csv", **order)
+    assert any(line in text for text in said)
+    third = variants(90).iloc[80:].assign(pkd_predicted="?", sigma=1)
+    third.to_csv(case / "third.csv", index=False)
+    options = {"add": str(case / "selected"), "report": False}
+    rounds = abag.fit(case / "third.csv", None, case / "third", **options)["rounds"]
+    assert [entry["errors"] for entry in rounds] == [None, last["errors"], None]
+
+
+def test_rounds_with_few_pairs_are_not_scored_apart(second):
+    assert not any("by_round" in regime for regime in second["regimes"])
+    assert "later rounds" not in describe_fit(second)
 
 
 @pytest.mark.parametrize("name", ["our result", "KD [nM]"])

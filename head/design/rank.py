@@ -64,6 +64,7 @@ from abag.head.predictor.predictor import Predictor
 from abag.head.predictor.scoring import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES, applicable, words_of
+from abag.head.runs.rounds import say_earlier_batches
 
 SEED = 0
 """Of the draws among pairs with the same prediction."""
@@ -314,6 +315,8 @@ def rank(
             best = _best(candidates, measured, quantity)
         batch = _choose_batch(candidates, eligible, best, chosen, quantity, predictor)
         _say_kept(candidates, batch.index, chosen)
+        if chosen.run is not None:
+            say_earlier_batches(Path(chosen.run), quantity)
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_rows(layout, rows, typed=bare_suffix(out) == ".parquet")
         say_if_measured(frame, chosen, leaves_out=bool(measured))

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
@@ -144,6 +144,19 @@ class TestedPairs:
         """Take the values of these pairs from those of all pairs, (P,), of each fold; (R,)."""
         return np.stack([*folds])[self.fold, self.rows]
 
+    def some(self, inside: NDArray[np.bool_]) -> TestedPairs:
+        """Return some of these pairs, (R,) of which."""
+        return replace(
+            self,
+            rows=self.rows[inside],
+            pkd=self.pkd[inside],
+            fold=self.fold[inside],
+            antibody=self.antibody[inside],
+            antigen=self.antigen[inside],
+            groups=[group[inside] for group in self.groups],
+            weight=None if self.weight is None else self.weight[inside],
+        )
+
     @property
     def dependence(self) -> float:
         """Return the factor of a variance if pairs tested in one fold train another."""
@@ -209,6 +222,9 @@ class RegimeScore(TypedDict):
     concordance: NotRequired[dict[str, float | None] | None]
     """Share of the pairs of rows with a known order, bounds among them, that are predicted in this
     order, with its interval; given with ``bounds``."""
+    by_round: NotRequired[list[dict[str, Any]]]
+    """After ``--add``, where both have enough pairs: the same scores of the pairs of round 0, and
+    of those of later rounds, which were selected."""
     sentence: str
 
 

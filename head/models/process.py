@@ -1,10 +1,10 @@
 """Gaussian processes on pairs: kernel ridge regression with a variance for each prediction.
 
-`kernels` has the kernels; inner folds (``kernel``) or the evidence (``gp``) choose one. See Rasmussen and Williams, Gaussian Processes for Machine Learning, chapters 2
-and 8.
+`kernels` has the kernels; inner folds (``kernel``) or the evidence (``gp``) choose one. See
+Rasmussen and Williams, Gaussian Processes for Machine Learning, chapters 2 and 8.
 
-N, M sequences; A, G training sequences; F training pairs, C of them inducing,
-V views or pairs of a variance; P pairs to predict, R of them; K columns of their features.
+N, M sequences; A, G training sequences; F training pairs, C of them inducing, V views or pairs of a
+variance; P pairs to predict, R of them; K columns of their features.
 """
 
 from __future__ import annotations

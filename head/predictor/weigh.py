@@ -48,7 +48,7 @@ from abag.head.models.residue_kernel import find_residue_sides
 from abag.head.models.ridge import fit_sigma
 from abag.head.predictor.predictor import Growth, Mixture, SigmaLevels, UsedRegime, mean_variance
 from abag.head.regimes.regimes import KNOWN, without_absent
-from abag.head.regimes.sides import effective_groups
+from abag.head.regimes.sides import LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import TEST, grouped_folds
 from abag.head.training.checkpoint import PartPredictions
 
@@ -796,6 +796,7 @@ def score_held_out(
         if all(name in fold.predicted for fold in folds):
             baselines[name] = tested.take([fold.predicted[name] for fold in folds])
     error = pairs.pkd[held_out.rows] - held_out.predicted
+    covered = (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64)
     score = score_regime(
         measured.regime.name,
         measured.regime.words,
@@ -803,7 +804,7 @@ def score_held_out(
         held_out.predicted[exact],
         held_out.mean[exact],
         baselines,
-        (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64),
+        covered,
         weights=mixture.weights,
         bounded=BoundedPairs(
             pkd=pairs.pkd[held_out.rows],
@@ -813,6 +814,24 @@ def score_held_out(
             groups=[group[held_out.rows] for group in measured.groups],
         ),
     )
+    if pairs.round_of_row is not None:
+        is_first = pairs.round_of_row[pairs.row][tested.rows] == 0
+        if min(np.count_nonzero(is_first), np.count_nonzero(~is_first)) >= LEAST_ROWS:
+            score["by_round"] = []
+            for inside in (is_first, ~is_first):
+                apart = score_regime(
+                    measured.regime.name,
+                    measured.regime.words,
+                    tested.some(inside),
+                    held_out.predicted[exact][inside],
+                    held_out.mean[exact][inside],
+                    {name: values[inside] for name, values in baselines.items()},
+                    covered[inside],
+                    weights=mixture.weights,
+                )
+                for key in ("words", "sentence"):
+                    apart[key] = without_absent(apart[key], pairs.kinds)
+                score["by_round"].append({**apart})
     score["sentence"] = without_absent(score["sentence"], pairs.kinds)
     if measured.note:
         score["sentence"] += f"; {measured.note}"

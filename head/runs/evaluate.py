@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from abag.core import messages
-from abag.core.arrays import Floats, Ints, hex_keys
+from abag.core.arrays import Floats, Ints, distinct, hex_keys
 from abag.core.errors import OptionError, PredictionError
 from abag.core.files import cache_dir
 from abag.core.messages import counted
@@ -26,12 +28,16 @@ from abag.embed.tables.chains import KINDS
 from abag.embed.tables.layout import ReadAs
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import read_pairs
-from abag.head.evaluation.metrics import rows_to_score, strong_threshold
+from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
+    LEVEL,
+    MANY_BOUNDS,
     BoundedPairs,
+    Claim,
     RegimeScore,
     TestedPairs,
     compare_models,
+    mean_claim,
     score_regime,
 )
 from abag.head.evaluation.strong import score_strong
@@ -46,7 +52,7 @@ from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.predictor.weigh import COVERED
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.regimes import REGIMES, VARIANT, applicable, without_absent
+from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, applicable, without_absent
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.run_folder import (
@@ -68,6 +74,13 @@ if TYPE_CHECKING:
     from abag.head.predictor.predictor import Predictor
     from abag.head.regimes.regimes import Regime
     from abag.head.runs.run_folder import RunSummary
+
+NOTICEABLE = 0.01
+"""Share of the spread of the labels below which a mean error is not worth a line."""
+LEAST_SHIFT = 1 / 3
+"""Mean error, relative to the RMSE, from which it is worth to take it off."""
+PAIRS_OF_BATCH = 10
+"""Measured pairs of another batch that tell its level well enough."""
 
 
 def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str, Any]:
@@ -381,7 +394,6 @@ def _score_table(
     scores_by_row, baselines = _score_pairs(predictor, pairs, store)
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
     regimes = _score_regimes(saved, predictor, groups, scores_by_row, baselines)
-    error = (predicted - pairs.pkd)[pairs.censored == 0]
     scored = scores_by_row.assign(
         pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen
     )
@@ -390,7 +402,7 @@ def _score_table(
         "source": pairs.table.source,
         "pairs": len(pairs),
         "in_training": _count_known(saved, pairs),
-        "bias": float(error.mean()) if len(error) else None,
+        **_score_shift(saved, predictor, groups, scores_by_row),
         "far": int(scores_by_row["far"].sum()),
         "regimes": regimes,
         "metrics": rows.score(predicted, strong_pkd),
@@ -491,6 +503,104 @@ def _tested_pairs(
     fold = np.zeros(len(rows), np.int64)
     return TestedPairs(
         rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], sides
+    )
+
+
+def _score_shift(
+    saved: SavedRun, predictor: Predictor, groups: PairGroups, scores_by_row: pd.DataFrame
+) -> dict[str, Any]:
+    """Return the mean error of the exact labels, the RMSE without it, and both in words."""
+    pairs = groups.pairs
+    rows = np.flatnonzero(pairs.censored == 0)
+    predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)[rows]
+    error = predicted - pairs.pkd[rows]
+    if not len(rows):
+        return {"bias": None, "bias_interval": None, "rmse_without_bias": None, "sentence": ""}
+    names = scores_by_row["regime"].to_numpy(str)[rows]
+    bias = mean_claim(error, _groups_of_regimes(predictor, groups, rows, names))
+    root = float(np.sqrt(np.square(error).mean()))
+    without = rmse(error, np.full(len(error), bias.value))
+    quantity = saved.quantity
+    noticeable = 0.005  # shown with two digits
+    if not quantity.affinity:
+        spreads = [regime["rmse_of_mean"] for regime in saved.summary["regimes"]]
+        noticeable = NOTICEABLE * max(spreads, default=0.0)
+    sentence = ""
+    if abs(bias.value) >= noticeable and without is not None:
+        show = quantity.show
+        side = "high" if bias.value > 0 else "low"
+        sentence = f"predictions are {show(abs(bias.value))}"
+        if bias.low is not None and bias.high is not None:
+            ends = sorted(np.sign(bias.value) * np.array([bias.low, bias.high]))
+            sentence += f" [{show(ends[0])}, {show(ends[1])}]"
+        sentence += f" {quantity} too {side} on average"
+        sentence += f"; RMSE {show(root)}, and {show(without)} without this shift"
+    is_selection = len(rows) < (1 - MANY_BOUNDS) * len(pairs)
+    is_large = len(rows) >= LEAST_ROWS and abs(bias.value) >= LEAST_SHIFT * root
+    if is_large and not is_selection and _is_clear(bias, saved, predictor, names):
+        sentence += f". {_advice(saved, predictor)}"
+    return {
+        "bias": bias.value,
+        "bias_interval": None if bias.low is None else [bias.low, bias.high],
+        "rmse_without_bias": without,
+        "sentence": sentence,
+    }
+
+
+def _groups_of_regimes(
+    predictor: Predictor, groups: PairGroups, rows: Ints, names: NDArray[np.str_]
+) -> list[Ints]:
+    """Group rows of several regimes, each by what is new about it, once for either side."""
+    level_R2 = np.array([REGIMES[name].levels for name in names])
+    total = len(rows)
+    sides = []
+    for side, kind in enumerate(KINDS):
+        group = np.arange(total)  # a side that is known groups nothing
+        for level in filter(None, distinct(level_R2[:, side]).tolist()):
+            inside = level_R2[:, side] == level
+            counted_as = _counted(predictor, groups, kind, level)[rows[inside]]
+            group[inside] = level * total + np.unique(counted_as, return_inverse=True)[1]
+        sides.append(group)
+    is_known = ~level_R2.any(axis=1)
+    clusters = [_counted(predictor, groups, kind, 0)[rows[is_known]] for kind in KINDS]
+    both = np.unique(np.stack(clusters), axis=1, return_inverse=True)[1].reshape(-1)
+    for group in sides:
+        group[is_known] = LEVELS * total + both
+    return sides
+
+
+def _is_clear(bias: Claim, saved: SavedRun, predictor: Predictor, names: NDArray[np.str_]) -> bool:
+    """Tell whether a mean error is more than chance can give labels of one laboratory.
+
+    The level of the predictions is of the groups of the run, which are as random as those of the
+    table. As either sign is claimed, each is asked for half of the level.
+    """
+    if bias.low is None or bias.high is None:
+        return False
+    trained = []
+    for name in np.unique(names):
+        _, used = applicable(REGIMES[name], predictor.regimes)
+        trained += [
+            score["groups"] for score in saved.summary["regimes"] if score["regime"] == used
+        ]
+        trained += [float(saved.frame[kind].nunique()) for kind in REGIMES[name].new]
+    of_run = min(trained, default=bias.groups)
+    degrees = min(of_run, bias.groups) - 1
+    if degrees <= 0:
+        return False
+    wider = stdtrit(degrees, (1 + LEVEL) / 2) / stdtrit(bias.groups - 1, LEVEL)
+    half = (bias.high - bias.low) / 2 * wider * np.sqrt(1 + bias.groups / of_run)
+    return bool(abs(bias.value) > half)
+
+
+def _advice(saved: SavedRun, predictor: Predictor) -> str:
+    """Say how labels of another laboratory or batch are predicted at their level."""
+    categories = [] if predictor.features is None else predictor.features.categories
+    column = ",".join(name.name for name in categories) or "COLUMN"
+    return (
+        "If these pairs are of another laboratory, assay or batch, measure about "
+        f"{PAIRS_OF_BATCH} of them and add these with abag fit --add {saved.run} --categories "
+        f"{column}, a column that names the laboratory or batch of each pair"
     )
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import DamagedFile, RunError
-from abag.core.messages import align, counted, printable, quoted, say
+from abag.core.files import read_json
+from abag.core.messages import align, counted, first_line, printable, quoted, say
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.labels.column import Remembered, decide_label
@@ -40,6 +41,7 @@ COLUMN_NAMES = (
     "better than before",
     "best so far",
     "expected best",
+    "RMSE of predictions",
 )
 _OF_KD = {-1: ">", 0: "", 1: "<"}
 _OF_VALUE = {-1: "<", 0: "", 1: ">"}
@@ -164,6 +166,7 @@ def describe_history(pairs: LabelledPairs, history: list[dict[str, Any]]) -> lis
         row = {
             "source": entry["source"],
             "expected_best": entry["expected_best"],
+            "errors": entry.get("errors"),
             "round": at,
             "pairs": int(in_round.sum()),
             "best": best_of_batch,
@@ -180,6 +183,7 @@ def rounds_of(run: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
         whole = [entry["round"] for entry in rounds] == [*range(len(rounds))]
         round_cells(rounds, PKD)
+        _describe_batches(rounds, PKD)
     except (LookupError, TypeError, ValueError):
         whole = False
     if not whole:
@@ -201,6 +205,7 @@ def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list
 
     rows = list[tuple[str, ...]]()
     for entry in rounds:
+        errors = entry.get("errors")
         cells = (
             str(entry["round"]),
             printable(str(entry["source"])),
@@ -209,9 +214,67 @@ def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list
             "-" if entry["better"] is None else f"{entry['better']:,}",
             number(entry["best_so_far"]),
             number(entry["expected_best"]),
+            number(None if errors is None else errors["rmse"]),
         )
         rows.append(cells)
     return rows
+
+
+def describe_promises(
+    regimes: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]], quantity: Quantity
+) -> list[str]:
+    """Say which pairs the scores of a campaign speak for; nothing of a run of one round."""
+    lines = []
+    for regime in regimes:
+        if "by_round" in regime:
+            first, later = (_apart_in_words(score, quantity) for score in regime["by_round"])
+            words = regime["by_round"][0]["words"]
+            lines.append(f"{words}: round 0: {first}; later rounds: {later}")
+    if lines:
+        lines.append(
+            "The scores of all rounds together mix two kinds of pairs: those of round 0 speak for "
+            "pairs like its own, those of later rounds for selected ones, such as the next batch."
+        )
+    return [*lines, *_describe_batches(rounds, quantity)]
+
+
+def _describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
+    """Say in a line how far off the predictions of earlier batches were, if any came back."""
+    batches = []
+    for entry in rounds:
+        if entry.get("errors") is not None:
+            errors = entry["errors"]
+            batches.append(
+                f"round {entry['round']}: RMSE {quantity.show(errors['rmse'])} (sigma "
+                f"{quantity.show(errors['sigma'])}) of {counted(errors['pairs'], 'pair')}"
+            )
+    if not batches:
+        return []
+    return [f"predictions of batches before they were measured: {'; '.join(batches)}"]
+
+
+def say_earlier_batches(run: Path, quantity: Quantity) -> None:
+    """Say what errors the predictions of earlier batches of a campaign had, if it has any."""
+    path = run / "summary.json"
+    if not path.exists():  # a predictor without its run
+        return
+    try:
+        rounds = rounds_of(run, read_json(path))
+    except (DamagedFile, OSError) as error:
+        say(f"errors of earlier batches cannot be read: {first_line(error)}")
+        return
+    for line in _describe_batches(rounds, quantity):
+        say(f"{run}: {line}")
+
+
+def _apart_in_words(score: Mapping[str, Any], quantity: Quantity) -> str:
+    text = f"RMSE {quantity.show(score['rmse'])} {quantity}"
+    claim = score["spearman"]
+    if claim is not None:
+        text += f", Spearman {claim['value']:z.2f}"
+        if claim["low"] is not None:
+            text += f" [{claim['low']:z.2f}, {claim['high']:z.2f}]"
+    return f"{text} ({counted(score['n'], 'pair')})"
 
 
 # ---- the picture ---------------------------------------------------------------------------------

@@ -267,14 +267,16 @@ class RunSummary(TypedDict):
     """Digest of the run's predictor; another one in its folder is refused."""
     rounds: NotRequired[list[dict[str, Any]]]
     """With ``--add``, each ``round`` of the campaign: its ``source``, new ``pairs``, their ``best``
-    label, how many are ``better`` than all before, ``best_so_far``, and the ``expected_best`` that
-    `rank` promised."""
+    label, how many are ``better`` than all before, ``best_so_far``, the ``expected_best`` that
+    `rank` promised, and the ``errors`` of the predictions that came back with the results:
+    ``pairs``, ``rmse``, ``bias`` and ``sigma``."""
     learning_curve: NotRequired[list[dict[str, Any]]]
     """With ``--learning-curve``: ``share`` of the training groups, mean number of
     ``training_pairs`` and ``score`` of the first regime. The last point is the run itself."""
     table: NotRequired[dict[str, Any]]
     """What ``evaluate`` adds for another table: ``regimes`` and ``metrics`` (scores), ``pairs``,
-    how many are ``in_training`` and ``far``, ``bias`` (predicted minus measured, in pKd)."""
+    how many are ``in_training`` and ``far``, ``bias`` (predicted minus measured, in pKd) with its
+    95 % ``bias_interval`` over groups, ``rmse_without_bias``, and these as a ``sentence``."""
     predictions: NotRequired[dict[str, Any]]
     """What it adds for a file of predictions: ``regimes`` (scores) and ``verdicts``."""
     strong_at: NotRequired[StrongSummary]

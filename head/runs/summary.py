@@ -23,7 +23,7 @@ from abag.head.evaluation.verdicts import warnings
 from abag.head.labels.headers import Quantity
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.report import write_card, write_report
-from abag.head.runs.rounds import MEASURED, describe_history, measured_rows
+from abag.head.runs.rounds import MEASURED, describe_history, describe_promises, measured_rows
 from abag.head.runs.run_folder import kinds_of, read_config, read_tables, training_logs
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
         UnmeasuredRegime,
     )
 
-NOTICEABLE = 0.01
-"""Share of the spread of the labels below which a mean error is not worth a line."""
 NAMES = ("id", "antibody_name", "antigen_name")
 
 
@@ -277,11 +275,7 @@ def describe_scores(summary: Mapping[str, Any]) -> str:
                 f"{counted(of_table['far'], 'pair')} outside training data: no measured row "
                 "of the run's table covers such pairs"
             )
-        bias = _noticeable(of_table["bias"] or 0.0, summary)
-        if bias:
-            side = "high" if bias > 0 else "low"
-            amount = f"{quantity.show(abs(bias))} {quantity}"
-            lines.append(f"predictions are {amount} too {side} on average")
+        lines += filter(None, [of_table["sentence"]])
     if "predictions" in summary:
         of_predictions = summary["predictions"]
         lines.append(f"{of_predictions['source']}:")
@@ -303,14 +297,6 @@ def recorded_quantity(data: Mapping[str, Any]) -> Quantity:
     )
 
 
-def _noticeable(bias: float, summary: Mapping[str, Any]) -> float:
-    """Return a mean error, or 0 if it would be shown as 0."""
-    if recorded_quantity(summary["data"]).affinity:
-        return round(bias, 2)
-    largest = max((regime["rmse_of_mean"] for regime in summary["regimes"]), default=0.0)
-    return bias if abs(bias) >= NOTICEABLE * largest else 0.0
-
-
 def describe_fit(summary: Mapping[str, Any], *, verbose: bool = False) -> str:
     """Describe a finished fit: the table that everybody should see, and what it means.
 
@@ -318,6 +304,7 @@ def describe_fit(summary: Mapping[str, Any], *, verbose: bool = False) -> str:
     """
     lines = _describe_data(summary)
     lines += _describe_regimes(summary["regimes"], summary, deciding=not verbose)
+    lines += _describe_promises(summary)
     lines += [f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]]
     run = Path(summary["run"])
     places = {"report": run / "report.html", "predictor": run / "predictor"}
@@ -331,9 +318,15 @@ def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     """Describe a finished fit for a notebook: verdicts, problems, then the table."""
     lines = _describe_data(summary)
     lines += [regime["sentence"] for regime in summary["regimes"]]
+    lines += _describe_promises(summary)
     lines += summary["warnings"]
     lines += _table_of_regimes(summary["regimes"], summary, deciding=True)
     return lines
+
+
+def _describe_promises(summary: Mapping[str, Any]) -> list[str]:
+    quantity = recorded_quantity(summary["data"])
+    return describe_promises(summary["regimes"], summary.get("rounds", ()), quantity)
 
 
 def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
@@ -344,6 +337,7 @@ def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
         far = f", {of_table['far']:,} outside training data" if of_table["far"] else ""
         lines.append(f"{of_table['source']}: {counted(of_table['pairs'], 'pair')}{far}")
         lines += _scores_first(of_table["regimes"], summary)
+        lines += filter(None, [of_table["sentence"]])
     if "predictions" in summary:
         of_predictions = summary["predictions"]
         lines.append(of_predictions["source"])
