@@ -14,7 +14,9 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import SplitError
+from abag.embed.tables import numbering
 from abag.head.evaluation import scores
+from abag.head.regimes import nearest, recognition
 from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
 from abag.head.regimes.nearest import NONE, by_length, find_nearest
 from abag.head.regimes.recognition import KnownSequences, Recogniser
@@ -483,6 +485,90 @@ def test_the_nearest_training_sequence_is_that_of_the_plain_comparison(kind, see
             assert distance == min(comparable) == to_each[index]
         else:
             assert distance == index == NONE
+
+
+def test_the_nearest_sequence_is_found_in_blocks_of_any_size(monkeypatch):
+    rng = np.random.default_rng(0)
+    # of two families; the distances of 400 residues do not fit in a byte
+    parents = draw_chains(rng, 2, 400)
+    trained = [(mutated(rng, parents[n % 2], 300 * (n % 3 == 0)),) for n in range(40)]
+    trained += [(chain[n % 4 :],) for n, (chain,) in enumerate(trained)]
+    asked = [(mutated(rng, parents[n % 2], n * 12)[n % 3 :],) for n in range(30)]
+    whole = find_nearest("antigen", asked, trained)
+    for sequence, distance, index in zip(asked, whole.distance, whole.row, strict=True):
+        to_each = [plain_distance(sequence, other) for other in trained]
+        assert distance == min(to_each) == to_each[index]
+    assert whole.distance.max() > 255 > whole.distance.min()
+    for name in ("QUERIES", "QUERIES_AT_ONCE", "TABLE_BYTES", "LEAST_BLOCK", "BLOCK_CELLS"):
+        monkeypatch.setattr(nearest, name, 7)
+    monkeypatch.setattr(nearest, "CACHED_CELLS", 3)
+    in_blocks = find_nearest("antigen", asked, trained)
+    assert (in_blocks.distance == whole.distance).all()
+    assert (in_blocks.row == whole.row).all()
+
+
+def draw_family(rng, kind):
+    """Draw sequences of two families: pairs, single chains, peptides, some with deletions."""
+    parents = draw_chains(rng, 4, int(rng.integers(30, 90)))
+    sequences = []
+    for _ in range(60):
+        family = int(rng.integers(2))
+        chains = []
+        for parent in (parents[family], parents[family + 2]):
+            text = mutated(rng, parent, int(rng.integers(0, 30)))
+            at = int(rng.integers(0, len(text)))
+            chains.append(text[:at] + text[at + int(rng.integers(0, 3)) :])
+        if rng.random() < 0.3:
+            chains[rng.integers(2)] = ""
+        of_antigen = tuple(sorted(filter(None, chains)))
+        sequences.append(tuple(chains) if kind == "antibody" else of_antigen)
+    return sequences
+
+
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_relative_by_its_distance_is_one_by_alignment(kind, seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    sequences = draw_family(rng, kind)
+    known_sequences = replace(known_of(kind, sequences[:30]), residues=None)
+    compared = known_sequences.compare(sequences[30:])
+    aligned = np.flatnonzero(compared.level != KNOWN)
+    monkeypatch.setattr(KnownSequences, "_are_near_by", lambda _, distance, __: distance < NONE)
+    by_alignment = known_sequences.compare(sequences[30:])
+    assert len(aligned)
+    for array, other in zip(compared, by_alignment, strict=True):
+        assert (array == other).all()
+
+
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
+def test_variants_as_long_as_a_training_sequence_are_recognised_without_alignment(
+    kind, monkeypatch
+):
+    rng = np.random.default_rng(1)
+    chain = HEAVY if kind == "antibody" else "MKTAYIAKQRQISFVKSHFSRQ" * 4
+    rest = ("",) if kind == "antibody" else ()
+    known_sequences = known_of(kind, [(mutated(rng, chain, 3), *rest) for _ in range(12)])
+
+    def refuse(queries, *_):
+        assert not queries
+        return np.zeros(0, np.bool_)
+
+    for name in ("_antibodies_near", "_antigens_near"):
+        monkeypatch.setattr(recognition, name, refuse)
+    variants = [(mutated(rng, chain, edits), *rest) for edits in (1, 2, 3, 4, 1, 2, 3, 4, 5)]
+    compared = known_sequences.compare(variants)
+    assert set(compared.level.tolist()) <= {VARIANT, MUTATED}
+    assert compared.distance.max() > 1
+
+
+def test_the_numbering_of_new_antibodies_is_kept_for_the_next_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rng = np.random.default_rng(1)
+    known_sequences = known_of("antibody", [(mutated(rng, HEAVY, 3), "") for _ in range(12)])
+    asked = [(mutated(rng, HEAVY, 2), "") for _ in range(5)]
+    first = known_sequences.compare(asked)
+    monkeypatch.setattr(numbering, "number_chains", None)
+    assert (known_sequences.compare(asked).level == first.level).all()
 
 
 def test_a_fold_of_single_variants_holds_out_neighbourhoods_beside_them():

@@ -53,6 +53,8 @@ WORTH_PROCESSES = 20_000
 """Chains from which on processes save more time than they take to start."""
 PART = 2_000
 """Chains that are numbered before the bar moves."""
+PARTS_OF_PROCESS = 8
+"""Most of these that a process numbers: it takes as long to start as to number two of them."""
 NO_DOMAIN = -1  # layout of a chain that cannot be numbered
 
 Positions: TypeAlias = tuple[str, ...]
@@ -114,14 +116,17 @@ def number_chains(
     worth_processes: int = WORTH_PROCESSES,
     part: int = PART,
 ) -> Numbers:
-    """Number distinct chains of one type, `part` at a time.
+    """Number distinct chains of one type, `part` at a time, or more in each process.
 
     From `worth_processes` chains on they are numbered by other interpreters, because immunum holds
     the lock of this one. Unlike a pool of multiprocessing these need no guard in the script of the
     user.
     """
-    parts = [chains[at : at + part] for at in range(0, len(chains), part)]
     many = len(chains) >= worth_processes and count_cores() > 1
+    if many:  # as many processes as cores, if these are not too long without a sign
+        share = -(-len(chains) // count_cores())
+        part = min(max(share, part), PARTS_OF_PROCESS * part)
+    parts = [chains[at : at + part] for at in range(0, len(chains), part)]
     number = partial(_ask if many else _number, name)
     layouts: dict[Positions, int] = {}
     layout: list[int] = []

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints, checked_array
+from abag.core.cache import cache_dir
 from abag.core.messages import LONGEST_QUOTE
 from abag.embed.tables.chains import RESIDUES, keys_array
 from abag.embed.tables.numbering import CHAINS, number_antibodies
@@ -26,13 +27,22 @@ from abag.head.regimes.clusters import (
     PEPTIDE_IDENTITY,
     cdr3_of_chains,
 )
-from abag.head.regimes.nearest import NONE, find_nearest
+from abag.head.regimes.nearest import NONE, Nearest, nearest_as_long, nearest_of_other_lengths
 from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, NewSequences
 from abag.head.regimes.sides import REGIONS, Aligner, SeenResidues
-from abag.head.regimes.similar import Clones, Strings, contained_near, lengths_of, whole_near
+from abag.head.regimes.similar import (
+    Clones,
+    Strings,
+    contained_near,
+    count_edits,
+    lengths_of,
+    whole_near,
+)
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
+    from abag.embed.tables.domains import ChainName
+    from abag.embed.tables.numbering import Numbered
     from abag.head.regimes.sides import Side
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
@@ -104,29 +114,57 @@ class KnownSequences:
         rows = np.flatnonzero(level == NEW)
         if self.chains is None or not len(rows):
             return NewSequences(level, distance, nearest)
-        in_family = self._near(_take(chains, rows))
-        if self.family_identity < self.near_identity:
-            apart = np.flatnonzero(~in_family)
-            others = _take(chains, rows[apart])
-            in_family[apart] = _antigens_near(others, self.chains, self.family_identity)
-        rows = rows[in_family]
-        related = _take(chains, rows)
+        asked = _take(chains, rows)
+        found = nearest_as_long(self.kind, asked, self.chains)
+        in_family = self._are_near_by(found.distance, asked)
+        apart = np.flatnonzero(~in_family)
+        in_family[apart] = self._in_family(_take(asked, apart))
+        of_asked = np.flatnonzero(in_family)
+        rows = rows[of_asked]
+        related = _take(asked, of_asked)
         level[rows] = VARIANT
         if self.residues is not None and len(rows):
-            residues = self.residues.aligner.residues(related)
+            numbered = None if self.kind == "antigen" else _number(related)
+            residues = self.residues.aligner.residues(related, numbered)
             level[rows[self.residues.are_new(residues)]] = MUTATED
-        found = find_nearest(self.kind, related, self.chains)
+        as_long = Nearest(found.distance[of_asked], found.row[of_asked])
+        found = nearest_of_other_lengths(self.kind, related, self.chains, as_long)
         distance[rows] = np.maximum(found.distance, 0)
         nearest[rows] = found.row
         return NewSequences(level, distance, nearest)
 
-    def _near(self, chains: Sequence[Chains]) -> Bools:
+    def _are_near_by(self, distance: Ints, chains: Sequence[Chains]) -> Bools:
+        """Return which of N sequences are related to one as long, given how far that is, (N,).
+
+        Such two have as many chains, of equal lengths. Replacing the residues that differ turns one
+        into the other, so no alignment takes more edits than the distance: not that of both chains
+        of an antibody in one string, nor that of an antigen's longest chain, nor of a chain inside
+        another. The edits that an identity allows depend on the lengths alone, which are equal.
+        """
+        if self.kind == "antibody":
+            lengths = np.array([sum(map(len, sequence)) for sequence in chains], np.int64)
+            return (distance != NONE) & (distance <= count_edits(lengths, self.near_identity))
+        lengths = np.array([max(map(len, sequence), default=0) for sequence in chains], np.int64)
+        edits = np.where(
+            lengths < PEPTIDE,
+            count_edits(lengths, max(self.family_identity, PEPTIDE_IDENTITY)),
+            count_edits(lengths, self.family_identity),
+        )
+        return (distance != NONE) & (distance <= edits)
+
+    def _in_family(self, chains: Sequence[Chains]) -> Bools:
+        """Return which of N sequences are related to one in training, by alignment, (N,)."""
         assert self.chains is not None
         if self.kind == "antigen":
-            return _antigens_near(chains, self.chains, self.near_identity)
-        near = _antibodies_near(chains, self.chains, self.near_identity)
-        apart = np.flatnonzero(~near)
-        near[apart] = _clones_of(_take(chains, apart), self._loops)
+            near = _antigens_near(chains, self.chains, self.near_identity)
+        else:
+            near = _antibodies_near(chains, self.chains, self.near_identity)
+            apart = np.flatnonzero(~near)
+            near[apart] = _clones_of(_take(chains, apart), self._loops)
+        if self.family_identity < self.near_identity:
+            apart = np.flatnonzero(~near)
+            others = _take(chains, apart)
+            near[apart] = _antigens_near(others, self.chains, self.family_identity)
         return near
 
     @cached_property
@@ -265,6 +303,11 @@ def _parsed(kind: Kind, text: str) -> list[Chains]:
     return sequences
 
 
+def _number(antibodies: Sequence[Chains]) -> Mapping[ChainName, Numbered]:
+    """Number antibodies; the next command with the same ones reads the numbering from the cache."""
+    return number_antibodies(antibodies, cache_dir() / "numbering")
+
+
 def _take(sequences: Sequence[Chains], rows: Ints) -> list[Chains]:
     return [sequences[row] for row in rows.tolist()]
 
@@ -300,19 +343,14 @@ def _whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
     if not len(queries) or not len(targets):
         return np.zeros(len(queries), np.bool_)
     unique, index = np.unique(queries, return_inverse=True)
-    others = np.unique(targets)
-    same = np.isin(unique, others)
-    left = unique[~same]
-    if len(left):
-        same[~same] = whole_near(left, others, identity)
-    return np.asarray(same[index])
+    return np.asarray(whole_near(unique, np.unique(targets), identity)[index])
 
 
 def _clones_of(queries: Sequence[Chains], trained: Mapping[str, str]) -> Bools:
     """Return which of N antibodies are clones of training heavy chains with these CDR H3."""
     if not len(queries) or not trained:
         return np.zeros(len(queries), np.bool_)
-    loops = cdr3_of_chains(number_antibodies(queries, None)["heavy"])
+    loops = cdr3_of_chains(_number(queries)["heavy"])
     trained_by_length = _by_loop_length(trained)
     clones = set[str]()
     for length, queried in sorted(_by_loop_length(loops).items()):

@@ -285,8 +285,7 @@ def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools
     unique = unique[order]
     others = np.unique(targets)
     others = others[by_length(others)]
-    is_near = np.isin(unique, others)
-    is_near |= _near_by_substitutions(unique, others, identity)
+    is_near = _near_by_substitutions(unique, others, identity)
     texts = Texts(others, identity)
     for at in np.flatnonzero(~is_near).tolist():
         wanted = texts.lengths >= len(unique[at])
@@ -599,8 +598,32 @@ class WholeStrings(Components):
 
 def whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
     """Return which of N strings have a near-duplicate among T others by edit distance, (N,)."""
-    if len(queries) > FEW_QUERIES:
-        return WholeStrings(np.concatenate([queries, targets]), identity).near_first(len(queries))
+    is_near = _near_neighbours(queries, targets, identity)
+    left = np.flatnonzero(~is_near)
+    if len(left) > FEW_QUERIES:
+        search = WholeStrings(np.concatenate([queries[left], targets]), identity)
+        is_near[left] = search.near_first(len(left))
+    elif len(left):
+        is_near[left] = _near_few(queries[left], targets, identity)
+    return is_near
+
+
+def _near_neighbours(queries: Strings, targets: Strings, identity: float) -> Bools:
+    """Return which of N strings are near-duplicates of a neighbour in sorted order, (N,)."""
+    targets = np.sort(targets)
+    after = np.searchsorted(targets, queries)
+    is_near = np.zeros(len(queries), np.bool_)
+    query_edits = count_edits(lengths_of(queries), identity)
+    for neighbours in (after, after - 1):
+        left = np.flatnonzero(~is_near)
+        others = targets[neighbours[left].clip(0, len(targets) - 1)]
+        allowed = np.maximum(query_edits[left], count_edits(lengths_of(others), identity))
+        distance = whole_distances(queries[left], others, int(allowed.max(initial=0)))
+        is_near[left] = distance <= allowed
+    return is_near
+
+
+def _near_few(queries: Strings, targets: Strings, identity: float) -> Bools:
     from rapidfuzz.distance import Levenshtein
     from rapidfuzz.process import cdist
 
@@ -652,8 +675,7 @@ class Profiles:
 
     def __init__(self, strings: Strings) -> None:
         parts = [slice(at, at + PART) for at in range(0, len(strings), PART)]
-        words = [_pack(strings[part].tolist()) for part in parts]
-        self._words = np.concatenate(words)
+        self._words = profile_words(strings)
         axes = self._axes() if len(strings) > 2 * SAMPLE else np.eye(BITS, dtype=np.float32)
         # beside each projection its squared length and a 1: `distances` is then one product
         self._x_ND = np.ones((len(strings), axes.shape[1] + 2), np.float32)
@@ -692,8 +714,13 @@ class Profiles:
         return np.ascontiguousarray(axes[:, : -DIMENSIONS - 1 : -1])
 
 
+def profile_words(strings: Strings) -> Words:
+    """Return the bits of the profile of each of N strings, in W words, (N, W)."""
+    parts = range(0, len(strings), PART)
+    return np.concatenate([_pack(strings[part : part + PART].tolist()) for part in parts])
+
+
 def _pack(strings: Sequence[str]) -> Words:
-    """Return the bits of the profile of each string, in words."""
     codes = _NUMBER[np.frombuffer("".join(strings).encode("ascii"), np.uint8)]
     owner = np.repeat(np.arange(len(strings)), lengths_of(strings))
     within = owner[1:] == owner[:-1]
