@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints, checked_array
-from abag.core.cache import cache_dir
+from abag.core.files import cache_dir
 from abag.core.messages import LONGEST_QUOTE
 from abag.embed.tables.chains import RESIDUES, keys_array
 from abag.embed.tables.numbering import CHAINS, number_antibodies
