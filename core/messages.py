@@ -13,6 +13,7 @@ import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
@@ -273,6 +274,7 @@ def bar(
     return _with_time_left(_bars(), may_end_early)(**(drawn | {"leave": False} | options))
 
 
+@cache  # each class of tqdm starts a thread that watches its bars
 def _with_time_left(bars: Any, may_end_early: bool) -> Any:  # noqa: ANN401 - classes of tqdm
     """Make a class of bars that know the share that is ``done``, and what to say of the ``left``.
 

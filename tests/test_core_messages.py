@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 
 import pytest
 from hypothesis import given
@@ -230,3 +231,12 @@ def test_a_terminal_wraps_sentences_at_words_and_keeps_paths_whole(monkeypatch):
 def test_a_file_gets_whole_sentences(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     assert wrap("word " * 40) == "word " * 40
+
+
+def test_bars_are_watched_by_few_threads_however_many_there_are():
+    before = threading.active_count()
+    with reporting(bars=True):
+        for number in range(50):
+            with bar(total=2, may_end_early=number % 2 == 0) as drawn:
+                drawn.update()
+    assert threading.active_count() <= before + 2
