@@ -296,8 +296,9 @@ def test_an_evaluation_shows_the_scores_of_its_table_first(case):
     (regime,) = summary["table"]["regimes"]
     shown = repr(summary).splitlines()
     assert shown[0].startswith("table: 30 pairs")
-    assert f"{shown[1].strip()} {shown[2].strip()}" == regime["words"]
-    assert shown[3].startswith(f"RMSE (pKd)                   {regime['rmse']:.2f} [")
+    assert shown[1].split()[:2] == ["RMSE", "(pKd)"]
+    assert f"{regime['rmse']:.2f}" in shown[2]
+    assert regime["words"] in shown[2]
     assert "new antibodies, known antigens: ranking" in summary._repr_html_()
     assert "cross-validated: 180 pairs" in summary._repr_html_()
     predicted, _ = run_evaluate(case, predictions=own_predictions(case))
