@@ -17,7 +17,8 @@ from abag.core import errors as _errors
 
 __version__ = "0.1.0"
 # where the checkout keeps the package that is installed as abag.sklearn
-__path__.append(str(_Path(__file__).parent / "head" / "estimators" / "public"))
+if "__path__" in globals():  # not where pytest reads a checkout in a folder of another name
+    __path__.append(str(_Path(__file__).parent / "head" / "estimators" / "public"))
 
 _FIT = "head.models.config:FitConfig"
 _SCORES = "head.runs.summary:describe_briefly"

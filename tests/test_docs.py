@@ -35,7 +35,7 @@ SHOWN = {"", "text", "json"}
 """Languages of blocks that are not code."""
 SCALES = ("several GPUs", "several machines", "Slurm", "a Ray cluster")
 SKIPPED = {
-    "README.md": ["run by .ci/run", "run by .ci/run"], "CONTRIBUTING.md": ["installs"],
+    "README.md": ["run by .ci/run", "run by .ci/run"], "CONTRIBUTING.md": ["installs", "installs"],
     "docs/scaling.md": [f"needs {need}" for need in SCALES], "docs/tutorial.md": ["installs"],
     "docs/how-to/share.md": ["needs an account on the hub", "needs an account on the hub"],
     "docs/how-to/rent-a-gpu.md": ["installs, and encodes with the real weights"],

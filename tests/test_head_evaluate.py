@@ -357,7 +357,7 @@ def test_an_evaluation_shows_the_scores_of_its_table_first(case):
     (regime,) = summary["table"]["regimes"]
     shown = repr(summary).splitlines()
     assert shown[0].startswith("table: 30 pairs")
-    assert shown[1].split()[:2] == ["pairs", "groups"]
+    assert shown[1].split()[:2] == ["RMSE", "(pKd)"]
     assert f"{regime['rmse']:.2f}" in shown[2]
     assert regime["words"] in shown[2]
     assert "new antibodies, known antigens: ranking" in summary._repr_html_()

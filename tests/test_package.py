@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +11,7 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from fnmatch import fnmatch
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -21,21 +23,29 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("core", "embed", "head", "adapt")
 
 
+def files_of_checkout():
+    """Paths of the files of the project: those that git knows or, in a source archive, all."""
+    if (ROOT / ".git").exists():
+        command = ["git", "ls-files", "-co", "--exclude-standard"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    anywhere = [line.rstrip("/") for line in ignored if not line.startswith(("#", "/"))]
+    paths = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file()]
+    return [str(path) for path in paths if not any(_fits(path, name) for name in anywhere)]
+
+
+def _fits(path, pattern):
+    return any(fnmatch(part, pattern) for part in path.parts)
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A clean copy of the tree, with a stray module in its root."""
     copy = tmp_path_factory.mktemp("tree") / "checkout"
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    for name in listed:
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((ROOT / name).read_bytes())
+    for name in files_of_checkout():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)  # with its mode
     (copy / "stray.py").write_text("raise SystemExit\n")
     return copy
 
@@ -71,12 +81,28 @@ def test_the_wheel_contains_every_package_file_and_nothing_else(archives, checko
     assert set(names) == {f"abag/{name}" for name in installed_files(checkout)}
 
 
-def test_the_source_archive_contains_every_package_file(archives, checkout):
+def test_the_source_archive_is_the_checkout(archives, checkout):
     with tarfile.open(next(archives.glob("abag-*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    expected = package_files(checkout) | {"pyproject.toml", "README.md", "LICENSE"}
-    assert not expected - names
+    missing = {*files_of_checkout()} - names - {"MANIFEST.in"}
+    assert not missing
     assert "stray.py" not in names
+
+
+def test_tests_run_from_the_source_archive(archives, tmp_path):
+    with tarfile.open(next(archives.glob("abag-*.tar.gz"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (root,) = tmp_path.iterdir()
+    tests = ["tests/test_many.py", "tests/test_package.py"]
+    chosen = "many or release or recipe or licences or layer or docstring"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", chosen, *tests],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -85,9 +111,49 @@ RECIPE = (ROOT / "packaging" / "conda" / "meta.yaml").read_text()
 
 def test_a_release_has_one_version():
     version = PROJECT["version"]
-    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {version}\n" in citation
     assert f'\n  version: "{version}"\n' in RECIPE
-    assert f"\n## {version} (" in (ROOT / "CHANGELOG.md").read_text()
+    (date,) = re.findall(rf"^## {version} \((.*)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    (cited,) = re.findall(r"^date-released: (\d{4}-\d\d-\d\d)$", citation, re.M)
+    assert date in ("unreleased", cited)
+
+
+def test_a_release_has_one_address():
+    of_site = re.findall(r"^repo_url: (\S+)", (ROOT / "mkdocs.yml").read_text(), re.M)
+    cited = re.findall(r"^repository-code: (\S+)", (ROOT / "CITATION.cff").read_text(), re.M)
+    url = PROJECT.get("urls", {}).get("Repository")
+    assert of_site == cited == ([url] if url else [])
+
+
+def test_a_release_names_the_versions_of_python_that_its_pins_are_for():
+    (pinned,) = re.findall(r"^pythons=\((.*)\)$", (ROOT / ".ci/resolve").read_text(), re.M)
+    named = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if ":: 3." in text]
+    assert named == pinned.split()
+    assert PROJECT["requires-python"] == f">={named[0]}"
+
+
+def test_the_licences_of_all_that_is_installed_for_users_are_listed():
+    page = (ROOT / "docs/reference/licences.md").read_text()
+    listed = re.findall(r"^\| ([\w-]+) \| (?:(\w+) \| )?[^|]+ \|$", page, re.M)[1:]
+    needed = {(name_of(text), "") for text in PROJECT["dependencies"]}
+    for extra, requirements in PROJECT["optional-dependencies"].items():
+        if extra not in ("test", "docs", "dev"):
+            needed |= {(name_of(text), extra) for text in requirements}
+    needed -= {("transformers", "faesm")}  # a dependency of its own, in an older version
+    assert {pair for pair in listed if pair != ("package", "extra")} - {("---", "")} == needed
+
+
+def name_of(requirement):
+    return re.match(r"[\w.-]+", requirement)[0]
+
+
+def test_hooks_before_a_commit_are_checks_of_the_whole_run():
+    hooks = re.findall(r"entry: \.venv/bin/(.*)", (ROOT / ".pre-commit-config.yaml").read_text())
+    run = (ROOT / ".ci/run").read_text()
+    for hook in hooks:
+        test = re.match(r"pytest .* (tests/\S+)", hook)
+        assert (ROOT / test[1]).exists() if test else f".venv/bin/{hook}\n" in run
 
 
 def test_the_conda_recipe_has_the_dependencies_of_the_package():

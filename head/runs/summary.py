@@ -320,7 +320,7 @@ def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
     lines += [regime["sentence"] for regime in summary["regimes"]]
     lines += _describe_promises(summary)
     lines += summary["warnings"]
-    lines += _table_of_regimes(summary["regimes"], summary, deciding=True)
+    lines += align(_lay_out(summary["regimes"], summary, deciding=True))
     return lines
 
 
@@ -354,7 +354,7 @@ def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
 def _scores_first(regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
     if not regimes:
         return ["too few pairs of any kind to score"]
-    table = _table_of_regimes(regimes, summary, deciding=True)
+    table = align(_lay_out(regimes, summary, deciding=True))
     return [*table, *(regime["sentence"] for regime in regimes)]
 
 
@@ -365,6 +365,13 @@ def _describe_data(summary: Mapping[str, Any]) -> list[str]:
         f"{summary['run']}: {counted(data['pairs'], 'pair')} of "
         f"{counted(data['antibodies'], 'antibody')}{antigens}"
     ]
+
+
+def _lay_out(
+    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool
+) -> list[list[str]]:
+    quantity = recorded_quantity(summary["data"])
+    return describe_regimes(regimes, quantity, kinds_of(summary), deciding=deciding)
 
 
 def _describe_regimes(
@@ -381,9 +388,7 @@ def _table_of_regimes(
     regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool
 ) -> list[str]:
     """Lay out scores with a column per regime, of which two fit into 80 columns."""
-    quantity = recorded_quantity(summary["data"])
-    rows = describe_regimes(regimes, quantity, kinds_of(summary), deciding=deciding)
-    names, *lines_of_scores = zip(*rows, strict=True)
+    names, *lines_of_scores = zip(*_lay_out(regimes, summary, deciding=deciding), strict=True)
     above = []
     below = []
     for words in names:  # such as "known antibodies, new antigens"
