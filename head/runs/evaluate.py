@@ -535,7 +535,7 @@ def _score_shift(
             sentence += f" [{show(ends[0])}, {show(ends[1])}]"
         sentence += f" {quantity} too {side} on average"
         if bias.low is not None:
-            sentence += f"; RMSE {show(root)}, and {show(without)} without this shift"
+            sentence += f"; RMSE {show(root)}, and {show(without)} once this is taken off"
     is_selection = len(rows) < (1 - MANY_BOUNDS) * len(pairs)
     is_selection |= np.ptp(pairs.pkd[rows]) == 0  # such as the end of an assay
     is_large = len(rows) >= LEAST_ROWS and abs(bias.value) >= LEAST_SHIFT * root
