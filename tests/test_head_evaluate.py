@@ -288,12 +288,16 @@ def test_ten_pairs_of_a_batch_with_its_category_remove_the_shift(batches):
     options = {"add": str(batches.run), "categories": ("batch",), "report": False}
     abag.fit(ten, None, at / "r2", say=said.append, **options)
     assert any("no column batch; its pairs are of the category (missing)" in line for line in said)
-    rest = abag.evaluate(at / "r2", table=other.drop(ten.index))["table"]
+    rest_of = other.drop(ten.index)
+    rest = abag.evaluate(at / "r2", table=rest_of)["table"]
     before = abag.evaluate(at / "r2", table=batches.first.assign(batch=""))["table"]
     for table in (rest, before):
         assert abs(table["bias"]) < 0.3
         assert "--add" not in table["sentence"]
-    third = other.drop(ten.index).head(6)
+    shifted = abag.evaluate(at / "r2", table=rest_of.assign(pKd=rest_of["pKd"] + 1.5))["table"]
+    assert f"--add {at / 'r2'}; if batch does not tell" in shifted["sentence"]
+    assert "with --categories batch,COLUMN" in shifted["sentence"]
+    third = rest_of.head(6)
     summary = abag.fit(third, None, at / "r3", add=str(at / "r2"), report=False)
     assert summary["rounds"][2]["pairs"] == 6
 
@@ -302,11 +306,13 @@ def test_a_mean_error_of_one_group_or_of_chosen_labels_is_no_shift(batches):
     table = batches.new.assign(pKd=batches.new["pKd"] + 1.5)
     few = abag.evaluate(batches.run, table=table.head(3))["table"]
     assert few["bias_interval"] is None
+    assert few["sentence"].endswith("too low on average")
     relation = np.where(np.arange(len(table)) % 3 == 0, "<", "")
     bounds = table.assign(pKd=relation + table["pKd"].astype(str).to_numpy())
     chosen = abag.evaluate(batches.run, table=bounds)["table"]
     assert chosen["bias"] < -1
-    for evaluated in (few, chosen):
+    equal = abag.evaluate(batches.run, table=table.assign(pKd=11.0))["table"]
+    for evaluated in (few, chosen, equal):
         assert "too low on average" in evaluated["sentence"]
         assert "--add" not in evaluated["sentence"]
 

@@ -534,8 +534,10 @@ def _score_shift(
             ends = sorted(np.sign(bias.value) * np.array([bias.low, bias.high]))
             sentence += f" [{show(ends[0])}, {show(ends[1])}]"
         sentence += f" {quantity} too {side} on average"
-        sentence += f"; RMSE {show(root)}, and {show(without)} without this shift"
+        if bias.low is not None:
+            sentence += f"; RMSE {show(root)}, and {show(without)} once this is taken off"
     is_selection = len(rows) < (1 - MANY_BOUNDS) * len(pairs)
+    is_selection |= np.ptp(pairs.pkd[rows]) == 0  # such as the end of an assay
     is_large = len(rows) >= LEAST_ROWS and abs(bias.value) >= LEAST_SHIFT * root
     if is_large and not is_selection and _is_clear(bias, saved, predictor, names):
         sentence += f". {_advice(saved, predictor)}"
@@ -595,13 +597,18 @@ def _is_clear(bias: Claim, saved: SavedRun, predictor: Predictor, names: NDArray
 
 def _advice(saved: SavedRun, predictor: Predictor) -> str:
     """Say how labels of another laboratory or batch are predicted at their level."""
-    categories = [] if predictor.features is None else predictor.features.categories
-    column = ",".join(name.name for name in categories) or "COLUMN"
-    return (
+    add = (
         "If these pairs are of another laboratory, assay or batch, measure about "
-        f"{PAIRS_OF_BATCH} of them and add these with abag fit --add {saved.run} --categories "
-        f"{column}, a column that names the laboratory or batch of each pair"
+        f"{PAIRS_OF_BATCH} of them and add these with abag fit --add {saved.run}"
     )
+    of_run = [] if predictor.features is None else predictor.features.categories
+    named = ",".join(column.name for column in of_run)
+    if named:
+        return (
+            f"{add}; if {named} does not tell the laboratory or batch, with --categories "
+            f"{named},COLUMN, where COLUMN does"
+        )
+    return f"{add} --categories COLUMN, a column that names the laboratory or batch of each pair"
 
 
 def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
