@@ -2,6 +2,7 @@
 
     python benchmarks/bench_recognise.py TABLE [--sequences 1500] [--seeds 3]
     python benchmarks/bench_recognise.py --drawn 110000 [--asked 1000]
+    python benchmarks/bench_recognise.py [TABLE] --variants 20000 200000 [--trained 11000]
 
 A fifth of the sequences of a table is asked for, the others are in training. Drawn antibodies are
 those of germlines with random CDR H3, clones and mutations; some of them are asked for. The exact answer is that of the
@@ -12,6 +13,10 @@ clone; of antigens, 10 % of the shorter chain inside the longer one. Needs edlib
 from __future__ import annotations
 
 import argparse
+import hashlib
+import os
+import resource
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,8 +28,9 @@ from rapidfuzz.process import cdist
 from abag.embed.tables.domains import position_number
 from abag.embed.tables.numbering import number_antibodies
 from abag.embed.tables.pairs import read_pairs
+from abag.head.regimes.nearest import find_nearest
 from abag.head.regimes.recognition import KnownSequences
-from abag.head.regimes.regimes import KNOWN
+from abag.head.regimes.regimes import NEW
 from abag.head.regimes.sides import Side, align
 
 CDR_H3 = range(105, 118)
@@ -102,18 +108,88 @@ def measure_drawn(n, asked) -> str:
     return row_of("drawn antibody", 0, len(trained), recognised, exact, clones & ~exact, ms)
 
 
-def known(kind, trained) -> KnownSequences:
+def planted(n, seed=0):
+    """Draw a library of HER2-like variants: 1 to 8 mutations of CDRs, some with a deletion."""
+    rng = np.random.default_rng(seed)
+    parent = HEAVY[0] + "SRWGGDGFYAMDY" + HEAVY[1]
+    places = [*range(25, 35), *range(49, 60), *range(96, 109)]
+    light = LIGHT[0] + "QQHYTTPPT" + LIGHT[1]
+    heavies = set()
+    while len(heavies) < n:
+        letters = list(parent)
+        for place in rng.choice(places, int(rng.integers(1, 9)), replace=False):
+            letters[place] = rng.choice(LETTERS)
+        if rng.random() < 0.1:
+            del letters[int(rng.choice(places))]
+        heavies.add("".join(letters))
+    return [(heavy, light) for heavy in sorted(heavies)]
+
+
+def unseen_variants(trained, n, seed=0):
+    """Draw n new variants: 1 to 4 mutations of a training sequence."""
+    rng = np.random.default_rng(seed)
+    seen = set(trained)
+    drawn_variants = set()
+    while len(drawn_variants) < n:
+        heavy, light = trained[rng.integers(len(trained))]
+        letters = list(heavy)
+        for place in rng.choice(np.arange(25, 110), int(rng.integers(1, 5)), replace=False):
+            letters[place] = rng.choice(LETTERS)
+        variant = ("".join(letters), light)
+        if variant not in seen:
+            drawn_variants.add(variant)
+    return sorted(drawn_variants)
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this process and of those that it started."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def measure_variants(name, library, n_trained, n) -> str:
+    """Recognise n variants of a library; return a row of the table.
+
+    Prints a digest of the result, too, which another version of the code should have as well.
+    """
+    order = np.random.default_rng(0).permutation(len(library))[:n_trained]
+    trained = [library[i] for i in order]
+    asked = unseen_variants(trained, n)
+    seen = known("antibody", trained, is_library=True)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder  # nothing is numbered yet
+        seconds = []
+        clock = []
+        for _ in "ab":  # the second time, the numbering is in the cache
+            begun_cpu = cpu_s()
+            begun = time.perf_counter()
+            compared = seen.compare(asked)
+            seconds.append(cpu_s() - begun_cpu)
+            clock.append(time.perf_counter() - begun)
+    begun_cpu = cpu_s()
+    nearest = find_nearest("antibody", asked, trained)
+    alone = cpu_s() - begun_cpu
+    content = [*compared, nearest.distance, nearest.row]
+    digest = hashlib.sha256(b"".join(array.astype(np.int64).tobytes() for array in content))
+    cells = [name, f"{len(trained):,}", f"{n:,}", f"{seconds[0]:.1f}", f"{clock[0]:.1f}"]
+    cells += [f"{seconds[1]:.1f}", f"{alone:.1f}", digest.hexdigest()[:8]]
+    return "| " + " | ".join(cells) + " |"
+
+
+def known(kind, trained, *, is_library=False) -> KnownSequences:
     """Keep training sequences as a predictor does."""
     numbers = np.arange(len(trained))
-    side = Side(kind, trained, numbers, numbers, numbers)
-    return KnownSequences.of(side, numbers, 0.9, 0.9 if kind == "antibody" else 0.4)
+    groups = np.zeros_like(numbers) if is_library else numbers
+    side = Side(kind, trained, numbers, groups, groups)
+    names = {number: str(number) for number in numbers.tolist()}
+    return KnownSequences.of(side, names, 0.9, 0.9 if kind == "antibody" else 0.4)
 
 
 def timed(seen, sequences):
     """Recognise sequences; return the result and milliseconds for each."""
     begun = time.perf_counter()
     level = seen.compare(sequences).level
-    return level == KNOWN, 1000 * (time.perf_counter() - begun) / len(sequences)
+    return level != NEW, 1000 * (time.perf_counter() - begun) / len(sequences)
 
 
 def row_of(kind, seed, trained, recognised, exact, clones, ms) -> str:
@@ -195,6 +271,20 @@ def measure(kind, sequences, seed, most) -> str | None:
     return row_of(kind, seed, len(trained), recognised, exact, clones, ms)
 
 
+def print_variants(a) -> None:
+    """Measure and print how long variants of a planted library, or of a table's, take."""
+    if a.table is None:
+        name = "planted"
+        library = planted(a.trained)
+    else:
+        name = a.table.name
+        library = list(read_pairs(a.table).sequences["antibody"].chains)
+    print("| library | in training | asked | CPU s | s | again, CPU s | nearest, CPU s | digest |")
+    print("|---|--:|--:|--:|--:|--:|--:|---|")
+    for n in a.variants:
+        print(measure_variants(name, library, a.trained, n), flush=True)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -203,7 +293,12 @@ def main() -> None:
     parser.add_argument("--asked", type=int, default=1000)
     parser.add_argument("--sequences", type=int, default=1500)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--variants", type=int, nargs="+")
+    parser.add_argument("--trained", type=int, default=11_000)
     a = parser.parse_args()
+    if a.variants:
+        print_variants(a)
+        return
     if (a.table is None) == (a.drawn is None):
         parser.error("expected either TABLE or --drawn")
     print(f"### {a.table.name if a.table else f'{a.drawn:,} drawn antibodies'}\n")

@@ -28,6 +28,7 @@ from abag.embed.tables.domains import position_number
 from abag.embed.tables.numbering import Numbered, number_antibodies
 from abag.head.regimes.similar import (
     Clones,
+    Strings,
     cluster,
     join_clusters,
     lengths_of,
@@ -256,10 +257,20 @@ def antigen_clusters(
     groupings = [(np.arange(n), np.arange(n))]
     for chains in rows_by_group(2 * of_antigen[owner] + is_peptide):
         if len(chains) > 1:
-            least = max(identity, PEPTIDE_IDENTITY) if is_peptide[chains[0]] else identity
+            least = identity_of_chains(identity, is_peptide=bool(is_peptide[chains[0]]))
             labels = cluster(texts[chains], least, contained=True)
             groupings.append((owner[chains], labels))
     return join_clusters(n, groupings)
+
+
+def identity_of_chains(identity: float, *, is_peptide: bool) -> float:
+    """Return the identity from which two antigen chains, or two peptides, are near-duplicates."""
+    return max(identity, PEPTIDE_IDENTITY) if is_peptide else identity
+
+
+def search_clones(heavies: Strings, loops: Sequence[str]) -> Clones:
+    """Compare N heavy chains, given their CDR H3 of one length, by the rule of clones."""
+    return Clones(heavies, CLONE_HEAVY, loops, CLONE_LOOP)
 
 
 def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) -> Ints:
@@ -275,7 +286,7 @@ def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) 
     for rows in rows_by_group(lengths_of(loops_of_heavies)):
         same_length = heavies[rows]
         base = len(antibodies) + len(cluster_of)  # above the numbers of those without a loop
-        clones = Clones(same_length, CLONE_HEAVY, loops_of_heavies[rows].tolist(), CLONE_LOOP)
+        clones = search_clones(same_length, loops_of_heavies[rows].tolist())
         cluster_of |= zip(same_length, (base + clones.find()).tolist(), strict=True)
     clusters = [cluster_of.get(heavy, number) for number, (heavy, _) in enumerate(antibodies)]
     return number_by_appearance(np.array(clusters, np.int64))

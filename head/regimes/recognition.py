@@ -21,17 +21,15 @@ from abag.core.messages import LONGEST_QUOTE
 from abag.embed.tables.chains import RESIDUES, keys_array
 from abag.embed.tables.numbering import CHAINS, number_antibodies
 from abag.head.regimes.clusters import (
-    CLONE_HEAVY,
-    CLONE_LOOP,
     PEPTIDE,
-    PEPTIDE_IDENTITY,
     cdr3_of_chains,
+    identity_of_chains,
+    search_clones,
 )
 from abag.head.regimes.nearest import NONE, Nearest, nearest_as_long, nearest_of_other_lengths
 from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, NewSequences
 from abag.head.regimes.sides import REGIONS, Aligner, SeenResidues
 from abag.head.regimes.similar import (
-    Clones,
     Strings,
     contained_near,
     count_edits,
@@ -143,14 +141,15 @@ class KnownSequences:
         """
         if self.kind == "antibody":
             lengths = np.array([sum(map(len, sequence)) for sequence in chains], np.int64)
-            return (distance != NONE) & (distance <= count_edits(lengths, self.near_identity))
+            edits = count_edits(lengths, self.near_identity)
+            return np.asarray((distance != NONE) & (distance <= edits))
         lengths = np.array([max(map(len, sequence), default=0) for sequence in chains], np.int64)
-        edits = np.where(
-            lengths < PEPTIDE,
-            count_edits(lengths, max(self.family_identity, PEPTIDE_IDENTITY)),
-            count_edits(lengths, self.family_identity),
-        )
-        return (distance != NONE) & (distance <= edits)
+        edits = np.zeros(len(chains), np.int64)
+        for peptides in (False, True):
+            rows = (lengths < PEPTIDE) == peptides
+            identity = identity_of_chains(self.family_identity, is_peptide=peptides)
+            edits[rows] = count_edits(lengths[rows], identity)
+        return np.asarray((distance != NONE) & (distance <= edits))
 
     def _in_family(self, chains: Sequence[Chains]) -> Bools:
         """Return which of N sequences are related to one in training, by alignment, (N,)."""
@@ -359,7 +358,7 @@ def _clones_of(queries: Sequence[Chains], trained: Mapping[str, str]) -> Bools:
             heavies = np.array([*queried, *others], object)
             heavy_loops = [loops[heavy] for heavy in queried]
             heavy_loops += [trained[heavy] for heavy in others]
-            search = Clones(heavies, CLONE_HEAVY, heavy_loops, CLONE_LOOP)
+            search = search_clones(heavies, heavy_loops)
             clones.update(itertools.compress(queried, search.near_first(len(queried))))
     return np.array([heavy in clones for heavy, _ in queries], np.bool_)
 
@@ -382,7 +381,7 @@ def _antigens_near(queries: Sequence[Chains], targets: Sequence[Chains], identit
     is_peptide = lengths_of(texts) < PEPTIDE
     is_other_peptide = lengths_of(others) < PEPTIDE
     for peptides in (False, True):  # peptides are compared with peptides only
-        least = max(identity, PEPTIDE_IDENTITY) if peptides else identity
+        least = identity_of_chains(identity, is_peptide=peptides)
         rows = np.flatnonzero(is_peptide == peptides)
         alike = others[is_other_peptide == peptides]
         if len(rows) and len(alike):
