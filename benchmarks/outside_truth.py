@@ -169,7 +169,9 @@ def measure(frame, truth, label, divide, seed, folder, options):
         predicted = predicted[exact].reset_index(drop=True)
         held_out = held_out[exact].reset_index(drop=True)
     record = json.loads((run / "predictor/predictor.json").read_text())
-    sums = {regime["name"]: sum(regime["mixture"]["weights"].values()) for regime in record["regimes"]}
+    sums = {
+        regime["name"]: sum(regime["mixture"]["weights"].values()) for regime in record["regimes"]
+    }
     promises = {regime["regime"]: regime for regime in summary["regimes"]}
     usual = float(table[label].mean())
     for regime, rows in predicted.groupby("regime"):
