@@ -30,7 +30,7 @@ from abag.head.search.search import (
     RANGES,
     SHAPES,
     SearchProblem,
-    inner_folds,
+    assign_folds,
     score_batch,
 )
 from abag.head.training.networks import HeadTraining, torch_settings, train
@@ -144,7 +144,7 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
         vectors |= {(kind, name): stored[kind] for name in names}
     problem = SearchProblem(
         pairs=pairs,
-        fold=inner_folds(pairs.antigen, 3, 0),
+        fold=assign_folds(pairs.antigen, 3, 0),
         group=pairs.antigen,
         store=None,  # all is read
         read=vectors,

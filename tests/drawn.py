@@ -56,8 +56,10 @@ class Constant:
 def predicting_the_mean(predictor):
     """Return a predictor whose regimes have all weight on one value."""
     parts = (*predictor.parts, Part("train_mean", (Constant(),)))
-    weights = (*[0.0] * len(predictor.parts), 1.0)
-    regimes = {name: replace(regime, weights=weights) for name, regime in predictor.regimes.items()}
+    regimes = {}
+    for name, regime in predictor.regimes.items():
+        mixture = replace(regime.mixture, weights={"train_mean": 1.0})
+        regimes[name] = replace(regime, mixture=mixture)
     return replace(predictor, parts=parts, regimes=regimes)
 
 

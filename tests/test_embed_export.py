@@ -272,6 +272,7 @@ def test_a_failed_write_leaves_the_old_file(store, tmp_path):
 
 FULL_DISK = """
 import resource, signal, sys
+sys.dont_write_bytecode = True  # else what is imported below is cut for all later processes
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
 from abag.cli import main

@@ -46,9 +46,9 @@ def test_a_predictor_weighs_its_parts_as_the_run_did(trained):
     predictor = load_predictor(trained.run)
     (regime,) = json.loads((trained.run / "summary.json").read_text())["regimes"]
     (used,) = predictor.regimes.values()
-    weights = dict(zip((part.name for part in predictor.parts), used.weights, strict=True))
-    assert {n: w for n, w in weights.items() if w} == pytest.approx(regime["weights"])
-    assert (used.noise, used.verdict) == (pytest.approx(regime["noise"]), regime["sentence"])
+    assert used.mixture.weights == pytest.approx(regime["weights"])
+    assert used.mixture.noise == pytest.approx(regime["noise"])
+    assert used.verdict == regime["sentence"]
     scores = predict(trained, trained.frame)
     assert (scores["regime"] == "known").all()
     assert not scores["far"].any()
@@ -67,7 +67,9 @@ def test_parts_without_weight_in_the_regimes_of_a_table_are_not_computed(trained
     (used,) = predictor.regimes.values()
     names = [part.name for part in predictor.parts]
     for weights in ((1.0, 0.0), (0.0, 1.0), (0.25, 0.75)):
-        weighed = replace(predictor, regimes={used.name: replace(used, weights=weights)})
+        of_part = {n: w for n, w in zip(names, weights, strict=True) if w}
+        mixture = replace(used.mixture, weights=of_part)
+        weighed = replace(predictor, regimes={used.name: replace(used, mixture=mixture)})
         computed.clear()
         pairs = {"heavy": [*trained.frame["heavy"]], "antigen": [*trained.frame["antigen"]]}
         weighed.predict(**pairs)

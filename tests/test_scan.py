@@ -213,7 +213,9 @@ def test_the_residues_of_an_antigen_are_scanned_by_their_number(case, tmp_path):
 def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path):
     predictor = abag.load_predictor(case.runs["gp"])
     # the folds of this small table may leave the posterior no part in sigma: look at it alone
-    regimes = {name: replace(used, spread=1.0) for name, used in predictor.regimes.items()}
+    regimes = {}
+    for name, used in predictor.regimes.items():
+        regimes[name] = replace(used, mixture=replace(used.mixture, spread=1.0))
     predictor = replace(predictor, regimes=regimes)
     _, table, _ = run_scan(case, tmp_path / "a.csv", predictor, region="cdrh3")
     store = abag.open_store(case.at / "store")

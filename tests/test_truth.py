@@ -79,7 +79,7 @@ def score(case, table, run, out):
 
 def sums_of_weights(run):
     record = json.loads((run / "predictor" / "predictor.json").read_text())
-    return [sum(regime["weights"]) for regime in record["regimes"]]
+    return [sum(regime["mixture"]["weights"].values()) for regime in record["regimes"]]
 
 
 def limit(monkeypatch, name, most_pairs):
@@ -205,7 +205,8 @@ def test_a_predictor_whose_weights_do_not_add_up_to_one_is_not_loaded(linear, tm
 
     def scale(record):
         (regime,) = record["regimes"]
-        regime["weights"] = [weight * total for weight in regime["weights"]]
+        weights = regime["mixture"]["weights"]
+        regime["mixture"]["weights"] = {name: w * total for name, w in weights.items()}
 
     sign(tmp_path / "run/predictor", scale)
     with pytest.raises(DamagedFile, match=rf"weights .* add up to {total:g}; expected 1"):

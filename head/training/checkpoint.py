@@ -13,10 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
 from abag.core.errors import DamagedFile, OutputError
 from abag.core.files import make_folder, replacing
@@ -25,6 +22,8 @@ from abag.core.messages import detail, say
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from torch import Tensor
 
     from abag.core.arrays import Floats
 
@@ -47,6 +46,8 @@ class Checkpoint(NamedTuple):
 
 def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write ``latest`` atomically, keeping the one before as ``previous``."""
+    from safetensors.torch import save_file  # imports torch, which takes seconds
+
     path = folder / "latest"
     on_host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}  # GPU sync
     text = json.dumps(state, sort_keys=True, allow_nan=False)
@@ -113,6 +114,8 @@ def load_newest(folder: Path) -> Checkpoint | None:
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     """Hash a text, and the name, dtype, shape and bytes of each CPU tensor."""
+    import torch
+
     running = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -125,8 +128,6 @@ def read_kept(folder: Path, digest: str) -> dict[str, Floats] | None:
     """Return arrays by name, if they were kept whole and depend on what `digest` hashes."""
     if not folder.is_dir():
         return None
-    from abag.core.errors import DamagedFile
-
     try:
         checkpoint = load_newest(folder)
     except DamagedFile:
