@@ -182,7 +182,7 @@ def known(kind, trained, *, is_library=False) -> KnownSequences:
     groups = np.zeros_like(numbers) if is_library else numbers
     side = Side(kind, trained, numbers, groups, groups)
     names = {number: str(number) for number in numbers.tolist()}
-    return KnownSequences.of(side, names, 0.9, 0.9 if kind == "antibody" else 0.4)
+    return KnownSequences.of(side, names, 0.9 if kind == "antibody" else 0.4)
 
 
 def timed(seen, sequences):

@@ -189,7 +189,7 @@ def known_of(kind, chains):
     groups = np.zeros(len(chains), np.int64) if len(chains) > 9 else numbers
     side = Side(kind, chains, numbers, groups, groups)
     names = {number: f"row {number + 1}" for number in range(len(chains))}
-    return KnownSequences.of(side, names, 0.9, 0.9 if kind == "antibody" else 0.4)
+    return KnownSequences.of(side, names, 0.9 if kind == "antibody" else 0.4)
 
 
 def has_relative(known_sequences, chains):
@@ -223,7 +223,7 @@ def test_near_duplicates_are_exactly_those_of_the_edit_distance(kind):
     pack = (lambda text: (text, "")) if kind == "antibody" else (lambda text: (text,))
     known_sequences = known_of(kind, [pack(text) for text in parents])
     if kind == "antigen":  # not those that are only of one family
-        known_sequences = replace(known_sequences, family_identity=0.9)
+        known_sequences = replace(known_sequences, identity=0.9)
     is_near = has_relative(known_sequences, [pack(text) for text in asked])
     if kind == "antibody":
         most = [max(len(text), 100) // 10 for text in asked]
@@ -612,7 +612,7 @@ def test_a_predictor_gives_held_out_pairs_the_level_of_their_folds(kind):
         for split in measured.splits:
             used = np.unique(groups.pairs.antibody[np.isin(split.part, (TRAIN, VALIDATION))])
             names = {int(number): "" for number in used}
-            seen = KnownSequences.of(sides.antibody, names, 0.9, 0.9)
+            seen = KnownSequences.of(sides.antibody, names, 0.9)
             tested = groups.pairs.antibody[split.rows(TEST)]
             compared = seen.compare([chains[number] for number in tested.tolist()])
             assert (compared.level == measured.regime.antibody).all()

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from abag.head.training.inputs import RunInputs
 
 
-SCHEMA = 15
+SCHEMA = 16
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 MOST = 1e6 * MOST_VALUE**2
@@ -273,8 +273,8 @@ def recogniser_of(inputs: RunInputs) -> Recogniser:
     of_antibodies, of_antigens = inputs.identities
     names = {kind: inputs.pairs.names_of(kind) for kind in KINDS}
     return Recogniser(
-        KnownSequences.of(antibody, names["antibody"], *of_antibodies),
-        KnownSequences.of(antigen, names["antigen"], *of_antigens),
+        KnownSequences.of(antibody, names["antibody"], of_antibodies),
+        KnownSequences.of(antigen, names["antigen"], of_antigens),
     )
 
 

@@ -96,7 +96,7 @@ LEAST_WEIGHT = 0.1
 LEAST_CALIBRATED = 20
 """Held-out pairs without which sigma does not grow."""
 MOST_LEVELS = 8
-"""SigmaLevels of predictions that have a sigma of their own."""
+"""Levels of predictions that have a sigma of their own."""
 LEAST_OF_LEVEL = 40
 """Held-out pairs of a level."""
 LEVEL_PRIOR = 4.0

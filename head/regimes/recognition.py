@@ -57,10 +57,8 @@ class KnownSequences:
     kind: Kind
     keys: NDArray[np.uint8]
     """Keys of the sequences, (T, 16)."""
-    near_identity: float
-    """Identity from which sequences are near-duplicates."""
-    family_identity: float
-    """Identity from which they are of one family; of antibodies the same."""
+    identity: float
+    """Identity from which sequences are of one family."""
     chains: Sequence[Chains] | None = None
     """The T sequences; None if the predictor was shared without them."""
     residues: SeenResidues | None = None
@@ -71,9 +69,7 @@ class KnownSequences:
     """First and last residue of CDR H3 in each heavy chain, (T, 2), equal if there is none."""
 
     @classmethod
-    def of(
-        cls, side: Side, names: Mapping[int, str], near_identity: float, family_identity: float
-    ) -> KnownSequences:
+    def of(cls, side: Side, names: Mapping[int, str], identity: float) -> KnownSequences:
         """Keep some of a table's sequences, given their names by index."""
         used = np.array([*names], np.int64)
         chains = _take(side.chains, used)
@@ -90,8 +86,7 @@ class KnownSequences:
         return cls(
             side.kind,
             keys,
-            near_identity,
-            family_identity,
+            identity,
             chains,
             residues,
             names=[*names.values()],
@@ -141,13 +136,13 @@ class KnownSequences:
         """
         if self.kind == "antibody":
             lengths = np.array([sum(map(len, sequence)) for sequence in chains], np.int64)
-            edits = count_edits(lengths, self.near_identity)
+            edits = count_edits(lengths, self.identity)
             return np.asarray((distance != NONE) & (distance <= edits))
         lengths = np.array([max(map(len, sequence), default=0) for sequence in chains], np.int64)
         edits = np.zeros(len(chains), np.int64)
         for peptides in (False, True):
             rows = (lengths < PEPTIDE) == peptides
-            identity = identity_of_chains(self.family_identity, is_peptide=peptides)
+            identity = identity_of_chains(self.identity, is_peptide=peptides)
             edits[rows] = count_edits(lengths[rows], identity)
         return np.asarray((distance != NONE) & (distance <= edits))
 
@@ -155,15 +150,10 @@ class KnownSequences:
         """Return which of N sequences are related to one in training, by alignment, (N,)."""
         assert self.chains is not None
         if self.kind == "antigen":
-            near = _antigens_near(chains, self.chains, self.near_identity)
-        else:
-            near = _antibodies_near(chains, self.chains, self.near_identity)
-            apart = np.flatnonzero(~near)
-            near[apart] = _clones_of(_take(chains, apart), self._loops)
-        if self.family_identity < self.near_identity:
-            apart = np.flatnonzero(~near)
-            others = _take(chains, apart)
-            near[apart] = _antigens_near(others, self.chains, self.family_identity)
+            return _antigens_near(chains, self.chains, self.identity)
+        near = _antibodies_near(chains, self.chains, self.identity)
+        apart = np.flatnonzero(~near)
+        near[apart] = _clones_of(_take(chains, apart), self._loops)
         return near
 
     @cached_property
@@ -180,9 +170,8 @@ class KnownSequences:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what `load` restores, by name."""
         name = f"seen.{self.kind}"
-        identities = np.array([self.near_identity, self.family_identity])
         arrays: dict[str, NDArray[Any]] = {f"{name}.keys": self.keys}
-        arrays[f"{name}.identities"] = identities
+        arrays[f"{name}.identity"] = np.array([self.identity])
         if self.chains is not None:
             lines = [SEPARATOR.join(chains) + END for chains in self.chains]
             text = "".join(lines)
@@ -206,9 +195,9 @@ class KnownSequences:
         """Restore from arrays of a file; ValueError or LookupError if they do not fit."""
         name = f"seen.{kind}"
         keys = checked_array(arrays, f"{name}.keys", (None, 16), np.uint8)
-        near, family = checked_array(arrays, f"{name}.identities", (2,), np.float64).tolist()
-        if not 0 < family <= near <= 1:
-            msg = f"{name}.identities are {near} and {family}"
+        (identity,) = checked_array(arrays, f"{name}.identity", (1,), np.float64).tolist()
+        if not 0 < identity <= 1:
+            msg = f"{name}.identity is {identity}"
             raise ValueError(msg)
         chains = None
         names = None
@@ -223,7 +212,7 @@ class KnownSequences:
             if kind == "antibody":
                 loops = checked_array(arrays, f"{name}.loops", (len(chains), 2), np.int32)
         residues = _load_residues(kind, arrays) if f"{name}.tokens" in arrays else None
-        return cls(kind, keys, near, family, chains, residues, names, loops)
+        return cls(kind, keys, identity, chains, residues, names, loops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
-from abag.head.regimes.clusters import KNOWN_ANTIGEN, PairGroups, with_clusters
+from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.regimes import without_absent
 from abag.head.regimes.sides import Sides, sides_of
@@ -55,8 +55,8 @@ class RunInputs:
     """Of the antibodies whose vectors these are."""
     sides: Sides | None = None
     """Antibodies and antigens as the folds see them; by `split_inputs`."""
-    identities: tuple[tuple[float, float], tuple[float, float]] = ((0.9, 0.9), (0.9, 0.4))
-    """Identities of near-duplicates and of families, of antibodies and of antigens."""
+    identities: tuple[float, float] = (0.9, 0.4)
+    """Identities from which antibodies, and antigens, are of one family."""
     options: FitConfig | None = None
     """With ``--add``, the options with those of the earlier run."""
     history: list[dict[str, Any]] | None = None
@@ -217,8 +217,6 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
-    antibody = config.antibody_identity
-    antigen = config.antigen_identity
-    identities = ((antibody, antibody), (max(antigen, KNOWN_ANTIGEN), antigen))
+    identities = (config.antibody_identity, config.antigen_identity)
     inputs = replace(inputs, pairs=pairs, sides=sides, identities=identities)
     return inputs, measured
