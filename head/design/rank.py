@@ -63,7 +63,7 @@ from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import Predictor
 from abag.head.predictor.scoring import check_table_out, file_stamps, refuse_changed, rounded
 from abag.head.regimes.clusters import antibody_clusters
-from abag.head.regimes.regimes import REGIMES, applicable, words_of
+from abag.head.regimes.regimes import REGIMES, words_of
 from abag.head.runs.rounds import say_earlier_batches
 
 SEED = 0
@@ -165,7 +165,7 @@ def _is_ranked(regime: str, predictor: Predictor) -> bool:
 
     The evidence is of the regime itself, or of a newer one that was measured in its place.
     """
-    is_covered, used = applicable(REGIMES[regime], predictor.regimes)
+    is_covered, used = predictor.applied(regime)
     return is_covered and not is_by_chance(predictor.regimes[used].verdict)
 
 
