@@ -24,7 +24,7 @@ from abag.embed.tables.layout import OF_LABELS, ReadAs
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import known_errors
-from abag.head.labels.column import AS_IN_THE_RUN, Columns, decide_label
+from abag.head.labels.column import AS_IN_THE_RUN, Columns, decide_label, read_numbers
 from abag.head.labels.features import LOGLIKS, MISSING, refuse_absent, with_logliks
 from abag.head.labels.headers import USUAL_PKD, outside, written_by
 from abag.head.labels.labelled_pairs import (
@@ -35,7 +35,6 @@ from abag.head.labels.labelled_pairs import (
     with_feature_columns,
 )
 from abag.head.labels.options import LabelOptions, PairColumnOptions
-from abag.head.labels.values import read_numbers
 from abag.head.models.config import PRESETS, FitConfig, Preset
 from abag.head.runs.rounds import (
     MEASURED,

@@ -1,57 +1,48 @@
-"""The label of a table: which column it is, its unit, and its pKd.
+"""What one column of a table is, by its name and its cells: the label, its unit and quantity.
 
-`decide_label` decides once per table, as part of its layout; `read_affinities` only converts.
-
-A column is taken if its name says what it measures. What is unclear is refused, with the options
-that would decide it, and an option that contradicts the name is refused, too; a run decides where
-neither an option nor the name does. A relation such as ``>1000`` in the label is of the label's
-unit. In a column of its own it is of Kd, where ``>`` means a higher Kd, hence a lower pKd; for
-another quantity it is of that quantity. R rows of a table.
+`decide_label` decides once per table, as part of its layout; `values` only converts. A column is
+taken if its name says what it measures. What is unclear is refused, with the options that would
+decide it, and an option that contradicts the name is refused, too; a run decides where neither an
+option nor the name does. Of cells nothing is guessed: what is neither a number nor text of one is
+NaN. R rows of a table.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
-from abag.core.arrays import Bools, Floats
+from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
-from abag.core.messages import counted, quoted
+from abag.core.numbers import plain_number
 from abag.core.units import UNITS
+from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
+from abag.embed.tables.formats import cell_text
 from abag.head.labels.headers import (
     PKD,
     SCAN_MEASURED,
-    USUAL_PKD,
     Header,
     Quantity,
-    outside,
     plain_text,
     read_header,
-    to_pkd,
     written_by,
 )
 from abag.head.labels.options import Better, Label, LabelOptions
-from abag.head.labels.values import (
-    SIDES,
-    read_bounds,
-    read_texts,
-    refuse_two_values,
-    says_class,
-    says_no_binding,
-)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import Table
 
 
@@ -94,8 +85,135 @@ _SUMMARIES = frozenset(
 _YEARS = (1900, 2100)
 
 
+SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
+"""Relations by their first character: on which side of a number the value lies."""
+
+
+_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
+
+
+NO_BINDING = frozenset(
+    "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
+    "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
+    "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
+    "belowlimitofdetection".split()
+)
+"""Words for a pair that does not bind, without spaces and signs."""
+
+
+_CLASS_WORDS = frozenset(
+    {
+        "true",
+        "false",
+        "yes",
+        "no",
+        "y",
+        "n",
+        "+",
+        "-",
+        "binder",
+        "positive",
+        "negative",
+        "pos",
+        "neg",
+        "binding",
+        "high",
+        "low",
+    }
+)
+"""Words that classes are called by, beside `NO_BINDING`."""
+
+
 class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
+
+
+def says_class(cell: object) -> bool:
+    """Tell whether a cell is a truth value or a word for a class, not a measurement."""
+    if isinstance(cell, bool | np.bool_):
+        return True
+    return isinstance(cell, str) and (cell.strip().lower() in _CLASS_WORDS or says_no_binding(cell))
+
+
+def says_no_binding(cell: object) -> bool:
+    """Tell whether a cell says in words that a pair does not bind."""
+    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
+        return False
+    return re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
+
+
+def _read_plain_numbers(cells: pd.Series) -> Floats | None:
+    """Convert a column of a text file in which each cell is a number or missing; None for others.
+
+    It saves a loop over the cells.
+    """
+    if infer_dtype(cells, skipna=True) != "string":
+        return None
+    numbers = pd.to_numeric(cells, errors="coerce")
+    if not (numbers.isna() == cells.isna()).all():
+        return None
+    return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
+
+
+def read_texts(cells: pd.Series) -> pd.Series:
+    """Return cells as text without spaces at their ends, (R,); empty where one is missing."""
+    texts = cells.astype(object).map(cell_text).str.strip()
+    return texts.mask(texts.isin(MISSING_TEXT), "")
+
+
+def read_numbers(cells: pd.Series) -> Floats:
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+    plain = _read_plain_numbers(cells)
+    if plain is not None:
+        return plain
+
+    def is_number(cell: object) -> bool:
+        kinds = (str, int, float, Decimal, np.integer, np.floating)
+        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
+            return False  # pandas would raise OverflowError
+        return isinstance(cell, kinds) and not isinstance(cell, bool)
+
+    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
+        cells = cells.astype(object)
+        cells = cells.where(cells.map(is_number).astype(bool))
+        cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
+    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+
+
+def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
+    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
+
+    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
+    """
+    plain = _read_plain_numbers(cells)
+    if plain is not None:
+        return plain, np.zeros(len(cells), np.int8)
+    if is_any_real_numeric_dtype(cells.dtype):
+        return read_numbers(cells), np.zeros(len(cells), np.int8)
+    values = cells.tolist()
+    sides = np.zeros(len(values), np.int8)
+    for i, value in enumerate(values):
+        if not isinstance(value, str):
+            continue
+        text = plain_number(value)
+        if match := _BOUND.match(text):
+            values[i] = text[match.end() :]
+            sides[i] = SIDES[match[1]]
+    return read_numbers(pd.Series(values, dtype=object)), sides
+
+
+def refuse_two_values(raw: Floats, where: str, what: str) -> None:
+    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
+    numbers = raw[np.isfinite(raw)]
+    distinct = np.unique(numbers)
+    if len(distinct) == 2 and len(numbers) > 2:
+        low, high = distinct
+        msg = (
+            f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
+            f"{what}; abag predicts numbers, and expected more than two different ones. Choose a "
+            "column of measurements with --column label=NAME."
+        )
+        raise LabelError(msg)
 
 
 class _Cells(NamedTuple):
@@ -757,91 +875,6 @@ def _spelled(unit: str) -> str:
     return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Affinities:
-    """Values of a column as pKd, or of another quantity as they are, and what was read."""
-
-    source: str
-    column: str
-    unit: Label
-    why: str
-    """What says that the column has this unit."""
-    raw: Floats
-    """Shape (R,); the numbers of the cells, NaN for other cells."""
-    pkd: Floats
-    """Shape (R,); NaN for what is no affinity. Of another quantity, its values."""
-    side: NDArray[np.int8]
-    """Shape (R,); 0: exact, -1: the true pKd (or value) is below, +1: above."""
-    no_binding: Bools
-    """Shape (R,); the rows whose cells say that nothing binds, read as a bound."""
-    molar_mass_kda: float
-    words: tuple[str, ...] = ()
-    """Some of these cells."""
-    bound: str = ""
-    """What they are read as."""
-    quantity: Quantity = PKD
-
-    def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
-        """Say in one line what was read and why."""
-        numbers = np.isfinite(self.pkd) & ~self.no_binding
-        if rows is not None:
-            numbers &= rows
-        evidence = []
-        if self.quantity.affinity or numbers.any():
-            evidence.append(self._range(numbers))
-        if self.why:
-            evidence.append(self.why)
-        if self.no_binding.any():
-            such = f" such as {', '.join(map(quoted, self.words))}" if self.words else ""
-            count = int(self.no_binding.sum())
-            evidence.append(f"{count:,} cells{such} read as {self.bound}")
-        if self.quantity.affinity:
-            read = f"{self.unit}, {UNITS[self.unit].stronger} is stronger"
-        else:
-            read = self.quantity.description
-        return f"{noun}: {self.column!r} read as {read} ({'; '.join(evidence)})"
-
-    def _range(self, known: Bools) -> str:
-        """Say where the known values lie, (R,)."""
-        if self.quantity.affinity:
-            usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
-            return f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"
-        low = self.quantity.show(float(self.pkd[known].min()))
-        high = self.quantity.show(float(self.pkd[known].max()))
-        return f"{counted(int(known.sum()), 'value')}, {low} to {high}"
-
-    def refuse_other_units(self, rows: Bools, noun: str = "labels") -> None:
-        """Refuse values that are classes, or of which over half of `rows` are no affinities."""
-        rows = rows & ~self.no_binding
-        raw = self.raw[rows]
-        pkd = self.pkd[rows]
-        if not len(raw):
-            return
-        where = f"{self.source}: column {self.column}"
-        if not self.quantity.affinity:
-            refuse_two_values(raw, where, str(self.quantity))
-            return
-        role = "pkd" if noun == "labels" else "prediction"
-        choose = f"Choose the column with --column {role}=NAME"
-        if np.unique(raw).tolist() == [0, 1]:
-            msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
-            raise LabelError(msg)
-        unusual = outside(pkd, USUAL_PKD)
-        if 2 * unusual.sum() > len(raw):
-            msg = (
-                f"{where}: {unusual.sum()} of {len(raw)} {noun}, such as {raw[unusual][0]:g}, are "
-                f"not affinities if read as {self.unit}: outside the usual range of pKd (2 to 14). "
-                f"{choose}, or the unit with --label; another quantity than an affinity needs "
-                "--label value --better higher, or lower."
-            )
-            raise LabelError(msg)
-
-
-def read_affinities(table: Table, label: LabelLayout) -> Affinities:
-    """Convert the label of a table to pKd, or raise the error that refuses it."""
-    return _read_column(table, label.checked(), label.options, label.remembered)
-
-
 def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered | None) -> str:
     """Return the column that is the label of the run, or else the label by its own name."""
     if remembered is None:
@@ -877,247 +910,3 @@ def decide_prediction(
     except AbagError as error:
         return LabelLayout(source=table.source, meaning=None, options=options, refused=error)
     return LabelLayout(source=table.source, meaning=meaning, options=options)
-
-
-def _read_column(
-    table: Table, meaning: ColumnMeaning, options: LabelOptions, remembered: Remembered | None
-) -> Affinities:
-    column = meaning.column
-    unit = meaning.unit
-    if options.molar_mass is not None and not UNITS[unit].of_mass and remembered is None:
-        msg = (
-            f"{table.source}: column {column!r} is read as {unit}, which needs no molar mass; "
-            "expected ug_ml or ng_ml with --molar-mass. Leave it out, or give --label."
-        )
-        raise LabelError(msg)
-    cells = table.frame[column]
-    raw, side = read_bounds(cells)
-    is_weaker_above = UNITS[unit].stronger == "lower"
-    affinities = Affinities(
-        source=table.source,
-        column=column,
-        unit=unit,
-        why=meaning.why,
-        raw=raw,
-        pkd=to_pkd(raw, unit, options.molar_mass_kda),
-        side=-side if is_weaker_above else side,  # >1000 nM is a pKd below 6
-        no_binding=np.zeros(len(raw), np.bool_),
-        molar_mass_kda=options.molar_mass_kda,
-        quantity=meaning.quantity,
-    )
-    if options.no_binding is not None:
-        floor = _given_floor(affinities, options.no_binding)
-        relation = ">" if is_weaker_above or meaning.quantity.sign < 0 else "<"
-        bound = f"{relation}{options.no_binding:g}"
-        return _with_no_binding(affinities, cells, floor, bound, empty=options.no_binding_empty)
-    if remembered is not None and remembered.no_binding_pkd is not None:
-        floor = remembered.no_binding_pkd
-        relation = "<" if meaning.quantity.sign > 0 else ">"
-        bound = f"pKd <{floor:g}" if meaning.quantity.affinity else f"{relation}{floor:g}"
-        return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
-    return affinities
-
-
-def _given_floor(read: Affinities, no_binding: float) -> float:
-    """Return ``--no-binding`` as a pKd; refuse one that no affinity has."""
-    floor = float(to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)[0])
-    # down to a pKd of 0: a bound may be weaker than any affinity that is measured
-    if read.quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
-        msg = (
-            f"{read.source}: --no-binding {no_binding:g} is not an affinity if read as "
-            f"{read.unit}, the unit of column {read.column!r}; expected a bound such as "
-            f"{UNITS[read.unit].bound_of_a_non_binder[1:]}."
-        )
-        raise LabelError(msg)
-    return floor
-
-
-def _with_no_binding(
-    read: Affinities, cells: pd.Series, floor: float, bound: str, *, empty: bool
-) -> Affinities:
-    """Read the words for no binding, and perhaps empty cells, as a pKd below `floor`."""
-    is_text = ~np.isfinite(read.raw)
-    values = cells.tolist()
-    says = is_text & np.array([says_no_binding(value) for value in values], np.bool_)
-    texts = [str(cell).strip() for cell in cells[says]]
-    words = tuple(dict.fromkeys(texts))[:3]
-    if empty:
-        is_blank = np.array([not str(value).strip() for value in values], np.bool_)
-        is_empty = is_text & (is_blank | cells.isna().to_numpy(np.bool_))
-        if is_empty.any():
-            words = (*words, "")
-        says |= is_empty
-    sign = read.quantity.sign
-    exact = np.isfinite(read.pkd) & (read.side == 0)
-    strongest = np.max(sign * read.pkd[exact], initial=-np.inf)
-    if says.any() and exact.any() and sign * floor > strongest:
-        msg = (
-            f"{read.source}: --no-binding: a non-binder would be weaker than {bound}, which is "
-            f"stronger than every exact label of column {read.column!r}; expected a bound at the "
-            "weak end. Give the highest concentration tested."
-        )
-        raise LabelError(msg)
-    return replace(
-        read,
-        pkd=np.where(says, floor, read.pkd),
-        no_binding=says,
-        words=words,
-        bound=bound,
-        side=np.where(says, -sign, read.side).astype(np.int8),
-    )
-
-
-STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
-"""Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
-SAME_PKD = 0.1
-"""Largest distance of such a bound from its label, from rounding."""
-
-
-class _Relations(NamedTuple):
-    """Hold the relations of the R rows of a table, from a column of their own."""
-
-    column: str
-    side: pd.Series
-    """As in `LabelledPairs.censored`, of what the column is of, Kd or pKd."""
-    bound: Floats
-    """Shape (R,); NaN where the cell has none."""
-    is_bound: Bools
-    """Shape (R,); whether the cell has a relation with a bound."""
-
-
-def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
-    """Join the relations in the labels with those in a column, (R,)."""
-    column = table.columns.get("censored")
-    is_affinity = affinities.quantity.affinity
-    labelled = np.isfinite(pkd)
-    censored = np.where(labelled, affinities.side, 0).astype(np.int8)
-    is_bound = np.zeros(len(pkd), np.bool_)
-    if column is not None:
-        relations = _read_relations(table, column)
-        is_bound = relations.is_bound
-        if is_affinity:
-            censored = _with_relations_of_affinity(table, relations, censored, pkd, affinities)
-        else:
-            censored = _with_relations(table, relations, censored, pkd)
-    if is_affinity and (affinities.unit == "pkd" or column is not None):
-        _refuse_reversed(table, column, censored, pkd, is_bound)
-    return censored
-
-
-def refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -> None:
-    """Refuse the cells of some rows, (R,), if there are any, by the first of them."""
-    if rows.any():
-        cell = table.describe_cell(np.flatnonzero(rows)[0], column)
-        msg = f"{cell} ({counted(int(rows.sum()), 'such row')}) {problem}"
-        raise LabelError(msg)
-
-
-def _read_relations(table: SequenceTable, column: str) -> _Relations:
-    text = read_texts(table.frame[column])
-    side = text.str[:1].map(SIDES)
-    bound = read_bounds(text)[0]
-    is_bound = np.isfinite(bound) & side.notna().to_numpy()
-    signs = "".join(SIDES)
-    is_relation = text.str.fullmatch(f"[{signs}]*").to_numpy(np.bool_)
-    refuse_cells(
-        table,
-        ~is_bound & ~is_relation,
-        column,
-        "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
-        "cell. Fix it, or choose another column with --column censored=NAME.",
-    )
-    return _Relations(column, side, bound, is_bound)
-
-
-def _with_relations_of_affinity(
-    table: SequenceTable,
-    relations: _Relations,
-    censored: NDArray[np.int8],
-    pkd: Floats,
-    affinities: Affinities,
-) -> NDArray[np.int8]:
-    """Join relations in labels with those in a column, of Kd unless its bounds are pKd."""
-    column = relations.column
-    labelled = np.isfinite(pkd)
-    off_as_pkd, off_as_kd = _distances_from_bounds(relations, pkd, affinities)
-    is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
-    refuse_cells(
-        table,
-        (off_as_kd if is_kd else off_as_pkd) > SAME_PKD,
-        column,
-        "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
-    )
-    side = -relations.side if is_kd else relations.side
-    relation_to_pkd = np.where(labelled, side, 0).astype(np.int8)
-    problem = f"contradicts the relation in column {column}; expected one. Remove the other."
-    refuse_cells(table, censored * relation_to_pkd < 0, table.column("pkd"), problem)
-    return np.where(censored == 0, relation_to_pkd, censored)
-
-
-def _distances_from_bounds(
-    relations: _Relations, pkd: Floats, affinities: Affinities
-) -> tuple[Floats, Floats]:
-    """Return how far the bounds are from the labels in pKd, read as pKd and as Kd, (R,) each.
-
-    A bound is the label again, and shows whether the relations are of pKd or of Kd.
-    """
-    bound = relations.bound
-    unit = affinities.unit
-    label_distance = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
-    distances_as_pkd = [np.abs(bound - pkd)]
-    distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
-    (distances_as_pkd if UNITS[unit].stronger == "higher" else distances_as_kd).append(
-        label_distance
-    )
-    is_compared = relations.is_bound & np.isfinite(pkd)
-    off_as_pkd = np.where(is_compared, np.fmin.reduce(distances_as_pkd), 0.0)
-    off_as_kd = np.where(is_compared, np.fmin.reduce(distances_as_kd), 0.0)
-    # a bound that is no Kd, such as a negative one, is far from every label
-    return np.nan_to_num(off_as_pkd, nan=np.inf), np.nan_to_num(off_as_kd, nan=np.inf)
-
-
-def _with_relations(
-    table: SequenceTable,
-    relations: _Relations,
-    censored: NDArray[np.int8],
-    value: Floats,
-) -> NDArray[np.int8]:
-    """Join relations in labels of another quantity with those in a column, which are of it, too."""
-    column = relations.column
-    labelled = np.isfinite(value)
-    off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
-    rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value)))  # of numbers in text
-    refuse_cells(
-        table,
-        off > rounding,
-        column,
-        "is not the label; expected the same bound, or > or < alone. Fix it.",
-    )
-    relation_to_value = np.where(labelled, relations.side, 0).astype(np.int8)
-    problem = "contradicts the relation in the label. Remove one."
-    refuse_cells(table, censored * relation_to_value < 0, column, problem)
-    return np.where(censored == 0, relation_to_value, censored)
-
-
-def _refuse_reversed(
-    table: SequenceTable,
-    column: str | None,
-    censored: NDArray[np.int8],
-    pkd: Floats,
-    is_bound: Bools,
-) -> None:
-    """Refuse relations whose labels are all at the end that the relation points away from."""
-    expected, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
-    least = np.nanmin(pkd, initial=np.inf)
-    most = np.nanmax(pkd, initial=-np.inf)
-    for side, end in ((-1, most), (1, least)):
-        rows = (censored == side) & ~is_bound
-        # the usual floor of an assay is such a bound, read the other way round
-        reversed_ = least < most and bool((pkd[rows] == end).all())
-        problem = f"is at the end of the labels, as if its relation were of {other}; expected "
-        refuse_cells(
-            table,
-            rows & reversed_,
-            column or table.column("pkd"),
-            f"{problem}bounds of {expected}. Write these.",
-        )

@@ -27,9 +27,9 @@ from abag.embed.store.folder import LOGLIK
 from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import LONGEST_NAME, quote_some, with_found
 from abag.embed.tables.formats import cell_text
+from abag.head.labels.column import read_numbers
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES
 from abag.head.labels.stored_vectors import PairFeatures
-from abag.head.labels.values import read_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,10 +1,7 @@
 """Labelled pairs: the label of each row that has one, joined with what a table says of it.
 
-`column` finds the label, its unit and its bounds, `values` joins the rows of a pair, and `features`
-reads the columns beside the label. A label with a standard deviation s has noise of the variance
-s^2, and a model errs beside it, by as much for all labels. How much that is, is not known: half of
-the mean variance is taken as equal for all, so that no label counts more than twice as much as the
-average because of a small s.
+`column` says what each column is, `values` converts labels and joins the rows of a pair, and
+`features` reads the columns beside the label.
 
 R rows of a table, P pairs.
 """
@@ -14,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,16 +25,16 @@ from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.labels.column import (
     decide_label,
-    read_affinities,
-    read_censored,
-    refuse_cells,
+    read_numbers,
+    read_texts,
+    says_class,
+    says_no_binding,
 )
 from abag.head.labels.features import (
     FeatureCells,
     FeatureColumns,
     mean_cells,
     read_cells,
-    refuse_absent,
     words_as_codes,
 )
 from abag.head.labels.headers import PKD, Quantity, outside, read_header, to_pkd
@@ -47,11 +44,11 @@ from abag.head.labels.values import (
     disagreement,
     merge_replicates,
     pair_of_row,
-    read_numbers,
-    read_texts,
+    read_affinities,
+    read_censored,
+    read_trust,
     replicate_noise,
-    says_class,
-    says_no_binding,
+    share_of_pairs,
     spread_of,
 )
 
@@ -64,16 +61,11 @@ if TYPE_CHECKING:
     from abag.embed.tables.options import TableOptions
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import TableLike
-    from abag.head.labels.column import Affinities, LabelLayout
+    from abag.head.labels.column import LabelLayout
     from abag.head.labels.stored_vectors import PairFeatures
+    from abag.head.labels.values import Affinities, LabelTrust
 
 
-LARGEST = 1e100
-"""Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
-MOST_UNLIKE = 1e12
-"""Factor between an error or a weight and their median, beyond which others would not count."""
-OF_MODEL = 0.5
-"""Share of the mean variance that all labels have in common."""
 CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
 POSSIBLE_PKD = (0.0, 16.0)
@@ -92,125 +84,6 @@ LABELS_AND_SEQUENCES = (
     "antigen_mutations",
 )  # fmt: skip
 """Roles of columns that are no features."""
-
-
-class LabelTrust(NamedTuple):
-    """How far the labels of R rows can be trusted."""
-
-    what: Literal["error", "weight"]
-    values_R: Floats
-    """Errors in the unit of the labels as they are read, pKd for affinities, or weights."""
-    share_R: Floats
-    """Variance of the noise of each label, up to a factor."""
-
-
-def read_trust(
-    table: SequenceTable, options: PairColumnOptions, labels: Affinities, used: Bools, exact: Bools
-) -> LabelTrust | None:
-    """Read the column of errors or weights; None if none is named.
-
-    Parameters
-    ----------
-    table : SequenceTable
-        With R rows.
-    options : PairColumnOptions
-        Names the column.
-    labels : Affinities
-        The labels as they are written, and their unit.
-    used, exact : ndarray, shape=(R,)
-        Rows with a label, and those whose label is no bound. Bounds may lack an error.
-
-    Raises
-    ------
-    LabelError
-        If an error or a weight is not a number above 0, or too far from the others.
-    """
-    name = options.error if options.error is not None else options.weight
-    if name is None:
-        return None
-    kind: Literal["error", "weight"] = "weight" if options.error is None else "error"
-    refuse_absent(name, [*map(str, table.names)], table.source, f"--{kind} names")
-    values = read_numbers(table.frame[name])
-    valid = (values > 1 / LARGEST) & (values < LARGEST)
-    bad = used & ~valid
-    if kind == "error":
-        bad &= exact | ~np.isnan(values)
-    refuse_cells(
-        table,
-        bad,
-        name,
-        f"is not a valid {kind}; expected a finite number above 0, and below {LARGEST:g}. Fix it, "
-        "or leave the row out.",
-    )
-    if kind == "weight":
-        _refuse_unlike(table, name, values, used)
-        return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
-    error = _of_pkd(values, labels)
-    finite = used & exact & np.isfinite(error)
-    if not finite.any():
-        msg = (
-            f"{table.source}: column {name!r} has errors of bounds alone; expected those of exact "
-            "labels. Leave --error out."
-        )
-        raise LabelError(msg)
-    _refuse_unlike(table, name, error, used & np.isfinite(error))
-    typical = float(np.median(error[finite]))
-    quantity = labels.quantity
-    say(
-        f"{table.source}: errors {name!r}: standard deviations of the labels, median "
-        f"{quantity.show(typical)} {quantity}"
-    )
-    share_R = np.square(np.where(np.isfinite(error), error / typical, 1.0))
-    return LabelTrust(kind, error, share_R)
-
-
-def _refuse_unlike(table: SequenceTable, name: str, values: Floats, used: Bools) -> None:
-    """Refuse a value beside which those of the other rows would not count, or that would not."""
-    median = float(np.median(values[used]))
-    unlike = used & ~((values < median * MOST_UNLIKE) & (values > median / MOST_UNLIKE))
-    refuse_cells(
-        table,
-        unlike,
-        name,
-        f"is more than {MOST_UNLIKE:g} times larger or smaller than the median of the column; "
-        "expected values that can be compared. Fix it, or leave the row out.",
-    )
-
-
-def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
-    """Turn the weights of labels into variances of their noise, (R,), and report their range."""
-    typical = float(np.median(values[used]))
-    low = values[used].min() / typical
-    high = values[used].max() / typical
-    say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
-    return np.where(used, typical / values, 1.0)
-
-
-def _of_pkd(error: Floats, labels: Affinities) -> Floats:
-    """Turn the errors of labels into those of pKd, by its slope, or leave other quantities."""
-    unit = UNITS[labels.unit]
-    if unit.takes_log:  # d log10(x) = dx / (x ln 10)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
-            return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
-    return error / abs(unit.per_pkd)
-
-
-def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
-    """Return the variance of each pair's label relative to its mean, (P,), given those of rows.
-
-    Parameters
-    ----------
-    pairs : DataFrame
-        Has ``measurements``, and ``share`` if there are errors or weights.
-    of_errors : bool
-        Whether the shares are of errors, beside which a model errs.
-    """
-    if "share" not in pairs:
-        return None
-    # the mean of m measurements has an m-th of their variance
-    share = (pairs["share"] / pairs["measurements"]).to_numpy(np.float64)
-    share = share / share.mean()
-    return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)
 
 
 def one_label(table: SequenceTable) -> LabelLayout:

@@ -24,8 +24,8 @@ from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
+from abag.head.labels.column import read_texts
 from abag.head.labels.options import SplitOptions
-from abag.head.labels.values import read_texts
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.nearest import NONE
 from abag.head.regimes.regimes import (

@@ -41,11 +41,11 @@ from abag.head.evaluation.scores import (
     score_regime,
 )
 from abag.head.evaluation.strong import score_strong
-from abag.head.labels.column import decide_label, decide_prediction, read_affinities
+from abag.head.labels.column import decide_label, decide_prediction, read_numbers
 from abag.head.labels.features import features_of
 from abag.head.labels.labelled_pairs import label_pairs, one_label, report_counts
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
-from abag.head.labels.values import read_numbers
+from abag.head.labels.values import read_affinities
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.predictor.load import load_predictor
 from abag.head.predictor.options import EvaluateOptions
