@@ -1,10 +1,12 @@
-"""What one column of a table is, by its name and its cells: the label, its unit and quantity.
+"""What a column of a table is, by its name and its cells: the label, or what describes it.
 
-`decide_label` decides once per table, as part of its layout; `values` only converts. A column is
-taken if its name says what it measures. What is unclear is refused, with the options that would
-decide it, and an option that contradicts the name is refused, too; a run decides where neither an
-option nor the name does. Of cells nothing is guessed: what is neither a number nor text of one is
-NaN. R rows of a table.
+`decide_label` decides once per table, as part of its layout; `values` and `features` only convert.
+A column is the label if its name says what it measures. What is unclear is refused, with the
+options that would decide it, and an option that contradicts the name is refused, too; a run decides
+where neither an option nor the name does. What the user names as a feature, category, error, weight
+or split follows `RULES`. `Column.refuse` writes what is wrong with a column.
+
+Of cells nothing is guessed: what is neither a number nor text of one is NaN. R rows of a table.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -26,7 +29,8 @@ from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
 from abag.core.numbers import plain_number
 from abag.core.units import UNITS
-from abag.embed.tables.chains import MISSING_TEXT
+from abag.embed.store.folder import LOGLIK
+from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
 from abag.embed.tables.formats import cell_text
 from abag.head.labels.headers import (
@@ -38,7 +42,13 @@ from abag.head.labels.headers import (
     read_header,
     written_by,
 )
-from abag.head.labels.options import Better, Label, LabelOptions
+from abag.head.labels.options import (
+    BesideRole,
+    Better,
+    Label,
+    LabelOptions,
+    named_beside,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +56,22 @@ if TYPE_CHECKING:
     from abag.embed.tables.table import Table
 
 
+LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
+"""Likelihoods of a store (``abag embed --loglik``) as features, by name."""
+LABELS_AND_SEQUENCES = frozenset(
+    {
+        "pkd",
+        "label",
+        "heavy",
+        "light",
+        "antibody",
+        "antigen",
+        "censored",
+        "mutations",
+        "antigen_mutations",
+    }
+)
+"""Roles of columns that describe no pair."""
 _UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
 """Columns of the index that pandas writes."""
 _MOST_PROPOSED = 4
@@ -246,11 +272,31 @@ class Column:
         """Command of abag that wrote it, or nothing."""
         return written_by(self.name, self.table.names)
 
+    @property
+    def where(self) -> str:
+        """Name the table and the column, as errors begin."""
+        return f"{self.table.source}: column {self.name!r}"
+
+    def refuse(self, why: str, error: type[AbagError] = LabelError) -> NoReturn:
+        """Raise an error that says what is wrong with the column, and what to do."""
+        msg = f"{self.where} {why}"
+        raise error(msg)
+
+    @property
+    def filled(self) -> pd.Series:
+        """The cells that are not empty."""
+        return self.table.frame[self.name].dropna()
+
+    @cached_property
+    def numbers(self) -> Floats:
+        """The numbers of the cells, bounds included, (R,); NaN for others."""
+        return read_bounds(self.table.frame[self.name])[0]
+
     @cached_property
     def cells(self) -> _Cells:
         """What the cells hold."""
         cells = self.table.frame[self.name]
-        numbers, _ = read_bounds(cells)
+        numbers = self.numbers
         known = numbers[np.isfinite(numbers)]
         distinct = np.unique(known)
         is_whole = bool((distinct % 1 == 0).all())
@@ -571,20 +617,294 @@ class ColumnMeaning:
     quantity: Quantity = PKD
 
 
-def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning:
-    """Find the column of predictions, and what it is read as."""
-    column = table.columns.get("prediction")
-    if column is None and "prediction" not in table.ties:
-        columns = [Column(table, name) for name in map(str, table.names)]
-        named = [x.name for x in columns if x.header.predicted and x.header.units]
-        column = named[0] if len(named) == 1 else None
-    column = table.column("prediction") if column is None else column
-    return meaning_of_column(table, column, "prediction", LabelOptions(label=label), None)
+class Asked(NamedTuple):
+    """What is known of a column beside its name and cells."""
+
+    role: Literal["pkd", "prediction"]
+    """``pkd`` for labels, which may be of another quantity."""
+    options: LabelOptions
+    remembered: Remembered | None = None
+    """How the run of the table read its labels."""
+
+
+def meaning_of_column(column: Column, asked: Asked) -> ColumnMeaning:
+    """Find what a column is read as; refuse one that its name or the options contradict.
+
+    Raises
+    ------
+    LabelError
+        If the column is no measurement, or named like another unit than that of the options.
+    UnclearLabel
+        If the unit is not known.
+    """
+    if asked.role == "pkd":
+        _refuse_written(column)
+        for kind in (_quantity_of_run, _other_quantity):
+            meaning = kind(column, asked)
+            if meaning is not None:
+                return meaning
+    return _affinity(column, asked)
+
+
+def _refuse_written(column: Column) -> None:
+    """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
+    if column.command and column.name not in SCAN_MEASURED:
+        advice = " ".join(Columns(column.table).propose_numbers()) or "Use --column pkd=NAME."
+        column.refuse(
+            f"is a column of abag {column.command}, not a measurement; expected measured "
+            f"affinities. {advice}"
+        )
+
+
+# ---- kinds of labels: each returns what it reads a column as, or None ------------------------
+
+
+def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
+    """Read the quantity of a run that is no affinity; refuse what states another one."""
+    quantity = PKD if asked.remembered is None else asked.remembered.quantity
+    if quantity.affinity:
+        return None
+    refuse_affinity_options(column.table, asked.options, quantity)
+    refuse_affinity(column, quantity)
+    header = column.header
+    same = header.quantity.casefold() == quantity.name.casefold()
+    if not same and header.better not in (None, quantity.better):
+        column.refuse(
+            f"is named like a quantity of which {header.better} is better; expected "
+            f"{quantity.description}, as in the run. Choose another with --column label=NAME, or "
+            "rename it."
+        )
+    unit = header.written_unit
+    if unit and quantity.unit and _spelled(unit) != _spelled(quantity.unit):
+        column.refuse(
+            f"is in {unit}; expected {quantity.unit}, as in the run. Convert it, and name it so."
+        )
+    return _as_it_is(column.name, AS_IN_THE_RUN, quantity)
+
+
+def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
+    """Read another quantity than an affinity, which the options ask for or the name says."""
+    header = column.header
+    options = asked.options
+    is_affinity = header.names_affinity and not header.not_label
+    is_asked_for = options.label == "value" or options.better is not None
+    is_asked_for = is_asked_for or options.unit is not None
+    if not is_asked_for and (header.better is None or is_affinity):
+        return None
+    if is_affinity and header.units:
+        column.refuse(
+            f"is named like {header.units[0]}, an affinity, which is learned as pKd, and "
+            "--label value, --better or --unit is of other quantities; expected one or the other. "
+            "Leave these options out, or choose another column with --column label=NAME."
+        )
+    if options.label not in (None, "value"):
+        column.refuse(
+            "is named like another quantity than an affinity, but --label says "
+            f"{options.label}; expected --label value. Leave --label out, or rename the column."
+        )
+    if asked.remembered is not None:
+        column.refuse(
+            f"is {header.quantity!r}, not an affinity, which the run predicts; expected labels of "
+            "its kind. Choose another column with --column label=NAME."
+        )
+    better = options.better or header.better
+    if better is None:
+        refuse_two_values(column.numbers, column.where, header.quantity)
+        column.refuse(
+            "does not say which of its values are better; expected higher or lower. Add --better "
+            "higher, or --better lower.",
+            UnclearLabel,
+        )
+    unit = header.written_unit if options.unit is None else options.unit.strip()
+    quantity = Quantity(name=header.quantity, unit=unit, better=better, affinity=False)
+    why = "given by the options" if is_asked_for else _IN_THE_NAME
+    return _as_it_is(column.name, why, quantity)
+
+
+def _affinity(column: Column, asked: Asked) -> ColumnMeaning:
+    """Read an affinity in a unit; refuse one without, or in another than is asked for."""
+    unit, why = _unit_of_affinity(column, asked)
+    return ColumnMeaning(column=column.name, unit=unit, why=why)
+
+
+def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
+    """Return the unit of a column of affinities, and what says so."""
+    header = column.header
+    role = asked.role
+    given = asked.options.label
+    if header.not_label:
+        hint = ""
+        if role == "pkd":
+            hint = "; to learn it as it is, add --label value --better higher, or lower"
+        column.refuse(
+            f"is named like {header.not_label}, not like an affinity; expected pKd, Kd, Ka or dG. "
+            f"Choose another with --column {role}=NAME, or rename it{hint}."
+        )
+    if given is not None:
+        if header.units and given not in header.units:
+            column.refuse(
+                f"is named like {' or '.join(header.units)}, but --label says {given}; expected "
+                "the unit of the name. Leave --label out, or rename the column."
+            )
+        return given, "given by --label"
+    # a name that allows one unit says more than the run
+    remembered = asked.remembered
+    is_of_run = remembered is not None and remembered.column == column.name
+    if remembered is not None and is_of_run and len(header.units) != 1:
+        return remembered.unit, AS_IN_THE_RUN
+    if header.units:
+        return header.units[0], _IN_THE_NAME
+    if header.affinity:
+        units = ", ".join(unit for unit in UNITS if unit not in ("pkd", "value"))
+        hint = ""
+        if role == "pkd":
+            hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
+        choice = f"--column {shlex.quote(f'{role}={column.name}')} --label UNIT"
+        column.refuse(
+            f"names no unit that is understood; expected one of {units}. Give it with "
+            f"{choice}{hint}.",
+            UnclearLabel,
+        )
+    # words for classes are refused later
+    is_chosen = role == "pkd" and column.table.columns.get("label") == column.name
+    if is_chosen and not all(map(says_class, column.filled)):
+        refuse_two_values(column.numbers, column.where, "an affinity")
+        column.refuse(
+            "does not say what it measures; expected an affinity in a unit, or another quantity. "
+            "Add --label pkd, or another unit such as kd_nm, or for a quantity that is no affinity "
+            "--label value --better higher, or lower.",
+            UnclearLabel,
+        )
+    return "pkd", "" if role == "prediction" else "no unit is stated"
+
+
+def _as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
+    """Return what a column of another quantity than an affinity is read as: its values."""
+    return ColumnMeaning(column=column, unit="value", why=why, quantity=quantity)
+
+
+def refuse_affinity(column: Column, quantity: Quantity) -> None:
+    """Raise `LabelError` if a column is named like an affinity, which the run does not predict."""
+    if column.header.states_affinity:
+        column.refuse(
+            f"is named like {column.header.unit}, an affinity; expected {quantity}, which the run "
+            "predicts. Choose another with --column."
+        )
+
+
+def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
+    """Raise `LabelError` if options ask for another quantity, or direction, than the run has."""
+    better: Better | None = options.better
+    if options.label not in (None, "value") or better not in (None, quantity.better):
+        option = f"--label {options.label}" if better is None else f"--better {better}"
+        msg = (
+            f"{table.source}: {option}: the run predicts {quantity.description}; expected labels "
+            "of that. Leave the option out."
+        )
+        raise LabelError(msg)
+
+
+def _spelled(unit: str) -> str:
+    return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
+
+
+# ---- columns that the user names beside labels and sequences ---------------------------------
+
+
+class Rule(NamedTuple):
+    """What a column has to be that the user names."""
+
+    needed: str
+    """Ends the sentence that no column has this name."""
+    not_of: frozenset[str] = LABELS_AND_SEQUENCES
+    """Roles whose columns it cannot be."""
+
+
+RULES: Mapping[BesideRole, Rule] = {
+    "feature": Rule("is to be read as a feature"),
+    "category": Rule("is to be read as a feature"),
+    "error": Rule("--error names"),
+    "weight": Rule("--weight names"),
+    "split": Rule("--split names", frozenset()),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnBeside:
+    """A column that the user named beside labels and sequences, or why it is none."""
+
+    name: str
+    role: BesideRole
+    is_absent: bool = False
+    """Whether the table has no such column."""
+    head: str = ""
+    """Digest of what gives the likelihood, once it is read."""
+    refused: AbagError | None = None
+
+    @property
+    def in_store(self) -> bool:
+        """Whether it is the likelihood of a store (`LOGLIKS`), not a column of the table."""
+        return self.is_absent and self.refused is None
+
+
+def names_of(role: BesideRole, beside: Iterable[ColumnBeside]) -> list[str]:
+    """List the names of the columns of one role."""
+    return [column.name for column in beside if column.role == role]
+
+
+def _columns_beside(
+    table: Table, label: str, named: Iterable[tuple[str, BesideRole]], run: object
+) -> tuple[ColumnBeside, ...]:
+    """Decide what each column is that the user `named`, or that a `run` needs.
+
+    `label` is the name of the column of labels, or empty.
+    """
+    roles = {name: role for role, name in table.columns.items() if role in LABELS_AND_SEQUENCES}
+    if label:
+        roles[label] = "pkd"
+    return tuple(_judged(table, roles, name, role, run) for name, role in named)
+
+
+def _judged(
+    table: Table, roles: Mapping[str, str], name: str, role: BesideRole, run: object
+) -> ColumnBeside:
+    """Decide about one of `_columns_beside`; `roles` are of the columns by name."""
+    rule = RULES[role]
+    is_absent = name not in map(str, table.names)
+    if is_absent and role == "feature" and name in (LOGLIK, *LOGLIKS):
+        return ColumnBeside(name=name, role=role, is_absent=True)
+    try:
+        if is_absent:
+            needed = f"the run {run} has as {role}" if run else rule.needed
+            refuse_absent(name, table.names, table.source, needed)
+        if roles.get(name) in rule.not_of:
+            is_label = roles[name] in ("pkd", "label")
+            what = "the label" if is_label else f"the {roles[name]} column"
+            noun = "an error" if role == "error" else f"a {role}"
+            Column(table, name).refuse(
+                f"is {what}; expected another column as {noun}. Leave it out.", ColumnError
+            )
+    except ColumnError as error:
+        return ColumnBeside(name=name, role=role, is_absent=is_absent, refused=error)
+    return ColumnBeside(name=name, role=role)
+
+
+def refuse_absent(name: str, names: Sequence[object], source: str, needed: str) -> None:
+    """Raise `ColumnError` if no column has this name, and propose similar ones."""
+    present = [*map(str, names)]
+    if name in present:
+        return
+    close = get_close_matches(name, present, n=2, cutoff=0.7)
+    advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Add it, or rename one."
+    raise ColumnError(with_found(f"{source}: no column {name!r}, which {needed}", present, advice))
+
+
+# ---- all of one table ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelLayout:
-    """What the label of one table is, or why it has none."""
+    """What the label of one table is, or why it has none, and the columns beside it."""
 
     source: str
     """Name of the table."""
@@ -596,6 +916,10 @@ class LabelLayout:
     refused: AbagError | None = None
     is_absent: bool = False
     """Whether nothing may be a label, as in a table to predict."""
+    beside: tuple[ColumnBeside, ...] = ()
+    """Features, categories, error or weight, and the column of the split."""
+    others: Mapping[str, Label] = field(default_factory=dict)
+    """Units of the columns that have no role, and would be labels by their names."""
 
     @property
     def column(self) -> str:
@@ -611,9 +935,14 @@ class LabelLayout:
 
 
 def decide_label(
-    table: Table, options: LabelOptions, remembered: Remembered | None = None
+    table: Table,
+    options: LabelOptions,
+    remembered: Remembered | None = None,
+    *,
+    named: Sequence[tuple[str, BesideRole]] | None = None,
+    run: object = "",
 ) -> LabelLayout:
-    """Decide which column of a table is the label, and what it is read as.
+    """Decide which column of a table is the label, what it is read as, and what is beside it.
 
     Parameters
     ----------
@@ -623,6 +952,10 @@ def decide_label(
     options : LabelOptions
     remembered : Remembered, optional
         How the run of the table read its labels.
+    named : sequence, optional
+        Columns beside the label, by default those that `options` name, see `named_beside`.
+    run : path, optional
+        The run that needs these columns.
 
     Returns
     -------
@@ -631,248 +964,39 @@ def decide_label(
         not known, or its name contradicts the options: a table to predict needs none.
     """
     columns = Columns(table)
+    meaning = None
+    refused: AbagError | None = None
     try:
         column = table.columns.get("label", table.columns.get("pkd"))
         if column is None:
             column = _find_column(columns, options, remembered)
-        meaning = meaning_of_column(table, column, "pkd", options, remembered)
+        meaning = meaning_of_column(Column(table, column), Asked("pkd", options, remembered))
         if meaning.quantity.affinity:
             name = _name_affinity(table, column, options.affinity_type)
             meaning = replace(meaning, quantity=replace(meaning.quantity, name=name))
     except AbagError as error:
-        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
-        return LabelLayout(
-            source=table.source,
-            meaning=None,
-            options=options,
-            refused=error,
-            is_absent=is_missing and not columns.numbers,
-        )
-    return LabelLayout(source=table.source, meaning=meaning, options=options, remembered=remembered)
-
-
-def meaning_of_column(
-    table: Table,
-    column: str,
-    role: str,
-    options: LabelOptions,
-    remembered: Remembered | None,
-) -> ColumnMeaning:
-    """Find what a column is read as; refuse one that its name or the options contradict.
-
-    Parameters
-    ----------
-    table : Table
-    column : str
-        Its name.
-    role : str
-        ``pkd`` for labels, which may be of another quantity, or ``prediction``.
-    options : LabelOptions
-    remembered : Remembered, optional
-        How the run of the table read its labels.
-
-    Raises
-    ------
-    LabelError
-        If the column is no measurement, or named like another unit than that of the options.
-    UnclearLabel
-        If the unit is not known.
-    """
-    if role == "pkd":
-        _refuse_written(table, column)
-        other = _other_quantity(table, column, options, remembered)
-        if other is not None:
-            return other
-    unit, why = _unit_of_affinity(table, column, role, options, remembered)
-    return ColumnMeaning(column=column, unit=unit, why=why)
-
-
-def _unit_of_affinity(
-    table: Table,
-    column: str,
-    role: str,
-    options: LabelOptions,
-    remembered: Remembered | None,
-) -> tuple[Label, str]:
-    """Return the unit of a column of affinities, and what says so."""
-    header = read_header(column)
-    where = f"{table.source}: column {column!r}"
-    if header.not_label:
-        hint = ""
-        if role == "pkd":
-            hint = "; to learn it as it is, add --label value --better higher, or lower"
-        msg = (
-            f"{where} is named like {header.not_label}, not like an affinity; expected pKd, Kd, Ka "
-            f"or dG. Choose another with --column {role}=NAME, or rename it{hint}."
-        )
-        raise LabelError(msg)
-    if options.label is not None:
-        _refuse_other_unit(where, header, options.label)
-        return options.label, "given by --label"
-    # a name that allows one unit says more than the run
-    if remembered is not None and remembered.column == column and len(header.units) != 1:
-        return remembered.unit, AS_IN_THE_RUN
-    if header.units:
-        return header.units[0], _IN_THE_NAME
-    if header.affinity:
-        units = ", ".join(unit for unit in UNITS if unit not in ("pkd", "value"))
-        hint = ""
-        if role == "pkd":
-            hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
-        choice = f"--column {shlex.quote(f'{role}={column}')} --label UNIT"
-        msg = (
-            f"{where} names no unit that is understood; expected one of {units}. Give it with "
-            f"{choice}{hint}."
-        )
-        raise UnclearLabel(msg)
-    cells = table.frame[column].dropna()
-    is_words = all(map(says_class, cells))  # which are refused later
-    if role == "pkd" and table.columns.get("label") == column and not is_words:
-        numbers, _ = read_bounds(cells)
-        refuse_two_values(numbers, where, "an affinity")
-        msg = (
-            f"{where} does not say what it measures; expected an affinity in a unit, or another "
-            "quantity. Add --label pkd, or another unit such as kd_nm, or for a quantity that is "
-            "no affinity --label value --better higher, or lower."
-        )
-        raise UnclearLabel(msg)
-    return "pkd", "" if role == "prediction" else "no unit is stated"
-
-
-def _refuse_written(table: Table, column: str) -> None:
-    """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
-    command = written_by(column, table.names)
-    if command and column not in SCAN_MEASURED:
-        advice = " ".join(Columns(table).propose_numbers()) or "Use --column pkd=NAME."
-        msg = (
-            f"{table.source}: column {column!r} is a column of abag {command}, not a measurement; "
-            f"expected measured affinities. {advice}"
-        )
-        raise LabelError(msg)
-
-
-def _refuse_other_unit(where: str, header: Header, label: Label) -> None:
-    """Refuse a unit that is given if the column is named like another one."""
-    if header.units and label not in header.units:
-        stated = " or ".join(header.units)
-        msg = (
-            f"{where} is named like {stated}, but --label says {label}; expected the unit of "
-            "the name. Leave --label out, or rename the column."
-        )
-        raise LabelError(msg)
-
-
-def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
-    """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
-    says = [column, affinity_type or ""]
-    if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
-        says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
-    match = re.search("(ic|ec)50", " ".join(says).lower())
-    return f"p{match[0].upper()}" if match else "pKd"
-
-
-def _other_quantity(
-    table: Table, column: str, options: LabelOptions, remembered: Remembered | None
-) -> ColumnMeaning | None:
-    """Find the quantity of a column that is no affinity; None if it is one.
-
-    Of a run, it has to be the quantity of the run.
-    """
-    quantity_of_run = None if remembered is None else remembered.quantity
-    if quantity_of_run is not None and not quantity_of_run.affinity:
-        refuse_affinity_options(table, options, quantity_of_run)
-        refuse_affinity(table, column, quantity_of_run)
-        _refuse_other_kind(table, column, quantity_of_run)
-        return _as_it_is(column, AS_IN_THE_RUN, quantity_of_run)
-    header = read_header(column)
-    is_affinity = header.names_affinity and not header.not_label
-    asked = options.label == "value" or options.better is not None or options.unit is not None
-    is_known = header.better is not None and not is_affinity
-    if not asked and not is_known:
-        return None
-    where = f"{table.source}: column {column!r}"
-    if is_affinity and header.units:
-        msg = (
-            f"{where} is named like {header.units[0]}, an affinity, which is learned as pKd, and "
-            "--label value, --better or --unit is of other quantities; expected one or the other. "
-            "Leave these options out, or choose another column with --column label=NAME."
-        )
-        raise LabelError(msg)
-    if options.label not in (None, "value"):
-        msg = (
-            f"{where} is named like another quantity than an affinity, but --label says "
-            f"{options.label}; expected --label value. Leave --label out, or rename the column."
-        )
-        raise LabelError(msg)
-    if quantity_of_run is not None:
-        msg = (
-            f"{where} is {header.quantity!r}, not an affinity, which the run predicts; expected "
-            "labels of its kind. Choose another column with --column label=NAME."
-        )
-        raise LabelError(msg)
-    better = options.better or header.better
-    if better is None:
-        numbers, _ = read_bounds(table.frame[column])
-        refuse_two_values(numbers, where, header.quantity)
-        msg = (
-            f"{where}: which of its values are better is not known; expected higher or lower. Add "
-            "--better higher, or --better lower."
-        )
-        raise UnclearLabel(msg)
-    unit = header.written_unit if options.unit is None else options.unit.strip()
-    quantity = Quantity(name=header.quantity, unit=unit, better=better, affinity=False)
-    return _as_it_is(column, "given by the options" if asked else _IN_THE_NAME, quantity)
-
-
-def _as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
-    """Return what a column of another quantity than an affinity is read as: its values."""
-    return ColumnMeaning(column=column, unit="value", why=why, quantity=quantity)
-
-
-def refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
-    """Raise `LabelError` if a column is named like an affinity, which the run does not predict."""
-    if read_header(column).states_affinity:
-        msg = (
-            f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
-            f"affinity; expected {quantity}, which the run predicts. Choose another with --column."
-        )
-        raise LabelError(msg)
-
-
-def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
-    """Raise `LabelError` if options ask for another quantity, or direction, than the run has."""
-    better: Better | None = options.better
-    if options.label not in (None, "value") or better not in (None, quantity.better):
-        option = f"--label {options.label}" if better is None else f"--better {better}"
-        msg = (
-            f"{table.source}: {option}: the run predicts {quantity.description}; expected labels "
-            "of that. Leave the option out."
-        )
-        raise LabelError(msg)
-
-
-def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
-    """Refuse a column whose name says another direction, or another unit, than the run has."""
-    header = read_header(column)
-    unit = header.written_unit
-    same = header.quantity.casefold() == quantity.name.casefold()
-    if not same and header.better not in (None, quantity.better):
-        msg = (
-            f"{table.source}: column {column!r} is named like a quantity of which {header.better} "
-            f"is better; expected {quantity.description}, as in the run. Choose another with "
-            "--column label=NAME, or rename it."
-        )
-        raise LabelError(msg)
-    if unit and quantity.unit and _spelled(unit) != _spelled(quantity.unit):
-        msg = (
-            f"{table.source}: column {column!r} is in {unit}; expected {quantity.unit}, as in the "
-            "run. Convert it, and name it so."
-        )
-        raise LabelError(msg)
-
-
-def _spelled(unit: str) -> str:
-    return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
+        refused = error
+    is_missing = isinstance(refused, MissingColumn) and not isinstance(refused, UnclearLabel)
+    label = "" if meaning is None else meaning.column
+    others: dict[str, Label] = {}
+    if meaning is not None and meaning.quantity.affinity:
+        used = {*table.columns.values(), label}
+        for other in map(str, table.names):
+            header = read_header(other)
+            if other not in used and header.sure and header.unit is not None:
+                others[other] = header.unit
+    return LabelLayout(
+        source=table.source,
+        meaning=meaning,
+        options=options,
+        remembered=remembered,
+        refused=refused,
+        is_absent=is_missing and not columns.numbers,
+        beside=_columns_beside(
+            table, label, named_beside(options) if named is None else named, run
+        ),
+        others=others,
+    )
 
 
 def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered | None) -> str:
@@ -884,6 +1008,15 @@ def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered
     if not remembered.quantity.affinity:
         return columns.find_same(remembered.quantity)
     return columns.find_label(options, of_run=True)
+
+
+def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
+    """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
+    says = [column, affinity_type or ""]
+    if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
+        says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
+    match = re.search("(ic|ec)50", " ".join(says).lower())
+    return f"p{match[0].upper()}" if match else "pKd"
 
 
 def decide_prediction(
@@ -905,8 +1038,19 @@ def decide_prediction(
         else:
             refuse_affinity_options(table, options, quantity)
             column = table.column("prediction")
-            refuse_affinity(table, column, quantity)
+            refuse_affinity(Column(table, column), quantity)
             meaning = _as_it_is(column, AS_IN_THE_RUN, quantity)
     except AbagError as error:
         return LabelLayout(source=table.source, meaning=None, options=options, refused=error)
     return LabelLayout(source=table.source, meaning=meaning, options=options)
+
+
+def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning:
+    """Find the column of predictions, and what it is read as."""
+    name = table.columns.get("prediction")
+    if name is None and "prediction" not in table.ties:
+        columns = [Column(table, name) for name in map(str, table.names)]
+        named = [x.name for x in columns if x.header.predicted and x.header.units]
+        name = named[0] if len(named) == 1 else None
+    column = Column(table, table.column("prediction") if name is None else name)
+    return meaning_of_column(column, Asked("prediction", LabelOptions(label=label)))

@@ -12,6 +12,7 @@ R rows of a table with a label; P pairs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -30,16 +31,15 @@ from abag.head.labels.column import (
     refuse_two_values,
     says_no_binding,
 )
-from abag.head.labels.features import refuse_absent
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import Label, LabelOptions, PairColumnOptions, Replicates
+from abag.head.labels.options import Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import Table
-    from abag.head.labels.column import ColumnMeaning, LabelLayout, Remembered
+    from abag.head.labels.column import ColumnBeside, ColumnMeaning, LabelLayout, Remembered
 
 
 LARGEST = 1e100
@@ -391,7 +391,11 @@ class LabelTrust(NamedTuple):
 
 
 def read_trust(
-    table: SequenceTable, options: PairColumnOptions, labels: Affinities, used: Bools, exact: Bools
+    table: SequenceTable,
+    beside: Iterable[ColumnBeside],
+    labels: Affinities,
+    used: Bools,
+    exact: Bools,
 ) -> LabelTrust | None:
     """Read the column of errors or weights; None if none is named.
 
@@ -399,8 +403,8 @@ def read_trust(
     ----------
     table : SequenceTable
         With R rows.
-    options : PairColumnOptions
-        Names the column.
+    beside : iterable of ColumnBeside
+        May have the column.
     labels : Affinities
         The labels as they are written, and their unit.
     used, exact : ndarray, shape=(R,)
@@ -411,11 +415,11 @@ def read_trust(
     LabelError
         If an error or a weight is not a number above 0, or too far from the others.
     """
-    name = options.error if options.error is not None else options.weight
-    if name is None:
+    trusted = [column for column in beside if column.role in ("error", "weight")]
+    if not trusted:
         return None
-    kind: Literal["error", "weight"] = "weight" if options.error is None else "error"
-    refuse_absent(name, [*map(str, table.names)], table.source, f"--{kind} names")
+    name = trusted[0].name
+    kind: Literal["error", "weight"] = "error" if trusted[0].role == "error" else "weight"
     values = read_numbers(table.frame[name])
     valid = (values > 1 / LARGEST) & (values < LARGEST)
     bad = used & ~valid

@@ -663,10 +663,6 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
     pairs = groups.pairs
     column = options.split_value
     frame = pairs.table.frame
-    if column not in frame.columns:
-        columns = ", ".join(map(str, frame.columns))
-        msg = f"--split {options.split}: no such column; found {columns}."
-        raise SplitError(msg)
     cells = read_texts(frame[column])
     labelled = frame[pairs.table.column("pkd")].notna().to_numpy()
     parts = part_names(cells[labelled], f"{pairs.table.source}: column {column!r}")
