@@ -420,11 +420,10 @@ def _score_pairs(
         features = features_of(predictor.features, cells, pairs.table.source)
     scores_by_row, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
     baselines: dict[str, Floats] = {}
-    if len(predictor.parts) <= 2:  # the model is the head, beside the mean
-        return scores_by_row, baselines
-    for part in predictor.parts:
-        if part.name != MEAN and MODELS[part.name].is_baseline:
-            baselines[part.name] = part.predict(vectors)
+    names = [*predictor.parts.models]
+    if len(names) > 2:  # else the model is the head, beside the mean
+        names = [name for name in names if name != MEAN and MODELS[name].is_baseline]
+        baselines = predictor.parts.predict(vectors, names)
     return scores_by_row, baselines
 
 
