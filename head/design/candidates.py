@@ -24,7 +24,14 @@ from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_top_rows
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike
 from abag.embed.tables.table_writer import with_types
-from abag.head.labels.column import LabelLayout, UnclearLabel, choose_prediction, decide_label
+from abag.head.labels.column import (
+    LabelLayout,
+    UnclearLabel,
+    choose_prediction,
+    decide_label,
+    read_numbers,
+    read_texts,
+)
 from abag.head.labels.headers import (
     PKD,
     RANK_COLUMNS,
@@ -36,7 +43,6 @@ from abag.head.labels.headers import (
 )
 from abag.head.labels.labelled_pairs import label_pairs
 from abag.head.labels.options import LabelOptions, read_molar_mass
-from abag.head.labels.values import read_numbers, read_texts
 from abag.head.models.pair_vectors import Index
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Sequences
 from abag.head.predictor.scoring import PairReader

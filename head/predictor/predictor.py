@@ -45,8 +45,8 @@ from abag.embed.tables.columns import CHAIN_ROLES, column_option
 from abag.embed.tables.layout import NOTHING, ReadAs
 from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
 from abag.embed.tables.pairs import table_of
+from abag.head.labels.column import LOGLIKS
 from abag.head.labels.features import (
-    LOGLIKS,
     FeatureColumns,
     ReadFeatures,
     read_features,
