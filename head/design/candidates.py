@@ -363,13 +363,14 @@ def _places_of(text: str) -> list[str]:
 def read_rows(layout: Layout, rows: Ints, *, typed: bool = False) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written.
 
-    With `typed`, columns of a text table that are numbers are returned so.
+    The index of the result is `rows`. With `typed`, columns of a text table that are numbers are
+    returned so.
     """
     ordered = np.sort(rows)
     parts = []
     for chunk in layout.chunks():
         parts.append(chunk.frame.loc[ordered[np.isin(ordered, chunk.frame.index)]])
-    read = pd.concat(parts).reindex(rows).reset_index(drop=True)
+    read = pd.concat(parts).reindex(rows)
     return with_types(read, layout.columns) if typed and layout.holds_texts else read
 
 

@@ -24,10 +24,8 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import PredictionError
 from abag.core.messages import counted
 from abag.embed.tables.chains import Kind
-from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import NOTHING
 from abag.embed.tables.table import TableLike
-from abag.embed.tables.table_writer import writing_table
 from abag.head.design.batches import (
     RULES,
     Aim,
@@ -61,7 +59,15 @@ from abag.head.labels.headers import OUTSIDE, PKD, Quantity
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import Predictor
-from abag.head.predictor.scoring import check_table_out, file_stamps, refuse_changed, rounded
+from abag.head.predictor.scoring import (
+    check_table_out,
+    file_stamps,
+    has_types,
+    in_memory,
+    refuse_changed,
+    rounded,
+    writing,
+)
 from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES, applicable, words_of
 from abag.head.runs.rounds import say_earlier_batches
@@ -236,18 +242,20 @@ def describe_rank(summary: RankSummary) -> str:
             f"           {summary['expected_above']:.1f} pairs {reach} {summary['above']:g} "
             f"({few:.0f} to {many:.0f})"
         )
-    return "\n".join([*lines, f"order      {summary['out']}"])
+    if summary["out"]:
+        lines.append(f"order      {summary['out']}")
+    return "\n".join(lines)
 
 
 def rank(
     predictions: TableLike,
-    out: Path | str,
+    out: Path | str | None = None,
     *,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of RankOptions
-) -> RankSummary:
-    """Choose the pairs to measure next, and write them in the order of their scores.
+) -> RankSummary | pd.DataFrame:
+    """Choose the pairs to measure next: return, or write, them in the order of their scores.
 
     Parameters
     ----------
@@ -255,7 +263,7 @@ def rank(
         Pairs with a predicted pKd and, for rules that need it, its standard error ``sigma``: the
         output of `predict` or `scan`, or any table with such columns. Pairs that are ``far``,
         outside the training data, are left out unless ``keep_far``.
-    out : path
+    out : path, optional
         Its suffix decides on the format; written whole or not at all. Holds the rows of the batch
         with all their columns, ``rank``, ``score`` (what the rule gives; ``rank_score`` if the
         table has a column ``score``), with sigma
@@ -270,7 +278,9 @@ def rank(
 
     Returns
     -------
-    RankSummary
+    RankSummary or DataFrame
+        Without ``out``, what would be written, as a table of the kind that `predictions` is, with
+        its index; what the batch is expected to hold is then said.
 
     Raises
     ------
@@ -280,7 +290,7 @@ def rank(
         If a table or an option is invalid. ``out`` is then unchanged.
     """
     chosen = RankOptions.from_keywords(options, "rank")
-    out = Path(out)
+    out = None if out is None else Path(out)
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
         before = file_stamps(predictions)
@@ -318,7 +328,7 @@ def rank(
         if chosen.run is not None:
             say_earlier_batches(Path(chosen.run), quantity)
         rows = candidates.frame["row"].to_numpy()[batch.index]
-        frame = read_rows(layout, rows, typed=bare_suffix(out) == ".parquet")
+        frame = read_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
         frame = _with_scores(frame, candidates, batch, chosen, quantity)
         summary = _summarize(candidates, batch, counts, chosen, quantity, out)
@@ -328,10 +338,15 @@ def rank(
         if candidates.score_column != "score":  # so is one called "score"
             score_columns.remove("score")
         digits = quantity.digits(float(candidates.mean.std()))
-        with writing_table(out) as write:
+        frames = list[pd.DataFrame]()
+        with writing(out, frames) as write:
             write(rounded(frame, out, score_columns, digits))
             # inside the block, so that an existing file stays as it is
             refuse_changed(predictions, before)
+        if out is None:
+            for line in describe_rank(summary).splitlines():
+                messages.say(line)
+            return in_memory(frames, predictions)
     return summary
 
 
@@ -362,13 +377,13 @@ def _summarize(
     left_out: dict[str, int],
     options: RankOptions,
     quantity: Quantity,
-    out: Path,
+    out: Path | None,
 ) -> RankSummary:
     sign = quantity.sign
     pairs = len(batch.index)
     mean = candidates.mean[batch.index]
     summary: RankSummary = {
-        "out": str(out),
+        "out": "" if out is None else str(out),
         "rule": options.rule,
         "chosen_by": _in_words(options, batch.drawn, pairs, quantity, candidates.explored),
         "rows": len(candidates.frame),
