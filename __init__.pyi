@@ -516,6 +516,7 @@ def rank(
     label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'value'] | None = None,
     molar_mass: str | None = None,
     run: Path | str | None = None,
+    ordered: Path | str | None = None,
     keep_far: bool = False,
     per_cluster: int | None = None,
     per_position: int | None = None,

@@ -510,3 +510,64 @@ def test_the_command_says_what_the_batch_is_expected_to_hold(run, tmp_path):
     assert "pairs above 9 (" in lines[2]
     assert json.loads(invoke.run(*line, "--json", "--force").stdout)["pairs"] == 10
     assert "already exists" in invoke.one_line(*line)
+
+
+def test_pairs_that_are_ordered_are_not_ordered_again_until_they_are_taken_off_the_list(
+    scored, tmp_path, said
+):
+    orders = tmp_path / "orders.csv"
+    first = ranked(scored, tmp_path, batch=6, ordered=orders)
+    assert pd.read_csv(orders)["order"].tolist() == ["order.csv"] * 6
+    again = ranked(scored, tmp_path, batch=6, ordered=orders)  # the same order is made again
+    assert again["id"].tolist() == first["id"].tolist()
+    summary = abag.rank(scored, tmp_path / "second.csv", batch=6, ordered=orders)
+    assert summary["left_out"]["ordered"] == 6
+    assert any("6 ordered and not measured yet (orders.csv)" in line for line in said)
+    second = pd.read_csv(tmp_path / "second.csv")
+    best = scored.nlargest(12, "pkd_predicted")["id"].tolist()
+    assert [*first["id"], *second["id"]] == best
+    rows = pd.read_csv(orders)
+    assert rows["order"].tolist() == ["order.csv"] * 6 + ["second.csv"] * 6
+    rows.iloc[6:].to_csv(orders, index=False)
+    third = abag.rank(scored, batch=6, ordered=orders)
+    assert third["id"].tolist() == best[:6]
+    assert pd.read_csv(orders)["order"].tolist()[6:] == ["order 2"] * 6
+
+
+def test_ordered_pairs_that_came_back_count_as_measured(run, scored, tmp_path, said):
+    orders = tmp_path / "orders.csv"
+    order = ranked(scored, tmp_path, batch=6, ordered=orders)
+    summary = abag.rank(
+        scored, tmp_path / "o.csv", batch=6, ordered=orders, measured=order.head(4)[[*PAIR, "pKd"]]
+    )
+    assert summary["left_out"]["measured"] == 4
+    assert summary["left_out"]["ordered"] == 2
+    assert "orders.csv: 6 pairs of earlier orders, of which 4 are measured" in said
+
+
+def test_an_antibody_ordered_without_an_antigen_is_not_ordered_with_one(scored, tmp_path):
+    orders = tmp_path / "orders.csv"
+    antibodies = scored.drop_duplicates(["heavy", "light"]).drop(columns="antigen")
+    first = ranked(antibodies, tmp_path, batch=5, ordered=orders)
+    assert pd.read_csv(orders)["antigen"].isna().all()
+    summary = abag.rank(scored, tmp_path / "o.csv", batch=5, ordered=orders)
+    ordered = {*zip(first["heavy"], first["light"], strict=True)}
+    chosen = pd.read_csv(tmp_path / "o.csv").fillna({"light": ""})
+    assert not ordered & {*zip(chosen["heavy"], chosen["light"], strict=True)}
+    assert summary["left_out"]["ordered"] >= 5
+
+
+def test_a_list_of_orders_is_refused_if_it_is_another_file(run, scored, tmp_path):
+    order = tmp_path / "order.csv"
+    ranked(scored, tmp_path, batch=6)
+    before = order.read_bytes()
+    with pytest.raises(
+        abag.TableError, match=r"order\.csv: has no column 'order'; expected a list"
+    ):
+        abag.rank(scored, tmp_path / "o.csv", batch=5, ordered=order)
+    with pytest.raises(OutputError, match="ordered is another file of the command"):
+        abag.rank(scored, order, batch=5, ordered=order, force=True)
+    with pytest.raises(OutputError, match="its folder does not exist"):
+        abag.rank(scored, tmp_path / "o.csv", batch=5, ordered=tmp_path / "absent" / "o.csv")
+    assert order.read_bytes() == before
+    assert not (tmp_path / "o.csv").exists()

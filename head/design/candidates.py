@@ -17,13 +17,15 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.errors import AbagError, PredictionError
+from abag.core.errors import AbagError, PredictionError, TableError
 from abag.core.messages import counted, say
 from abag.core.units import ANTIBODY_KDA
+from abag.embed.tables.chains import KINDS
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_top_rows
+from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.table import Table, TableLike
-from abag.embed.tables.table_writer import with_types
+from abag.embed.tables.table import Table, TableLike, read_table
+from abag.embed.tables.table_writer import with_types, writing_table
 from abag.head.labels.column import LabelLayout, UnclearLabel, choose_prediction, decide_label
 from abag.head.labels.headers import (
     PKD,
@@ -486,6 +488,100 @@ def _label_of_measured(top: Table, options: RankOptions) -> LabelLayout:
         )
         remembered = remembered_label(config)
     return decide_label(top, replace(labels, bad_rows=options.bad_rows or "error"), remembered)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderList:
+    """The pairs that are ordered, in a table that `rank` keeps; the user may delete rows."""
+
+    path: Path
+    order: str
+    """Name of the batch that is chosen; what the list has of it is replaced."""
+    others: pd.DataFrame
+    """Rows of other orders, as they are written."""
+    is_out: Bools
+    """Which candidates are among these, (R,)."""
+
+    @classmethod
+    def read(
+        cls, path: Path, out: Path | None, candidates: Candidates, options: RankOptions
+    ) -> OrderList:
+        """Read a list, if it exists, and find its pairs among the candidates.
+
+        Raises
+        ------
+        TableError
+            If it is no such list, or has an invalid sequence.
+        """
+        rows = pd.DataFrame(columns=[*ORDER_COLUMNS], dtype=str)
+        if path.exists():
+            rows = read_table(path, as_written=True).frame.astype(str)
+            absent = [name for name in ORDER_COLUMNS if name not in rows]
+            if absent:
+                msg = (
+                    f"{path}: has no column {absent[0]!r}; expected a list that rank keeps, or a "
+                    "new file. Choose another --ordered."
+                )
+                raise TableError(msg)
+        order = f"order {rows['order'].nunique() + 1}" if out is None else out.name
+        others = rows[rows["order"] != order].reset_index(drop=True)
+        return cls(path, order, others, _are_out(others, candidates, options))
+
+    def say(self, measured: Sequence[Measured], candidates: Candidates) -> None:
+        """Say how many pairs are out."""
+        pairs = len(self.others)
+        if not pairs:
+            return
+        arrived = self.is_out & np.any([table.is_measured for table in measured], axis=0)
+        done = len(np.unique(candidates.pair[arrived]))
+        back = f", of which {done:,} are measured" if done else ""
+        say(f"{self.path.name}: {counted(pairs, 'pair')} of earlier orders{back}")
+
+    def add(self, candidates: Candidates, chosen: Ints) -> None:
+        """Write the list with the chosen candidates."""
+        antibodies = [candidates.antibodies.chains[n] for n in candidates.antibodies.of_row[chosen]]
+        antigens = [candidates.antigens.chains[n] for n in candidates.antigens.of_row[chosen]]
+        heavy, light = zip(*antibodies, strict=True)
+        texts = ["|".join(chains) for chains in antigens]
+        batch = pd.DataFrame({
+            "order": self.order,
+            "rank": [*map(str, range(1, len(chosen) + 1))],
+            "heavy": heavy,
+            "light": light,
+            "antigen": ["" if text == UNNAMED_ANTIGEN else text for text in texts],
+        })  # fmt: skip
+        with writing_table(self.path) as write:
+            write(pd.concat([self.others, batch], ignore_index=True).fillna(""))
+
+
+ORDER_COLUMNS = ("order", "heavy", "light", "antigen")
+"""Columns that a list of orders needs."""
+
+
+def _are_out(rows: pd.DataFrame, candidates: Candidates, options: RankOptions) -> Bools:
+    """Return which candidates are on a list, (R,).
+
+    An antibody that was ordered without an antigen, as of a table that names none, is out with all.
+    """
+    is_out = np.zeros(len(candidates.frame), np.bool_)
+    has_antigen = rows["antigen"].str.strip() != ""
+    if options.no_antigen or options.antigen == UNNAMED_ANTIGEN:
+        has_antigen[:] = False
+    region = options.antibody_region or "as-given"
+    for some, kinds in ((rows[has_antigen], KINDS), (rows[~has_antigen], KINDS[:1])):
+        if some.empty:
+            continue
+        columns = {"heavy": "heavy", "light": "light"}
+        if "antigen" in kinds:
+            columns["antigen"] = "antigen"
+        reading = TableOptions(columns=columns, antibody_region=region)
+        pairs = read_pairs(some[[*columns]], reading, kinds=kinds)
+        if "antigen" in kinds:
+            is_out |= _among(candidates, pairs).is_measured
+        else:
+            found = _find(pairs.antibodies.chains, candidates.antibodies)
+            is_out |= np.isin(candidates.antibodies.of_row, found)
+    return is_out
 
 
 def say_if_measured(batch: pd.DataFrame, options: RankOptions, *, leaves_out: bool) -> None:

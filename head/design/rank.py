@@ -21,11 +21,13 @@ import pandas as pd
 
 from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.errors import PredictionError
+from abag.core.errors import OutputError, PredictionError
+from abag.core.files import why_not_writable
 from abag.core.messages import counted
 from abag.embed.tables.chains import Kind
-from abag.embed.tables.layout import NOTHING
+from abag.embed.tables.layout import NOTHING, tables_of
 from abag.embed.tables.table import TableLike
+from abag.embed.tables.table_writer import check_writable
 from abag.head.design.batches import (
     RULES,
     Aim,
@@ -40,6 +42,7 @@ from abag.head.design.candidates import (
     SITE_COLUMNS,
     Candidates,
     Measured,
+    OrderList,
     aimed,
     best_of,
     decide_reading,
@@ -293,6 +296,7 @@ def rank(
     out = None if out is None else Path(out)
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
+        _check_list(chosen, (predictions, chosen.measured, out))
         before = file_stamps(predictions)
         predictor = None if chosen.run is None else load_predictor(chosen.run)
         layout, quantity = decide_reading(predictions, chosen, predictor)
@@ -316,7 +320,11 @@ def rank(
         _refuse_missing_columns(candidates, chosen)
         reading = NOTHING if predictor is None else predictor.reading
         measured = read_all_measured(candidates, chosen, reading)
-        left_out = _left_out(candidates, measured, chosen)
+        orders = None
+        if chosen.ordered is not None:
+            orders = OrderList.read(Path(chosen.ordered), out, candidates, chosen)
+            orders.say(measured, candidates)
+        left_out = _left_out(candidates, measured, orders, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
         _refuse_too_few(candidates, len(eligible), counts, chosen)
@@ -343,6 +351,8 @@ def rank(
             write(rounded(frame, out, score_columns, digits))
             # inside the block, so that an existing file stays as it is
             refuse_changed(predictions, before)
+            if orders is not None:  # before the order appears: no pair may be on two orders
+                orders.add(candidates, batch.index)
         if out is None:
             for line in describe_rank(summary).splitlines():
                 messages.say(line)
@@ -463,6 +473,23 @@ def _say_regimes(
         )
 
 
+def _check_list(options: RankOptions, others: Sequence[TableLike | None]) -> None:
+    """Refuse a list of orders that cannot be written, or that is another file of the command."""
+    if options.ordered is None:
+        return
+    path = Path(options.ordered)
+    check_writable(path)
+    files = list[Path]()
+    for given in others:
+        for table in [] if given is None else tables_of(given):
+            files += [Path(table).resolve()] if isinstance(table, str | Path) else []
+    why = why_not_writable(path, (), force=True, option="--ordered")
+    if path.resolve() in files:
+        why = f"{path}: --ordered is another file of the command; expected a file of its own."
+    if why:
+        raise OutputError(why)
+
+
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:
     if candidates.sigma is None and options.rule != "mean":
         msg = (
@@ -481,7 +508,10 @@ def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> Non
 
 
 def _left_out(
-    candidates: Candidates, measured: Sequence[Measured], options: RankOptions
+    candidates: Candidates,
+    measured: Sequence[Measured],
+    orders: OrderList | None,
+    options: RankOptions,
 ) -> dict[str, Bools]:
     """Return which rows cannot be chosen, (R,), by reason, and say so; each has at most one."""
     reasons = {"repeated": candidates.repeated()}
@@ -490,6 +520,9 @@ def _left_out(
         is_measured = np.any([table.is_measured for table in measured], axis=0)
         reasons["measured"] = is_measured & ~reasons["repeated"]
         told["measured"] = "already measured"
+    if orders is not None:
+        reasons["ordered"] = orders.is_out & ~np.any(list(reasons.values()), axis=0)
+        told["ordered"] = f"ordered and not measured yet ({orders.path.name})"
     if not options.keep_far:
         far = candidates.frame["far"].to_numpy(np.bool_)
         reasons["far"] = far & ~np.any(list(reasons.values()), axis=0)

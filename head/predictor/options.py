@@ -365,6 +365,13 @@ class RankOptions(TableOptions, group="Choice"):
         help="Run that made the predictions: its measured pairs are left out, too, and rank says "
         "how well it predicts such pairs.",
     )
+    ordered: Path | str | None = option(
+        None,
+        metavar="FILE",
+        group="Data",
+        help="List of the pairs that are ordered and not measured yet: they are left out, and the "
+        "batch is added. Created if it does not exist.",
+    )
     keep_far: bool = option(False, help="Keep pairs outside the training data.")
     per_cluster: int | None = option(
         None, low=1, metavar="N", help="Most pairs per cluster of antibodies at 98 % identity."
