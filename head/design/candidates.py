@@ -26,6 +26,7 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike, read_table
 from abag.embed.tables.table_writer import with_types, writing_table
+from abag.head.design.batches import Aim, probability_above
 from abag.head.labels.column import LabelLayout, UnclearLabel, choose_prediction, decide_label
 from abag.head.labels.headers import (
     PKD,
@@ -40,6 +41,8 @@ from abag.head.labels.labelled_pairs import label_pairs
 from abag.head.labels.options import LabelOptions, read_molar_mass
 from abag.head.labels.values import read_numbers, read_texts
 from abag.head.models.pair_vectors import Index
+from abag.head.predictor.folder import load_predictor
+from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Sequences
 from abag.head.predictor.scoring import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains
     from abag.embed.tables.layout import ReadAs
     from abag.embed.tables.pairs import SequenceTable
-    from abag.head.predictor.options import RankOptions
     from abag.head.predictor.predictor import Predictor
 
 ADDED_COLUMNS = RANK_COLUMNS
@@ -109,6 +111,35 @@ class Candidates:
         """Return a number for each pair of these antibodies and antigens, (P,) each."""
         return antibody.astype(np.int64) * len(self.antigens.chains) + antigen
 
+    def rows_of(self, others: Candidates) -> Ints:
+        """Return a row with the prediction of each row of other candidates; -1: there is none.
+
+        Rows are of the same pairs if the tables have an antigen in common; else of the antibodies.
+        """
+        own = np.flatnonzero(~self.repeated())
+        antibody = _find(others.antibodies.chains, self.antibodies)[others.antibodies.of_row]
+        antigen_of = _find(others.antigens.chains, self.antigens)
+        if (antigen_of >= 0).any():
+            antigen = antigen_of[others.antigens.of_row]
+            wanted = np.where(antibody < 0, -1, self.number(antibody, antigen))
+            wanted[antigen < 0] = -1
+            numbers = self.pair[own]
+        else:
+            wanted = antibody
+            numbers = self.antibodies.of_row[own].astype(np.int64)
+            if len(np.unique(numbers)) < len(numbers):
+                msg = (
+                    f"{self.source}: has several antigens per antibody, none of which is in "
+                    f"{others.source}; expected one prediction per antibody, or the same pairs. "
+                    "Choose the rows of one antigen."
+                )
+                raise PredictionError(msg)
+        ordered = np.argsort(numbers, kind="stable")
+        place = np.searchsorted(numbers[ordered], wanted)
+        place = np.minimum(place, len(own) - 1)
+        row = own[ordered[place]]
+        return np.where(numbers[ordered[place]] == wanted, row, -1)
+
     def repeated(self) -> Bools:
         """Return which rows repeat the pair of an earlier row, (R,)."""
         _, first, of_row = np.unique(self.pair, return_index=True, return_inverse=True)
@@ -131,11 +162,15 @@ class Candidates:
 
 
 def read_candidates(
-    layout: Layout, quantity: Quantity = PKD, molar_mass_kda: float = ANTIBODY_KDA
+    layout: Layout,
+    quantity: Quantity = PKD,
+    molar_mass_kda: float = ANTIBODY_KDA,
+    more: Sequence[str] = (),
 ) -> Candidates:
-    """Read sequences, predictions and flags of all rows."""
+    """Read sequences, predictions and flags of all rows; `more` are further columns to add."""
     score = score_column(layout.names)
     added = [score if name == "score" else name for name in ADDED_COLUMNS]
+    added += more
     reader = PairReader(layout, added)
     numbers = [_read_numbers(chunk, quantity, molar_mass_kda) for chunk in reader]
     frame = pd.concat(numbers, ignore_index=True)
@@ -174,7 +209,8 @@ def decide_reading(
     reading = NOTHING
     if predictor is not None:
         reading = predictor.reading
-        options = replace(options, antibody_region=predictor.antibody_region)
+        if options.antibody_region is None:
+            options = replace(options, antibody_region=predictor.antibody_region)
     options = without_labels(options)
     layout = Layout.of(table, options, as_written=True, remembered=reading)
     first = layout.files[0]
@@ -488,6 +524,98 @@ def _label_of_measured(top: Table, options: RankOptions) -> LabelLayout:
         )
         remembered = remembered_label(config)
     return decide_label(top, replace(labels, bad_rows=options.bad_rows or "error"), remembered)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondProperty:
+    """Predictions of a second property of the candidates."""
+
+    source: str
+    quantity: Quantity
+    mean: Floats
+    """In the unit of the quantity, (R,); NaN of a candidate without one."""
+    sigma: Floats | None
+    """(R,)."""
+    far: Bools
+    """Which candidates are outside the training data of the second run, (R,)."""
+    above: float | None
+    """What a pair has to reach."""
+
+    @classmethod
+    def read(cls, table: TableLike, candidates: Candidates, options: RankOptions) -> SecondProperty:
+        """Read predictions, and find those of the candidates.
+
+        They are of the same pairs if the tables have an antigen in common; else of the antibodies.
+
+        Raises
+        ------
+        PredictionError
+            If no candidate has one, or an antibody has several.
+        """
+        run = options.second_run
+        predictor = None if run is None else load_predictor(run)
+        reading = RankOptions(
+            run=run,
+            better=options.second_better,
+            sequences=options.sequences,
+            parent=options.parent,
+            numbering=options.numbering,
+            first_residue=options.first_residue,
+            bad_rows=options.bad_rows,
+            chains=options.chains,
+            antibody_region=options.antibody_region,
+        )
+        layout, quantity = decide_reading(table, reading, predictor)
+        second = read_candidates(layout, quantity, molar_mass_of(reading))
+        if predictor is not None:
+            second = far_by_chains(second, predictor)
+            quantity = predictor.quantity
+        quantity.check_threshold(options.second_above, "--second-above")
+        row = second.rows_of(candidates)
+        if (row < 0).all():
+            msg = (
+                f"{second.source}: has no prediction of the antibodies of {candidates.source}; "
+                "expected predictions of the same antibodies. Give another --second."
+            )
+            raise PredictionError(msg)
+        has_one = row >= 0
+        sigma = None if second.sigma is None else np.where(has_one, second.sigma[row], np.nan)
+        return cls(
+            source=second.source,
+            quantity=quantity,
+            mean=np.where(has_one, second.mean[row], np.nan),
+            sigma=sigma,
+            far=has_one & second.frame["far"].to_numpy(np.bool_)[row],
+            above=options.second_above,
+        )
+
+    @property
+    def value(self) -> Floats:
+        """Predictions of which higher is better, (R,)."""
+        return self.quantity.sign * self.mean
+
+    def reasons(self) -> dict[str, tuple[Bools, str]]:
+        """Return which candidates cannot be chosen, (R,), and in words, by reason."""
+        missing = np.isnan(self.mean)
+        found = {"unpredicted": (missing, f"without a prediction in {self.source}")}
+        if self.above is not None:
+            side = "below" if self.quantity.sign > 0 else "above"
+            is_worse = ~missing & (self.value < self.quantity.sign * self.above)
+            found["second"] = (is_worse, f"predicted {side} {self.above:g} in {self.source}")
+        return found
+
+    def columns(self, chosen: Ints, front: Ints | None) -> dict[str, Any]:
+        """Return the columns to add to the rows of a batch."""
+        columns: dict[str, Any] = {"second_predicted": self.mean[chosen]}
+        if self.sigma is not None:
+            columns["second_sigma"] = self.sigma[chosen]
+            if self.above is not None:
+                aim = Aim(above=self.quantity.sign * self.above)
+                above = probability_above(self.value[chosen], self.sigma[chosen], aim)
+                columns["second_probability_above"] = above
+        if front is not None:
+            columns["front"] = front[chosen]
+        return columns
 
 
 @dataclass(frozen=True, slots=True)

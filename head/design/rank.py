@@ -36,6 +36,7 @@ from abag.head.design.batches import (
     best_first,
     choose_capped,
     known_errors,
+    pareto_order,
     probability_above,
 )
 from abag.head.design.candidates import (
@@ -43,6 +44,7 @@ from abag.head.design.candidates import (
     Candidates,
     Measured,
     OrderList,
+    SecondProperty,
     aimed,
     best_of,
     decide_reading,
@@ -58,7 +60,7 @@ from abag.head.design.candidates import (
 )
 from abag.head.evaluation.scores import is_by_chance
 from abag.head.evaluation.verdicts import equal_groups
-from abag.head.labels.headers import OUTSIDE, PKD, Quantity
+from abag.head.labels.headers import OUTSIDE, PKD, SECOND_COLUMNS, Quantity
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import Predictor
@@ -186,6 +188,17 @@ MOST_AT_ONE_POSITION = 0.5
 """Share of a batch above which a warning says that it changes one position."""
 
 
+class SecondSummary(TypedDict):
+    """What `RankSummary` says of a second property."""
+
+    source: str
+    quantity: dict[str, Any]
+    above: float | None
+    predicted: tuple[float, float]
+    fronts: int | None
+    """Pareto fronts of which the batch is; None if a value had to be reached."""
+
+
 class RankSummary(TypedDict):
     """Result of `rank`: the keys of ``abag rank --json``."""
 
@@ -217,6 +230,7 @@ class RankSummary(TypedDict):
     above_interval: tuple[float, float] | None
     quantity: NotRequired[dict[str, Any]]
     """What is predicted, if it is no affinity."""
+    second: NotRequired[SecondSummary]
 
 
 def describe_rank(summary: RankSummary) -> str:
@@ -245,9 +259,20 @@ def describe_rank(summary: RankSummary) -> str:
             f"           {summary['expected_above']:.1f} pairs {reach} {summary['above']:g} "
             f"({few:.0f} to {many:.0f})"
         )
+    if "second" in summary:
+        lines.append(_describe_second(summary["second"]))
     if summary["out"]:
         lines.append(f"order      {summary['out']}")
     return "\n".join(lines)
+
+
+def _describe_second(second: SecondSummary) -> str:
+    quantity = Quantity.of_json(second["quantity"])
+    low, high = (quantity.show(value) for value in second["predicted"])
+    how = ""
+    if second["fronts"] is not None:
+        how = f", {counted(second['fronts'], 'Pareto front')} of both"
+    return f"second     predicted {quantity}: {low} to {high} ({second['source']}){how}"
 
 
 def rank(
@@ -295,8 +320,10 @@ def rank(
     chosen = RankOptions.from_keywords(options, "rank")
     out = None if out is None else Path(out)
     with messages.reporting(say, bars=progress):
-        check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
-        _check_list(chosen, (predictions, chosen.measured, out))
+        check_table_out(
+            out, sources=(predictions, chosen.measured, chosen.second), force=chosen.force
+        )
+        _check_list(chosen, (predictions, chosen.measured, chosen.second, out))
         before = file_stamps(predictions)
         predictor = None if chosen.run is None else load_predictor(chosen.run)
         layout, quantity = decide_reading(predictions, chosen, predictor)
@@ -310,9 +337,15 @@ def rank(
             no_antigen=reading_options.no_antigen,
         )
         mass = molar_mass_of(chosen)
-        candidates = read_candidates(layout, quantity, mass)
+        more = () if chosen.second is None else SECOND_COLUMNS
+        candidates = read_candidates(layout, quantity, mass, more)
         if predictor is not None:
             candidates = far_by_chains(candidates, predictor)
+        second = None
+        if chosen.second is not None:
+            second = SecondProperty.read(chosen.second, candidates, chosen)
+            far = candidates.frame["far"].to_numpy(np.bool_) | second.far
+            candidates = replace(candidates, frame=candidates.frame.assign(far=far))
         # from here on, higher is better
         candidates = towards_better(candidates, quantity)
         chosen = aimed(chosen, quantity)
@@ -324,14 +357,14 @@ def rank(
         if chosen.ordered is not None:
             orders = OrderList.read(Path(chosen.ordered), out, candidates, chosen)
             orders.say(measured, candidates)
-        left_out = _left_out(candidates, measured, orders, chosen)
+        left_out = _left_out(candidates, measured, orders, second, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
         _refuse_too_few(candidates, len(eligible), counts, chosen)
         best = chosen.best
         if chosen.rule == "improvement" and best is None:
             best = _best(candidates, measured, quantity)
-        batch = _choose_batch(candidates, eligible, best, chosen, quantity, predictor)
+        batch = _choose_batch(candidates, eligible, best, second, chosen, quantity, predictor)
         _say_kept(candidates, batch.index, chosen)
         if chosen.run is not None:
             say_earlier_batches(Path(chosen.run), quantity)
@@ -339,7 +372,11 @@ def rank(
         frame = read_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
         frame = _with_scores(frame, candidates, batch, chosen, quantity)
+        if second is not None:
+            frame = frame.assign(**second.columns(batch.index, batch.front))
         summary = _summarize(candidates, batch, counts, chosen, quantity, out)
+        if second is not None:
+            summary["second"] = _summarize_second(second, batch)
         score_columns = [*map(str, frame.columns)]
         if quantity.affinity:  # a column called "predicted" is then the user's own
             score_columns = [name for name in score_columns if name not in OUTSIDE]
@@ -421,6 +458,18 @@ def _summarize(
         summary["above_interval"] = expected.above_interval
     if not quantity.affinity:
         summary["quantity"] = quantity.to_json()
+    return summary
+
+
+def _summarize_second(second: SecondProperty, batch: _Batch) -> SecondSummary:
+    chosen = second.mean[batch.index]
+    summary: SecondSummary = {
+        "source": second.source,
+        "quantity": second.quantity.to_json(),
+        "above": second.above,
+        "predicted": (float(chosen.min()), float(chosen.max())),
+        "fronts": None if batch.front is None else int(batch.front[batch.index].max()),
+    }
     return summary
 
 
@@ -511,6 +560,7 @@ def _left_out(
     candidates: Candidates,
     measured: Sequence[Measured],
     orders: OrderList | None,
+    second: SecondProperty | None,
     options: RankOptions,
 ) -> dict[str, Bools]:
     """Return which rows cannot be chosen, (R,), by reason, and say so; each has at most one."""
@@ -527,6 +577,10 @@ def _left_out(
         far = candidates.frame["far"].to_numpy(np.bool_)
         reasons["far"] = far & ~np.any(list(reasons.values()), axis=0)
         told["far"] = "outside the training data (--keep-far keeps them)"
+    if second is not None:
+        for reason, (is_out, words) in second.reasons().items():
+            reasons[reason] = is_out & ~np.any(list(reasons.values()), axis=0)
+            told[reason] = words
     # 0 measured is told, too: the sequences of the two tables may be cut differently
     shown = [name for name, rows in reasons.items() if rows.any() or name == "measured"]
     if shown:
@@ -586,21 +640,34 @@ class _Batch:
     """Why the batch does not follow from the model; None if it does."""
     expected: Expectation | None
     """None without sigma, or if most of the batch is drawn."""
+    front: Ints | None
+    """Number of the Pareto front of each candidate, (R,); None unless these order them."""
 
 
 def _choose_batch(
     candidates: Candidates,
     eligible: Ints,
     best: float | None,
+    second: SecondProperty | None,
     options: RankOptions,
     quantity: Quantity,
     predictor: Predictor | None,
 ) -> _Batch:
-    """Order the eligible candidates by their scores, and take the best that the limits allow."""
+    """Order the eligible candidates by their scores, and take the best that the limits allow.
+
+    With a second property that need not reach a value, they are ordered by Pareto fronts of both.
+    """
     equal = number_equal(candidates, eligible)
     level = levelled(candidates, equal)
     score = _score(level, best, options)
-    order = best_first(score[eligible], level.mean[eligible], draw_places(equal[eligible]))
+    places = draw_places(equal[eligible])
+    front = None
+    if second is not None and second.above is None:
+        order, fronts = pareto_order(score[eligible], second.value[eligible], places)
+        front = np.zeros(len(score), np.int64)
+        front[eligible] = fronts
+    else:
+        order = best_first(score[eligible], level.mean[eligible], places)
     index = _choose(candidates, eligible[order], options)
     drawn = count_drawn(equal[eligible], equal[index])
     why_not = say_unranked(candidates, equal[eligible], index, drawn, quantity, predictor)
@@ -628,6 +695,7 @@ def _choose_batch(
         drawn=drawn,
         why_not=why_not,
         expected=expected,
+        front=front,
     )
 
 
