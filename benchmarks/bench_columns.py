@@ -37,8 +37,9 @@ from abag.embed.tables.chains import PLURAL
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
-from abag.head.labels.column import decide_label, read_affinities
+from abag.head.labels.column import decide_label
 from abag.head.labels.options import LabelOptions
+from abag.head.labels.values import read_affinities
 from abag.head.models.config import is_used
 
 OFF = "off"

@@ -35,8 +35,8 @@ from abag.head.models import registry
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
-from abag.head.predictor.predictor import variance_of
-from abag.head.predictor.weigh import RunParts, fit_closed_forms, weigh_run
+from abag.head.predictor.parts import Parts, RunParts, fit_fold
+from abag.head.predictor.weigh import weigh_run
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import RegimesOfTable, all_pairs
 from abag.head.regimes.splits import learned_rows
@@ -219,9 +219,9 @@ def measure(table, config, seed=0):
         fits = [learned_rows(split) for split in (all_pairs(measured), *splits)]
         of_run = RunParts.decide(config, vectors, fits)
 
-    def fitted(split, **options):
+    def training_rows(split):
         rows = learned_rows(split)
-        training = TrainingRows(
+        return TrainingRows(
             pairs,
             vectors,
             rows,
@@ -229,26 +229,30 @@ def measure(table, config, seed=0):
             run_pairs=of_run.pairs,
             residue_sides=of_run.residue_sides,
         )
-        return fit_closed_forms(training, of_run, **options)
 
     for measurement in measured:
         if not measurement.splits:
             yield measurement, None, None
             continue
         (weighed,) = weigh_run(
-            pairs, [(measurement, [fitted(split) for split in measurement.splits])]
+            pairs,
+            [
+                (
+                    measurement,
+                    [fit_fold(training_rows(split), of_run) for split in measurement.splits],
+                )
+            ],
         ).regimes
         if parts is None:
-            parts = fitted(all_pairs(measured), compared=False)
+            parts = Parts.fit(training_rows(all_pairs(measured)), of_run.models)
 
         def predict(a, g, weighed=weighed, parts=parts):
             antibodies = SideVectors(table.vectors[0], a, [(t, "") for t in table.chains[0]])
             antigens = SideVectors(table.vectors[1], g, [(t,) for t in table.chains[1]])
             new = PairVectors({"antibody": antibodies, "antigen": antigens})
-            predictions = {name: models[0].predict(new) for name, models in parts.models.items()}
-            variance = variance_of(parts.models.values(), new)
-            pkd = weighed.used.mixture.pkd(predictions)
-            return pkd, weighed.used.mixture.sigma(pkd, variance), predictions
+            predictions = parts.predict(new, parts.models)
+            pkd = weighed.mixture.pkd(predictions)
+            return pkd, weighed.mixture.sigma(pkd, parts.variance(new)), predictions
 
         yield measurement, weighed, predict
 

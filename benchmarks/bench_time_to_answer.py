@@ -57,7 +57,7 @@ AFTER = {
         "prepare the step": "abag.head.training.stack:TrainingStep.__init__",
         "training": "abag.head.training.networks:train",
         "baselines": "abag.head.fit:predict_baselines",
-        "models in closed form": "abag.head.fit:fit_closed_forms",
+        "models in closed form": "abag.head.fit:fit_fold",
         "predictor": "abag.head.fit:save_predictor",
         "scores and files": "abag.head.fit:write_results",
         "report": "abag.head.runs.summary:write_report",

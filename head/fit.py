@@ -38,22 +38,14 @@ from abag.head.models.kernel_search import with_searches
 from abag.head.models.pair_vectors import DoesNotApply, PairVectors, SideVectors, TrainingRows
 from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
-from abag.head.predictor.check import PredictorDiffers, check_predictor
-from abag.head.predictor.folder import save_predictor, store_of_run
-from abag.head.predictor.predictor import RECORD
-from abag.head.predictor.weigh import (
-    FittedParts,
-    RunParts,
-    WeighedRun,
-    add_networks,
-    fit_closed_forms,
-    weigh_run,
-)
+from abag.head.predictor.folder import check_saved, make_predictor, save_predictor, store_of_run
+from abag.head.predictor.parts import Parts, RunParts, fit_fold
+from abag.head.predictor.weigh import weigh_run
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
-from abag.head.training.checkpoint import KeptParts, read_kept, write_kept
+from abag.head.training.checkpoint import Kept
 from abag.head.training.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
 from abag.head.training.tasks import run_tasks
 
@@ -65,6 +57,8 @@ if TYPE_CHECKING:
     from abag.embed.tables.table import TableLike
     from abag.head.evaluation.scores import RegimeScore
     from abag.head.models.kernel_search import SearchTask
+    from abag.head.predictor.parts import Predictions
+    from abag.head.predictor.weigh import WeighedRun
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
@@ -241,7 +235,7 @@ def save_checked(
     trainings: Trainings,
     regimes: Sequence[MeasuredRegime],
     weighed: WeighedRun,
-    parts: FittedParts,
+    parts: Parts,
 ) -> str:
     """Save the predictor, and check that it predicts what was measured; else it is unusable.
 
@@ -249,14 +243,11 @@ def save_checked(
     """
     inputs = trainings.inputs
     config = trainings.config
-    reading = trainings.reading
-    digest = save_predictor(folder, inputs, parts, weighed, config.antibody_region, reading)
+    region = config.antibody_region
+    predictor = make_predictor(inputs, parts, weighed, region, trainings.reading)
+    digest = save_predictor(folder, predictor, inputs.vectors)
     trained = all_pairs(regimes).rows(TRAIN)
-    try:
-        check_predictor(folder, inputs, parts, weighed, trained, config.seed)
-    except PredictorDiffers:
-        (folder / RECORD).unlink()
-        raise
+    check_saved(folder, predictor, inputs, weighed.regimes, trained, config.seed)
     return digest
 
 
@@ -340,44 +331,67 @@ def fit_folds(
     trainings: Trainings,
     splits: Sequence[Split],
     rows: Sequence[TrainingRows] | None = None,
-    *,
-    with_baselines: bool = True,
     title: str = "fit: folds",
-) -> list[FittedParts]:
-    """Fit the parts of every split, and the baselines that they are compared with.
+) -> list[Predictions]:
+    """Fit the parts of every fold, and the baselines that they are compared with; keep predictions.
 
     `rows` are what closed forms learn from, by default `training_rows` of each split.
     """
     from abag.head.training.networks import matrix_threads, training_digest
 
-    pairs = trainings.inputs.pairs
-    device = trainings.device
     if rows is None:
         rows = [training_rows(trainings, split) for split in splits]
     n_training = max(len(fold_rows.rows) for fold_rows in rows)
     trained: dict[int, TrainedHeads] = {}
-    fitted: dict[int, FittedParts] = {}
-    mutations = count_mutations(pairs) if with_baselines else None
+    fitted: dict[int, Predictions] = {}
+    mutations = count_mutations(trainings.inputs.pairs)
 
-    def kept_parts(i: int) -> KeptParts | None:
-        if not with_baselines:  # the models of all pairs are needed, not only what they predict
-            return None
+    def fit_and_predict(i: int) -> None:
         of_fold = rows[i]
         learned = (of_fold.rows, of_fold.fold, of_fold.pkd, of_fold.noise_share)
         digest = training_digest(trainings.config, learned)
-        return KeptParts(trainings.folder / f"fold-{i:02d}", digest)
-
-    def fit_and_predict(i: int) -> None:
         with matrix_threads(n_training):
-            fitted[i] = fit_closed_forms(
-                rows[i], trainings.parts, compared=with_baselines, kept=kept_parts(i)
-            )
-            if with_baselines:
-                inputs = BaselineInputs(rows[i], splits[i], mutations)
-                fitted[i].predicted |= predict_baselines(inputs)
+            kept = Kept(trainings.folder / f"fold-{i:02d}", digest)
+            fitted[i] = fit_fold(of_fold, trainings.parts, kept)
+            inputs = BaselineInputs(of_fold, splits[i], mutations)
+            fitted[i].predicted |= predict_baselines(inputs)
 
     networks = _network_tasks(trainings, splits, rows, trained)
     closed_forms = [partial(fit_and_predict, i) for i in range(len(splits))]
+    _run_fits(trainings, networks, closed_forms, rows, title)
+    for i, heads in trained.items():
+        fitted[i].add_networks(heads)
+    return [fitted[i] for i in range(len(splits))]
+
+
+def fit_all_pairs(trainings: Trainings, split: Split, rows: TrainingRows) -> Parts:
+    """Fit the parts to all pairs."""
+    from abag.head.training.networks import matrix_threads
+
+    trained: dict[int, TrainedHeads] = {}
+    fitted = list[Parts]()
+
+    def fit_parts() -> None:
+        with matrix_threads(len(rows.rows)):
+            fitted.append(Parts.fit(rows, trainings.parts.models))
+            rows.shared.clear()  # distances and kernels
+
+    networks = _network_tasks(trainings, [split], [rows], trained)
+    _run_fits(trainings, networks, [fit_parts], [rows], "fit: all pairs")
+    (parts,) = fitted
+    return parts.with_networks(trained[0]) if trained else parts
+
+
+def _run_fits(
+    trainings: Trainings,
+    networks: Sequence[Callable[[], None]],
+    closed_forms: Sequence[Callable[[], None]],
+    rows: Sequence[TrainingRows],
+    title: str,
+) -> None:
+    """Train networks and fit closed forms, side by side as far as memory and device allow."""
+    device = trainings.device
+    n_training = max(len(fold_rows.rows) for fold_rows in rows)
     cores = count_cores()
     n_tasks = len(networks) + len(closed_forms)
     if device.type == "cpu" and (n_training <= SMALL_FOLD_PAIRS or len(networks) < 2):
@@ -393,9 +407,6 @@ def fit_folds(
         use_gpu = any(fold_rows.device is not None for fold_rows in rows)
         threads = 1 if use_gpu else count_threads(len(closed_forms), n_training, cores)
         run_tasks(closed_forms, threads, title)
-    for i, heads in trained.items():
-        add_networks(fitted[i], heads)
-    return [fitted[i] for i in range(len(splits))]
 
 
 def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
@@ -456,7 +467,7 @@ def _network_tasks(
 
 def fit_regimes(
     trainings: Trainings, regimes: Sequence[MeasuredRegime]
-) -> tuple[list[FittedParts], WeighedRun, FittedParts]:
+) -> tuple[list[Predictions], WeighedRun, Parts]:
     """Fit the parts to every fold, weigh them by regime, and fit them to all pairs."""
     splits, fold_of_split = distinct_folds(splits_of(regimes))
     last = all_pairs(regimes)
@@ -480,8 +491,7 @@ def fit_regimes(
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
     folder = trainings.folder / "all-pairs"
     settings = trainings._replace(folder=folder, config=config, verbose=False)
-    (parts,) = fit_folds(settings, [last], rows[-1:], with_baselines=False, title="fit: all pairs")
-    return fitted, weighed, parts
+    return fitted, weighed, fit_all_pairs(settings, last, rows[-1])
 
 
 def searched_rows(trainings: Trainings, splits: Sequence[Split]) -> list[TrainingRows]:
@@ -501,14 +511,14 @@ def searched_rows(trainings: Trainings, splits: Sequence[Split]) -> list[Trainin
 
 def _choose_kernels(search: SearchTask, checkpoints: Path) -> None:
     """Choose the kernels of all folds, or take the costs that a stopped run has kept."""
-    folder = checkpoints / f"kernels-{search.columns}"
-    digest = search.shared.digest()
-    saved = read_kept(folder, digest)
+    name = f"kernels-{search.columns}"
+    kept = Kept(checkpoints, search.shared.digest())
+    saved = kept.read(name)
     if saved is not None:
         search.shared.use_costs(saved)
     start_s = time.monotonic()
     search.run()
-    write_kept(folder, digest, search.shared.costs(), time.monotonic() - start_s)
+    kept.write(name, search.shared.costs(), time.monotonic() - start_s)
 
 
 def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[TrainingRows]:

@@ -24,18 +24,29 @@ from abag.embed.tables.layout import OF_LABELS, ReadAs
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import known_errors
-from abag.head.labels.column import AS_IN_THE_RUN, Columns, decide_label
-from abag.head.labels.features import LOGLIKS, MISSING, refuse_absent, with_logliks
+from abag.head.labels.column import (
+    AS_IN_THE_RUN,
+    LOGLIKS,
+    Columns,
+    decide_label,
+    read_numbers,
+)
+from abag.head.labels.features import MISSING, with_logliks
 from abag.head.labels.headers import USUAL_PKD, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     beside_name,
+    columns_beside,
     label_pairs,
     report_counts,
     with_feature_columns,
 )
-from abag.head.labels.options import LabelOptions, PairColumnOptions
-from abag.head.labels.values import read_numbers
+from abag.head.labels.options import (
+    BesideRole,
+    LabelOptions,
+    PairColumnOptions,
+    named_beside,
+)
 from abag.head.models.config import PRESETS, FitConfig, Preset
 from abag.head.runs.rounds import (
     MEASURED,
@@ -256,10 +267,7 @@ def _read_results(
         remembered=ReadAs.of(saved.config),
         label=decide,
     )
-    names = [*map(str, read.names)]
-    for name, what in named.named_columns.items():
-        refuse_absent(name, names, read.source, f"the run {saved.run} has as {what}")
-    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error", named=named)
+    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error")
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
     pairs.table.report_notes()
@@ -290,7 +298,7 @@ def _label_of_results(
     options = replace(
         options, no_binding=given.no_binding, no_binding_empty=given.no_binding_empty, floor="keep"
     )
-    return decide_label(top, options, remembered)
+    return decide_label(top, options, remembered, named=named_beside(named), run=saved.run)
 
 
 def _say_if_pkd_is_possible(pairs: LabelledPairs, column_of_run: str) -> None:
@@ -390,17 +398,17 @@ def _label_joined(
     label = written_label(saved.quantity)
     empty = [role for role in NAMES if (joined[role] == "").all()]
     options = replace(label.options, replicates=config.replicates, floor=config.floor)
-    read = label._replace(options=options).read_pairs(joined.drop(columns=empty))
+    in_joined = _as_in_joined(config, named)
+    read = label._replace(options=options).read_pairs(joined.drop(columns=empty), in_joined)
     source = f"{saved.run.name} + {new.table.source}"
     row_numbers = joined["row"].to_numpy(np.int64)
     read = replace(read, source=source, row_numbers=row_numbers, kinds=config.kinds)
-    in_joined = _as_in_joined(config.features or (), named)
-    heads: dict[str, str] = {}
-    if len(config.features or ()) > len(named.features or ()):
+    beside = columns_beside(read)
+    if any(column.in_store for column in beside):
         folders = first_folders(read, store, config, saved.config)
-        read, in_joined, heads = with_logliks(read, in_joined, folders)
+        read, beside = with_logliks(read, beside, folders)
     with reporting(silent=True):  # each round has been described with its own table
-        pairs = label_pairs(read, named=in_joined)
+        pairs = label_pairs(read, beside=beside)
     reading = replace(
         pairs.reading,
         column=saved.config["label_column"],
@@ -409,26 +417,25 @@ def _label_joined(
         line=f"labels: those of {source}",
     )
     kept = [beside_name(what, name) for name, what in named.named_columns.items()]
+    as_named = []
+    for column in beside:
+        as_named.append(replace(column, name=column.name.removeprefix(f"{column.role}:")))
     pairs = replace(
         pairs,
         reading=reading,
         round_of_row=joined["round"].to_numpy(np.int64),
+        named=tuple(as_named),
         beside=joined[kept] if kept else None,
     )
     report_counts(pairs)
-    features = [name.removeprefix("feature:") for name in in_joined.features or ()]
-    as_named = replace(named, features=tuple(features) or None)
-    return with_feature_columns(pairs, as_named, heads)
+    return with_feature_columns(pairs)
 
 
-def _as_in_joined(features: Sequence[str], named: PairColumnOptions) -> PairColumnOptions:
+def _as_in_joined(config: FitConfig, named: PairColumnOptions) -> list[tuple[str, BesideRole]]:
     """Name columns as in the joined rows; likelihoods, which are not `named`, as in the store."""
-    of_tables = named.features or ()
-    names = [beside_name("feature", n) if n in of_tables else n for n in features]
-    categories = [beside_name("category", name) for name in named.categories or ()]
-    return PairColumnOptions(
-        features=tuple(names) or None,
-        categories=tuple(categories) or None,
-        error=named.error and beside_name("error", named.error),
-        weight=named.weight and beside_name("weight", named.weight),
-    )
+    in_joined: list[tuple[str, BesideRole]] = []
+    for name, role in named_beside(config):
+        is_stored = role == "feature" and name not in (named.features or ())
+        is_as_given = is_stored or role == "split"
+        in_joined.append((name if is_as_given else beside_name(role, name), role))
+    return in_joined

@@ -6,7 +6,7 @@ Nothing is encoded or written. Times are those of `machines`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,19 +25,18 @@ from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.table import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.labels.column import UnclearLabel, decide_label
-from abag.head.labels.features import likelihoods_asked_for
+from abag.head.labels.column import ColumnBeside, UnclearLabel, decide_label
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     ReadLabel,
+    columns_beside,
     describe_columns,
     label_pairs,
     read_label,
     training_labels,
     with_feature_columns,
 )
-from abag.head.labels.options import PairColumnOptions
 from abag.head.machines import (
     GPUS,
     SESSION_HOURS,
@@ -152,7 +151,7 @@ def plan(
     return {
         "table": read.source, "rows": len(read.frame), "read": rows_text, "antibodies": antibodies,
         "antigens": antigens, "found": read.counts, "notes": read.notes, "labels": labels,
-        "columns": describe_columns(read, what, chosen), "beside": beside, "sense": sense,
+        "columns": describe_columns(read, what), "beside": beside, "sense": sense,
         "problems": problems, "refused": refused,
         "head": describe_left_out(rows),
         "machines": machines,
@@ -199,13 +198,15 @@ def _read_columns(
 ) -> _ReadColumns:
     """Read the columns beside labels as `fit` would; if it would refuse them, leave them out."""
     beside = list[str]()
-    if not options.named_columns:
-        return _ReadColumns(*_label(table, options, PairColumnOptions(), label), beside)
-    named, of_store = _without_likelihoods(table, options)
+    columns = columns_beside(table)
+    if not columns:
+        return _ReadColumns(*_label(table, options, (), label), beside)
+    of_store = [column.name for column in columns if column.in_store]
+    in_table = [column for column in columns if not column.in_store]
     with reporting(beside.append):
-        pairs, refused = _label(table, options, named, label)
+        pairs, refused = _label(table, options, in_table, label)
     if pairs is None:
-        pairs, of_labels = _label(table, options, PairColumnOptions(), label)
+        pairs, of_labels = _label(table, options, (), label)
         return _ReadColumns(pairs, of_labels or refused, [])
     if of_store:
         beside.append(
@@ -215,29 +216,23 @@ def _read_columns(
     return _ReadColumns(pairs, refused, beside)
 
 
-def _without_likelihoods(
-    table: SequenceTable, options: PlanOptions
-) -> tuple[PairColumnOptions, list[str]]:
-    """Return the columns that the table has to have, and the features that a store has."""
-    of_store = likelihoods_asked_for(table, options)
-    features = tuple(name for name in options.features or () if name not in of_store)
-    return PairColumnOptions.of(options, features=features or None), of_store
-
-
 def _label(
-    table: SequenceTable, options: PlanOptions, named: PairColumnOptions, label: ReadLabel | None
+    table: SequenceTable,
+    options: PlanOptions,
+    beside: Sequence[ColumnBeside],
+    label: ReadLabel | None,
 ) -> tuple[LabelledPairs | None, str]:
     """Label the pairs as `fit` would; None, and why, if it would refuse them."""
     strict = options.bad_rows == "error" and bool(table.skipped.bad)
     try:
-        pairs = label_pairs(table, refuse_sequences=strict, named=named, label=label)
+        pairs = label_pairs(table, refuse_sequences=strict, beside=beside, label=label)
         training_labels(pairs, np.arange(len(pairs)))
-        pairs = with_feature_columns(pairs, named, {})
+        pairs = with_feature_columns(pairs)
     except AbagError as error:
         is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
         # a table to predict has no labels, but columns beside labels are of a table to fit
         is_absent = all(layout.is_absent for layout in table.labels)
-        no_label = is_missing and is_absent and not named.named_columns
+        no_label = is_missing and is_absent and not beside
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
             raise (refusal if isinstance(error, MissingColumn) else error) from None

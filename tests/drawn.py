@@ -12,7 +12,7 @@ from reading import read_labels, read_sequences, splits_of
 from abag import open_store
 from abag.embed.tables.chains import KINDS
 from abag.head.labels.labelled_pairs import LabelledPairs
-from abag.head.predictor.predictor import Part
+from abag.head.predictor.parts import Parts
 from abag.head.regimes.splits import split_frame
 
 RESIDUES = list("ACDEFGHIKLMNPQRSTVWY")
@@ -55,7 +55,7 @@ class Constant:
 
 def predicting_the_mean(predictor):
     """Return a predictor whose regimes have all weight on one value."""
-    parts = (*predictor.parts, Part("train_mean", (Constant(),)))
+    parts = Parts({**predictor.parts.models, "train_mean": (Constant(),)})
     regimes = {}
     for name, regime in predictor.regimes.items():
         mixture = replace(regime.mixture, weights={"train_mean": 1.0})

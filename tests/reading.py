@@ -64,8 +64,7 @@ def read_labels(table, **options):
     decide = partial(decide_label, options=chosen)
     read = read_pairs(table, replace(chosen, bad_rows="skip", skipped=None), label=decide)
     is_strict = chosen.bad_rows == "error"
-    pairs = label_pairs(read, refuse_sequences=is_strict, named=chosen)
-    return with_feature_columns(pairs, chosen, {})
+    return with_feature_columns(label_pairs(read, refuse_sequences=is_strict))
 
 
 def groups_of(pairs, **options):

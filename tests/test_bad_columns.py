@@ -1,6 +1,7 @@
 """Columns that no model can read: one line in Python, at the command line and in a plan."""
 
 import json
+import re
 
 import drawn
 import numpy as np
@@ -122,6 +123,34 @@ def test_more_values_of_categories_than_models_read_are_refused_in_a_short_line(
 
 
 QUICK = {"head": "ridge", "split": "random", "report": False}
+
+
+@pytest.mark.parametrize("option", ["features", "categories", "error", "weight"])
+@pytest.mark.parametrize(("column", "what"), [("pKd", "the label"), ("heavy", "the heavy column")])
+def test_columns_of_labels_and_sequences_describe_no_pair(case, tmp_path, option, column, what):
+    value = (column,) if option in ("features", "categories") else column
+    role = {"features": "feature", "categories": "category"}.get(option, option)
+    expected = f"column '{column}' is {what}; expected another column as an? {role}. Leave it out"
+    with pytest.raises(abag.ColumnError, match=expected):
+        abag.fit(case.frame, case.store, tmp_path / "run", **{option: value}, **QUICK)
+    assert not (tmp_path / "run").exists()
+    assert re.search(expected, abag.plan(case.frame, **{option: value})["refused"])
+
+
+def test_a_column_like_that_of_the_split_is_proposed(case, tmp_path):
+    table = case.frame.assign(cluster=np.arange(ROWS) % 4)
+    options = {"split": "column=clusters", "head": "ridge", "report": False}
+    expected = "no column 'clusters', which split names; found .*Did you mean 'cluster'"
+    with pytest.raises(abag.ColumnError, match=expected):
+        abag.fit(table, case.store, tmp_path / "run", **options)
+
+
+def test_a_column_that_one_of_several_tables_lacks_is_missing_there(case, tmp_path):
+    first = case.frame[: ROWS // 2].assign(ddg=np.linspace(0, 1, ROWS // 2))
+    plan = abag.plan([first, case.frame[ROWS // 2 :]], features=("ddg",))
+    assert f"{ROWS // 2} of 'ddg'" in " ".join(plan["beside"])
+    with pytest.raises(abag.ColumnError, match=r"no column 'dg', .*Did you mean 'ddg'"):
+        abag.fit([first, case.frame[ROWS // 2 :]], case.store, tmp_path / "r", features=("dg",))
 
 
 def test_names_of_columns_with_any_characters_are_kept_as_they_are(case, tmp_path):

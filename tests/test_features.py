@@ -184,7 +184,7 @@ def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
 
 def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
     predictor = fit(planted, "with-gp", head="gp", **COLUMNS)
-    (model,) = next(part for part in predictor.parts if part.name == "gp").models
+    (model,) = predictor.parts.models["gp"]
     train = model.train
     kernel = model.kernel
     assert kernel.features > 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from abag.head.predictor.predictor import Mixture, SigmaLevels
+from abag.head.predictor.parts import Mixture, SigmaLevels
 from abag.head.predictor.weigh import Errors, calibrate, fit_sequence_noise, tail_factor
 
 

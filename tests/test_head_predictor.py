@@ -22,7 +22,7 @@ import abag
 from abag import DamagedFile, SequenceError, StoreError, load_predictor
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_vectors import SideVectors
-from abag.head.predictor.predictor import Growth, Mixture, Part
+from abag.head.predictor.parts import Growth, Mixture, Parts
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
@@ -58,14 +58,14 @@ def test_a_predictor_weighs_its_parts_as_the_run_did(trained):
 def test_parts_without_weight_in_the_regimes_of_a_table_are_not_computed(trained, monkeypatch):
     predictor = replace(load_predictor(trained.run), embed=None)
     computed = []
-    compute = Part.predict
+    compute = Parts.predict_part
     monkeypatch.setattr(
-        Part,
-        "predict",
-        lambda part, vectors: [computed.append(part.name), compute(part, vectors)][1],
+        Parts,
+        "predict_part",
+        lambda parts, name, vectors: [computed.append(name), compute(parts, name, vectors)][1],
     )
     (used,) = predictor.regimes.values()
-    names = [part.name for part in predictor.parts]
+    names = [*predictor.parts.models]
     for weights in ((1.0, 0.0), (0.0, 1.0), (0.25, 0.75)):
         of_part = {n: w for n, w in zip(names, weights, strict=True) if w}
         mixture = replace(used.mixture, weights=of_part)
@@ -276,15 +276,11 @@ def test_the_files_of_a_run_and_its_predictor_have_the_same_permissions(trained)
 
 
 def settings(record):
-    return part(record)["settings"][0]
+    return record["parts"]["mlp"][0]
 
 
 def mixture(record):
     return record["regimes"][0]["mixture"]
-
-
-def part(record):
-    return next(part for part in record["parts"] if part["name"] == "mlp")
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -296,12 +292,11 @@ def part(record):
     (lambda r: r.update(more=1), "the record has"),
     (lambda r: mixture(r).pop("spread"), "mixture has"),
     (lambda r: settings(r).pop("widths"), "does not match"),
-    (lambda r: part(r).update(name="exec"), "does not match"),
-    (lambda r: part(r).update(settings={}), "settings is"),
-    (lambda r: part(r).update(settings=[]), "does not match"),
+    (lambda r: r["parts"].update(exec=r["parts"].pop("mlp")), "does not match"),
+    (lambda r: r["parts"].update(mlp={}), "mlp is"),
+    (lambda r: r["parts"].update(mlp=[]), "does not match"),
     (lambda r: r["antibody"]["views"][0].update(width=True), "width is True"),
-    (lambda r: r["parts"].append({}), "parts has"),
-    (lambda r: r["parts"].append(r["parts"][0]), "does not match"),
+    (lambda r: r.update(parts=[{}]), "parts is"),
     (lambda r: r["regimes"].append({}), "regimes has"),
     (lambda r: r.update(regimes=[]), "does not match"),
     (lambda r: r["regimes"][0].update(name="best"), "does not match"),
@@ -394,14 +389,14 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     vectors = PairVectors(
         {kind: SideVectors(data.vectors(kind), data.index(kind)) for kind in kinds}
     )
-    parts = {part.name: part for part in predictor.parts}
-    member_pkd = [model.predict(vectors) for model in parts["mlp"].models]
+    parts = predictor.parts
+    member_pkd = [model.predict(vectors) for model in parts.models["mlp"]]
     assert len(member_pkd) == 4
     (regime,) = predictor.regimes.values()
     mixture = regime.mixture
     weights = mixture.weights
     want = weights["mlp"] * np.mean(member_pkd, axis=0)
-    want += weights.get("train_mean", 0.0) * parts["train_mean"].predict(vectors)
+    want += weights.get("train_mean", 0.0) * parts.predict_part("train_mean", vectors)
     scores = predictor.predict(data.frame["heavy"], None, data.frame["antigen"])
     np.testing.assert_allclose(scores["pkd_predicted"], want, rtol=1e-12)
     of_model = mixture.spread**2 * np.var(member_pkd, axis=0)

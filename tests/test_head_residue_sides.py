@@ -22,7 +22,7 @@ from abag.head.models.residue_kernel import (
     columns_of,
     find_residue_sides,
 )
-from abag.head.predictor.weigh import RunParts
+from abag.head.predictor.parts import RunParts
 
 HEADS = ("residue_kernel", "one_hot_kernel", "one_hot_ridge")
 SITES = np.arange(3, 11)

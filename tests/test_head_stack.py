@@ -1,5 +1,6 @@
 """Parts of a prediction and their weights: fit, weigh, store, refit and predict."""
 
+import gc
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -26,12 +27,16 @@ from marks import in_ci
 
 import abag
 from abag import OptionError, RunError
+from abag.head import fit as fitting
+from abag.head.models.network import NetworkModel
 from abag.head.models.pair_vectors import SideVectors
-from abag.head.predictor.weigh import PRIOR_GROUPS, FittedParts, stack_weights, weigh_run
+from abag.head.models.ridge import LinearModel
+from abag.head.predictor.parts import Predictions
+from abag.head.predictor.weigh import PRIOR_GROUPS, stack_weights, weigh_run
 from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import effective_groups
-from abag.head.training.checkpoint import KeptParts, PartPredictions
+from abag.head.training.checkpoint import Kept
 
 QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
 
@@ -92,8 +97,25 @@ def test_a_predictor_holds_the_parts_that_are_fitted_to_all_pairs(case, tmp_path
     labels = SimpleNamespace(pkd=data.y, share=None)
     rows = TrainingRows(labels, vectors, np.arange(len(data)), inner_folds(data.index("antibody")))
     alone = MODELS["ridge"].fit(rows)
-    (ridge,) = (part for part in predictor.parts if part.name == "ridge")
-    np.testing.assert_allclose(ridge.predict(vectors), alone.predict(vectors), atol=0.02)
+    ridge = predictor.parts.predict_part("ridge", vectors)
+    np.testing.assert_allclose(ridge, alone.predict(vectors), atol=0.02)
+
+
+@pytest.mark.parametrize(("head", "kind"), [("ridge", LinearModel), ("mlp", NetworkModel)])
+def test_folds_keep_what_their_parts_predict_and_no_models(case, tmp_path, monkeypatch, head, kind):
+    weigh_folds = fitting.weigh_run
+    models = []
+
+    def counted(pairs, folds):
+        gc.collect()
+        models.append(sum(isinstance(thing, kind) for thing in gc.get_objects()))
+        return weigh_folds(pairs, folds)
+
+    monkeypatch.setattr(fitting, "weigh_run", counted)
+    gc.collect()
+    before = sum(isinstance(thing, kind) for thing in gc.get_objects())
+    fit(case, tmp_path / "run", head=head)
+    assert models == [before]
 
 
 def test_labels_of_a_fold_change_nothing_that_is_predicted_of_it_by_one_part(case, tmp_path):
@@ -175,9 +197,7 @@ def make_regime(pkd, predicted, *, folds=2, censored=None, group=None):
         np.where(np.arange(n) % folds == k, TEST, TRAIN).astype(np.int8) for k in range(folds)
     ]
     splits = [Split(name="known", part=part, group=group, fold=k) for k, part in enumerate(part_FP)]
-    parts = [
-        FittedParts(dict.fromkeys(predicted, ()), dict(predicted), np.zeros(n)) for _ in splits
-    ]
+    parts = [Predictions((*predicted,), dict(predicted), np.zeros(n)) for _ in splits]
     return pairs, MeasuredRegime(REGIMES["known"], tuple(splits), (group,)), parts
 
 
@@ -199,8 +219,7 @@ def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
         "second": np.where(even, 20.0, pkd),
     }
     weighed = weigh(*make_regime(pkd, predicted))
-    assert weighed.predicted[0][even] == pytest.approx(20)
-    assert weighed.predicted[1][~even] == pytest.approx(20)
+    assert weighed.predicted == pytest.approx(20)
     assert weighed.score["rmse"] > 10
 
 
@@ -211,7 +230,7 @@ def test_the_halves_of_a_single_fold_weigh_each_other():
     predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5 * rng.normal(size=n)}
     pairs, measured, parts = make_regime(pkd, predicted, folds=1)
     weighed = weigh(pairs, measured, parts)
-    share = (weighed.predicted[0] - 8) / (predicted["ridge"] - 8)
+    share = (weighed.predicted - 8) / (predicted["ridge"] - 8)[weighed.rows]
     assert len(np.unique(share.round(6))) == 2
 
 
@@ -222,7 +241,7 @@ def test_where_no_part_beats_the_mean_the_mean_has_nearly_all_the_weight():
     useless = {f"part {k}": 8 + rng.normal(size=n) for k in range(4)}
     group = np.arange(n) // 10
     weighed = weigh(*make_regime(pkd, {"train_mean": np.full(n, 8.0)} | useless, group=group))
-    assert weighed.used.mixture.weights["train_mean"] > 0.9
+    assert weighed.mixture.weights["train_mean"] > 0.9
     assert weighed.score["rmse"] == pytest.approx(weighed.score["rmse_of_mean"], rel=0.03)
     assert not weighed.score["better_than_mean"]["low"] > 0
 
@@ -238,7 +257,7 @@ def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance():
         part.variance = variance
     weighed = weigh(pairs, measured, parts)
     assert weighed.score["coverage"] == pytest.approx(0.9, abs=0.03)
-    assert np.corrcoef(weighed.sigma[0], np.sqrt(variance))[0, 1] > 0.9
+    assert np.corrcoef(weighed.sigma, np.sqrt(variance[weighed.rows]))[0, 1] > 0.9
 
 
 def test_a_bound_that_a_part_satisfies_is_no_error():
@@ -249,8 +268,8 @@ def test_a_bound_that_a_part_satisfies_is_no_error():
     pkd = np.maximum(hidden, 8)
     predicted = {"train_mean": np.full(n, pkd.mean()), "ridge": hidden + 0.1 * rng.normal(size=n)}
     weighed = weigh(*make_regime(pkd, predicted, censored=censored))
-    assert weighed.used.mixture.weights["ridge"] > 0.95
-    assert weighed.used.mixture.noise < 0.2
+    assert weighed.mixture.weights["ridge"] > 0.95
+    assert weighed.mixture.noise < 0.2
 
 
 def test_folds_with_different_parts_are_refused():
@@ -259,7 +278,7 @@ def test_folds_with_different_parts_are_refused():
     pkd = rng.normal(8, 1, n)
     predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5, "kernel": pkd}
     pairs, measured, parts = make_regime(pkd, predicted)
-    del parts[1].models["kernel"]
+    parts[1].parts = ("train_mean", "ridge")
     with pytest.raises(RunError, match="known: the folds have different parts"):
         weigh(pairs, measured, parts)
 
@@ -269,7 +288,7 @@ def recorded_head(run):
 
 
 def parts_of(run):
-    return {part.name for part in abag.load_predictor(run).parts}
+    return {*abag.load_predictor(run).parts.models}
 
 
 def test_a_head_is_weighed_against_the_mean_and_by_default_all_that_apply_are(
@@ -386,12 +405,11 @@ def test_parts_of_folds_that_were_fitted_are_not_fitted_again(
 
 
 def test_a_damaged_part_is_fitted_again(tmp_path):
-    kept = KeptParts(tmp_path, "digest")
-    part = PartPredictions(np.arange(3.0), None)
-    kept.write("ridge", part, 10)
-    np.testing.assert_array_equal(kept.read("ridge").predicted, part.predicted)
+    kept = Kept(tmp_path, "digest")
+    kept.write("ridge", {"predicted": np.arange(3.0)}, 10)
+    np.testing.assert_array_equal(kept.read("ridge")["predicted"], np.arange(3.0))
     assert kept.read("kernel") is None
-    assert KeptParts(tmp_path, "other").read("ridge") is None
+    assert Kept(tmp_path, "other").read("ridge") is None
     path = tmp_path / "ridge/latest"
     path.write_bytes(path.read_bytes()[:-1])
     assert kept.read("ridge") is None
@@ -399,7 +417,7 @@ def test_a_damaged_part_is_fitted_again(tmp_path):
 
 def test_parts_fitted_with_other_noise_of_labels_are_not_used(case, tmp_path, monkeypatch):
     digests = []
-    monkeypatch.setattr(KeptParts, "read", lambda kept, _name: digests.append(kept.digest))
+    monkeypatch.setattr(Kept, "read", lambda kept, _name: digests.append(kept.digest))
     fit(case, tmp_path / "once")
     once = {*digests}
     digests.clear()

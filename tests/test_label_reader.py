@@ -17,9 +17,9 @@ import abag
 from abag import AbagError, ColumnError, LabelError
 from abag.embed.tables.pairs import read_pairs
 from abag.head.labels import column
-from abag.head.labels.column import decide_label, decide_prediction, read_affinities
+from abag.head.labels.column import decide_label, decide_prediction, read_bounds
 from abag.head.labels.options import LabelOptions
-from abag.head.labels.values import read_bounds
+from abag.head.labels.values import read_affinities
 
 QUICK = {"split": "random", "report": False, "head": "ridge", "device": "cpu"}
 DG = -1.987204259e-3 * 298.15 * np.log(10)

@@ -183,7 +183,7 @@ def test_a_column_that_pandas_writes_for_its_index_is_not_a_label(tmp_path):
 @pytest.mark.parametrize(
     ("column", "options", "said"),
     [
-        ("y", {"label": "value"}, "which of its values are better is not known.*--better higher"),
+        ("y", {"label": "value"}, "does not say which of its values are better.*--better higher"),
         ("koff", {"label": "value"}, "--better higher"),
         ("KD (nM)", {"label": "value", "better": "lower"}, "is named like kd_nm, an affinity"),
         ("Tm", {"label": "kd_nm"}, "another quantity than an affinity, but --label says kd_nm"),

@@ -224,7 +224,7 @@ def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path):
     )
     antigen = store.vectors("antigen", [ANTIGEN], pooling="mean")
     variances = []
-    processes = [model for part in predictor.parts if part.name == "gp" for model in part.models]
+    processes = predictor.parts.models["gp"]
     assert processes
     for process in processes:
         prior, between = plain_kernels(process, antibody, antigen)

@@ -11,6 +11,7 @@ from reading import demo_table, read_chunks, read_labels, read_sequences
 import abag
 from abag import LabelError, TableError
 from abag.head.labels import column as labels
+from abag.head.labels import values
 from tests.invoke import PLAIN_ENCODERS, one_line, run
 
 PAIRS = demo_table().head(90)
@@ -182,14 +183,14 @@ def test_the_label_of_each_table_of_a_fit_is_decided_once_and_converted_once(
     tmp_path, files, monkeypatch
 ):
     calls = Counter()
-    for name in ("meaning_of_column", "to_pkd"):
-        original = getattr(labels, name)
+    for module, name in ((labels, "meaning_of_column"), (values, "to_pkd")):
+        original = getattr(module, name)
 
         def counted(*given, name=name, original=original, **options):
             calls[name] += 1
             return original(*given, **options)
 
-        monkeypatch.setattr(labels, name, counted)
+        monkeypatch.setattr(module, name, counted)
     store = ("--store", tmp_path / "store")
     run("embed", *files, *store, *PLAIN_ENCODERS)
     assert not calls  # the first stage knows no labels

@@ -20,7 +20,7 @@ from marks import in_ci
 import abag
 from abag import DamagedFile, RunError
 from abag.head.models import process
-from abag.head.predictor.weigh import fit_closed_forms
+from abag.head.predictor.parts import Parts
 
 FAST = {name: value for name, value in QUICK.items() if name != "split"}
 Z_90 = 1.6448536269514722
@@ -111,7 +111,7 @@ def test_the_residue_kernel_of_a_library_is_in_all_fits_or_in_none(
     table, new = divide(library.frame, 200, seed=0)
     limit(monkeypatch, "residue_kernel", len(table) - above)
     summary = fit(library, table, tmp_path / "run")
-    saved = {part.name for part in abag.load_predictor(tmp_path / "run").parts}
+    saved = abag.load_predictor(tmp_path / "run").parts.models
     assert ("residue_kernel" in saved) == (not above)  # saved for its variance
     assert sums_of_weights(tmp_path / "run") == pytest.approx([1] * len(summary["regimes"]))
     rmse, coverage, _ = score(library, new, tmp_path / "run", tmp_path / "out.csv")
@@ -187,13 +187,13 @@ def test_the_batch_of_the_networks_is_that_of_all_pairs_in_every_fold(linear, tm
 def test_weights_of_a_part_that_was_not_fitted_to_all_pairs_are_not_saved(
     linear, tmp_path, monkeypatch
 ):
-    def without_ridge(training, of_run, *, compared=True, kept=None):
-        fitted = fit_closed_forms(training, of_run, compared=compared, kept=kept)
-        if not compared:  # the fit to all pairs
-            del fitted.models["ridge"]
-        return fitted
+    fit_parts = Parts.fit
 
-    monkeypatch.setattr("abag.head.fit.fit_closed_forms", without_ridge)
+    def without_ridge(training, names):
+        names = [name for name in names if name != "ridge" or len(training.rows) < 300]
+        return fit_parts(training, names)
+
+    monkeypatch.setattr(Parts, "fit", without_ridge)
     with pytest.raises(RunError, match=r"regime known: .* add up to .* ridge .* expected"):
         fit(linear, linear.frame[:300], tmp_path / "run", head="ridge", split="random")
     assert not (tmp_path / "run/predictor" / "predictor.json").exists()

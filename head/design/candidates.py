@@ -27,7 +27,14 @@ from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike, read_table
 from abag.embed.tables.table_writer import with_types, writing_table
 from abag.head.design.batches import Aim, probability_above
-from abag.head.labels.column import LabelLayout, UnclearLabel, choose_prediction, decide_label
+from abag.head.labels.column import (
+    LabelLayout,
+    UnclearLabel,
+    choose_prediction,
+    decide_label,
+    read_numbers,
+    read_texts,
+)
 from abag.head.labels.headers import (
     PKD,
     RANK_COLUMNS,
@@ -39,7 +46,6 @@ from abag.head.labels.headers import (
 )
 from abag.head.labels.labelled_pairs import label_pairs
 from abag.head.labels.options import LabelOptions, read_molar_mass
-from abag.head.labels.values import read_numbers, read_texts
 from abag.head.models.pair_vectors import Index
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions

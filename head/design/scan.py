@@ -45,7 +45,7 @@ from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.predictor.load import loaded
 from abag.head.predictor.options import ScanOptions
-from abag.head.predictor.predictor import Scorer, Sequences, variance_parts
+from abag.head.predictor.predictor import Scorer, Sequences
 from abag.head.predictor.scoring import (
     antigen_of_run,
     check_table_out,
@@ -194,8 +194,7 @@ def _with_likelihoods(
 
 def has_difference_sigma(predictor: Predictor) -> bool:
     """Return whether sigmas of differences can be computed."""
-    models = {part.name: part.models for part in predictor.parts}
-    has_variance = bool(variance_parts(models))
+    has_variance = bool(predictor.parts.with_variance)
     return has_variance and any(regime.mixture.spread > 0 for regime in predictor.regimes.values())
 
 
@@ -207,15 +206,15 @@ def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
     """Return the standard deviation of each pair's difference from its parent, (P,) in pKd."""
     variances = []
-    for part in predictor.parts:
-        if MODELS[part.name].has_posterior:
-            processes = [cast("GaussianProcess", model) for model in part.models]
+    for name, models in predictor.parts.models.items():
+        if MODELS[name].has_posterior:
+            processes = [cast("GaussianProcess", model) for model in models]
             variances += [process.difference_variance(vectors, parent) for process in processes]
     if variances:  # as for sigma, those of ensembles count only where no model has a posterior
         return np.asarray(np.sqrt(np.mean(variances, axis=0)))
-    for part in predictor.parts:
-        if len(part.models) > 1:
-            predicted = np.stack([model.predict(vectors) for model in part.models])
+    for models in predictor.parts.models.values():
+        if len(models) > 1:
+            predicted = np.stack([model.predict(vectors) for model in models])
             variances.append(np.var(predicted - predicted[:, parent], axis=0))
     return np.asarray(np.sqrt(np.mean(variances, axis=0)))
 

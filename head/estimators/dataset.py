@@ -29,6 +29,7 @@ from abag.head.evaluation.verdicts import label_problems
 from abag.head.labels.column import decide_label
 from abag.head.labels.features import with_logliks
 from abag.head.labels.labelled_pairs import (
+    columns_beside,
     label_pairs,
     report_counts,
     with_feature_columns,
@@ -265,11 +266,11 @@ def dataset(
             vector_options = chosen.vectors_of(kind)
             folders[kind] = folder_with(opened, read, kind, vector_options["encoder"])
             folders[kind].read(read.sequences[kind].keys[:1], vector_options["pooling"])  # checks
-        read, named, heads = with_logliks(read, chosen, folders)
+        read, beside = with_logliks(read, columns_beside(read), folders)
         strict = chosen.bad_rows == "error"
-        pairs = label_pairs(read, refuse_sequences=strict, named=named)
+        pairs = label_pairs(read, refuse_sequences=strict, beside=beside)
         report_counts(pairs)
-        pairs = with_feature_columns(pairs, named, heads)
+        pairs = with_feature_columns(pairs)
     row_labels = table.index if isinstance(table, pd.DataFrame) else None
     is_text = holds_texts(table, matrix=chosen.matrix)
     return PairDataset(pairs, folders, chosen, is_text=is_text, row_labels=row_labels)

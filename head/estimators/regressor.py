@@ -42,10 +42,10 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs, table_of
 from abag.head.fit import fit_predictor
 from abag.head.labels.column import decide_label
-from abag.head.labels.features import asks_for_logliks, read_features, with_logliks
+from abag.head.labels.features import read_features, with_logliks
 from abag.head.labels.headers import read_header
-from abag.head.labels.labelled_pairs import label_pairs, with_feature_columns
-from abag.head.labels.options import LabelOptions, PairColumnOptions
+from abag.head.labels.labelled_pairs import columns_beside, label_pairs, with_feature_columns
+from abag.head.labels.options import LabelOptions, named_beside
 from abag.head.models.config import FitConfig
 from abag.head.predictor.load import load_predictor
 from abag.head.predictor.predictor import Scorer
@@ -279,14 +279,15 @@ def labelled(
     table: SequenceTable,
     y: ArrayLike | None = None,
     options: LabelOptions | None = None,
-    named: PairColumnOptions | None = None,
     weight: ArrayLike | None = None,
+    folders: Mapping[Kind, EncoderFolder] | None = None,
 ) -> LabelledPairs:
     """Make pairs of the rows; their exact labels are those of `y`, shape (R,).
 
     They are pKd, or another quantity if `options` or the name of a Series say so. Without `y` all
-    have the same label. Rows of the same pair are merged as in ``abag fit``. `named` has the
-    columns of features, and `weight`, (R,), is how much each label counts.
+    have the same label. Rows of the same pair are merged as in ``abag fit``. `options` name columns
+    of features, too, whose likelihoods are in `folders`; `weight`, (R,), is how much each label
+    counts.
     """
     values = np.full(len(table.frame), ANY_PKD) if y is None else np.asarray(y)
     if values.ndim == 2 and values.shape[1] == 1:  # as of a frame with one column
@@ -308,15 +309,15 @@ def labelled(
             _refuse_other_unit(name)
         if is_other or is_known:
             label = name
-    named = named or PairColumnOptions()
-    beside = [*(named.features or ()), *(named.categories or ()), named.error, named.weight]
-    if label in beside:
+    named = named_beside(chosen)
+    names = [name for name, _ in named]
+    if label in names:
         label = _LABEL
-    frame = table.frame[[name for name in beside if name in table.frame.columns]].copy()
+    frame = table.frame[[name for name in names if name in table.frame.columns]].copy()
     label = free_name(label, frame)
     frame[label] = values
     if weight is not None:
-        if named.error is not None or named.weight is not None:
+        if not {"error", "weight"}.isdisjoint(role for _, role in named):
             msg = (
                 "sample_weight: error or weight is given, too; expected one of them. Leave the "
                 "others out."
@@ -331,10 +332,11 @@ def labelled(
             raise NotAFrame(msg)
         name = free_name("sample_weight", frame)
         frame[name] = weights
-        named = replace(named, weight=name)
+        named.append((name, "weight"))
     bare = replace(table, frame=frame, columns={"pkd": label}, ties={}, names=[*frame.columns])
-    bare = replace(bare, labels=(decide_label(bare, chosen),))
-    return label_pairs(bare, named=named)
+    bare = replace(bare, labels=(decide_label(bare, chosen, named=named),))
+    bare, beside = with_logliks(bare, columns_beside(bare), folders or {})
+    return label_pairs(bare, beside=beside)
 
 
 def _of_weight(X: pd.DataFrame, y: ArrayLike, weight: ArrayLike) -> tuple[pd.DataFrame, Any, Any]:
@@ -499,12 +501,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 antigen_encoder=config.views_of("antigen")[0]["encoder"],
             )
             folders = folders_with(store, table, first, encode=self.encode)
-            named: PairColumnOptions = config
-            heads: dict[str, str] = {}
-            if asks_for_logliks(table, config):
-                table, named, heads = with_logliks(table, config, folders)
-            pairs = labelled(table, y, LabelOptions.of(config), named, sample_weight)
-            pairs = with_feature_columns(pairs, named, heads)
+            pairs = labelled(table, y, config, sample_weight, folders)
+            pairs = with_feature_columns(pairs)
             prints = {f"{kind}_fingerprint": folder.fingerprint for kind, folder in folders.items()}
             vectors = vectors_of_pairs(pairs, store, config, prints)
             # what is read of the folder is in memory; adapters stay in the store

@@ -1,60 +1,77 @@
-"""The label of a table: which column it is, its unit, and its pKd.
+"""What a column of a table is, by its name and its cells: the label, or what describes it.
 
-`decide_label` decides once per table, as part of its layout; `read_affinities` only converts.
+`decide_label` decides once per table, as part of its layout; `values` and `features` only convert.
+A column is the label if its name says what it measures. What is unclear is refused, with the
+options that would decide it, and an option that contradicts the name is refused, too; a run decides
+where neither an option nor the name does. What the user names as a feature, category, error, weight
+or split follows `RULES`. `Column.refuse` writes what is wrong with a column.
 
-A column is taken if its name says what it measures. What is unclear is refused, with the options
-that would decide it, and an option that contradicts the name is refused, too; a run decides where
-neither an option nor the name does. A relation such as ``>1000`` in the label is of the label's
-unit. In a column of its own it is of Kd, where ``>`` means a higher Kd, hence a lower pKd; for
-another quantity it is of that quantity. R rows of a table.
+Of cells nothing is guessed: what is neither a number nor text of one is NaN. R rows of a table.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
-from abag.core.arrays import Bools, Floats
+from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
-from abag.core.messages import counted, quoted
+from abag.core.numbers import plain_number
 from abag.core.units import UNITS
+from abag.embed.store.folder import LOGLIK
+from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
+from abag.embed.tables.formats import cell_text
 from abag.head.labels.headers import (
     PKD,
     SCAN_MEASURED,
-    USUAL_PKD,
     Header,
     Quantity,
-    outside,
     plain_text,
     read_header,
-    to_pkd,
     written_by,
 )
-from abag.head.labels.options import Better, Label, LabelOptions
-from abag.head.labels.values import (
-    SIDES,
-    read_bounds,
-    read_texts,
-    refuse_two_values,
-    says_class,
-    says_no_binding,
+from abag.head.labels.options import (
+    BesideRole,
+    Better,
+    Label,
+    LabelOptions,
+    named_beside,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import Table
 
 
+LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
+"""Likelihoods of a store (``abag embed --loglik``) as features, by name."""
+LABELS_AND_SEQUENCES = frozenset(
+    {
+        "pkd",
+        "label",
+        "heavy",
+        "light",
+        "antibody",
+        "antigen",
+        "censored",
+        "mutations",
+        "antigen_mutations",
+    }
+)
+"""Roles of columns that describe no pair."""
 _UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
 """Columns of the index that pandas writes."""
 _MOST_PROPOSED = 4
@@ -94,8 +111,135 @@ _SUMMARIES = frozenset(
 _YEARS = (1900, 2100)
 
 
+SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
+"""Relations by their first character: on which side of a number the value lies."""
+
+
+_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
+
+
+NO_BINDING = frozenset(
+    "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
+    "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
+    "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
+    "belowlimitofdetection".split()
+)
+"""Words for a pair that does not bind, without spaces and signs."""
+
+
+_CLASS_WORDS = frozenset(
+    {
+        "true",
+        "false",
+        "yes",
+        "no",
+        "y",
+        "n",
+        "+",
+        "-",
+        "binder",
+        "positive",
+        "negative",
+        "pos",
+        "neg",
+        "binding",
+        "high",
+        "low",
+    }
+)
+"""Words that classes are called by, beside `NO_BINDING`."""
+
+
 class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
+
+
+def says_class(cell: object) -> bool:
+    """Tell whether a cell is a truth value or a word for a class, not a measurement."""
+    if isinstance(cell, bool | np.bool_):
+        return True
+    return isinstance(cell, str) and (cell.strip().lower() in _CLASS_WORDS or says_no_binding(cell))
+
+
+def says_no_binding(cell: object) -> bool:
+    """Tell whether a cell says in words that a pair does not bind."""
+    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
+        return False
+    return re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
+
+
+def _read_plain_numbers(cells: pd.Series) -> Floats | None:
+    """Convert a column of a text file in which each cell is a number or missing; None for others.
+
+    It saves a loop over the cells.
+    """
+    if infer_dtype(cells, skipna=True) != "string":
+        return None
+    numbers = pd.to_numeric(cells, errors="coerce")
+    if not (numbers.isna() == cells.isna()).all():
+        return None
+    return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
+
+
+def read_texts(cells: pd.Series) -> pd.Series:
+    """Return cells as text without spaces at their ends, (R,); empty where one is missing."""
+    texts = cells.astype(object).map(cell_text).str.strip()
+    return texts.mask(texts.isin(MISSING_TEXT), "")
+
+
+def read_numbers(cells: pd.Series) -> Floats:
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+    plain = _read_plain_numbers(cells)
+    if plain is not None:
+        return plain
+
+    def is_number(cell: object) -> bool:
+        kinds = (str, int, float, Decimal, np.integer, np.floating)
+        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
+            return False  # pandas would raise OverflowError
+        return isinstance(cell, kinds) and not isinstance(cell, bool)
+
+    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
+        cells = cells.astype(object)
+        cells = cells.where(cells.map(is_number).astype(bool))
+        cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
+    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+
+
+def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
+    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
+
+    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
+    """
+    plain = _read_plain_numbers(cells)
+    if plain is not None:
+        return plain, np.zeros(len(cells), np.int8)
+    if is_any_real_numeric_dtype(cells.dtype):
+        return read_numbers(cells), np.zeros(len(cells), np.int8)
+    values = cells.tolist()
+    sides = np.zeros(len(values), np.int8)
+    for i, value in enumerate(values):
+        if not isinstance(value, str):
+            continue
+        text = plain_number(value)
+        if match := _BOUND.match(text):
+            values[i] = text[match.end() :]
+            sides[i] = SIDES[match[1]]
+    return read_numbers(pd.Series(values, dtype=object)), sides
+
+
+def refuse_two_values(raw: Floats, where: str, what: str) -> None:
+    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
+    numbers = raw[np.isfinite(raw)]
+    distinct = np.unique(numbers)
+    if len(distinct) == 2 and len(numbers) > 2:
+        low, high = distinct
+        msg = (
+            f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
+            f"{what}; abag predicts numbers, and expected more than two different ones. Choose a "
+            "column of measurements with --column label=NAME."
+        )
+        raise LabelError(msg)
 
 
 class _Cells(NamedTuple):
@@ -128,11 +272,31 @@ class Column:
         """Command of abag that wrote it, or nothing."""
         return written_by(self.name, self.table.names)
 
+    @property
+    def where(self) -> str:
+        """Name the table and the column, as errors begin."""
+        return f"{self.table.source}: column {self.name!r}"
+
+    def refuse(self, why: str, error: type[AbagError] = LabelError) -> NoReturn:
+        """Raise an error that says what is wrong with the column, and what to do."""
+        msg = f"{self.where} {why}"
+        raise error(msg)
+
+    @property
+    def filled(self) -> pd.Series:
+        """The cells that are not empty."""
+        return self.table.frame[self.name].dropna()
+
+    @cached_property
+    def numbers(self) -> Floats:
+        """The numbers of the cells, bounds included, (R,); NaN for others."""
+        return read_bounds(self.table.frame[self.name])[0]
+
     @cached_property
     def cells(self) -> _Cells:
         """What the cells hold."""
         cells = self.table.frame[self.name]
-        numbers, _ = read_bounds(cells)
+        numbers = self.numbers
         known = numbers[np.isfinite(numbers)]
         distinct = np.unique(known)
         is_whole = bool((distinct % 1 == 0).all())
@@ -453,20 +617,294 @@ class ColumnMeaning:
     quantity: Quantity = PKD
 
 
-def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning:
-    """Find the column of predictions, and what it is read as."""
-    column = table.columns.get("prediction")
-    if column is None and "prediction" not in table.ties:
-        columns = [Column(table, name) for name in map(str, table.names)]
-        named = [x.name for x in columns if x.header.predicted and x.header.units]
-        column = named[0] if len(named) == 1 else None
-    column = table.column("prediction") if column is None else column
-    return meaning_of_column(table, column, "prediction", LabelOptions(label=label), None)
+class Asked(NamedTuple):
+    """What is known of a column beside its name and cells."""
+
+    role: Literal["pkd", "prediction"]
+    """``pkd`` for labels, which may be of another quantity."""
+    options: LabelOptions
+    remembered: Remembered | None = None
+    """How the run of the table read its labels."""
+
+
+def meaning_of_column(column: Column, asked: Asked) -> ColumnMeaning:
+    """Find what a column is read as; refuse one that its name or the options contradict.
+
+    Raises
+    ------
+    LabelError
+        If the column is no measurement, or named like another unit than that of the options.
+    UnclearLabel
+        If the unit is not known.
+    """
+    if asked.role == "pkd":
+        _refuse_written(column)
+        for kind in (_quantity_of_run, _other_quantity):
+            meaning = kind(column, asked)
+            if meaning is not None:
+                return meaning
+    return _affinity(column, asked)
+
+
+def _refuse_written(column: Column) -> None:
+    """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
+    if column.command and column.name not in SCAN_MEASURED:
+        advice = " ".join(Columns(column.table).propose_numbers()) or "Use --column pkd=NAME."
+        column.refuse(
+            f"is a column of abag {column.command}, not a measurement; expected measured "
+            f"affinities. {advice}"
+        )
+
+
+# ---- kinds of labels: each returns what it reads a column as, or None ------------------------
+
+
+def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
+    """Read the quantity of a run that is no affinity; refuse what states another one."""
+    quantity = PKD if asked.remembered is None else asked.remembered.quantity
+    if quantity.affinity:
+        return None
+    refuse_affinity_options(column.table, asked.options, quantity)
+    refuse_affinity(column, quantity)
+    header = column.header
+    same = header.quantity.casefold() == quantity.name.casefold()
+    if not same and header.better not in (None, quantity.better):
+        column.refuse(
+            f"is named like a quantity of which {header.better} is better; expected "
+            f"{quantity.description}, as in the run. Choose another with --column label=NAME, or "
+            "rename it."
+        )
+    unit = header.written_unit
+    if unit and quantity.unit and _spelled(unit) != _spelled(quantity.unit):
+        column.refuse(
+            f"is in {unit}; expected {quantity.unit}, as in the run. Convert it, and name it so."
+        )
+    return _as_it_is(column.name, AS_IN_THE_RUN, quantity)
+
+
+def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
+    """Read another quantity than an affinity, which the options ask for or the name says."""
+    header = column.header
+    options = asked.options
+    is_affinity = header.names_affinity and not header.not_label
+    is_asked_for = options.label == "value" or options.better is not None
+    is_asked_for = is_asked_for or options.unit is not None
+    if not is_asked_for and (header.better is None or is_affinity):
+        return None
+    if is_affinity and header.units:
+        column.refuse(
+            f"is named like {header.units[0]}, an affinity, which is learned as pKd, and "
+            "--label value, --better or --unit is of other quantities; expected one or the other. "
+            "Leave these options out, or choose another column with --column label=NAME."
+        )
+    if options.label not in (None, "value"):
+        column.refuse(
+            "is named like another quantity than an affinity, but --label says "
+            f"{options.label}; expected --label value. Leave --label out, or rename the column."
+        )
+    if asked.remembered is not None:
+        column.refuse(
+            f"is {header.quantity!r}, not an affinity, which the run predicts; expected labels of "
+            "its kind. Choose another column with --column label=NAME."
+        )
+    better = options.better or header.better
+    if better is None:
+        refuse_two_values(column.numbers, column.where, header.quantity)
+        column.refuse(
+            "does not say which of its values are better; expected higher or lower. Add --better "
+            "higher, or --better lower.",
+            UnclearLabel,
+        )
+    unit = header.written_unit if options.unit is None else options.unit.strip()
+    quantity = Quantity(name=header.quantity, unit=unit, better=better, affinity=False)
+    why = "given by the options" if is_asked_for else _IN_THE_NAME
+    return _as_it_is(column.name, why, quantity)
+
+
+def _affinity(column: Column, asked: Asked) -> ColumnMeaning:
+    """Read an affinity in a unit; refuse one without, or in another than is asked for."""
+    unit, why = _unit_of_affinity(column, asked)
+    return ColumnMeaning(column=column.name, unit=unit, why=why)
+
+
+def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
+    """Return the unit of a column of affinities, and what says so."""
+    header = column.header
+    role = asked.role
+    given = asked.options.label
+    if header.not_label:
+        hint = ""
+        if role == "pkd":
+            hint = "; to learn it as it is, add --label value --better higher, or lower"
+        column.refuse(
+            f"is named like {header.not_label}, not like an affinity; expected pKd, Kd, Ka or dG. "
+            f"Choose another with --column {role}=NAME, or rename it{hint}."
+        )
+    if given is not None:
+        if header.units and given not in header.units:
+            column.refuse(
+                f"is named like {' or '.join(header.units)}, but --label says {given}; expected "
+                "the unit of the name. Leave --label out, or rename the column."
+            )
+        return given, "given by --label"
+    # a name that allows one unit says more than the run
+    remembered = asked.remembered
+    is_of_run = remembered is not None and remembered.column == column.name
+    if remembered is not None and is_of_run and len(header.units) != 1:
+        return remembered.unit, AS_IN_THE_RUN
+    if header.units:
+        return header.units[0], _IN_THE_NAME
+    if header.affinity:
+        units = ", ".join(unit for unit in UNITS if unit not in ("pkd", "value"))
+        hint = ""
+        if role == "pkd":
+            hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
+        choice = f"--column {shlex.quote(f'{role}={column.name}')} --label UNIT"
+        column.refuse(
+            f"names no unit that is understood; expected one of {units}. Give it with "
+            f"{choice}{hint}.",
+            UnclearLabel,
+        )
+    # words for classes are refused later
+    is_chosen = role == "pkd" and column.table.columns.get("label") == column.name
+    if is_chosen and not all(map(says_class, column.filled)):
+        refuse_two_values(column.numbers, column.where, "an affinity")
+        column.refuse(
+            "does not say what it measures; expected an affinity in a unit, or another quantity. "
+            "Add --label pkd, or another unit such as kd_nm, or for a quantity that is no affinity "
+            "--label value --better higher, or lower.",
+            UnclearLabel,
+        )
+    return "pkd", "" if role == "prediction" else "no unit is stated"
+
+
+def _as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
+    """Return what a column of another quantity than an affinity is read as: its values."""
+    return ColumnMeaning(column=column, unit="value", why=why, quantity=quantity)
+
+
+def refuse_affinity(column: Column, quantity: Quantity) -> None:
+    """Raise `LabelError` if a column is named like an affinity, which the run does not predict."""
+    if column.header.states_affinity:
+        column.refuse(
+            f"is named like {column.header.unit}, an affinity; expected {quantity}, which the run "
+            "predicts. Choose another with --column."
+        )
+
+
+def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
+    """Raise `LabelError` if options ask for another quantity, or direction, than the run has."""
+    better: Better | None = options.better
+    if options.label not in (None, "value") or better not in (None, quantity.better):
+        option = f"--label {options.label}" if better is None else f"--better {better}"
+        msg = (
+            f"{table.source}: {option}: the run predicts {quantity.description}; expected labels "
+            "of that. Leave the option out."
+        )
+        raise LabelError(msg)
+
+
+def _spelled(unit: str) -> str:
+    return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
+
+
+# ---- columns that the user names beside labels and sequences ---------------------------------
+
+
+class Rule(NamedTuple):
+    """What a column has to be that the user names."""
+
+    needed: str
+    """Ends the sentence that no column has this name."""
+    not_of: frozenset[str] = LABELS_AND_SEQUENCES
+    """Roles whose columns it cannot be."""
+
+
+RULES: Mapping[BesideRole, Rule] = {
+    "feature": Rule("is to be read as a feature"),
+    "category": Rule("is to be read as a feature"),
+    "error": Rule("--error names"),
+    "weight": Rule("--weight names"),
+    "split": Rule("--split names", frozenset()),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnBeside:
+    """A column that the user named beside labels and sequences, or why it is none."""
+
+    name: str
+    role: BesideRole
+    is_absent: bool = False
+    """Whether the table has no such column."""
+    head: str = ""
+    """Digest of what gives the likelihood, once it is read."""
+    refused: AbagError | None = None
+
+    @property
+    def in_store(self) -> bool:
+        """Whether it is the likelihood of a store (`LOGLIKS`), not a column of the table."""
+        return self.is_absent and self.refused is None
+
+
+def names_of(role: BesideRole, beside: Iterable[ColumnBeside]) -> list[str]:
+    """List the names of the columns of one role."""
+    return [column.name for column in beside if column.role == role]
+
+
+def _columns_beside(
+    table: Table, label: str, named: Iterable[tuple[str, BesideRole]], run: object
+) -> tuple[ColumnBeside, ...]:
+    """Decide what each column is that the user `named`, or that a `run` needs.
+
+    `label` is the name of the column of labels, or empty.
+    """
+    roles = {name: role for role, name in table.columns.items() if role in LABELS_AND_SEQUENCES}
+    if label:
+        roles[label] = "pkd"
+    return tuple(_judged(table, roles, name, role, run) for name, role in named)
+
+
+def _judged(
+    table: Table, roles: Mapping[str, str], name: str, role: BesideRole, run: object
+) -> ColumnBeside:
+    """Decide about one of `_columns_beside`; `roles` are of the columns by name."""
+    rule = RULES[role]
+    is_absent = name not in map(str, table.names)
+    if is_absent and role == "feature" and name in (LOGLIK, *LOGLIKS):
+        return ColumnBeside(name=name, role=role, is_absent=True)
+    try:
+        if is_absent:
+            needed = f"the run {run} has as {role}" if run else rule.needed
+            refuse_absent(name, table.names, table.source, needed)
+        if roles.get(name) in rule.not_of:
+            is_label = roles[name] in ("pkd", "label")
+            what = "the label" if is_label else f"the {roles[name]} column"
+            noun = "an error" if role == "error" else f"a {role}"
+            Column(table, name).refuse(
+                f"is {what}; expected another column as {noun}. Leave it out.", ColumnError
+            )
+    except ColumnError as error:
+        return ColumnBeside(name=name, role=role, is_absent=is_absent, refused=error)
+    return ColumnBeside(name=name, role=role)
+
+
+def refuse_absent(name: str, names: Sequence[object], source: str, needed: str) -> None:
+    """Raise `ColumnError` if no column has this name, and propose similar ones."""
+    present = [*map(str, names)]
+    if name in present:
+        return
+    close = get_close_matches(name, present, n=2, cutoff=0.7)
+    advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Add it, or rename one."
+    raise ColumnError(with_found(f"{source}: no column {name!r}, which {needed}", present, advice))
+
+
+# ---- all of one table ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelLayout:
-    """What the label of one table is, or why it has none."""
+    """What the label of one table is, or why it has none, and the columns beside it."""
 
     source: str
     """Name of the table."""
@@ -478,6 +916,10 @@ class LabelLayout:
     refused: AbagError | None = None
     is_absent: bool = False
     """Whether nothing may be a label, as in a table to predict."""
+    beside: tuple[ColumnBeside, ...] = ()
+    """Features, categories, error or weight, and the column of the split."""
+    others: Mapping[str, Label] = field(default_factory=dict)
+    """Units of the columns that have no role, and would be labels by their names."""
 
     @property
     def column(self) -> str:
@@ -493,9 +935,14 @@ class LabelLayout:
 
 
 def decide_label(
-    table: Table, options: LabelOptions, remembered: Remembered | None = None
+    table: Table,
+    options: LabelOptions,
+    remembered: Remembered | None = None,
+    *,
+    named: Sequence[tuple[str, BesideRole]] | None = None,
+    run: object = "",
 ) -> LabelLayout:
-    """Decide which column of a table is the label, and what it is read as.
+    """Decide which column of a table is the label, what it is read as, and what is beside it.
 
     Parameters
     ----------
@@ -505,6 +952,10 @@ def decide_label(
     options : LabelOptions
     remembered : Remembered, optional
         How the run of the table read its labels.
+    named : sequence, optional
+        Columns beside the label, by default those that `options` name, see `named_beside`.
+    run : path, optional
+        The run that needs these columns.
 
     Returns
     -------
@@ -513,333 +964,39 @@ def decide_label(
         not known, or its name contradicts the options: a table to predict needs none.
     """
     columns = Columns(table)
+    meaning = None
+    refused: AbagError | None = None
     try:
         column = table.columns.get("label", table.columns.get("pkd"))
         if column is None:
             column = _find_column(columns, options, remembered)
-        meaning = meaning_of_column(table, column, "pkd", options, remembered)
+        meaning = meaning_of_column(Column(table, column), Asked("pkd", options, remembered))
         if meaning.quantity.affinity:
             name = _name_affinity(table, column, options.affinity_type)
             meaning = replace(meaning, quantity=replace(meaning.quantity, name=name))
     except AbagError as error:
-        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
-        return LabelLayout(
-            source=table.source,
-            meaning=None,
-            options=options,
-            refused=error,
-            is_absent=is_missing and not columns.numbers,
-        )
-    return LabelLayout(source=table.source, meaning=meaning, options=options, remembered=remembered)
-
-
-def meaning_of_column(
-    table: Table,
-    column: str,
-    role: str,
-    options: LabelOptions,
-    remembered: Remembered | None,
-) -> ColumnMeaning:
-    """Find what a column is read as; refuse one that its name or the options contradict.
-
-    Parameters
-    ----------
-    table : Table
-    column : str
-        Its name.
-    role : str
-        ``pkd`` for labels, which may be of another quantity, or ``prediction``.
-    options : LabelOptions
-    remembered : Remembered, optional
-        How the run of the table read its labels.
-
-    Raises
-    ------
-    LabelError
-        If the column is no measurement, or named like another unit than that of the options.
-    UnclearLabel
-        If the unit is not known.
-    """
-    if role == "pkd":
-        _refuse_written(table, column)
-        other = _other_quantity(table, column, options, remembered)
-        if other is not None:
-            return other
-    unit, why = _unit_of_affinity(table, column, role, options, remembered)
-    return ColumnMeaning(column=column, unit=unit, why=why)
-
-
-def _unit_of_affinity(
-    table: Table,
-    column: str,
-    role: str,
-    options: LabelOptions,
-    remembered: Remembered | None,
-) -> tuple[Label, str]:
-    """Return the unit of a column of affinities, and what says so."""
-    header = read_header(column)
-    where = f"{table.source}: column {column!r}"
-    if header.not_label:
-        hint = ""
-        if role == "pkd":
-            hint = "; to learn it as it is, add --label value --better higher, or lower"
-        msg = (
-            f"{where} is named like {header.not_label}, not like an affinity; expected pKd, Kd, Ka "
-            f"or dG. Choose another with --column {role}=NAME, or rename it{hint}."
-        )
-        raise LabelError(msg)
-    if options.label is not None:
-        _refuse_other_unit(where, header, options.label)
-        return options.label, "given by --label"
-    # a name that allows one unit says more than the run
-    if remembered is not None and remembered.column == column and len(header.units) != 1:
-        return remembered.unit, AS_IN_THE_RUN
-    if header.units:
-        return header.units[0], _IN_THE_NAME
-    if header.affinity:
-        units = ", ".join(unit for unit in UNITS if unit not in ("pkd", "value"))
-        hint = ""
-        if role == "pkd":
-            hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
-        choice = f"--column {shlex.quote(f'{role}={column}')} --label UNIT"
-        msg = (
-            f"{where} names no unit that is understood; expected one of {units}. Give it with "
-            f"{choice}{hint}."
-        )
-        raise UnclearLabel(msg)
-    cells = table.frame[column].dropna()
-    is_words = all(map(says_class, cells))  # which are refused later
-    if role == "pkd" and table.columns.get("label") == column and not is_words:
-        numbers, _ = read_bounds(cells)
-        refuse_two_values(numbers, where, "an affinity")
-        msg = (
-            f"{where} does not say what it measures; expected an affinity in a unit, or another "
-            "quantity. Add --label pkd, or another unit such as kd_nm, or for a quantity that is "
-            "no affinity --label value --better higher, or lower."
-        )
-        raise UnclearLabel(msg)
-    return "pkd", "" if role == "prediction" else "no unit is stated"
-
-
-def _refuse_written(table: Table, column: str) -> None:
-    """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
-    command = written_by(column, table.names)
-    if command and column not in SCAN_MEASURED:
-        advice = " ".join(Columns(table).propose_numbers()) or "Use --column pkd=NAME."
-        msg = (
-            f"{table.source}: column {column!r} is a column of abag {command}, not a measurement; "
-            f"expected measured affinities. {advice}"
-        )
-        raise LabelError(msg)
-
-
-def _refuse_other_unit(where: str, header: Header, label: Label) -> None:
-    """Refuse a unit that is given if the column is named like another one."""
-    if header.units and label not in header.units:
-        stated = " or ".join(header.units)
-        msg = (
-            f"{where} is named like {stated}, but --label says {label}; expected the unit of "
-            "the name. Leave --label out, or rename the column."
-        )
-        raise LabelError(msg)
-
-
-def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
-    """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
-    says = [column, affinity_type or ""]
-    if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
-        says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
-    match = re.search("(ic|ec)50", " ".join(says).lower())
-    return f"p{match[0].upper()}" if match else "pKd"
-
-
-def _other_quantity(
-    table: Table, column: str, options: LabelOptions, remembered: Remembered | None
-) -> ColumnMeaning | None:
-    """Find the quantity of a column that is no affinity; None if it is one.
-
-    Of a run, it has to be the quantity of the run.
-    """
-    quantity_of_run = None if remembered is None else remembered.quantity
-    if quantity_of_run is not None and not quantity_of_run.affinity:
-        refuse_affinity_options(table, options, quantity_of_run)
-        refuse_affinity(table, column, quantity_of_run)
-        _refuse_other_kind(table, column, quantity_of_run)
-        return _as_it_is(column, AS_IN_THE_RUN, quantity_of_run)
-    header = read_header(column)
-    is_affinity = header.names_affinity and not header.not_label
-    asked = options.label == "value" or options.better is not None or options.unit is not None
-    is_known = header.better is not None and not is_affinity
-    if not asked and not is_known:
-        return None
-    where = f"{table.source}: column {column!r}"
-    if is_affinity and header.units:
-        msg = (
-            f"{where} is named like {header.units[0]}, an affinity, which is learned as pKd, and "
-            "--label value, --better or --unit is of other quantities; expected one or the other. "
-            "Leave these options out, or choose another column with --column label=NAME."
-        )
-        raise LabelError(msg)
-    if options.label not in (None, "value"):
-        msg = (
-            f"{where} is named like another quantity than an affinity, but --label says "
-            f"{options.label}; expected --label value. Leave --label out, or rename the column."
-        )
-        raise LabelError(msg)
-    if quantity_of_run is not None:
-        msg = (
-            f"{where} is {header.quantity!r}, not an affinity, which the run predicts; expected "
-            "labels of its kind. Choose another column with --column label=NAME."
-        )
-        raise LabelError(msg)
-    better = options.better or header.better
-    if better is None:
-        numbers, _ = read_bounds(table.frame[column])
-        refuse_two_values(numbers, where, header.quantity)
-        msg = (
-            f"{where}: which of its values are better is not known; expected higher or lower. Add "
-            "--better higher, or --better lower."
-        )
-        raise UnclearLabel(msg)
-    unit = header.written_unit if options.unit is None else options.unit.strip()
-    quantity = Quantity(name=header.quantity, unit=unit, better=better, affinity=False)
-    return _as_it_is(column, "given by the options" if asked else _IN_THE_NAME, quantity)
-
-
-def _as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
-    """Return what a column of another quantity than an affinity is read as: its values."""
-    return ColumnMeaning(column=column, unit="value", why=why, quantity=quantity)
-
-
-def refuse_affinity(table: Table, column: str, quantity: Quantity) -> None:
-    """Raise `LabelError` if a column is named like an affinity, which the run does not predict."""
-    if read_header(column).states_affinity:
-        msg = (
-            f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
-            f"affinity; expected {quantity}, which the run predicts. Choose another with --column."
-        )
-        raise LabelError(msg)
-
-
-def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
-    """Raise `LabelError` if options ask for another quantity, or direction, than the run has."""
-    better: Better | None = options.better
-    if options.label not in (None, "value") or better not in (None, quantity.better):
-        option = f"--label {options.label}" if better is None else f"--better {better}"
-        msg = (
-            f"{table.source}: {option}: the run predicts {quantity.description}; expected labels "
-            "of that. Leave the option out."
-        )
-        raise LabelError(msg)
-
-
-def _refuse_other_kind(table: Table, column: str, quantity: Quantity) -> None:
-    """Refuse a column whose name says another direction, or another unit, than the run has."""
-    header = read_header(column)
-    unit = header.written_unit
-    same = header.quantity.casefold() == quantity.name.casefold()
-    if not same and header.better not in (None, quantity.better):
-        msg = (
-            f"{table.source}: column {column!r} is named like a quantity of which {header.better} "
-            f"is better; expected {quantity.description}, as in the run. Choose another with "
-            "--column label=NAME, or rename it."
-        )
-        raise LabelError(msg)
-    if unit and quantity.unit and _spelled(unit) != _spelled(quantity.unit):
-        msg = (
-            f"{table.source}: column {column!r} is in {unit}; expected {quantity.unit}, as in the "
-            "run. Convert it, and name it so."
-        )
-        raise LabelError(msg)
-
-
-def _spelled(unit: str) -> str:
-    return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Affinities:
-    """Values of a column as pKd, or of another quantity as they are, and what was read."""
-
-    source: str
-    column: str
-    unit: Label
-    why: str
-    """What says that the column has this unit."""
-    raw: Floats
-    """Shape (R,); the numbers of the cells, NaN for other cells."""
-    pkd: Floats
-    """Shape (R,); NaN for what is no affinity. Of another quantity, its values."""
-    side: NDArray[np.int8]
-    """Shape (R,); 0: exact, -1: the true pKd (or value) is below, +1: above."""
-    no_binding: Bools
-    """Shape (R,); the rows whose cells say that nothing binds, read as a bound."""
-    molar_mass_kda: float
-    words: tuple[str, ...] = ()
-    """Some of these cells."""
-    bound: str = ""
-    """What they are read as."""
-    quantity: Quantity = PKD
-
-    def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
-        """Say in one line what was read and why."""
-        numbers = np.isfinite(self.pkd) & ~self.no_binding
-        if rows is not None:
-            numbers &= rows
-        evidence = []
-        if self.quantity.affinity or numbers.any():
-            evidence.append(self._range(numbers))
-        if self.why:
-            evidence.append(self.why)
-        if self.no_binding.any():
-            such = f" such as {', '.join(map(quoted, self.words))}" if self.words else ""
-            count = int(self.no_binding.sum())
-            evidence.append(f"{count:,} cells{such} read as {self.bound}")
-        if self.quantity.affinity:
-            read = f"{self.unit}, {UNITS[self.unit].stronger} is stronger"
-        else:
-            read = self.quantity.description
-        return f"{noun}: {self.column!r} read as {read} ({'; '.join(evidence)})"
-
-    def _range(self, known: Bools) -> str:
-        """Say where the known values lie, (R,)."""
-        if self.quantity.affinity:
-            usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
-            return f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"
-        low = self.quantity.show(float(self.pkd[known].min()))
-        high = self.quantity.show(float(self.pkd[known].max()))
-        return f"{counted(int(known.sum()), 'value')}, {low} to {high}"
-
-    def refuse_other_units(self, rows: Bools, noun: str = "labels") -> None:
-        """Refuse values that are classes, or of which over half of `rows` are no affinities."""
-        rows = rows & ~self.no_binding
-        raw = self.raw[rows]
-        pkd = self.pkd[rows]
-        if not len(raw):
-            return
-        where = f"{self.source}: column {self.column}"
-        if not self.quantity.affinity:
-            refuse_two_values(raw, where, str(self.quantity))
-            return
-        role = "pkd" if noun == "labels" else "prediction"
-        choose = f"Choose the column with --column {role}=NAME"
-        if np.unique(raw).tolist() == [0, 1]:
-            msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
-            raise LabelError(msg)
-        unusual = outside(pkd, USUAL_PKD)
-        if 2 * unusual.sum() > len(raw):
-            msg = (
-                f"{where}: {unusual.sum()} of {len(raw)} {noun}, such as {raw[unusual][0]:g}, are "
-                f"not affinities if read as {self.unit}: outside the usual range of pKd (2 to 14). "
-                f"{choose}, or the unit with --label; another quantity than an affinity needs "
-                "--label value --better higher, or lower."
-            )
-            raise LabelError(msg)
-
-
-def read_affinities(table: Table, label: LabelLayout) -> Affinities:
-    """Convert the label of a table to pKd, or raise the error that refuses it."""
-    return _read_column(table, label.checked(), label.options, label.remembered)
+        refused = error
+    is_missing = isinstance(refused, MissingColumn) and not isinstance(refused, UnclearLabel)
+    label = "" if meaning is None else meaning.column
+    others: dict[str, Label] = {}
+    if meaning is not None and meaning.quantity.affinity:
+        used = {*table.columns.values(), label}
+        for other in map(str, table.names):
+            header = read_header(other)
+            if other not in used and header.sure and header.unit is not None:
+                others[other] = header.unit
+    return LabelLayout(
+        source=table.source,
+        meaning=meaning,
+        options=options,
+        remembered=remembered,
+        refused=refused,
+        is_absent=is_missing and not columns.numbers,
+        beside=_columns_beside(
+            table, label, named_beside(options) if named is None else named, run
+        ),
+        others=others,
+    )
 
 
 def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered | None) -> str:
@@ -851,6 +1008,15 @@ def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered
     if not remembered.quantity.affinity:
         return columns.find_same(remembered.quantity)
     return columns.find_label(options, of_run=True)
+
+
+def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
+    """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
+    says = [column, affinity_type or ""]
+    if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
+        says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
+    match = re.search("(ic|ec)50", " ".join(says).lower())
+    return f"p{match[0].upper()}" if match else "pKd"
 
 
 def decide_prediction(
@@ -872,252 +1038,19 @@ def decide_prediction(
         else:
             refuse_affinity_options(table, options, quantity)
             column = table.column("prediction")
-            refuse_affinity(table, column, quantity)
+            refuse_affinity(Column(table, column), quantity)
             meaning = _as_it_is(column, AS_IN_THE_RUN, quantity)
     except AbagError as error:
         return LabelLayout(source=table.source, meaning=None, options=options, refused=error)
     return LabelLayout(source=table.source, meaning=meaning, options=options)
 
 
-def _read_column(
-    table: Table, meaning: ColumnMeaning, options: LabelOptions, remembered: Remembered | None
-) -> Affinities:
-    column = meaning.column
-    unit = meaning.unit
-    if options.molar_mass is not None and not UNITS[unit].of_mass and remembered is None:
-        msg = (
-            f"{table.source}: column {column!r} is read as {unit}, which needs no molar mass; "
-            "expected ug_ml or ng_ml with --molar-mass. Leave it out, or give --label."
-        )
-        raise LabelError(msg)
-    cells = table.frame[column]
-    raw, side = read_bounds(cells)
-    is_weaker_above = UNITS[unit].stronger == "lower"
-    affinities = Affinities(
-        source=table.source,
-        column=column,
-        unit=unit,
-        why=meaning.why,
-        raw=raw,
-        pkd=to_pkd(raw, unit, options.molar_mass_kda),
-        side=-side if is_weaker_above else side,  # >1000 nM is a pKd below 6
-        no_binding=np.zeros(len(raw), np.bool_),
-        molar_mass_kda=options.molar_mass_kda,
-        quantity=meaning.quantity,
-    )
-    if options.no_binding is not None:
-        floor = _given_floor(affinities, options.no_binding)
-        relation = ">" if is_weaker_above or meaning.quantity.sign < 0 else "<"
-        bound = f"{relation}{options.no_binding:g}"
-        return _with_no_binding(affinities, cells, floor, bound, empty=options.no_binding_empty)
-    if remembered is not None and remembered.no_binding_pkd is not None:
-        floor = remembered.no_binding_pkd
-        relation = "<" if meaning.quantity.sign > 0 else ">"
-        bound = f"pKd <{floor:g}" if meaning.quantity.affinity else f"{relation}{floor:g}"
-        return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
-    return affinities
-
-
-def _given_floor(read: Affinities, no_binding: float) -> float:
-    """Return ``--no-binding`` as a pKd; refuse one that no affinity has."""
-    floor = float(to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)[0])
-    # down to a pKd of 0: a bound may be weaker than any affinity that is measured
-    if read.quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
-        msg = (
-            f"{read.source}: --no-binding {no_binding:g} is not an affinity if read as "
-            f"{read.unit}, the unit of column {read.column!r}; expected a bound such as "
-            f"{UNITS[read.unit].bound_of_a_non_binder[1:]}."
-        )
-        raise LabelError(msg)
-    return floor
-
-
-def _with_no_binding(
-    read: Affinities, cells: pd.Series, floor: float, bound: str, *, empty: bool
-) -> Affinities:
-    """Read the words for no binding, and perhaps empty cells, as a pKd below `floor`."""
-    is_text = ~np.isfinite(read.raw)
-    values = cells.tolist()
-    says = is_text & np.array([says_no_binding(value) for value in values], np.bool_)
-    texts = [str(cell).strip() for cell in cells[says]]
-    words = tuple(dict.fromkeys(texts))[:3]
-    if empty:
-        is_blank = np.array([not str(value).strip() for value in values], np.bool_)
-        is_empty = is_text & (is_blank | cells.isna().to_numpy(np.bool_))
-        if is_empty.any():
-            words = (*words, "")
-        says |= is_empty
-    sign = read.quantity.sign
-    exact = np.isfinite(read.pkd) & (read.side == 0)
-    strongest = np.max(sign * read.pkd[exact], initial=-np.inf)
-    if says.any() and exact.any() and sign * floor > strongest:
-        msg = (
-            f"{read.source}: --no-binding: a non-binder would be weaker than {bound}, which is "
-            f"stronger than every exact label of column {read.column!r}; expected a bound at the "
-            "weak end. Give the highest concentration tested."
-        )
-        raise LabelError(msg)
-    return replace(
-        read,
-        pkd=np.where(says, floor, read.pkd),
-        no_binding=says,
-        words=words,
-        bound=bound,
-        side=np.where(says, -sign, read.side).astype(np.int8),
-    )
-
-
-STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
-"""Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
-SAME_PKD = 0.1
-"""Largest distance of such a bound from its label, from rounding."""
-
-
-class _Relations(NamedTuple):
-    """Hold the relations of the R rows of a table, from a column of their own."""
-
-    column: str
-    side: pd.Series
-    """As in `LabelledPairs.censored`, of what the column is of, Kd or pKd."""
-    bound: Floats
-    """Shape (R,); NaN where the cell has none."""
-    is_bound: Bools
-    """Shape (R,); whether the cell has a relation with a bound."""
-
-
-def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
-    """Join the relations in the labels with those in a column, (R,)."""
-    column = table.columns.get("censored")
-    is_affinity = affinities.quantity.affinity
-    labelled = np.isfinite(pkd)
-    censored = np.where(labelled, affinities.side, 0).astype(np.int8)
-    is_bound = np.zeros(len(pkd), np.bool_)
-    if column is not None:
-        relations = _read_relations(table, column)
-        is_bound = relations.is_bound
-        if is_affinity:
-            censored = _with_relations_of_affinity(table, relations, censored, pkd, affinities)
-        else:
-            censored = _with_relations(table, relations, censored, pkd)
-    if is_affinity and (affinities.unit == "pkd" or column is not None):
-        _refuse_reversed(table, column, censored, pkd, is_bound)
-    return censored
-
-
-def refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -> None:
-    """Refuse the cells of some rows, (R,), if there are any, by the first of them."""
-    if rows.any():
-        cell = table.describe_cell(np.flatnonzero(rows)[0], column)
-        msg = f"{cell} ({counted(int(rows.sum()), 'such row')}) {problem}"
-        raise LabelError(msg)
-
-
-def _read_relations(table: SequenceTable, column: str) -> _Relations:
-    text = read_texts(table.frame[column])
-    side = text.str[:1].map(SIDES)
-    bound = read_bounds(text)[0]
-    is_bound = np.isfinite(bound) & side.notna().to_numpy()
-    signs = "".join(SIDES)
-    is_relation = text.str.fullmatch(f"[{signs}]*").to_numpy(np.bool_)
-    refuse_cells(
-        table,
-        ~is_bound & ~is_relation,
-        column,
-        "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
-        "cell. Fix it, or choose another column with --column censored=NAME.",
-    )
-    return _Relations(column, side, bound, is_bound)
-
-
-def _with_relations_of_affinity(
-    table: SequenceTable,
-    relations: _Relations,
-    censored: NDArray[np.int8],
-    pkd: Floats,
-    affinities: Affinities,
-) -> NDArray[np.int8]:
-    """Join relations in labels with those in a column, of Kd unless its bounds are pKd."""
-    column = relations.column
-    labelled = np.isfinite(pkd)
-    off_as_pkd, off_as_kd = _distances_from_bounds(relations, pkd, affinities)
-    is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
-    refuse_cells(
-        table,
-        (off_as_kd if is_kd else off_as_pkd) > SAME_PKD,
-        column,
-        "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
-    )
-    side = -relations.side if is_kd else relations.side
-    relation_to_pkd = np.where(labelled, side, 0).astype(np.int8)
-    problem = f"contradicts the relation in column {column}; expected one. Remove the other."
-    refuse_cells(table, censored * relation_to_pkd < 0, table.column("pkd"), problem)
-    return np.where(censored == 0, relation_to_pkd, censored)
-
-
-def _distances_from_bounds(
-    relations: _Relations, pkd: Floats, affinities: Affinities
-) -> tuple[Floats, Floats]:
-    """Return how far the bounds are from the labels in pKd, read as pKd and as Kd, (R,) each.
-
-    A bound is the label again, and shows whether the relations are of pKd or of Kd.
-    """
-    bound = relations.bound
-    unit = affinities.unit
-    label_distance = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
-    distances_as_pkd = [np.abs(bound - pkd)]
-    distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
-    (distances_as_pkd if UNITS[unit].stronger == "higher" else distances_as_kd).append(
-        label_distance
-    )
-    is_compared = relations.is_bound & np.isfinite(pkd)
-    off_as_pkd = np.where(is_compared, np.fmin.reduce(distances_as_pkd), 0.0)
-    off_as_kd = np.where(is_compared, np.fmin.reduce(distances_as_kd), 0.0)
-    # a bound that is no Kd, such as a negative one, is far from every label
-    return np.nan_to_num(off_as_pkd, nan=np.inf), np.nan_to_num(off_as_kd, nan=np.inf)
-
-
-def _with_relations(
-    table: SequenceTable,
-    relations: _Relations,
-    censored: NDArray[np.int8],
-    value: Floats,
-) -> NDArray[np.int8]:
-    """Join relations in labels of another quantity with those in a column, which are of it, too."""
-    column = relations.column
-    labelled = np.isfinite(value)
-    off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
-    rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value)))  # of numbers in text
-    refuse_cells(
-        table,
-        off > rounding,
-        column,
-        "is not the label; expected the same bound, or > or < alone. Fix it.",
-    )
-    relation_to_value = np.where(labelled, relations.side, 0).astype(np.int8)
-    problem = "contradicts the relation in the label. Remove one."
-    refuse_cells(table, censored * relation_to_value < 0, column, problem)
-    return np.where(censored == 0, relation_to_value, censored)
-
-
-def _refuse_reversed(
-    table: SequenceTable,
-    column: str | None,
-    censored: NDArray[np.int8],
-    pkd: Floats,
-    is_bound: Bools,
-) -> None:
-    """Refuse relations whose labels are all at the end that the relation points away from."""
-    expected, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
-    least = np.nanmin(pkd, initial=np.inf)
-    most = np.nanmax(pkd, initial=-np.inf)
-    for side, end in ((-1, most), (1, least)):
-        rows = (censored == side) & ~is_bound
-        # the usual floor of an assay is such a bound, read the other way round
-        reversed_ = least < most and bool((pkd[rows] == end).all())
-        problem = f"is at the end of the labels, as if its relation were of {other}; expected "
-        refuse_cells(
-            table,
-            rows & reversed_,
-            column or table.column("pkd"),
-            f"{problem}bounds of {expected}. Write these.",
-        )
+def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning:
+    """Find the column of predictions, and what it is read as."""
+    name = table.columns.get("prediction")
+    if name is None and "prediction" not in table.ties:
+        columns = [Column(table, name) for name in map(str, table.names)]
+        named = [x.name for x in columns if x.header.predicted and x.header.units]
+        name = named[0] if len(named) == 1 else None
+    column = Column(table, table.column("prediction") if name is None else name)
+    return meaning_of_column(column, Asked("prediction", LabelOptions(label=label)))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,22 +24,19 @@ from abag.core.errors import ColumnError, StoreError
 from abag.core.messages import counted, printable, quoted, say
 from abag.embed.store.folder import LOGLIK
 from abag.embed.tables.chains import MISSING_TEXT, Kind
-from abag.embed.tables.columns import LONGEST_NAME, quote_some, with_found
+from abag.embed.tables.columns import LONGEST_NAME, quote_some
 from abag.embed.tables.formats import cell_text
-from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES
+from abag.head.labels.column import LOGLIKS, ColumnBeside, names_of, read_numbers, refuse_absent
+from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, BesideRole
 from abag.head.labels.stored_vectors import PairFeatures
-from abag.head.labels.values import read_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.folder import EncoderFolder
     from abag.embed.tables.pairs import SequenceTable
-    from abag.head.labels.options import PairColumnOptions
 
 
-LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
-"""Likelihoods of a store (``abag embed --loglik``) as features, by name."""
 LONGEST_TEXT = 200
 """Characters of a value of a category."""
 MARGIN = 0.1
@@ -146,6 +142,14 @@ class FeatureColumns:
         return tuple(name for name in self.names if name not in stored)
 
     @property
+    def named_in_tables(self) -> list[tuple[str, BesideRole]]:
+        """Names of these columns, and what each is."""
+        named: list[tuple[str, BesideRole]] = []
+        named += [(column.name, "feature") for column in self.numbers if not column.head]
+        named += [(column.name, "category") for column in self.categories]
+        return named
+
+    @property
     def in_store(self) -> tuple[str, ...]:
         """Names of the columns that a store has."""
         return tuple(column.name for column in self.numbers if column.head)
@@ -166,22 +170,22 @@ class FeatureColumns:
         return quote_some(self.names)
 
     @classmethod
-    def of(
-        cls, cells: FeatureCells, options: PairColumnOptions, heads: Mapping[str, str]
-    ) -> FeatureColumns:
-        """Describe the cells of training pairs; `heads` are those of likelihoods in a store."""
+    def of(cls, cells: FeatureCells, beside: Sequence[ColumnBeside]) -> FeatureColumns:
+        """Describe the cells of training pairs, whose columns are features and categories."""
         numbers = []
-        for name, values_R in zip(options.features or (), cells.numbers_RF.T, strict=True):
+        features = [column for column in beside if column.role == "feature"]
+        for feature, values_R in zip(features, cells.numbers_RF.T, strict=True):
             column = NumberColumn(
-                name=name,
+                name=feature.name,
                 low=float(np.nanmin(values_R)),
                 high=float(np.nanmax(values_R)),
                 has_missing=bool(np.isnan(values_R).any()),
-                head=heads.get(name, ""),
+                head=feature.head,
             )
             numbers.append(column)
         categories = []
-        for name, words_R in zip(options.categories or (), cells.words_RG.T, strict=True):
+        names = names_of("category", beside)
+        for name, words_R in zip(names, cells.words_RG.T, strict=True):
             values = sorted(set(words_R.tolist()))
             categories.append(CategoryColumn(name=name, values=tuple(values)))
         return cls(numbers=tuple(numbers), categories=tuple(categories))
@@ -295,7 +299,9 @@ def cells_of_run(
     """Read the columns of a run in a table, by name; `ColumnError` if one lacks or is invalid."""
     numbers = [column.name for column in columns.numbers if not column.head]
     words = [column.name for column in columns.categories]
-    cells = read_cells(frame, numbers, words, source, "the run was trained with", row_name)
+    for name in (*numbers, *words):
+        refuse_absent(name, [*frame.columns], source, "the run was trained with")
+    cells = read_cells(frame, numbers, words, source, row_name)
     _as_trained(cells.words_RG, columns.categories)
     return columns.with_stored(cells, len(frame))
 
@@ -314,7 +320,6 @@ def read_cells(
     features: Sequence[str],
     categories: Sequence[str],
     source: str,
-    where: str,
     row_name: Callable[[int], str] = _from_one,
 ) -> FeatureCells:
     """Read columns of a table, by name.
@@ -325,18 +330,16 @@ def read_cells(
         R rows.
     features, categories : sequence of str
         Names of columns of numbers, and of categories.
-    source, where : str
-        Name of the table, and what names the columns, for errors.
+    source : str
+        Name of the table, for errors.
     row_name : callable
         Names a row, by its position, in errors.
 
     Raises
     ------
     ColumnError
-        If a column is absent, plays another role, or has a cell that is no number.
+        If a cell of a column of numbers is none.
     """
-    for name in (*features, *categories):
-        refuse_absent(name, [*map(str, frame.columns)], source, where)
     numbers_RF = np.empty((len(frame), len(features)))
     words_RG = np.empty((len(frame), len(categories)), object)
     for at, name in enumerate(features):
@@ -353,15 +356,6 @@ def read_cells(
                 raise ColumnError(msg)
         words_RG[:, at] = words
     return FeatureCells(numbers_RF, words_RG)
-
-
-def refuse_absent(name: str, names: Sequence[str], source: str, where: str) -> None:
-    """Raise `ColumnError` if no column has this name, and propose similar ones."""
-    if name in names:
-        return
-    close = get_close_matches(name, names, n=2, cutoff=0.7)
-    advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Add it, or rename one."
-    raise ColumnError(with_found(f"{source}: no column {name!r}, which {where}", names, advice))
 
 
 def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[int], str]) -> Floats:
@@ -454,29 +448,19 @@ def refuse_features(names: Iterable[str], where: str, advice: str) -> None:
     raise ColumnError(msg)
 
 
-def asks_for_logliks(table: SequenceTable, named: PairColumnOptions) -> bool:
-    """Tell whether features are named that are likelihoods of a store, not columns of a table."""
-    return bool(likelihoods_asked_for(table, named))
-
-
-def likelihoods_asked_for(table: SequenceTable, named: PairColumnOptions) -> list[str]:
-    """Return the names of features that are likelihoods of a store, not columns of a table."""
-    columns = set(map(str, table.frame.columns))
-    features = named.features or ()
-    return [name for name in features if name in (LOGLIK, *LOGLIKS) and name not in columns]
-
-
 def with_logliks(
-    table: SequenceTable, named: PairColumnOptions, folders: Mapping[Kind, EncoderFolder]
-) -> tuple[SequenceTable, PairColumnOptions, dict[str, str]]:
-    """Add likelihoods that features name, and that a table lacks, as columns.
+    table: SequenceTable,
+    beside: Sequence[ColumnBeside],
+    folders: Mapping[Kind, EncoderFolder],
+) -> tuple[SequenceTable, tuple[ColumnBeside, ...]]:
+    """Add the likelihoods of a store that are features as columns.
 
     Parameters
     ----------
     table : SequenceTable
         R rows.
-    named : PairColumnOptions
-        ``loglik`` stands for the likelihoods of all sides that have one.
+    beside : sequence of ColumnBeside
+        ``loglik`` in a store stands for the likelihoods of all sides that have one.
     folders : mapping
         Where the vectors of each kind are; none for antigens that nobody encodes.
 
@@ -484,44 +468,40 @@ def with_logliks(
     -------
     table : SequenceTable
         With a column for each.
-    named : PairColumnOptions
-        With the names of these columns.
-    heads : dict
-        Digests of what gives the likelihoods, by column.
+    beside : tuple of ColumnBeside
+        With the names of these columns, and the digests of what gives the likelihoods.
 
     Raises
     ------
     ColumnError
         If the store has none.
     """
-    names: list[str] = []
-    heads: dict[str, str] = {}
+    columns: dict[tuple[str, BesideRole], ColumnBeside] = {}
     frame = table.frame
-    for name in named.features or ():
-        if name in frame.columns or name not in (LOGLIK, *LOGLIKS):
-            names.append(name)
+    for column in beside:
+        if not column.in_store:
+            columns[column.name, column.role] = column
             continue
-        asked = LOGLIKS if name == LOGLIK else {name: LOGLIKS[name]}
+        asked = LOGLIKS if column.name == LOGLIK else {column.name: LOGLIKS[column.name]}
         likelihoods = {}
-        for column, kind in asked.items():
+        for name, kind in asked.items():
             is_stored = kind in folders and folders[kind].head
-            if is_stored and column not in frame.columns:
-                likelihoods[column] = folders[kind]
+            if is_stored and name not in frame.columns:
+                likelihoods[name] = folders[kind]
         if not likelihoods:
             msg = (
-                f"{table.source}: no column {name!r}, and no likelihood of the "
+                f"{table.source}: no column {column.name!r}, and no likelihood of the "
                 f"{' or '.join(asked.values())} in the store; expected one of them. Run abag embed "
                 "--loglik into a new store, or leave it out."
             )
             raise ColumnError(msg)
-        for column, folder in likelihoods.items():
-            sequences = table.sequences[LOGLIKS[column]]
+        for name, folder in likelihoods.items():
+            sequences = table.sequences[LOGLIKS[name]]
             loglik_N = read_logliks(folder, sequences.keys)
-            frame = frame.assign(**{column: loglik_N[sequences.of_row]})
-            heads[column] = folder.head
-        names += likelihoods
-    names = list(dict.fromkeys(names))  # loglik may be named beside a likelihood of its own
-    return replace(table, frame=frame), replace(named, features=tuple(names) or None), heads
+            frame = frame.assign(**{name: loglik_N[sequences.of_row]})
+            # loglik may be named beside a likelihood of its own
+            columns[name, column.role] = replace(column, name=name, head=folder.head)
+    return replace(table, frame=frame), tuple(columns.values())
 
 
 def read_logliks(folder: EncoderFolder, keys: NDArray[np.uint8], head: str = "") -> Floats:

@@ -1,10 +1,7 @@
 """Labelled pairs: the label of each row that has one, joined with what a table says of it.
 
-`column` finds the label, its unit and its bounds, `values` joins the rows of a pair, and `features`
-reads the columns beside the label. A label with a standard deviation s has noise of the variance
-s^2, and a model errs beside it, by as much for all labels. How much that is, is not known: half of
-the mean variance is taken as equal for all, so that no label counts more than twice as much as the
-average because of a small s.
+`column` says what each column is, `values` converts labels and joins the rows of a pair, and
+`features` reads the columns beside the label.
 
 R rows of a table, P pairs.
 """
@@ -14,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,36 +24,38 @@ from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.labels.column import (
+    ColumnBeside,
     decide_label,
-    read_affinities,
-    read_censored,
-    refuse_cells,
+    names_of,
+    read_numbers,
+    read_texts,
+    says_class,
+    says_no_binding,
 )
 from abag.head.labels.features import (
     FeatureCells,
     FeatureColumns,
     mean_cells,
     read_cells,
-    refuse_absent,
     words_as_codes,
 )
-from abag.head.labels.headers import PKD, Quantity, outside, read_header, to_pkd
-from abag.head.labels.options import Floor, Label, LabelOptions, PairColumnOptions
+from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
+from abag.head.labels.options import Floor, Label, LabelOptions
 from abag.head.labels.stored_vectors import CONSTANT
 from abag.head.labels.values import (
     disagreement,
     merge_replicates,
     pair_of_row,
-    read_numbers,
-    read_texts,
+    read_affinities,
+    read_censored,
+    read_trust,
     replicate_noise,
-    says_class,
-    says_no_binding,
+    share_of_pairs,
     spread_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -64,16 +63,11 @@ if TYPE_CHECKING:
     from abag.embed.tables.options import TableOptions
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import TableLike
-    from abag.head.labels.column import Affinities, LabelLayout
+    from abag.head.labels.column import LabelLayout
     from abag.head.labels.stored_vectors import PairFeatures
+    from abag.head.labels.values import Affinities, LabelTrust
 
 
-LARGEST = 1e100
-"""Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
-MOST_UNLIKE = 1e12
-"""Factor between an error or a weight and their median, beyond which others would not count."""
-OF_MODEL = 0.5
-"""Share of the mean variance that all labels have in common."""
 CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
 POSSIBLE_PKD = (0.0, 16.0)
@@ -87,130 +81,6 @@ FLOOR_SHARE = 0.05
 LISTED_TYPES = 8
 SAME_AS_LABEL = 0.999
 """Correlation with the label above which a column may be the label itself."""
-LABELS_AND_SEQUENCES = (
-    "pkd", "label", "heavy", "light", "antibody", "antigen", "censored", "mutations",
-    "antigen_mutations",
-)  # fmt: skip
-"""Roles of columns that are no features."""
-
-
-class LabelTrust(NamedTuple):
-    """How far the labels of R rows can be trusted."""
-
-    what: Literal["error", "weight"]
-    values_R: Floats
-    """Errors in the unit of the labels as they are read, pKd for affinities, or weights."""
-    share_R: Floats
-    """Variance of the noise of each label, up to a factor."""
-
-
-def read_trust(
-    table: SequenceTable, options: PairColumnOptions, labels: Affinities, used: Bools, exact: Bools
-) -> LabelTrust | None:
-    """Read the column of errors or weights; None if none is named.
-
-    Parameters
-    ----------
-    table : SequenceTable
-        With R rows.
-    options : PairColumnOptions
-        Names the column.
-    labels : Affinities
-        The labels as they are written, and their unit.
-    used, exact : ndarray, shape=(R,)
-        Rows with a label, and those whose label is no bound. Bounds may lack an error.
-
-    Raises
-    ------
-    LabelError
-        If an error or a weight is not a number above 0, or too far from the others.
-    """
-    name = options.error if options.error is not None else options.weight
-    if name is None:
-        return None
-    kind: Literal["error", "weight"] = "weight" if options.error is None else "error"
-    refuse_absent(name, [*map(str, table.names)], table.source, f"--{kind} names")
-    values = read_numbers(table.frame[name])
-    valid = (values > 1 / LARGEST) & (values < LARGEST)
-    bad = used & ~valid
-    if kind == "error":
-        bad &= exact | ~np.isnan(values)
-    refuse_cells(
-        table,
-        bad,
-        name,
-        f"is not a valid {kind}; expected a finite number above 0, and below {LARGEST:g}. Fix it, "
-        "or leave the row out.",
-    )
-    if kind == "weight":
-        _refuse_unlike(table, name, values, used)
-        return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
-    error = _of_pkd(values, labels)
-    finite = used & exact & np.isfinite(error)
-    if not finite.any():
-        msg = (
-            f"{table.source}: column {name!r} has errors of bounds alone; expected those of exact "
-            "labels. Leave --error out."
-        )
-        raise LabelError(msg)
-    _refuse_unlike(table, name, error, used & np.isfinite(error))
-    typical = float(np.median(error[finite]))
-    quantity = labels.quantity
-    say(
-        f"{table.source}: errors {name!r}: standard deviations of the labels, median "
-        f"{quantity.show(typical)} {quantity}"
-    )
-    share_R = np.square(np.where(np.isfinite(error), error / typical, 1.0))
-    return LabelTrust(kind, error, share_R)
-
-
-def _refuse_unlike(table: SequenceTable, name: str, values: Floats, used: Bools) -> None:
-    """Refuse a value beside which those of the other rows would not count, or that would not."""
-    median = float(np.median(values[used]))
-    unlike = used & ~((values < median * MOST_UNLIKE) & (values > median / MOST_UNLIKE))
-    refuse_cells(
-        table,
-        unlike,
-        name,
-        f"is more than {MOST_UNLIKE:g} times larger or smaller than the median of the column; "
-        "expected values that can be compared. Fix it, or leave the row out.",
-    )
-
-
-def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
-    """Turn the weights of labels into variances of their noise, (R,), and report their range."""
-    typical = float(np.median(values[used]))
-    low = values[used].min() / typical
-    high = values[used].max() / typical
-    say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
-    return np.where(used, typical / values, 1.0)
-
-
-def _of_pkd(error: Floats, labels: Affinities) -> Floats:
-    """Turn the errors of labels into those of pKd, by its slope, or leave other quantities."""
-    unit = UNITS[labels.unit]
-    if unit.takes_log:  # d log10(x) = dx / (x ln 10)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
-            return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
-    return error / abs(unit.per_pkd)
-
-
-def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
-    """Return the variance of each pair's label relative to its mean, (P,), given those of rows.
-
-    Parameters
-    ----------
-    pairs : DataFrame
-        Has ``measurements``, and ``share`` if there are errors or weights.
-    of_errors : bool
-        Whether the shares are of errors, beside which a model errs.
-    """
-    if "share" not in pairs:
-        return None
-    # the mean of m measurements has an m-th of their variance
-    share = (pairs["share"] / pairs["measurements"]).to_numpy(np.float64)
-    share = share / share.mean()
-    return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)
 
 
 def one_label(table: SequenceTable) -> LabelLayout:
@@ -258,6 +128,19 @@ def one_label(table: SequenceTable) -> LabelLayout:
     types = [label.options.affinity_type for label in labels if label.options.affinity_type]
     options = replace(labels[0].options, affinity_type=types[0] if types else None)
     return replace(labels[0], meaning=replace(meanings[0], column=column), options=options)
+
+
+def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
+    """Return the columns that the user named beside labels, of a table or of several as one."""
+    labels: Sequence[LabelLayout] = table.labels
+    of_all = []
+    for verdicts in zip(*(label.beside for label in labels), strict=True):
+        present = [x for x in verdicts if not x.is_absent and x.name in table.names]
+        refused = [x for x in present if x.refused is not None]
+        # a column may lack in some of the tables, whose cells are then missing
+        absent = [x for x in verdicts if x.is_absent]
+        of_all.append([*refused, *present, *absent][0])
+    return tuple(of_all)
 
 
 def _listed(labels: Sequence[LabelLayout], read_as: Sequence[str]) -> str:
@@ -338,17 +221,19 @@ def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[
     """Yield other columns with a unit in their names that rank the rows the other way round."""
     used = table.columns.values()
     is_measured = np.isfinite(pkd)
-    for name in map(str, table.frame.columns):
-        header = read_header(name)
-        if name in used or header.unit is None or not header.sure:
+    others: dict[str, Label] = {}
+    for label in table.labels:
+        others = {**label.others, **others}
+    for name, unit in others.items():
+        if name in used or name not in table.frame:
             continue
-        other = to_pkd(read_numbers(table.frame[name]), header.unit)
+        other = to_pkd(read_numbers(table.frame[name]), unit)
         measured_twice = is_measured & np.isfinite(other)
         if 2 * measured_twice.sum() > is_measured.sum():
             label_ranks = pd.Series(pkd[measured_twice]).rank()
             other_ranks = pd.Series(other[measured_twice]).rank()
             if label_ranks.corr(other_ranks) < OPPOSITE:
-                yield name, header.unit
+                yield name, unit
 
 
 class NothingToLearn(LabelError):
@@ -384,12 +269,14 @@ class LabelledPairs:
     usable: pd.DataFrame | None = None
     """Every measurement that is used: ``row`` of the table, ``antibody``, ``antigen``, ``pkd`` and
     ``censored``, before replicates are joined."""
+    named: tuple[ColumnBeside, ...] = ()
+    """Columns that the user named beside labels and sequences."""
     beside: pd.DataFrame | None = None
-    """Columns that `PairColumnOptions` names, of the R rows of the table: see `beside_name`."""
+    """These, without that of the split, of the R rows of the table: see `beside_name`."""
     round_of_row: Ints | None = None
     """Round of a campaign of each row of the table, (R,); None: all are of the first."""
     cells: FeatureCells | None = None
-    """The columns that `PairColumnOptions` names, of P pairs; None if it names none."""
+    """Features and categories of P pairs; None if there are none."""
     features: FeatureColumns | None = None
     """What models read of them; None as long as they are not checked for a fit."""
     share: Floats | None = None
@@ -481,16 +368,16 @@ def label_pairs(
     table: SequenceTable,
     *,
     refuse_sequences: bool = False,
-    named: PairColumnOptions | None = None,
+    beside: Sequence[ColumnBeside] | None = None,
     label: ReadLabel | None = None,
 ) -> LabelledPairs:
     """Join the label of a table with its relations and types of affinity; merge replicates.
 
-    With `refuse_sequences`, rows that were skipped for their sequences are refused, too; `named`
-    has the columns of features and errors; `label` is that of the table, if it is read already.
-    Replicates of different categories are not merged.
+    With `refuse_sequences`, rows that were skipped for their sequences are refused, too; `beside`
+    has the columns of features and errors, by default those of the table; `label` is that of the
+    table, if it is read already. Replicates of different categories are not merged.
     """
-    named = named or PairColumnOptions()
+    named = columns_beside(table) if beside is None else tuple(beside)
     affinities, reading = label or read_label(table)
     options = one_label(table).options
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
@@ -498,11 +385,14 @@ def label_pairs(
     labels = _check_labels(table, affinities, options)
     _refuse_rows(table, labels, options, refuse_sequences=refuse_sequences)
     table = replace(table, skipped=SkippedRows([*table.skipped.rows, *labels.bad]))
+    for column in named:
+        if column.refused is not None:
+            raise column.refused
     usable = labels.usable
     censored = read_censored(table, labels.pkd, affinities)
     cells = _cells_of(table, named)
     trust = read_trust(table, named, affinities, usable, censored == 0)
-    beside = _beside(len(usable), named, cells, trust)
+    of_rows = _beside(len(usable), named, cells, trust)
     rows = _usable_rows(table, labels, censored, cells, trust)
     rows, floored = _apply_floor(rows, options.floor, quantity)
     if not quantity.affinity:
@@ -536,8 +426,9 @@ def label_pairs(
         usable=rows,
         cells=cells,
         features=None,
-        beside=beside,
-        share=share_of_pairs(pairs, of_errors=named.error is not None),
+        named=named,
+        beside=of_rows,
+        share=share_of_pairs(pairs, of_errors=bool(names_of("error", named))),
     )
 
 
@@ -637,18 +528,13 @@ def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def _cells_of(table: SequenceTable, named: PairColumnOptions) -> FeatureCells | None:
+def _cells_of(table: SequenceTable, named: Sequence[ColumnBeside]) -> FeatureCells | None:
     """Read the features and categories of all rows; None if none are named."""
-    if not (named.features or named.categories):
+    features = names_of("feature", named)
+    categories = names_of("category", named)
+    if not (features or categories):
         return None
-    return read_cells(
-        table.frame,
-        named.features or (),
-        named.categories or (),
-        table.source,
-        "is to be read as a feature",
-        table.row_name,
-    )
+    return read_cells(table.frame, features, categories, table.source, table.row_name)
 
 
 def beside_name(what: str, name: str) -> str:
@@ -657,20 +543,23 @@ def beside_name(what: str, name: str) -> str:
 
 
 def _beside(
-    rows: int, named: PairColumnOptions, cells: FeatureCells | None, trust: LabelTrust | None
+    rows: int,
+    named: Sequence[ColumnBeside],
+    cells: FeatureCells | None,
+    trust: LabelTrust | None,
 ) -> pd.DataFrame | None:
     """Join what was read of the columns that are named; None if none is."""
-    if not named.named_columns:
+    if cells is None and trust is None:
         return None
     columns: dict[str, NDArray[Any]] = {}
     if cells is not None:
-        for name, values_R in zip(named.features or (), cells.numbers_RF.T, strict=True):
+        for name, values_R in zip(names_of("feature", named), cells.numbers_RF.T, strict=True):
             columns[beside_name("feature", name)] = values_R
-        for name, words_R in zip(named.categories or (), cells.words_RG.T, strict=True):
+        for name, words_R in zip(names_of("category", named), cells.words_RG.T, strict=True):
             columns[beside_name("category", name)] = words_R
-    trust_column = named.error or named.weight
-    if trust is not None and trust_column is not None:
-        columns[beside_name(trust.what, trust_column)] = trust.values_R
+    if trust is not None:
+        (name,) = names_of(trust.what, named)
+        columns[beside_name(trust.what, name)] = trust.values_R
     return pd.DataFrame(columns, index=range(rows))  # R rows also without columns
 
 
@@ -803,12 +692,9 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
     return labels
 
 
-def describe_columns(
-    table: SequenceTable, quantity: Quantity = PKD, beside: PairColumnOptions | None = None
-) -> str:
-    """List the columns that play a role, those `beside` labels and sequences, and the others."""
-    beside = beside or PairColumnOptions()
-    named = beside.named_columns
+def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:
+    """List the columns that play a role, those beside labels and sequences, and the others."""
+    named = {column.name: column.role for column in columns_beside(table)}
     used = {role: name for role, name in table.columns.items() if name not in named}
     words = {"pkd": "pkd" if quantity.affinity else "label"}
     roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
@@ -819,45 +705,33 @@ def describe_columns(
     return f"columns: {', '.join(roles)}{note}"
 
 
-def with_feature_columns(
-    pairs: LabelledPairs, options: PairColumnOptions, heads: Mapping[str, str]
-) -> LabelledPairs:
+def with_feature_columns(pairs: LabelledPairs) -> LabelledPairs:
     """Return pairs with the description of their features, once these are checked.
-
-    `heads` are those of `features.with_logliks`.
 
     Raises
     ------
     ColumnError
-        If a column is constant, empty, another role's, or has a value of its own in each pair.
+        If a column is constant, empty, or has a value of its own in each pair.
     """
     cells = pairs.cells
-    table = pairs.table
+    source = pairs.table.source
     if cells is None:
         return pairs
-    roles = {table.columns[role]: role for role in LABELS_AND_SEQUENCES if role in table.columns}
-    for name in (*(options.features or ()), *(options.categories or ())):
-        if name in roles:
-            role = "the label" if roles[name] in ("pkd", "label") else f"the {roles[name]} column"
-            msg = (
-                f"{table.source}: column {name!r} is {role}; expected another column as a feature. "
-                "Leave it out."
-            )
-            raise ColumnError(msg)
-    for name, values_P in zip(options.features or (), cells.numbers_RF.T, strict=True):
-        _check_numbers(table.source, name, values_P)
-        if name not in heads:  # new pairs have a likelihood, too
-            _say_same_as_label(pairs, name, values_P)
-    for name, words_P in zip(options.categories or (), cells.words_RG.T, strict=True):
-        _check_words(table.source, name, words_P)
+    features = [column for column in pairs.named if column.role == "feature"]
+    for column, values_P in zip(features, cells.numbers_RF.T, strict=True):
+        _check_numbers(source, column.name, values_P)
+        if not column.in_store:  # new pairs have a likelihood, too
+            _say_same_as_label(pairs, column.name, values_P)
+    for name, words_P in zip(names_of("category", pairs.named), cells.words_RG.T, strict=True):
+        _check_words(source, name, words_P)
     try:
-        columns = FeatureColumns.of(cells, options, heads)
+        columns = FeatureColumns.of(cells, pairs.named)
     except ValueError as error:
-        msg = f"{table.source}: {error}. Leave some out, or rename it."
+        msg = f"{source}: {error}. Leave some out, or rename it."
         raise ColumnError(msg) from error
-    say(f"{table.source}: {_describe(columns)}")
+    say(f"{source}: {_describe(columns)}")
     if missing := columns.describe_missing(cells):
-        say(f"{table.source}: features {missing}; a column for each says where")
+        say(f"{source}: features {missing}; a column for each says where")
     return replace(pairs, features=columns)
 
 

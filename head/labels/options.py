@@ -20,6 +20,8 @@ else:
 Better: TypeAlias = Literal["higher", "lower"]
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
 Floor: TypeAlias = Literal["keep", "censor", "drop"]
+BesideRole: TypeAlias = Literal["feature", "category", "error", "weight", "split"]
+"""What a column is that the user names beside labels and sequences."""
 AdapterRows: TypeAlias = Literal["leave-out", "train"]
 MOLAR_MASSES = {"igg": ANTIBODY_KDA, "scfv": 27.0, "vhh": 15.0}
 """In kDa, for concentrations in ug/mL or ng/mL."""
@@ -291,3 +293,24 @@ class SplitOptions(Options, group="Split"):
     def effective_split_seed(self) -> int:
         """Seed of the split: `split_seed`, or else `seed`."""
         return self.seed if self.split_seed is None else self.split_seed
+
+    @property
+    def split_column(self) -> str:
+        """Name of the column that divides the pairs; empty for other methods."""
+        return self.split_value if self.split_name == "column" else ""
+
+
+def named_beside(*options: Options) -> list[tuple[str, BesideRole]]:
+    """List the columns that options name beside labels and sequences, and what each is."""
+    named: list[tuple[str, BesideRole]] = []
+    for given in options:
+        if isinstance(given, PairColumnOptions):
+            named += [(name, "feature") for name in given.features or ()]
+            named += [(name, "category") for name in given.categories or ()]
+            if given.error is not None:
+                named.append((given.error, "error"))
+            if given.weight is not None:
+                named.append((given.weight, "weight"))
+        if isinstance(given, SplitOptions) and given.split_column:
+            named.append((given.split_column, "split"))
+    return named

@@ -1,153 +1,509 @@
-"""Cells of labels as numbers, bounds or words, and replicates of one pair.
+"""Values of labels: converted to pKd, with their bounds and errors, and joined by pair.
 
-Nothing is guessed: what is neither a number nor text of one is NaN. R rows of a table with a label;
-P pairs.
+What the column of a label is was decided before (`column`); here it is only converted. A relation
+such as ``>1000`` in the label is of the label's unit. In a column of its own it is of Kd, where
+``>`` means a higher Kd, hence a lower pKd; for another quantity it is of that quantity. A label
+with a standard deviation s has noise of the variance s^2, and a model errs beside it, by as much
+for all labels. How much that is, is not known: half of the mean variance is taken as equal for all,
+so that no label counts more than twice as much as the average because of a small s.
+
+R rows of a table with a label; P pairs.
 """
 
 from __future__ import annotations
 
-import re
-import sys
-from decimal import Decimal
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
-from abag.core.arrays import Floats, Ints
+from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import LabelError
-from abag.core.numbers import plain_number
-from abag.embed.tables.chains import MISSING_TEXT
-from abag.embed.tables.formats import cell_text
-from abag.head.labels.headers import Quantity
-from abag.head.labels.options import Replicates
+from abag.core.messages import counted, quoted, say
+from abag.core.units import UNITS
+from abag.head.labels.column import (
+    SIDES,
+    read_bounds,
+    read_numbers,
+    read_texts,
+    refuse_two_values,
+    says_no_binding,
+)
+from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
+from abag.head.labels.options import Label, LabelOptions, Replicates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.tables.pairs import SequenceTable
+    from abag.embed.tables.table import Table
+    from abag.head.labels.column import ColumnBeside, ColumnMeaning, LabelLayout, Remembered
 
 
-SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
-"""Relations by their first character: on which side of a number the value lies."""
-_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
-NO_BINDING = frozenset(
-    "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
-    "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
-    "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
-    "belowlimitofdetection".split()
-)
-"""Words for a pair that does not bind, without spaces and signs."""
-_CLASS_WORDS = frozenset(
-    {
-        "true",
-        "false",
-        "yes",
-        "no",
-        "y",
-        "n",
-        "+",
-        "-",
-        "binder",
-        "positive",
-        "negative",
-        "pos",
-        "neg",
-        "binding",
-        "high",
-        "low",
-    }
-)
-"""Words that classes are called by, beside `NO_BINDING`."""
+LARGEST = 1e100
+"""Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
+MOST_UNLIKE = 1e12
+"""Factor between an error or a weight and their median, beyond which others would not count."""
+OF_MODEL = 0.5
+"""Share of the mean variance that all labels have in common."""
+STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
+"""Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
+SAME_PKD = 0.1
+"""Largest distance of such a bound from its label, from rounding."""
 
 
-def says_class(cell: object) -> bool:
-    """Tell whether a cell is a truth value or a word for a class, not a measurement."""
-    if isinstance(cell, bool | np.bool_):
-        return True
-    return isinstance(cell, str) and (cell.strip().lower() in _CLASS_WORDS or says_no_binding(cell))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affinities:
+    """Values of a column as pKd, or of another quantity as they are, and what was read."""
+
+    source: str
+    column: str
+    unit: Label
+    why: str
+    """What says that the column has this unit."""
+    raw: Floats
+    """Shape (R,); the numbers of the cells, NaN for other cells."""
+    pkd: Floats
+    """Shape (R,); NaN for what is no affinity. Of another quantity, its values."""
+    side: NDArray[np.int8]
+    """Shape (R,); 0: exact, -1: the true pKd (or value) is below, +1: above."""
+    no_binding: Bools
+    """Shape (R,); the rows whose cells say that nothing binds, read as a bound."""
+    molar_mass_kda: float
+    words: tuple[str, ...] = ()
+    """Some of these cells."""
+    bound: str = ""
+    """What they are read as."""
+    quantity: Quantity = PKD
+
+    def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
+        """Say in one line what was read and why."""
+        numbers = np.isfinite(self.pkd) & ~self.no_binding
+        if rows is not None:
+            numbers &= rows
+        evidence = []
+        if self.quantity.affinity or numbers.any():
+            evidence.append(self._range(numbers))
+        if self.why:
+            evidence.append(self.why)
+        if self.no_binding.any():
+            such = f" such as {', '.join(map(quoted, self.words))}" if self.words else ""
+            count = int(self.no_binding.sum())
+            evidence.append(f"{count:,} cells{such} read as {self.bound}")
+        if self.quantity.affinity:
+            read = f"{self.unit}, {UNITS[self.unit].stronger} is stronger"
+        else:
+            read = self.quantity.description
+        return f"{noun}: {self.column!r} read as {read} ({'; '.join(evidence)})"
+
+    def _range(self, known: Bools) -> str:
+        """Say where the known values lie, (R,)."""
+        if self.quantity.affinity:
+            usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
+            return f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"
+        low = self.quantity.show(float(self.pkd[known].min()))
+        high = self.quantity.show(float(self.pkd[known].max()))
+        return f"{counted(int(known.sum()), 'value')}, {low} to {high}"
+
+    def refuse_other_units(self, rows: Bools, noun: str = "labels") -> None:
+        """Refuse values that are classes, or of which over half of `rows` are no affinities."""
+        rows = rows & ~self.no_binding
+        raw = self.raw[rows]
+        pkd = self.pkd[rows]
+        if not len(raw):
+            return
+        where = f"{self.source}: column {self.column}"
+        if not self.quantity.affinity:
+            refuse_two_values(raw, where, str(self.quantity))
+            return
+        role = "pkd" if noun == "labels" else "prediction"
+        choose = f"Choose the column with --column {role}=NAME"
+        if np.unique(raw).tolist() == [0, 1]:
+            msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
+            raise LabelError(msg)
+        unusual = outside(pkd, USUAL_PKD)
+        if 2 * unusual.sum() > len(raw):
+            msg = (
+                f"{where}: {unusual.sum()} of {len(raw)} {noun}, such as {raw[unusual][0]:g}, are "
+                f"not affinities if read as {self.unit}: outside the usual range of pKd (2 to 14). "
+                f"{choose}, or the unit with --label; another quantity than an affinity needs "
+                "--label value --better higher, or lower."
+            )
+            raise LabelError(msg)
 
 
-def says_no_binding(cell: object) -> bool:
-    """Tell whether a cell says in words that a pair does not bind."""
-    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
-        return False
-    return re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
+def read_affinities(table: Table, label: LabelLayout) -> Affinities:
+    """Convert the label of a table to pKd, or raise the error that refuses it."""
+    return _read_column(table, label.checked(), label.options, label.remembered)
 
 
-def _read_plain_numbers(cells: pd.Series) -> Floats | None:
-    """Convert a column of a text file in which each cell is a number or missing; None for others.
-
-    It saves a loop over the cells.
-    """
-    if infer_dtype(cells, skipna=True) != "string":
-        return None
-    numbers = pd.to_numeric(cells, errors="coerce")
-    if not (numbers.isna() == cells.isna()).all():
-        return None
-    return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
-
-
-def read_texts(cells: pd.Series) -> pd.Series:
-    """Return cells as text without spaces at their ends, (R,); empty where one is missing."""
-    texts = cells.astype(object).map(cell_text).str.strip()
-    return texts.mask(texts.isin(MISSING_TEXT), "")
-
-
-def read_numbers(cells: pd.Series) -> Floats:
-    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
-    plain = _read_plain_numbers(cells)
-    if plain is not None:
-        return plain
-
-    def is_number(cell: object) -> bool:
-        kinds = (str, int, float, Decimal, np.integer, np.floating)
-        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
-            return False  # pandas would raise OverflowError
-        return isinstance(cell, kinds) and not isinstance(cell, bool)
-
-    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
-        cells = cells.astype(object)
-        cells = cells.where(cells.map(is_number).astype(bool))
-        cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
-    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-
-
-def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
-    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
-
-    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
-    """
-    plain = _read_plain_numbers(cells)
-    if plain is not None:
-        return plain, np.zeros(len(cells), np.int8)
-    if is_any_real_numeric_dtype(cells.dtype):
-        return read_numbers(cells), np.zeros(len(cells), np.int8)
-    values = cells.tolist()
-    sides = np.zeros(len(values), np.int8)
-    for i, value in enumerate(values):
-        if not isinstance(value, str):
-            continue
-        text = plain_number(value)
-        if match := _BOUND.match(text):
-            values[i] = text[match.end() :]
-            sides[i] = SIDES[match[1]]
-    return read_numbers(pd.Series(values, dtype=object)), sides
-
-
-def refuse_two_values(raw: Floats, where: str, what: str) -> None:
-    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
-    numbers = raw[np.isfinite(raw)]
-    distinct = np.unique(numbers)
-    if len(distinct) == 2 and len(numbers) > 2:
-        low, high = distinct
+def _read_column(
+    table: Table, meaning: ColumnMeaning, options: LabelOptions, remembered: Remembered | None
+) -> Affinities:
+    column = meaning.column
+    unit = meaning.unit
+    if options.molar_mass is not None and not UNITS[unit].of_mass and remembered is None:
         msg = (
-            f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
-            f"{what}; abag predicts numbers, and expected more than two different ones. Choose a "
-            "column of measurements with --column label=NAME."
+            f"{table.source}: column {column!r} is read as {unit}, which needs no molar mass; "
+            "expected ug_ml or ng_ml with --molar-mass. Leave it out, or give --label."
         )
         raise LabelError(msg)
+    cells = table.frame[column]
+    raw, side = read_bounds(cells)
+    is_weaker_above = UNITS[unit].stronger == "lower"
+    affinities = Affinities(
+        source=table.source,
+        column=column,
+        unit=unit,
+        why=meaning.why,
+        raw=raw,
+        pkd=to_pkd(raw, unit, options.molar_mass_kda),
+        side=-side if is_weaker_above else side,  # >1000 nM is a pKd below 6
+        no_binding=np.zeros(len(raw), np.bool_),
+        molar_mass_kda=options.molar_mass_kda,
+        quantity=meaning.quantity,
+    )
+    if options.no_binding is not None:
+        floor = _given_floor(affinities, options.no_binding)
+        relation = ">" if is_weaker_above or meaning.quantity.sign < 0 else "<"
+        bound = f"{relation}{options.no_binding:g}"
+        return _with_no_binding(affinities, cells, floor, bound, empty=options.no_binding_empty)
+    if remembered is not None and remembered.no_binding_pkd is not None:
+        floor = remembered.no_binding_pkd
+        relation = "<" if meaning.quantity.sign > 0 else ">"
+        bound = f"pKd <{floor:g}" if meaning.quantity.affinity else f"{relation}{floor:g}"
+        return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
+    return affinities
+
+
+def _given_floor(read: Affinities, no_binding: float) -> float:
+    """Return ``--no-binding`` as a pKd; refuse one that no affinity has."""
+    floor = float(to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)[0])
+    # down to a pKd of 0: a bound may be weaker than any affinity that is measured
+    if read.quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
+        msg = (
+            f"{read.source}: --no-binding {no_binding:g} is not an affinity if read as "
+            f"{read.unit}, the unit of column {read.column!r}; expected a bound such as "
+            f"{UNITS[read.unit].bound_of_a_non_binder[1:]}."
+        )
+        raise LabelError(msg)
+    return floor
+
+
+def _with_no_binding(
+    read: Affinities, cells: pd.Series, floor: float, bound: str, *, empty: bool
+) -> Affinities:
+    """Read the words for no binding, and perhaps empty cells, as a pKd below `floor`."""
+    is_text = ~np.isfinite(read.raw)
+    values = cells.tolist()
+    says = is_text & np.array([says_no_binding(value) for value in values], np.bool_)
+    texts = [str(cell).strip() for cell in cells[says]]
+    words = tuple(dict.fromkeys(texts))[:3]
+    if empty:
+        is_blank = np.array([not str(value).strip() for value in values], np.bool_)
+        is_empty = is_text & (is_blank | cells.isna().to_numpy(np.bool_))
+        if is_empty.any():
+            words = (*words, "")
+        says |= is_empty
+    sign = read.quantity.sign
+    exact = np.isfinite(read.pkd) & (read.side == 0)
+    strongest = np.max(sign * read.pkd[exact], initial=-np.inf)
+    if says.any() and exact.any() and sign * floor > strongest:
+        msg = (
+            f"{read.source}: --no-binding: a non-binder would be weaker than {bound}, which is "
+            f"stronger than every exact label of column {read.column!r}; expected a bound at the "
+            "weak end. Give the highest concentration tested."
+        )
+        raise LabelError(msg)
+    return replace(
+        read,
+        pkd=np.where(says, floor, read.pkd),
+        no_binding=says,
+        words=words,
+        bound=bound,
+        side=np.where(says, -sign, read.side).astype(np.int8),
+    )
+
+
+class _Relations(NamedTuple):
+    """Hold the relations of the R rows of a table, from a column of their own."""
+
+    column: str
+    side: pd.Series
+    """As in `LabelledPairs.censored`, of what the column is of, Kd or pKd."""
+    bound: Floats
+    """Shape (R,); NaN where the cell has none."""
+    is_bound: Bools
+    """Shape (R,); whether the cell has a relation with a bound."""
+
+
+def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
+    """Join the relations in the labels with those in a column, (R,)."""
+    column = table.columns.get("censored")
+    is_affinity = affinities.quantity.affinity
+    labelled = np.isfinite(pkd)
+    censored = np.where(labelled, affinities.side, 0).astype(np.int8)
+    is_bound = np.zeros(len(pkd), np.bool_)
+    if column is not None:
+        relations = _read_relations(table, column)
+        is_bound = relations.is_bound
+        if is_affinity:
+            censored = _with_relations_of_affinity(table, relations, censored, pkd, affinities)
+        else:
+            censored = _with_relations(table, relations, censored, pkd)
+    if is_affinity and (affinities.unit == "pkd" or column is not None):
+        _refuse_reversed(table, column, censored, pkd, is_bound)
+    return censored
+
+
+def refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -> None:
+    """Refuse the cells of some rows, (R,), if there are any, by the first of them."""
+    if rows.any():
+        cell = table.describe_cell(np.flatnonzero(rows)[0], column)
+        msg = f"{cell} ({counted(int(rows.sum()), 'such row')}) {problem}"
+        raise LabelError(msg)
+
+
+def _read_relations(table: SequenceTable, column: str) -> _Relations:
+    text = read_texts(table.frame[column])
+    side = text.str[:1].map(SIDES)
+    bound = read_bounds(text)[0]
+    is_bound = np.isfinite(bound) & side.notna().to_numpy()
+    signs = "".join(SIDES)
+    is_relation = text.str.fullmatch(f"[{signs}]*").to_numpy(np.bool_)
+    refuse_cells(
+        table,
+        ~is_bound & ~is_relation,
+        column,
+        "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
+        "cell. Fix it, or choose another column with --column censored=NAME.",
+    )
+    return _Relations(column, side, bound, is_bound)
+
+
+def _with_relations_of_affinity(
+    table: SequenceTable,
+    relations: _Relations,
+    censored: NDArray[np.int8],
+    pkd: Floats,
+    affinities: Affinities,
+) -> NDArray[np.int8]:
+    """Join relations in labels with those in a column, of Kd unless its bounds are pKd."""
+    column = relations.column
+    labelled = np.isfinite(pkd)
+    off_as_pkd, off_as_kd = _distances_from_bounds(relations, pkd, affinities)
+    is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
+    refuse_cells(
+        table,
+        (off_as_kd if is_kd else off_as_pkd) > SAME_PKD,
+        column,
+        "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
+    )
+    side = -relations.side if is_kd else relations.side
+    relation_to_pkd = np.where(labelled, side, 0).astype(np.int8)
+    problem = f"contradicts the relation in column {column}; expected one. Remove the other."
+    refuse_cells(table, censored * relation_to_pkd < 0, table.column("pkd"), problem)
+    return np.where(censored == 0, relation_to_pkd, censored)
+
+
+def _distances_from_bounds(
+    relations: _Relations, pkd: Floats, affinities: Affinities
+) -> tuple[Floats, Floats]:
+    """Return how far the bounds are from the labels in pKd, read as pKd and as Kd, (R,) each.
+
+    A bound is the label again, and shows whether the relations are of pKd or of Kd.
+    """
+    bound = relations.bound
+    unit = affinities.unit
+    label_distance = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
+    distances_as_pkd = [np.abs(bound - pkd)]
+    distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
+    (distances_as_pkd if UNITS[unit].stronger == "higher" else distances_as_kd).append(
+        label_distance
+    )
+    is_compared = relations.is_bound & np.isfinite(pkd)
+    off_as_pkd = np.where(is_compared, np.fmin.reduce(distances_as_pkd), 0.0)
+    off_as_kd = np.where(is_compared, np.fmin.reduce(distances_as_kd), 0.0)
+    # a bound that is no Kd, such as a negative one, is far from every label
+    return np.nan_to_num(off_as_pkd, nan=np.inf), np.nan_to_num(off_as_kd, nan=np.inf)
+
+
+def _with_relations(
+    table: SequenceTable,
+    relations: _Relations,
+    censored: NDArray[np.int8],
+    value: Floats,
+) -> NDArray[np.int8]:
+    """Join relations in labels of another quantity with those in a column, which are of it, too."""
+    column = relations.column
+    labelled = np.isfinite(value)
+    off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
+    rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value)))  # of numbers in text
+    refuse_cells(
+        table,
+        off > rounding,
+        column,
+        "is not the label; expected the same bound, or > or < alone. Fix it.",
+    )
+    relation_to_value = np.where(labelled, relations.side, 0).astype(np.int8)
+    problem = "contradicts the relation in the label. Remove one."
+    refuse_cells(table, censored * relation_to_value < 0, column, problem)
+    return np.where(censored == 0, relation_to_value, censored)
+
+
+def _refuse_reversed(
+    table: SequenceTable,
+    column: str | None,
+    censored: NDArray[np.int8],
+    pkd: Floats,
+    is_bound: Bools,
+) -> None:
+    """Refuse relations whose labels are all at the end that the relation points away from."""
+    expected, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
+    least = np.nanmin(pkd, initial=np.inf)
+    most = np.nanmax(pkd, initial=-np.inf)
+    for side, end in ((-1, most), (1, least)):
+        rows = (censored == side) & ~is_bound
+        # the usual floor of an assay is such a bound, read the other way round
+        reversed_ = least < most and bool((pkd[rows] == end).all())
+        problem = f"is at the end of the labels, as if its relation were of {other}; expected "
+        refuse_cells(
+            table,
+            rows & reversed_,
+            column or table.column("pkd"),
+            f"{problem}bounds of {expected}. Write these.",
+        )
+
+
+# ---- errors and weights ----
+
+
+class LabelTrust(NamedTuple):
+    """How far the labels of R rows can be trusted."""
+
+    what: Literal["error", "weight"]
+    values_R: Floats
+    """Errors in the unit of the labels as they are read, pKd for affinities, or weights."""
+    share_R: Floats
+    """Variance of the noise of each label, up to a factor."""
+
+
+def read_trust(
+    table: SequenceTable,
+    beside: Iterable[ColumnBeside],
+    labels: Affinities,
+    used: Bools,
+    exact: Bools,
+) -> LabelTrust | None:
+    """Read the column of errors or weights; None if none is named.
+
+    Parameters
+    ----------
+    table : SequenceTable
+        With R rows.
+    beside : iterable of ColumnBeside
+        May have the column.
+    labels : Affinities
+        The labels as they are written, and their unit.
+    used, exact : ndarray, shape=(R,)
+        Rows with a label, and those whose label is no bound. Bounds may lack an error.
+
+    Raises
+    ------
+    LabelError
+        If an error or a weight is not a number above 0, or too far from the others.
+    """
+    trusted = [column for column in beside if column.role in ("error", "weight")]
+    if not trusted:
+        return None
+    name = trusted[0].name
+    kind: Literal["error", "weight"] = "error" if trusted[0].role == "error" else "weight"
+    values = read_numbers(table.frame[name])
+    valid = (values > 1 / LARGEST) & (values < LARGEST)
+    bad = used & ~valid
+    if kind == "error":
+        bad &= exact | ~np.isnan(values)
+    refuse_cells(
+        table,
+        bad,
+        name,
+        f"is not a valid {kind}; expected a finite number above 0, and below {LARGEST:g}. Fix it, "
+        "or leave the row out.",
+    )
+    if kind == "weight":
+        _refuse_unlike(table, name, values, used)
+        return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
+    error = _of_pkd(values, labels)
+    finite = used & exact & np.isfinite(error)
+    if not finite.any():
+        msg = (
+            f"{table.source}: column {name!r} has errors of bounds alone; expected those of exact "
+            "labels. Leave --error out."
+        )
+        raise LabelError(msg)
+    _refuse_unlike(table, name, error, used & np.isfinite(error))
+    typical = float(np.median(error[finite]))
+    quantity = labels.quantity
+    say(
+        f"{table.source}: errors {name!r}: standard deviations of the labels, median "
+        f"{quantity.show(typical)} {quantity}"
+    )
+    share_R = np.square(np.where(np.isfinite(error), error / typical, 1.0))
+    return LabelTrust(kind, error, share_R)
+
+
+def _refuse_unlike(table: SequenceTable, name: str, values: Floats, used: Bools) -> None:
+    """Refuse a value beside which those of the other rows would not count, or that would not."""
+    median = float(np.median(values[used]))
+    unlike = used & ~((values < median * MOST_UNLIKE) & (values > median / MOST_UNLIKE))
+    refuse_cells(
+        table,
+        unlike,
+        name,
+        f"is more than {MOST_UNLIKE:g} times larger or smaller than the median of the column; "
+        "expected values that can be compared. Fix it, or leave the row out.",
+    )
+
+
+def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
+    """Turn the weights of labels into variances of their noise, (R,), and report their range."""
+    typical = float(np.median(values[used]))
+    low = values[used].min() / typical
+    high = values[used].max() / typical
+    say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
+    return np.where(used, typical / values, 1.0)
+
+
+def _of_pkd(error: Floats, labels: Affinities) -> Floats:
+    """Turn the errors of labels into those of pKd, by its slope, or leave other quantities."""
+    unit = UNITS[labels.unit]
+    if unit.takes_log:  # d log10(x) = dx / (x ln 10)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
+            return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
+    return error / abs(unit.per_pkd)
+
+
+def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
+    """Return the variance of each pair's label relative to its mean, (P,), given those of rows.
+
+    Parameters
+    ----------
+    pairs : DataFrame
+        Has ``measurements``, and ``share`` if there are errors or weights.
+    of_errors : bool
+        Whether the shares are of errors, beside which a model errs.
+    """
+    if "share" not in pairs:
+        return None
+    # the mean of m measurements has an m-th of their variance
+    share = (pairs["share"] / pairs["measurements"]).to_numpy(np.float64)
+    share = share / share.mean()
+    return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)
+
+
+# ---- replicates ----
 
 
 def spread_of(exact: pd.Series[float]) -> float:

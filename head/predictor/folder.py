@@ -9,7 +9,8 @@
     manifest.json          of a shared folder: the files that are read, with their digests
 
 Digests are compared at each reading. What was downloaded of a commit once is read without a network
-connection. Nothing is dated, and nothing is unpickled.
+connection. Nothing is dated, and nothing is unpickled. The last step of a fit loads what it saved
+and compares (`check_saved`). P pairs of a table, R rows of a sample.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
-from abag.core.arrays import checked_array, distinct
+from abag.core.arrays import Floats, Ints, checked_array, distinct
 from abag.core.errors import (
     DamagedFile,
     OptionError,
@@ -52,48 +53,44 @@ from abag.core.hub import Repository, is_hub_address, parse_address
 from abag.core.messages import counted, say
 from abag.core.options import parse, user_path
 from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
+from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
 from abag.embed.tables.layout import NOTHING, ReadAs
 from abag.embed.tables.options import AntibodyRegion
-from abag.head.labels.features import FeatureColumns
+from abag.head.labels.features import FeatureColumns, ReadFeatures
 from abag.head.labels.headers import Quantity
-from abag.head.labels.options import MOST_VALUE
 from abag.head.models.pair_vectors import PairVectors, SideVectors
-from abag.head.models.registry import MODELS
+from abag.head.predictor.parts import MOST, Parts, UsedRegime, check_weights
 from abag.head.predictor.predictor import (
     RECORD,
     WEIGHTS,
     KnownNoise,
-    Part,
     Predictor,
+    Scorer,
+    Sequences,
     TrainedChains,
-    UsedRegime,
     VectorSpec,
     ViewSpec,
-    variance_parts,
 )
-from abag.head.predictor.weigh import check_weights
 from abag.head.regimes.recognition import KnownSequences, Recogniser
+from abag.head.regimes.sides import standard_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pandas as pd
     from numpy.typing import NDArray
 
-    from abag.head.labels.stored_vectors import View
-    from abag.head.models.pair_vectors import PairModel
-    from abag.head.predictor.weigh import FittedParts, WeighedRun
+    from abag.embed.store.store import Store
+    from abag.head.labels.stored_vectors import StoredVectors, View
+    from abag.head.predictor.weigh import WeighedRegime, WeighedRun
     from abag.head.training.inputs import RunInputs
 
 
-SCHEMA = 16
+SCHEMA = 17
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
-MOST = 1e6 * MOST_VALUE**2
-"""Of a number in predictor.json: variances of the largest labels, and factors of these."""
-
-
 _MISMATCHES = (
     *(TypeError, LookupError, ValueError, RuntimeError, ArithmeticError),
     *(OptionError, PredictionError, RunError, SequenceError),
@@ -109,19 +106,33 @@ READ = (RECORD, WEIGHTS, *ADAPTER_FILES)
 FORMAT = {"format": "abag-predictor", "version": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class PartRecord:
-    """A part of the predictor without its arrays."""
+SCORED = 64
+"""Most pairs that are scored by the predictor that was fitted and by the one that was saved."""
+COMPARED = 512
+"""Most pairs of each regime whose errors are compared."""
+SAME_SHARE = 1e-3
+"""Largest difference between predictions before and after saving, in standard deviations of the
+labels: of large sums of numbers that are saved with 24 bits."""
+EXCESS_SHARE = 0.02
+"""Largest excess of errors on learned labels, in variances of the labels: without any signal both
+predict a mean."""
+CHANCE = 5.0
+"""Standard errors by which errors on learned labels may be larger than out-of-fold errors."""
+HOW_TO_GO_ON = (
+    "The run is not finished. Use another --head, such as ridge, and report this with the command."
+)
 
-    name: str
-    settings: tuple[dict[str, Any], ...]
+
+class PredictorDiffers(RunError):
+    """A saved predictor does not predict what its run has measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorRecord:
     """Content of predictor.json, apart from ``schema`` and ``digest``."""
 
-    parts: tuple[PartRecord, ...]
+    parts: Mapping[str, tuple[dict[str, Any], ...]]
+    """Settings of the models of each part."""
     regimes: tuple[UsedRegime, ...]
     antibody: VectorSpec
     antigen: VectorSpec
@@ -144,46 +155,69 @@ def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
     return running.hexdigest()
 
 
-def save_predictor(
-    folder: Path,
+def make_predictor(
     inputs: RunInputs,
-    parts: FittedParts,
+    parts: Parts,
     weighed: WeighedRun,
     antibody_region: AntibodyRegion,
     reading: ReadAs = NOTHING,
+) -> Predictor:
+    """Join what was fitted to all pairs and what the folds have measured.
+
+    Raises `RunError` if a regime gives weight to a part that was not fitted to all pairs.
+    """
+    pairs = inputs.pairs
+    regimes = {regime.used.name: regime.used for regime in weighed.regimes}
+    for name, regime in regimes.items():
+        check_weights(name, regime.mixture.weights, parts.models)
+    noise: dict[Kind, KnownNoise] = {}
+    for kind, factor in weighed.noise.items():
+        differs = factor != 1
+        if differs.any():
+            keys = pairs.table.sequences[kind].keys[: len(factor)]
+            noise[kind] = KnownNoise(keys[differs], factor[differs])
+    chains = pairs.table.antibodies.chains
+    return Predictor(
+        parts=parts.used(regime.mixture.weights for regime in regimes.values()),
+        regimes=regimes,
+        antibody=_vector_spec("antibody", inputs),
+        antigen=_vector_spec("antigen", inputs),
+        seen=_recogniser_of(inputs),
+        chains=TrainedChains.of([chains[i] for i in distinct(pairs.antibody).tolist()]),
+        label_sd=float(pairs.pkd[pairs.censored == 0].std()),
+        noise=noise,
+        category_noise=weighed.category_noise,
+        reading=reading,
+        antibody_region=antibody_region,
+        quantity=pairs.quantity,
+        features=pairs.features,
+    )
+
+
+def save_predictor(
+    folder: Path, predictor: Predictor, vectors: Mapping[Kind, StoredVectors]
 ) -> str:
     """Write a predictor folder; predictor.json comes last, with the digest that is returned.
 
-    Raises `RunError`, before anything is written, if a regime gives weight to a part that was
-    not fitted to all pairs.
+    `vectors` are those that it was trained on, whose encoders may have adapters.
     """
-    for regime in weighed.regimes:
-        check_weights(regime.used.name, regime.used.mixture.weights, parts.models)
     make_folder(folder)
-    pairs = inputs.pairs
-    used = _used_parts(parts, weighed)
-    tensors = {**_part_arrays(parts, used), **recogniser_of(inputs).arrays()}
-    tensors |= _noise_arrays(inputs, weighed)
-    _write_adapters(folder, inputs)
-    specs = {kind: _vector_spec(kind, inputs) for kind in inputs.vectors}
-    part_records = []
-    for name in used:
-        settings = tuple(asdict(model.settings) for model in parts.models[name])
-        part_records.append(PartRecord(name, settings))
+    tensors = {**predictor.parts.arrays(), **predictor.seen.arrays(), **_noise_arrays(predictor)}
+    _write_adapters(folder, vectors)
     record = PredictorRecord(
-        parts=tuple(part_records),
-        regimes=tuple(regime.used for regime in weighed.regimes),
-        antibody_region=antibody_region,
-        antibody=specs["antibody"],
-        antigen=specs["antigen"],
-        chains=_trained_chains(inputs),
-        label_sd=float(pairs.pkd[pairs.censored == 0].std()),
-        quantity=pairs.quantity,
-        reading=reading,
+        parts=predictor.parts.settings(),
+        regimes=tuple(predictor.regimes.values()),
+        antibody_region=predictor.antibody_region,
+        antibody=predictor.antibody,
+        antigen=predictor.antigen,
+        chains=predictor.chains,
+        label_sd=predictor.label_sd,
+        quantity=predictor.quantity,
+        reading=predictor.reading,
     )
     content = asdict(record)
-    if pairs.features is not None:  # a version of abag that cannot read them refuses the record
-        content["features"] = asdict(pairs.features)
+    if predictor.features is not None:  # a version of abag that cannot read them refuses the record
+        content["features"] = asdict(predictor.features)
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     with replacing(folder / WEIGHTS) as partial:
         try:
@@ -199,33 +233,13 @@ def save_predictor(
     return digest
 
 
-def _used_parts(parts: FittedParts, weighed: WeighedRun) -> list[str]:
-    """Return the parts to save: those with weight in a regime, and those that sigma comes from."""
-    needed = {name for regime in weighed.regimes for name in regime.used.mixture.weights}
-    needed.update(variance_parts(parts.models))
-    return [name for name in parts.models if name in needed]
-
-
-def _part_arrays(parts: FittedParts, used: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of all models, named by number of part and model."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for k, name in enumerate(used):
-        for i, model in enumerate(parts.models[name]):
-            for key, array in model.arrays().items():
-                arrays[f"{k}.{i}.{key}"] = array
-    return arrays
-
-
-def _noise_arrays(inputs: RunInputs, weighed: WeighedRun) -> dict[str, NDArray[Any]]:
+def _noise_arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
     """Return the factors of the variance of errors that are not 1, and the keys they belong to."""
     arrays: dict[str, NDArray[Any]] = {}
-    for kind, factor in weighed.noise.items():
-        differs = factor != 1
-        if differs.any():
-            keys = inputs.pairs.table.sequences[kind].keys[: len(factor)]
-            arrays[f"noise.{kind}.keys"] = keys[differs]
-            arrays[f"noise.{kind}.factor"] = factor[differs]
-    for number, factor_by_value in enumerate(weighed.category_noise.values()):
+    for kind, noise in predictor.noise.items():
+        arrays[f"noise.{kind}.keys"] = noise.keys
+        arrays[f"noise.{kind}.factor"] = noise.factor
+    for number, factor_by_value in enumerate(predictor.category_noise.values()):
         factor = np.array(list(factor_by_value.values()), np.float64)
         if (factor != 1).any():
             arrays[f"noise.category.{number}"] = factor
@@ -236,11 +250,6 @@ def _vector_spec(kind: Kind, inputs: RunInputs) -> VectorSpec:
     training_sequences = len(distinct(inputs.pairs.index(kind)))
     views = tuple(_view_spec(view) for view in inputs.vectors[kind].views)
     return VectorSpec(views=views, training_sequences=training_sequences)
-
-
-def _trained_chains(inputs: RunInputs) -> TrainedChains:
-    chains = inputs.pairs.table.antibodies.chains
-    return TrainedChains.of([chains[i] for i in distinct(inputs.pairs.antibody).tolist()])
 
 
 def _view_spec(view: View) -> ViewSpec:
@@ -256,9 +265,9 @@ def _view_spec(view: View) -> ViewSpec:
     )
 
 
-def _write_adapters(folder: Path, inputs: RunInputs) -> None:
+def _write_adapters(folder: Path, vectors: Mapping[Kind, StoredVectors]) -> None:
     """Copy the encoders' adapters, so that users of the predictor can encode with them."""
-    for kind, stored in inputs.vectors.items():
+    for kind, stored in vectors.items():
         adapter = stored.folder.adapter_files() if stored.views else {}
         for name, content in adapter.items():
             path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
@@ -266,7 +275,7 @@ def _write_adapters(folder: Path, inputs: RunInputs) -> None:
             write_bytes(path, content)
 
 
-def recogniser_of(inputs: RunInputs) -> Recogniser:
+def _recogniser_of(inputs: RunInputs) -> Recogniser:
     """Keep the sequences of all pairs, and how those of a fit are compared."""
     assert inputs.sides is not None
     antibody, antigen = inputs.sides
@@ -308,9 +317,8 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             adapters[kind] = place
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, features, tensors)
-        parts = [_part(k, record, features, tensors) for k in range(len(record.parts))]
         predictor = Predictor(
-            tuple(parts),
+            Parts.load(record.parts, tensors, _trial(record, features)),
             {regime.name: regime for regime in record.regimes},
             record.antibody,
             record.antigen,
@@ -434,13 +442,9 @@ def _check_values(
         raise ValueError(msg)
     record.reading.check()
     record.chains.check()
-    names = [part.name for part in record.parts]
-    if len({*names}) < len(names):
-        msg = f"it has parts of one name: {', '.join(names)}"
-        raise ValueError(msg)
     for regime in record.regimes:
-        regime.check(names)
-        check_weights(regime.name, regime.mixture.weights, names)
+        regime.check(record.parts)
+        check_weights(regime.name, regime.mixture.weights, record.parts)
 
 
 def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
@@ -475,38 +479,158 @@ def _load_category_noise(
     return factors
 
 
-def _part(
-    k: int,
-    record: PredictorRecord,
-    features: FeatureColumns | None,
-    tensors: Mapping[str, NDArray[Any]],
-) -> Part:
-    part = record.parts[k]
-    entry = MODELS[part.name]
-    if not part.settings:
-        msg = f"part {part.name!r} has no models"
-        raise ValueError(msg)
-    models = []
-    for i, values in enumerate(part.settings):
-        prefix = f"{k}.{i}."
-        arrays = {}
-        for tensor_name, array in tensors.items():
-            if tensor_name.startswith(prefix):
-                arrays[tensor_name.removeprefix(prefix)] = array
-        settings = parse(entry.settings, values, "settings", most=MOST)
-        model: PairModel = entry.load(arrays, settings)
-        # Arrays of other shapes would fail in the middle of a table.
-        first = np.zeros(1, np.int64)
-        sides: dict[Kind, SideVectors] = {}
-        specs = (record.antibody, record.antigen)
-        for kind, spec, chains in zip(KINDS, specs, (("A", "A"), ("A",)), strict=True):
-            sides[kind] = SideVectors(np.zeros((1, spec.width), np.float32), first, [chains])
-        vectors = PairVectors(sides, None if features is None else features.nothing(1))
-        with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
-            model.predict(vectors)
-            model.variance(vectors)
-        models.append(model)
-    return Part(part.name, tuple(models))
+def _trial(record: PredictorRecord, features: FeatureColumns | None) -> PairVectors:
+    """Return vectors of a pair of the widths that a predictor reads."""
+    first = np.zeros(1, np.int64)
+    sides: dict[Kind, SideVectors] = {}
+    specs = (record.antibody, record.antigen)
+    for kind, spec, chains in zip(KINDS, specs, (("A", "A"), ("A",)), strict=True):
+        sides[kind] = SideVectors(np.zeros((1, spec.width), np.float32), first, [chains])
+    return PairVectors(sides, None if features is None else features.nothing(1))
+
+
+# ---- what was saved predicts what was measured ---------------------------------------------------
+
+
+def check_saved(
+    folder: Path,
+    predictor: Predictor,
+    inputs: RunInputs,
+    regimes: Sequence[WeighedRegime],
+    trained: Ints,
+    seed: int,
+) -> None:
+    """Load a predictor that was saved, and compare it with the one that was fitted.
+
+    It scores pairs of the table as `predict` does: vectors from the store, recognition of the
+    regime, weights and sigma from the file. In every regime, the errors of the labels that it has
+    learned from may not be larger than the out-of-fold errors of the same pairs by more than
+    chance. One that differs is made unusable.
+
+    Parameters
+    ----------
+    folder : path
+        Where it was saved.
+    predictor : Predictor
+        As it was fitted.
+    inputs : RunInputs
+        The pairs of the table, and the store with their vectors.
+    regimes : sequence of WeighedRegime
+        With their out-of-fold predictions.
+    trained : ndarray, shape=(T,)
+        The pairs that the parts were fitted to.
+    seed : int
+        Of the sample.
+
+    Raises
+    ------
+    PredictorDiffers
+        If anything differs by more than rounding, or errors on learned labels are larger than on
+        held-out ones.
+    """
+    pairs = inputs.pairs
+    store = open_store(inputs.store.path)
+    rng = np.random.default_rng([seed, len(trained)])
+    saved = load_predictor(folder)
+    try:
+        _compare(folder, saved, predictor, store, inputs, _sampled(rng, trained, SCORED))
+        for regime in regimes:
+            exact = regime.rows[pairs.censored[regime.rows] == 0]
+            learned = distinct(exact[np.isin(exact, trained)])
+            rows = _sampled(rng, learned, COMPARED)
+            if len(rows):
+                _compare_errors(folder, saved, store, inputs, regime, rows)
+    except PredictorDiffers:
+        (folder / RECORD).unlink()
+        raise
+
+
+def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
+    return np.sort(rng.permutation(rows)[:most])
+
+
+def _score(
+    predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints
+) -> tuple[pd.DataFrame, PairVectors]:
+    """Score some pairs of a table, (R,), as `predict` does; return what was read for it, too."""
+    pairs = inputs.pairs
+    sides = []
+    for kind in KINDS:
+        chains = pairs.table.sequences[kind].chains
+        index = pairs.index(kind)[rows]
+        sides.append(Sequences.of(kind, [chains[i] for i in index.tolist()]))
+    features = None
+    if pairs.features is not None and pairs.cells is not None:
+        features = ReadFeatures(pairs.features, pairs.cells.take(rows))
+    return Scorer(predictor, store, *sides).score_rows(features)
+
+
+def _compare(
+    folder: Path,
+    saved: Predictor,
+    fitted: Predictor,
+    store: Store,
+    inputs: RunInputs,
+    rows: Ints,
+) -> None:
+    """Compare the scores of some pairs, (R,), before and after saving."""
+    pairs = inputs.pairs
+    scores, _ = _score(saved, store, inputs, rows)
+    expected, _ = _score(fitted, store, inputs, rows)
+    tolerance = SAME_SHARE * float(pairs.pkd.std())
+    for column in expected:
+        before = expected[column]
+        after = scores[column]
+        differs = (before != after).fillna(value=False).to_numpy(np.bool_)
+        if before.dtype == np.float64:
+            differs = (before - after).abs().to_numpy() > tolerance
+        if differs.any():
+            worst = int(differs.argmax())
+            row = pairs.table.row_numbers[pairs.row[rows[worst]]]
+            msg = (
+                f"{folder}: {column} of row {row} is {after.iloc[worst]}, and "
+                f"{before.iloc[worst]} with the parts that were fitted. {HOW_TO_GO_ON}"
+            )
+            raise PredictorDiffers(msg)
+
+
+def _compare_errors(
+    folder: Path,
+    saved: Predictor,
+    store: Store,
+    inputs: RunInputs,
+    regime: WeighedRegime,
+    rows: Ints,
+) -> None:
+    """Compare errors on learned labels with out-of-fold errors of the same pairs, (R,)."""
+    pairs = inputs.pairs
+    _, vectors = _score(saved, store, inputs, rows)
+    mixture = regime.mixture
+    predicted = mixture.pkd(saved.parts.predict(vectors, mixture.weights))
+    learned = np.square(pairs.pkd[rows] - predicted)
+    excess = learned - _held_out_errors(pairs.pkd, regime)[rows]
+    groups = regime.measured.groups
+    chance = CHANCE * max(standard_error(excess, group[rows]) for group in groups)
+    if excess.mean() > chance + EXCESS_SHARE * float(pairs.pkd.var()):
+        quantity = pairs.quantity
+        rms_learned = quantity.show(float(np.sqrt(learned.mean())))
+        rms_held_out = quantity.show(float(np.sqrt((learned - excess).mean())))
+        msg = (
+            f"{folder}: the errors of the saved predictor on {len(rows)} pairs of the regime "
+            f"{regime.measured.regime.name} that it was trained on have a root mean square of "
+            f"{rms_learned} {quantity}, more than the {rms_held_out} of the same pairs held out. "
+            f"{HOW_TO_GO_ON}"
+        )
+        raise PredictorDiffers(msg)
+
+
+def _held_out_errors(pkd: Floats, regime: WeighedRegime) -> Floats:
+    """Return the mean squared out-of-fold error of each pair, (P,); NaN of others."""
+    square = np.square(pkd[regime.rows] - regime.predicted)
+    total = np.bincount(regime.rows, square, minlength=len(pkd))
+    count = np.bincount(regime.rows, minlength=len(pkd))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(total / count)
 
 
 def store_of_run(run: Path) -> Path | None:
@@ -590,9 +714,9 @@ def _shapes(weights: BinaryIO) -> dict[str, list[int]]:
 def _residue_sides(fields: Mapping[str, Any]) -> dict[str, set[Kind]]:
     """Return the kinds that the models of a predictor compare by residues, by prefix of arrays."""
     sides: dict[str, set[Kind]] = {}
-    for k, part in enumerate(fields["parts"]):
-        for i, settings in enumerate(part["settings"]):
-            sides[f"{k}.{i}."] = {side["kind"] for side in settings.get("sides", ())}
+    for name, of_part in fields["parts"].items():
+        for i, settings in enumerate(of_part):
+            sides[f"{name}.{i}."] = {side["kind"] for side in settings.get("sides", ())}
     return sides
 
 

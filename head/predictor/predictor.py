@@ -1,32 +1,30 @@
 """Predictors: trained heads that predict the affinity of antibodies and antigens.
 
-A `Predictor` is the parts that a fit trained, with what a fit measured of them: weights and
-calibration of every regime, and the training sequences, by which what is new about a pair is
+A `Predictor` is the parts that a fit trained (`parts`), with what a fit measured of them: weights
+and calibration of every regime, and the training sequences, by which what is new about a pair is
 recognised. `folder` reads and writes it. It stores the fingerprints of the encoders that it was
 trained with and accepts their vectors only. What a store lacks is encoded as the run encoded it, by
 a function of the caller (`abag.load_predictor`): this module imports no encoder.
 
-From top to bottom: the sequences of a table that is scored, each once; the records of parts,
-vectors and regimes, as in predictor.json; the mixture of a regime, which `fit` measures and a
-predictor applies; encoding what is missing; the predictor, and the scoring of pairs.
+From top to bottom: the sequences of a table that is scored, each once; the records of chains and
+vectors, as in predictor.json; encoding what is missing; the predictor, and the scoring of pairs.
 
-N sequences, P pairs or rows, K parts.
+N sequences, P pairs or rows.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, Self, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import Floats, Ints
 from abag.core.errors import (
     ColumnError,
     DamagedFile,
@@ -47,8 +45,8 @@ from abag.embed.tables.columns import CHAIN_ROLES, column_option
 from abag.embed.tables.layout import NOTHING, ReadAs
 from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
 from abag.embed.tables.pairs import table_of
+from abag.head.labels.column import LOGLIKS
 from abag.head.labels.features import (
-    LOGLIKS,
     FeatureColumns,
     ReadFeatures,
     read_features,
@@ -58,7 +56,6 @@ from abag.head.labels.features import (
 from abag.head.labels.headers import PKD, PREDICT_COLUMNS, Quantity
 from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.pair_vectors import PairVectors, SideVectors
-from abag.head.models.registry import MODELS
 from abag.head.regimes.nearest import NONE
 from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import (
@@ -78,7 +75,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
     from abag.embed.tables.options import AntibodyRegion
     from abag.embed.tables.pairs import UniqueSequences
-    from abag.head.models.pair_vectors import PairModel
+    from abag.head.predictor.parts import Parts, UsedRegime
 
 
 AnySequences: TypeAlias = "Sequences | UniqueSequences"
@@ -146,70 +143,6 @@ class SequenceCounts(TypedDict):
     encoded: int
     new: NotRequired[int]
     """Not in training themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the prediction: the mean of models of one kind."""
-
-    name: str
-    models: tuple[PairModel, ...]
-
-    def predict(self, vectors: PairVectors) -> NDArray[np.float64]:
-        """Return the mean prediction of the models in pKd, (P,)."""
-        return np.asarray(np.mean([model.predict(vectors) for model in self.models], axis=0))
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """How the variance of errors grows with the differences from the nearest training sequences."""
-
-    growth: float = 0.0
-    """Share by which it grows at a distance of one more than the least; 0: it does not."""
-    power: float = 1.0
-    """Power of the distance."""
-    least: int = 0
-    """Least distance of the held-out pairs that it was fitted to."""
-    most: int = 0
-    """Largest distance of them, beyond which nothing is known."""
-
-    def factor(self, distance: Ints) -> Floats:
-        """Return the factor of the variance of P pairs, (P,)."""
-        away = np.clip(distance, self.least, self.most) - self.least
-        return np.asarray(1.0 + self.growth * away**self.power)
-
-    def check(self) -> None:
-        """Raise ValueError for what no fit has written."""
-        if self.growth < 0 or self.power <= 0 or not 0 <= self.least <= self.most:
-            msg = (
-                f"sigma grows by {self.growth} with the power {self.power} of distances from "
-                f"{self.least} to {self.most}"
-            )
-            raise ValueError(msg)
-
-
-@dataclass(frozen=True, slots=True)
-class SigmaLevels:
-    """How the variance of errors depends on the prediction: it is small near an assay's floor."""
-
-    predicted: tuple[float, ...] = ()
-    """Predictions in pKd, ascending; none: the variance is the same everywhere."""
-    factors: tuple[float, ...] = ()
-    """Of the variance at each of them."""
-
-    def factor(self, predicted: Floats) -> Floats:
-        """Return the factor of the variance of P pairs, (P,), between and beyond the levels."""
-        if not self.predicted:
-            return np.ones(len(predicted))
-        return np.asarray(np.exp(np.interp(predicted, self.predicted, np.log(self.factors))))
-
-    def check(self) -> None:
-        """Raise ValueError for what no fit has written."""
-        is_ascending = bool((np.diff(self.predicted) > 0).all())
-        is_positive = all(0 < factor < np.inf for factor in self.factors)
-        if len(self.predicted) != len(self.factors) or not (is_ascending and is_positive):
-            msg = f"sigma has the factors {self.factors} at predictions of {self.predicted}"
-            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,123 +256,6 @@ class VectorSpec:
     def width(self) -> int:
         """Numbers of a vector; that of a sequence that nobody encodes is one 0."""
         return sum(view.width for view in self.views) or 1
-
-
-@dataclass(frozen=True, slots=True)
-class Mixture:
-    """Weights of parts, and what turns the variance of their predictions into sigma."""
-
-    weights: Mapping[str, float]
-    """By part; they add up to 1."""
-    spread: float
-    """Factor of the standard deviation of the predictions; see `models.sigma`."""
-    noise: float
-    """Standard deviation of all else, in pKd."""
-    growth: Growth = Growth()
-    """How the variance of the errors grows with the distance from training."""
-    levels: SigmaLevels = SigmaLevels()
-    """How it depends on the prediction."""
-
-    def pkd(self, parts: Mapping[str, Floats]) -> Floats:
-        """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError."""
-        weighed = [weight * parts[name] for name, weight in self.weights.items()]
-        return np.asarray(np.sum(weighed, axis=0))
-
-    def sigma(
-        self,
-        predicted: Floats,
-        variance: Floats,
-        distance: Ints | None = None,
-        factor: Floats | float = 1.0,
-    ) -> Floats:
-        """Return the standard deviation of the errors in pKd, (P,).
-
-        Parameters
-        ----------
-        predicted : ndarray, shape=(P,)
-            The predictions in pKd.
-        variance : ndarray, shape=(P,)
-            That of the predictions, from `variance_of`, in pKd^2.
-        distance : ndarray, shape=(P,), optional
-            Differences of each pair from the nearest training sequences; None: none.
-        factor : ndarray, shape=(P,), or float
-            Of the variance of the errors, for the two sequences of each pair.
-        """
-        larger = self.levels.factor(predicted)
-        if distance is not None:
-            larger *= self.growth.factor(distance)
-        square = (self.spread**2 * variance + self.noise**2) * larger * factor
-        return np.asarray(np.sqrt(square))
-
-    def sigma_model(self, predicted: Floats, variance: Floats, distance: Ints) -> Floats:
-        """Return the part of `sigma` that is no noise, (P,): what measurements nearby would reduce.
-
-        What errors grow by away from training is of this part; the factor of sequences is not.
-        """
-        growth = self.growth.factor(distance)
-        square = self.spread**2 * variance * growth + self.noise**2 * (growth - 1.0)
-        return np.asarray(np.sqrt(square * self.levels.factor(predicted)))
-
-    def scaled(self, factor: float) -> Mixture:
-        """Return the mixture whose sigma is so many times as large."""
-        return replace(self, spread=self.spread * factor, noise=self.noise * factor)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsedRegime:
-    """What a predictor does with the pairs of a regime that the run has measured."""
-
-    name: str
-    mixture: Mixture
-    reach: int
-    """Differences from the nearest training sequences that 95 % of the tested pairs had at most."""
-    verdict: str
-    """What the run has shown."""
-
-    def check(self, parts: Collection[str]) -> None:
-        """Raise ValueError for what no fit of a predictor with these parts has written."""
-        mixture = self.mixture
-        unknown = mixture.weights.keys() - set(parts)
-        least = min(mixture.noise, mixture.spread, self.reach, *mixture.weights.values())
-        if self.name not in REGIMES or unknown or least < 0:
-            msg = (
-                f"the regime {self.name!r} has weights of {', '.join(mixture.weights)}, "
-                f"noise {mixture.noise}, spread {mixture.spread}, largest distance {self.reach}"
-            )
-            raise ValueError(msg)
-        mixture.growth.check()
-        mixture.levels.check()
-
-
-def variance_parts(models: Mapping[str, Sequence[PairModel]]) -> list[str]:
-    """Return the names of the parts whose variance `variance_of` returns, given their models.
-
-    A predictor needs them for sigma even if no regime gives weight to their predictions.
-    """
-    with_posterior = [name for name in models if MODELS[name].has_posterior]
-    return with_posterior or [name for name, part in models.items() if len(part) > 1]
-
-
-def variance_of(parts: Iterable[Sequence[PairModel]], vectors: PairVectors) -> Floats:
-    """Return the variance of predictions in pKd^2, (P,), given the models of each part.
-
-    It is the mean over the models that have a variance, else the variance between the models of a
-    part, else 0.
-    """
-    models = [tuple(part) for part in parts]
-    variances = [model.variance(vectors) for part in models for model in part]
-    if all(variance is None for variance in variances):
-        for part in models:
-            if len(part) > 1:
-                predicted = [model.predict(vectors) for model in part]
-                variances.append(np.var(predicted, axis=0))
-    return mean_variance(variances, len(vectors))
-
-
-def mean_variance(variances: Iterable[Floats | None], pairs: int) -> Floats:
-    """Return the mean of the variances of models that have one, (P,); 0 if none has."""
-    measured = [variance for variance in variances if variance is not None]
-    return np.asarray(np.mean(measured or [np.zeros(pairs)], axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -586,7 +402,7 @@ def existing_store(path: Path) -> Store | None:
 class Predictor:
     """Models whose weighted mean is the prediction, and where their vectors usually are."""
 
-    parts: tuple[Part, ...]
+    parts: Parts
     regimes: Mapping[str, UsedRegime]
     """Those that the run has measured, by name."""
     antibody: VectorSpec
@@ -799,10 +615,8 @@ class Predictor:
         mixtures = {name: self.regimes[name].mixture for name in set(regimes.used.tolist())}
         weighed = {name for mixture in mixtures.values() for name in mixture.weights}
         with np.errstate(all="ignore"):  # checked here
-            parts = {
-                part.name: part.predict(vectors) for part in self.parts if part.name in weighed
-            }
-            variance = variance_of([part.models for part in self.parts], vectors)
+            parts = self.parts.predict(vectors, weighed)
+            variance = self.parts.variance(vectors)
             pkd = np.zeros(len(variance))
             sigma = np.zeros(len(variance))
             of_model = np.zeros(len(variance))
@@ -886,7 +700,7 @@ class Predictor:
         return words_of(regime, self.kinds)
 
     def __repr__(self) -> str:
-        models = ", ".join(part.name for part in self.parts)
+        models = ", ".join(self.parts.models)
         sides = []
         for kind in self.kinds:
             spec = self.spec(kind)

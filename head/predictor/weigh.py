@@ -1,8 +1,4 @@
-"""The parts of a predictor: which are fitted, how a regime weighs them, and what their errors are.
-
-Which parts a run has is decided once, from all its pairs: a part that only some fits had would be
-measured and not saved, or saved with a weight that no fold has measured. Every part is fitted to
-each fold, and in the end to all pairs.
+"""Weighing and calibration: how a regime mixes the parts of a predictor, and how large errors are.
 
 A regime weighs the parts by their errors on its out-of-fold pairs, and its sigma is calibrated on
 the same pairs. The weights with the least error on few groups fit these groups, so they are pulled
@@ -26,11 +22,10 @@ edition, 2.6.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,30 +37,18 @@ from abag.core.arrays import Floats, Ints, distinct, label_weights
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import BoundedPairs, RegimeScore, TestedPairs, score_regime
-from abag.head.models.pair_vectors import DoesNotApply, PairModel, TrainingRows
-from abag.head.models.registry import MEAN, MODELS, NETWORK, closed_forms, describe_left_out
-from abag.head.models.residue_kernel import find_residue_sides
+from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import fit_sigma
-from abag.head.predictor.predictor import Growth, Mixture, SigmaLevels, UsedRegime, mean_variance
+from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
 from abag.head.regimes.regimes import KNOWN, without_absent
-from abag.head.regimes.sides import LEAST_ROWS, effective_groups
+from abag.head.regimes.sides import LEAST_ROWS, effective_groups, standard_error
 from abag.head.regimes.splits import TEST, grouped_folds
-from abag.head.training.checkpoint import PartPredictions
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.models.config import FitConfig
-    from abag.head.models.pair_vectors import Fit, PairVectors
+    from abag.head.predictor.parts import Predictions
     from abag.head.regimes.folds import MeasuredRegime
-    from abag.head.training.checkpoint import KeptParts
-    from abag.head.training.networks import TrainedHeads
-
-
-SUM_TOLERANCE = 1e-6
-"""Largest distance from 1 of the sum of a regime's weights."""
-OF_ANTIGENS = ("antigen_ridge",)
-"""Models that learn from antigens alone; runs without antigens have none of them."""
 
 
 STRENGTHS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
@@ -107,101 +90,6 @@ LEAST_TAIL = 50
 """Held-out pairs from which sigma is that of an interval rather than of the squared errors."""
 THINNEST = 0.5
 """Least factor of sigma for heavy tails."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunParts:
-    """Hold the models that a run fits to each fold and to all pairs."""
-
-    pairs: int
-    """Training pairs of the last fit; whatever depends on size depends on this one."""
-    models: tuple[str, ...]
-    """Parts in closed form, the mean among them, in the order of `MODELS`."""
-    compared: tuple[str, ...]
-    """Baselines that each fold is compared with, and that are no parts."""
-    left_out: tuple[str, ...]
-    """What the run does not have, and why, one sentence each."""
-    residue_sides: tuple[Kind, ...]
-    """Sides that models of residues compare by these."""
-
-    @classmethod
-    def decide(cls, config: FitConfig, vectors: PairVectors, fits: Sequence[Ints]) -> RunParts:
-        """Choose the parts that every fit of a run can have.
-
-        Parameters
-        ----------
-        config : FitConfig
-            Names the head.
-        vectors : PairVectors
-            Of all pairs, with the chains of their sequences.
-        fits : sequence of ndarray
-            The training pairs of each fit, indices of pairs; those of the last fit come first.
-
-        Raises
-        ------
-        DoesNotApply
-            If the head that was asked for does not suit the pairs of one of the fits.
-        """
-        head = config.filled().head
-        n_pairs = len(fits[0])
-        wanted = closed_forms(head, n_pairs)
-        baselines = [name for name, entry in MODELS.items() if entry.is_baseline]
-        reasons = [describe_left_out(n_pairs)] if config.stacks else []
-        parts = []
-        sides, why_none = find_residue_sides(vectors, fits)
-        absent = () if "antigen" in config.kinds else OF_ANTIGENS
-        for name in dict.fromkeys((*wanted, *baselines)):
-            if name in absent:
-                continue
-            reason = why_none if MODELS[name].reads == "residues" else ""
-            reason = reason or _why_not(name, vectors, fits, sides)
-            if reason and name == head:
-                msg = f"{name}: {reason}"
-                raise DoesNotApply(msg)
-            if reason:
-                reasons.append(f"{name} left out: {reason}")
-            else:
-                parts.append(name)
-        return cls(
-            pairs=n_pairs,
-            models=tuple(name for name in parts if name in wanted),
-            compared=tuple(name for name in parts if name not in wanted),
-            left_out=tuple(filter(None, reasons)),
-            residue_sides=sides,
-        )
-
-    def training_config(self, config: FitConfig) -> FitConfig:
-        """Return the options of networks, with the batch that suits the pairs of the last fit."""
-        if config.network is None:
-            return config
-        return replace(config, batch_size=config.fitting_batch(self.pairs)[0])
-
-
-def _why_not(name: str, vectors: PairVectors, fits: Sequence[Ints], sides: tuple[Kind, ...]) -> str:
-    """Return why a model does not suit the training pairs of one of the fits, or nothing."""
-    check = MODELS[name].check
-    if check is None:
-        return ""
-    try:
-        for rows in fits:
-            check(vectors, rows, sides)
-    except DoesNotApply as error:
-        return str(error).removeprefix(f"{name}: ")
-    return ""
-
-
-def check_weights(regime: str, weights: Mapping[str, float], parts: Iterable[str]) -> None:
-    """Raise `RunError` unless the weights of a regime add up to 1 over the given parts."""
-    names = set(parts)
-    total = sum(weight for name, weight in weights.items() if name in names)
-    if abs(total - 1) > SUM_TOLERANCE:
-        absent = sorted(weights.keys() - names)
-        lacking = f", as {', '.join(absent)} is not there" if absent else ""
-        msg = (
-            f"regime {regime}: the weights of the predictor's parts add up to {total:.6g}{lacking};"
-            " expected 1."
-        )
-        raise RunError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,66 +175,6 @@ def _likelihood(total: Floats, count: Floats, strength: float, scale: float) -> 
     return float((prior + posterior - count / 2 * np.log(2 * np.pi)).sum())
 
 
-@dataclass(slots=True)
-class FittedParts:
-    """The parts that were fitted to the training pairs of one split."""
-
-    models: dict[str, tuple[PairModel, ...]]
-    """By name; the mean of its models is the prediction of a part."""
-    predicted: dict[str, Floats]
-    """pKd of every pair, (P,), by part or baseline."""
-    variance: Floats
-    """Variance of the predictions in pKd^2, (P,), which sigma scales; 0 if no part has one."""
-    trained: TrainedHeads | None = None
-    seconds: float = 0.0
-
-
-def fit_closed_forms(
-    training: TrainingRows,
-    parts: RunParts,
-    *,
-    compared: bool = True,
-    kept: KeptParts | None = None,
-) -> FittedParts:
-    """Fit the parts in closed form that a run has, and if `compared` its baselines.
-
-    Parts that are `kept` are not fitted again, and have no models.
-    """
-    start_s = time.monotonic()
-    fitted: dict[str, PairModel] = {}
-    predictions: dict[str, PartPredictions] = {}
-    for name in (*parts.models, *(parts.compared if compared else ())):
-        part = None if kept is None else kept.read(name)
-        if part is None:
-            part_start_s = time.monotonic()
-            fit = cast("Fit", MODELS[name].fit)
-            model = fitted[name] = fit(training)
-            vectors = training.vectors
-            part = PartPredictions(model.predict(vectors), model.variance(vectors))
-            if kept is not None:
-                kept.write(name, part, time.monotonic() - part_start_s)
-        predictions[name] = part
-    # distances and kernels, which the next fold cannot use
-    training.shared.clear()
-    models: dict[str, tuple[PairModel, ...]] = {}
-    for name in parts.models:
-        models[name] = (fitted[name],) if name in fitted else ()
-    predicted = {name: part.predicted for name, part in predictions.items()}
-    variances = [predictions[name].variance for name in parts.models]
-    variance = mean_variance(variances, len(training.vectors))
-    return FittedParts(models, predicted, variance, seconds=time.monotonic() - start_s)
-
-
-def add_networks(parts: FittedParts, trained: TrainedHeads) -> None:
-    """Add the trained networks of the same split."""
-    parts.models[NETWORK] = trained.models
-    parts.predicted[NETWORK] = trained.predicted_MP.mean(axis=0)
-    if not any(MODELS[name].has_posterior for name in parts.models):
-        parts.variance = trained.predicted_MP.var(axis=0)
-    parts.trained = trained
-    parts.seconds = parts.seconds + trained.seconds
-
-
 def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     """Return weights of K parts, (K,), not negative and with sum 1.
 
@@ -372,23 +200,15 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def standard_error(value_R: Floats, group: Ints) -> float:
-    """Return the standard error of the mean of R values, of which those of a group are one."""
-    _, dense = np.unique(group, return_inverse=True)
-    away_G = np.bincount(dense, value_R - value_R.mean())
-    n = effective_groups(group)
-    return float(np.sqrt(np.square(away_G).sum() * n / max(n - 1, 1e-9)) / len(value_R))
-
-
 @dataclass(slots=True)
-class OutOfFold:
-    """The out-of-fold predictions of a regime's tested pairs, (R,) each, fold after fold."""
+class WeighedRegime:
+    """A regime as its folds have measured it: its mixture, its score, and its R tested pairs."""
 
     measured: MeasuredRegime
     mixture: Mixture
     """Weights of the parts, those without weight left out, and the calibration of sigma."""
     rows: Ints
-    """Index of each pair in the table."""
+    """Index of each tested pair in the table, (R,), fold after fold, as all below."""
     of_fold: Ints
     distance: Ints
     """Differences from the nearest training sequences."""
@@ -400,18 +220,24 @@ class OutOfFold:
     """With the calibration of the other folds."""
     mean: Floats
     """Of the training labels."""
+    score: RegimeScore = field(init=False)
+    """Set last, by `score_held_out`."""
 
+    @property
+    def reach(self) -> int:
+        """Return the differences from training that nearly all tested pairs had at most."""
+        return int(np.quantile(self.distance, REACHED, method="higher"))
 
-@dataclass(frozen=True, slots=True)
-class WeighedRegime:
-    """The mixture that a predictor uses in one regime, and its scores in the folds."""
+    @property
+    def used(self) -> UsedRegime:
+        """Return what a predictor applies and says."""
+        name = self.measured.regime.name
+        verdict = self.score["sentence"]
+        return UsedRegime(name=name, mixture=self.mixture, reach=self.reach, verdict=verdict)
 
-    measured: MeasuredRegime
-    used: UsedRegime
-    predicted: list[Floats]
-    """Out-of-fold predictions of each fold, (P,), with the weights of the other folds."""
-    sigma: list[Floats]
-    score: RegimeScore
+    def in_fold(self, number: int) -> NDArray[np.bool_]:
+        """Return which tested pairs are those of a fold, (R,), in the order of its split."""
+        return np.asarray(self.of_fold == number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +252,7 @@ class WeighedRun:
 
 
 def weigh_run(
-    pairs: LabelledPairs, folds: Sequence[tuple[MeasuredRegime, Sequence[FittedParts]]]
+    pairs: LabelledPairs, folds: Sequence[tuple[MeasuredRegime, Sequence[Predictions]]]
 ) -> WeighedRun:
     """Weigh the parts in each measured regime, calibrate sigma, and score the held-out pairs."""
     held_out = [weigh(pairs, measured, fitted) for measured, fitted in folds]
@@ -434,18 +260,17 @@ def weigh_run(
     category_noise = fit_category_noise(pairs, held_out)
     for regime in held_out:
         fit_tail(pairs, regime)
-    scored = []
     for regime, (_, fitted) in zip(held_out, folds, strict=True):
-        scored.append(score_held_out(pairs, regime, fitted))
-    return WeighedRun(scored, noise, category_noise)
+        score_held_out(pairs, regime, fitted)
+    return WeighedRun(held_out, noise, category_noise)
 
 
 def weigh(
-    pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[FittedParts]
-) -> OutOfFold:
+    pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Predictions]
+) -> WeighedRegime:
     """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
-    names = list(folds[0].models)
-    if any(fold.models.keys() != folds[0].models.keys() for fold in folds):
+    names = folds[0].parts
+    if any(fold.parts != names for fold in folds):
         msg = f"{measured.regime.name}: the folds have different parts; expected those of the run"
         raise RunError(msg)
     rows_F = [split.rows(TEST) for split in measured.splits]
@@ -493,7 +318,7 @@ def weigh(
         sigma_R[inside] = calibrated.sigma(predicted_R[inside], variance[inside], distance[inside])
     mixture = calibrate(used, of_tested.take(is_certain), apart)
     mean_R = part_RK[:, mean]
-    return OutOfFold(
+    return WeighedRegime(
         measured=measured,
         mixture=mixture,
         rows=rows,
@@ -509,7 +334,7 @@ def weigh(
 def _errors_apart(
     pairs: LabelledPairs,
     measured: MeasuredRegime,
-    folds: Sequence[FittedParts],
+    folds: Sequence[Predictions],
     weights: Mapping[str, float],
 ) -> tuple[Errors, Ints]:
     """Return the errors of neighbourhoods that folds hold out beside the tested pairs, by fold."""
@@ -678,7 +503,7 @@ def _fit_growth(square: Floats, distance: Ints, is_tested: NDArray[np.bool_]) ->
     return best._replace(gain=best.gain - fits[0].gain)
 
 
-def fit_noise(pairs: LabelledPairs, held_out: Sequence[OutOfFold]) -> dict[Kind, Floats]:
+def fit_noise(pairs: LabelledPairs, held_out: Sequence[WeighedRegime]) -> dict[Kind, Floats]:
     """Fit factors of the variance of errors by sequence; multiply each sigma by its own.
 
     A sequence is judged where it is known. The factor of a held-out pair comes from other pairs.
@@ -694,7 +519,7 @@ def fit_noise(pairs: LabelledPairs, held_out: Sequence[OutOfFold]) -> dict[Kind,
 
 
 def fit_category_noise(
-    pairs: LabelledPairs, held_out: Sequence[OutOfFold]
+    pairs: LabelledPairs, held_out: Sequence[WeighedRegime]
 ) -> dict[str, dict[str, float]]:
     """Do as `fit_noise` by the value of each category, such as an assay or a laboratory."""
     factors: dict[str, dict[str, float]] = {}
@@ -708,7 +533,7 @@ def fit_category_noise(
 
 
 def _fit_factors(
-    pairs: LabelledPairs, held_out: Sequence[OutOfFold], index: Ints, number: int
+    pairs: LabelledPairs, held_out: Sequence[WeighedRegime], index: Ints, number: int
 ) -> Floats:
     """Return the factors of N groups of pairs, and multiply the sigma of each held-out pair.
 
@@ -727,7 +552,7 @@ def _fit_factors(
     return noise.factor_N
 
 
-def fit_tail(pairs: LabelledPairs, held_out: OutOfFold) -> None:
+def fit_tail(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
     """Multiply sigma so that 90 % of the errors are within `COVERED` of it.
 
     Where few errors are large, the sigma of their squares is too wide for the others. The factor
@@ -756,33 +581,17 @@ def tail_factor(scaled: Floats) -> float:
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
-def reach_of(held_out: OutOfFold) -> int:
-    """Return the differences from training that nearly all tested pairs of a regime had at most."""
-    return int(np.quantile(held_out.distance, REACHED, method="higher"))
-
-
 def score_held_out(
-    pairs: LabelledPairs, held_out: OutOfFold, folds: Sequence[FittedParts]
-) -> WeighedRegime:
+    pairs: LabelledPairs, held_out: WeighedRegime, folds: Sequence[Predictions]
+) -> None:
     """Score the out-of-fold predictions of a regime beside the baselines."""
     measured = held_out.measured
     mixture = held_out.mixture
-    reach = reach_of(held_out)
     # as the predictor does: the few that are further than nearly all were not measured
     label_sd = float(pairs.pkd[pairs.censored == 0].std())
-    is_far = held_out.distance > reach
+    is_far = held_out.distance > held_out.reach
     held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
-    predicted = []
-    sigmas = []
-    for k, fold in enumerate(folds):
-        tested_here = held_out.of_fold == k
-        whole = mixture.pkd(fold.predicted)
-        whole[held_out.rows[tested_here]] = held_out.predicted[tested_here]
-        predicted.append(whole)
-        deviation = mixture.sigma(whole, fold.variance)
-        deviation[held_out.rows[tested_here]] = held_out.sigma[tested_here]
-        sigmas.append(deviation)
-    names = list(folds[0].models)
+    names = folds[0].parts
     exact = pairs.censored[held_out.rows] == 0
     tested = TestedPairs.of(pairs, measured)
     baselines = {}
@@ -835,7 +644,4 @@ def score_held_out(
     score["sentence"] = without_absent(score["sentence"], pairs.kinds)
     if measured.note:
         score["sentence"] += f"; {measured.note}"
-    used = UsedRegime(
-        name=measured.regime.name, mixture=mixture, reach=reach, verdict=score["sentence"]
-    )
-    return WeighedRegime(measured, used, predicted, sigmas, score)
+    held_out.score = score

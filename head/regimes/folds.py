@@ -24,8 +24,8 @@ from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
+from abag.head.labels.column import read_texts
 from abag.head.labels.options import SplitOptions
-from abag.head.labels.values import read_texts
 from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.nearest import NONE
 from abag.head.regimes.regimes import (
@@ -663,10 +663,6 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
     pairs = groups.pairs
     column = options.split_value
     frame = pairs.table.frame
-    if column not in frame.columns:
-        columns = ", ".join(map(str, frame.columns))
-        msg = f"--split {options.split}: no such column; found {columns}."
-        raise SplitError(msg)
     cells = read_texts(frame[column])
     labelled = frame[pairs.table.column("pkd")].notna().to_numpy()
     parts = part_names(cells[labelled], f"{pairs.table.source}: column {column!r}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Ints, distinct, is_among
+from abag.core.arrays import Bools, Floats, Ints, distinct, is_among
 from abag.core.files import cache_dir
 from abag.embed.tables.domains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
@@ -283,6 +283,14 @@ def effective_groups(group: Ints) -> float:
         return 0.0
     size = np.unique(group, return_counts=True)[1].astype(np.float64)
     return float(size.sum() ** 2 / np.square(size).sum())
+
+
+def standard_error(value_R: Floats, group: Ints) -> float:
+    """Return the standard error of the mean of R values, of which those of a group are one."""
+    _, dense = np.unique(group, return_inverse=True)
+    away_G = np.bincount(dense, value_R - value_R.mean())
+    n = effective_groups(group)
+    return float(np.sqrt(np.square(away_G).sum() * n / max(n - 1, 1e-9)) / len(value_R))
 
 
 @dataclass

@@ -41,11 +41,11 @@ from abag.head.evaluation.scores import (
     score_regime,
 )
 from abag.head.evaluation.strong import score_strong
-from abag.head.labels.column import decide_label, decide_prediction, read_affinities
+from abag.head.labels.column import decide_label, decide_prediction, read_numbers
 from abag.head.labels.features import features_of
 from abag.head.labels.labelled_pairs import label_pairs, one_label, report_counts
-from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
-from abag.head.labels.values import read_numbers
+from abag.head.labels.options import LabelOptions, SplitOptions
+from abag.head.labels.values import read_affinities
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.predictor.load import load_predictor
 from abag.head.predictor.options import EvaluateOptions
@@ -361,17 +361,14 @@ def _evaluate_table(
             affinity_type=chosen.affinity_type,
         )
         labels = replace(labels, bad_rows=reading.bad_rows)
-        return decide_label(top, labels, remembered_label(saved.config))
+        before = remembered_label(saved.config)
+        return decide_label(top, labels, before, named=named, run=saved.run)
 
-    other = read_pairs(table, reading, remembered=remembered, label=decide)
     predictor = load_predictor(saved.run)
+    named = [] if predictor.features is None else predictor.features.named_in_tables
+    other = read_pairs(table, reading, remembered=remembered, label=decide)
     predictor.refuse_without_chains(other.antibodies, other.source)
-    named = PairColumnOptions()
-    if predictor.features is not None:
-        numbers = [column.name for column in predictor.features.numbers if not column.head]
-        categories = [column.name for column in predictor.features.categories]
-        named = PairColumnOptions(features=tuple(numbers), categories=tuple(categories))
-    pairs = label_pairs(other, named=named)
+    pairs = label_pairs(other)
     report_counts(pairs)
     pairs.report_problems()
     strong_pkd = chosen.strong
@@ -423,11 +420,10 @@ def _score_pairs(
         features = features_of(predictor.features, cells, pairs.table.source)
     scores_by_row, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
     baselines: dict[str, Floats] = {}
-    if len(predictor.parts) <= 2:  # the model is the head, beside the mean
-        return scores_by_row, baselines
-    for part in predictor.parts:
-        if part.name != MEAN and MODELS[part.name].is_baseline:
-            baselines[part.name] = part.predict(vectors)
+    names = [*predictor.parts.models]
+    if len(names) > 2:  # else the model is the head, beside the mean
+        names = [name for name in names if name != MEAN and MODELS[name].is_baseline]
+        baselines = predictor.parts.predict(vectors, names)
     return scores_by_row, baselines
 
 

@@ -19,7 +19,7 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.labels.column import Remembered, decide_label
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import CONFLICT_PKD
-from abag.head.labels.options import LabelOptions
+from abag.head.labels.options import BesideRole, LabelOptions
 from abag.head.labels.values import disagreement, spread_of
 
 if TYPE_CHECKING:
@@ -62,11 +62,15 @@ class WrittenLabel(NamedTuple):
     options: LabelOptions
     remembered: Remembered | None
 
-    def read_pairs(self, frame: pd.DataFrame) -> SequenceTable:
-        """Read rows that have some of `COLUMNS`, which name the roles."""
+    def read_pairs(
+        self, frame: pd.DataFrame, beside: Sequence[tuple[str, BesideRole]] = ()
+    ) -> SequenceTable:
+        """Read rows that have some of `COLUMNS`, which name the roles, and columns `beside`."""
         roles = [role for role in (*SEQUENCES, *NAMES, "censored") if role in frame]
         columns = {role: role for role in roles} | {"pkd": self.column}
-        decide = partial(decide_label, options=self.options, remembered=self.remembered)
+        decide = partial(
+            decide_label, options=self.options, remembered=self.remembered, named=beside
+        )
         named = frame.rename(columns={"pkd": self.column})
         return read_pairs(named, TableOptions(columns=columns), label=decide)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import Floats, Ints, distinct, label_weights
+from abag.core.arrays import Ints, distinct, label_weights
 from abag.core.cores import limit_blas
 from abag.core.files import replacing, write_json, write_text
 from abag.core.messages import align, counted, printable
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from abag.head.evaluation.scores import RegimeScore
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.predictor.weigh import FittedParts, WeighedRegime
+    from abag.head.predictor.parts import Parts, Predictions
+    from abag.head.predictor.weigh import WeighedRegime
     from abag.head.regimes.folds import MeasuredRegime
     from abag.head.runs.run_folder import (
         DataSummary,
@@ -48,8 +49,8 @@ def write_results(
     pairs: LabelledPairs,
     measured: Sequence[MeasuredRegime],
     weighed: Sequence[WeighedRegime],
-    fitted: Sequence[FittedParts],
-    parts: FittedParts,
+    fitted: Sequence[Predictions],
+    parts: Parts,
     curve: Sequence[dict[str, Any]],
     *,
     predictor_digest: str,
@@ -57,12 +58,11 @@ def write_results(
     history: list[dict[str, Any]] | None = None,
 ) -> RunSummary:
     """Write predictions, report, card and summary; the summary marks the run as finished."""
-    baselines = [fold.predicted for fold in fitted]
     config = read_config(run)
     tested = _prediction_frame(pairs, weighed)
     baseline_frames = []
-    for predictions, (_, rows, _) in zip(baselines, _tests(weighed), strict=True):
-        baseline_frames.append(pd.DataFrame(predictions).iloc[rows])
+    for fold, (_, rows, _) in zip(fitted, _tests(weighed), strict=True):
+        baseline_frames.append(pd.DataFrame(fold.predicted).iloc[rows])
     baseline_frame = pd.concat(baseline_frames, ignore_index=True)
     tables = {
         "predictions.parquet": tested,
@@ -76,7 +76,7 @@ def write_results(
     threshold = metrics.strong_threshold(config["select"], pairs.quantity)
     # products of some thousand numbers: to wake threads for them takes longer
     with limit_blas(1):
-        summary = _summarise(run, pairs, measured, weighed, baselines, [*fitted, parts], threshold)
+        summary = _summarise(run, pairs, measured, weighed, fitted, parts, threshold)
     if threshold is not None:
         regimes = summary["regimes"]
         sign = pairs.quantity.sign
@@ -141,8 +141,8 @@ def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) ->
             second_group=measured.groups[-1][rows],
             pkd=pairs.pkd[rows],
             censored=pairs.censored[rows],
-            pkd_predicted=regime.predicted[at][rows],
-            sigma=regime.sigma[at][rows],
+            pkd_predicted=regime.predicted[regime.in_fold(at)],
+            sigma=regime.sigma[regime.in_fold(at)],
         )
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
@@ -153,16 +153,17 @@ def _summarise(
     pairs: LabelledPairs,
     measured: Sequence[MeasuredRegime],
     weighed: Sequence[WeighedRegime],
-    baselines: Sequence[Mapping[str, Floats]],
-    fitted: Sequence[FittedParts],
+    fitted: Sequence[Predictions],
+    parts: Parts,
     threshold: float | None,
 ) -> RunSummary:
-    fits = list({id(fold): fold for fold in fitted}.values())  # regimes share folds
+    distinct_folds = {id(fold): fold for fold in fitted}  # regimes share folds
+    fits: list[Predictions | Parts] = [*distinct_folds.values(), parts]
     trained = [fold.trained for fold in fits if fold.trained is not None]
     resumed = [heads.resumed_from_step for heads in trained if heads.resumed_from_step is not None]
-    final_heads = fitted[-1].trained
+    final_heads = parts.trained
     regimes: list[RegimeSummary] = []
-    remaining = iter(baselines)  # one per fold, in the order of the regimes
+    remaining = iter(fitted)  # in the order of the regimes
     for regime in weighed:
         of_regime = list(islice(remaining, len(regime.measured.splits)))
         regimes.append(_summarise_regime(pairs, regime, of_regime, threshold))
@@ -205,31 +206,33 @@ def _describe_source(pairs: LabelledPairs) -> DataSummary:
 def _summarise_regime(
     pairs: LabelledPairs,
     weighed: WeighedRegime,
-    baselines: Sequence[Mapping[str, Floats]],
+    folds: Sequence[Predictions],
     strong_pkd: float | None,
 ) -> RegimeSummary:
     splits = weighed.measured.splits
     scores_of_folds: dict[str, list[metrics.Scores]] = {}
-    for split, predicted, of_baselines in zip(splits, weighed.predicted, baselines, strict=True):
+    for number, (split, fold) in enumerate(zip(splits, folds, strict=True)):
         rows = split.rows(TEST)
         to_score = rows_to_score(pairs, rows)
-        for name, predicted_P in {"head": predicted, **of_baselines}.items():
-            scores_of_fold = to_score.score(predicted_P[rows], strong_pkd)
+        tested = {"head": weighed.predicted[weighed.in_fold(number)]}
+        tested |= {name: predicted_P[rows] for name, predicted_P in fold.predicted.items()}
+        for name, predicted_R in tested.items():
+            scores_of_fold = to_score.score(predicted_R, strong_pkd)
             scores_of_folds.setdefault(name, []).append(scores_of_fold)
     scores: dict[str, metrics.Scores] = {}
-    for name, folds in scores_of_folds.items():
-        if len(folds) < len(splits):  # a baseline that some folds lack
+    for name, of_folds in scores_of_folds.items():
+        if len(of_folds) < len(splits):  # a baseline that some folds lack
             continue
-        averages = metrics.average_folds(folds)
+        averages = metrics.average_folds(of_folds)
         scores[name] = {metric: average["mean"] for metric, average in averages.items()}
         for count in ("n", "n_censored"):
-            scores[name][count] = sum(int(fold[count] or 0) for fold in folds)
+            scores[name][count] = sum(int(of_fold[count] or 0) for of_fold in of_folds)
     return {
         **weighed.score,
         "folds": len(splits),
-        "weights": weighed.used.mixture.weights,
-        "spread": weighed.used.mixture.spread,
-        "noise": weighed.used.mixture.noise,
+        "weights": weighed.mixture.weights,
+        "spread": weighed.mixture.spread,
+        "noise": weighed.mixture.noise,
         "split": splits[0].description | {"leaks_of_all_folds": total_leaks(splits)},
         "metrics": scores,
     }

@@ -124,60 +124,36 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     return running.hexdigest()
 
 
-def read_kept(folder: Path, digest: str) -> dict[str, Floats] | None:
-    """Return arrays by name, if they were kept whole and depend on what `digest` hashes."""
-    if not folder.is_dir():
-        return None
-    try:
-        checkpoint = load_newest(folder)
-    except DamagedFile:
-        say(f"{folder}: what was kept is damaged; it is fitted again")
-        return None
-    if checkpoint is None or checkpoint.state.get("digest") != digest:
-        return None
-    detail(f"{folder}: kept, not fitted again")
-    return {name: tensor.numpy() for name, tensor in checkpoint.tensors.items()}
-
-
-def write_kept(folder: Path, digest: str, arrays: Mapping[str, Floats], seconds: float) -> None:
-    """Keep arrays that took so long to compute, if that is long."""
-    if seconds < LEAST_SECONDS:
-        return
-    import torch
-
-    make_folder(folder)
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    save_rotating(folder, tensors, {"digest": digest, "step": 0})
-
-
 @dataclass(frozen=True, slots=True)
-class PartPredictions:
-    """Hold what a part of a fold predicts."""
-
-    predicted: Floats
-    """pKd of every pair, (P,)."""
-    variance: Floats | None
-    """Variance of the predictions in pKd^2, (P,), if the part has one."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptParts:
-    """Read and write the parts of one fold that are kept."""
+class Kept:
+    """Read and write arrays that took long to compute, such as what a part of a fold predicts."""
 
     folder: Path
     digest: str
-    """Digest of what they were fitted to; parts of another one are fitted again."""
+    """Digest of what they were computed from; those of another one are computed again."""
 
-    def read(self, name: str) -> PartPredictions | None:
-        """Return what a part predicts, if it was kept whole."""
-        arrays = read_kept(self.folder / name, self.digest)
-        if arrays is None:
+    def read(self, name: str) -> dict[str, Floats] | None:
+        """Return arrays by name, if they were kept whole."""
+        folder = self.folder / name
+        if not folder.is_dir():
             return None
-        return PartPredictions(arrays["predicted"], arrays.get("variance"))
+        try:
+            checkpoint = load_newest(folder)
+        except DamagedFile:
+            say(f"{folder}: what was kept is damaged; it is fitted again")
+            return None
+        if checkpoint is None or checkpoint.state.get("digest") != self.digest:
+            return None
+        detail(f"{folder}: kept, not fitted again")
+        return {key: tensor.numpy() for key, tensor in checkpoint.tensors.items()}
 
-    def write(self, name: str, part: PartPredictions, seconds: float) -> None:
-        """Keep what a part predicts if it took long to fit."""
-        arrays = {"predicted": part.predicted}
-        if part.variance is not None:
-            arrays["variance"] = part.variance
-        write_kept(self.folder / name, self.digest, arrays, seconds)
+    def write(self, name: str, arrays: Mapping[str, Floats], seconds: float) -> None:
+        """Keep arrays that took so long to compute, if that is long."""
+        if seconds < LEAST_SECONDS:
+            return
+        import torch
+
+        folder = self.folder / name
+        make_folder(folder)
+        tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        save_rotating(folder, tensors, {"digest": self.digest, "step": 0})

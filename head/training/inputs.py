@@ -19,9 +19,10 @@ from abag.embed.tables.chains import ALONE, Kind
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.references import constant_sequences, names_digest
 from abag.head.labels.column import decide_label
-from abag.head.labels.features import asks_for_logliks, with_logliks
+from abag.head.labels.features import with_logliks
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
+    columns_beside,
     label_pairs,
     report_counts,
     training_labels,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from abag.embed.tables.options import AntibodyRegion
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import TableLike
-    from abag.head.labels.options import PairColumnOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,13 @@ def read_inputs(
             region = "fv"
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    named: PairColumnOptions = config
-    heads: dict[str, str] = {}
-    if asks_for_logliks(read, config):
+    beside = columns_beside(read)
+    if any(column.in_store for column in beside):
         folders = first_folders(read, opened, config, before)
-        read, named, heads = with_logliks(read, config, folders)
-    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error", named=named)
+        read, beside = with_logliks(read, beside, folders)
+    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error", beside=beside)
     report_counts(pairs)
-    pairs = with_feature_columns(pairs, named, heads)
+    pairs = with_feature_columns(pairs)
     if config.no_antigen:
         say(f"{pairs.table.source}: {ALONE}")
     if config.skipped is not None:

@@ -1,0 +1,450 @@
+"""The parts of a predictor, and how a regime mixes them.
+
+Which parts a run has is decided once, from all its pairs: a part that only some fits had would be
+measured and not saved, or saved with a weight that no fold has measured. Every part is fitted to
+each fold, and in the end to all pairs, by the same code. A fold keeps what its parts predict; those
+of all pairs are saved, and predict for users.
+
+P pairs, K parts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
+
+from abag.core.arrays import Floats, Ints
+from abag.core.errors import RunError
+from abag.core.options import parse
+from abag.head.labels.options import MOST_VALUE
+from abag.head.models.pair_vectors import DoesNotApply
+from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
+from abag.head.models.residue_kernel import find_residue_sides
+from abag.head.regimes.regimes import REGIMES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from abag.embed.tables.chains import Kind
+    from abag.head.models.config import FitConfig
+    from abag.head.models.pair_vectors import Fit, PairModel, PairVectors, TrainingRows
+    from abag.head.training.checkpoint import Kept
+    from abag.head.training.networks import TrainedHeads
+
+
+SUM_TOLERANCE = 1e-6
+"""Largest distance from 1 of the sum of a regime's weights."""
+OF_ANTIGENS = ("antigen_ridge",)
+"""Models that learn from antigens alone; runs without antigens have none of them."""
+MOST = 1e6 * MOST_VALUE**2
+"""Of a number in predictor.json: variances of the largest labels, and factors of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """Hold the models that a run fits to each fold and to all pairs."""
+
+    pairs: int
+    """Training pairs of the last fit; whatever depends on size depends on this one."""
+    models: tuple[str, ...]
+    """Parts in closed form, the mean among them, in the order of `MODELS`."""
+    compared: tuple[str, ...]
+    """Baselines that each fold is compared with, and that are no parts."""
+    left_out: tuple[str, ...]
+    """What the run does not have, and why, one sentence each."""
+    residue_sides: tuple[Kind, ...]
+    """Sides that models of residues compare by these."""
+
+    @classmethod
+    def decide(cls, config: FitConfig, vectors: PairVectors, fits: Sequence[Ints]) -> RunParts:
+        """Choose the parts that every fit of a run can have.
+
+        Parameters
+        ----------
+        config : FitConfig
+            Names the head.
+        vectors : PairVectors
+            Of all pairs, with the chains of their sequences.
+        fits : sequence of ndarray
+            The training pairs of each fit, indices of pairs; those of the last fit come first.
+
+        Raises
+        ------
+        DoesNotApply
+            If the head that was asked for does not suit the pairs of one of the fits.
+        """
+        head = config.filled().head
+        n_pairs = len(fits[0])
+        wanted = closed_forms(head, n_pairs)
+        baselines = [name for name, entry in MODELS.items() if entry.is_baseline]
+        reasons = [describe_left_out(n_pairs)] if config.stacks else []
+        parts = []
+        sides, why_none = find_residue_sides(vectors, fits)
+        absent = () if "antigen" in config.kinds else OF_ANTIGENS
+        for name in dict.fromkeys((*wanted, *baselines)):
+            if name in absent:
+                continue
+            reason = why_none if MODELS[name].reads == "residues" else ""
+            reason = reason or _why_not(name, vectors, fits, sides)
+            if reason and name == head:
+                msg = f"{name}: {reason}"
+                raise DoesNotApply(msg)
+            if reason:
+                reasons.append(f"{name} left out: {reason}")
+            else:
+                parts.append(name)
+        return cls(
+            pairs=n_pairs,
+            models=tuple(name for name in parts if name in wanted),
+            compared=tuple(name for name in parts if name not in wanted),
+            left_out=tuple(filter(None, reasons)),
+            residue_sides=sides,
+        )
+
+    def training_config(self, config: FitConfig) -> FitConfig:
+        """Return the options of networks, with the batch that suits the pairs of the last fit."""
+        if config.network is None:
+            return config
+        return replace(config, batch_size=config.fitting_batch(self.pairs)[0])
+
+
+def _why_not(name: str, vectors: PairVectors, fits: Sequence[Ints], sides: tuple[Kind, ...]) -> str:
+    """Return why a model does not suit the training pairs of one of the fits, or nothing."""
+    check = MODELS[name].check
+    if check is None:
+        return ""
+    try:
+        for rows in fits:
+            check(vectors, rows, sides)
+    except DoesNotApply as error:
+        return str(error).removeprefix(f"{name}: ")
+    return ""
+
+
+def check_weights(regime: str, weights: Mapping[str, float], parts: Iterable[str]) -> None:
+    """Raise `RunError` unless the weights of a regime add up to 1 over the given parts."""
+    names = set(parts)
+    total = sum(weight for name, weight in weights.items() if name in names)
+    if abs(total - 1) > SUM_TOLERANCE:
+        absent = sorted(weights.keys() - names)
+        lacking = f", as {', '.join(absent)} is not there" if absent else ""
+        msg = (
+            f"regime {regime}: the weights of the predictor's parts add up to {total:.6g}{lacking};"
+            " expected 1."
+        )
+        raise RunError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The models that were fitted to some pairs: they predict, and are saved and loaded."""
+
+    models: Mapping[str, tuple[PairModel, ...]]
+    """By name of the part, whose prediction is the mean of its models."""
+    trained: TrainedHeads | None = None
+    """How the networks were trained, if there are any; None once they are loaded."""
+    seconds: float = 0.0
+    """Time that the fits took."""
+
+    @classmethod
+    def fit(cls, training: TrainingRows, names: Iterable[str]) -> Self:
+        """Fit parts in closed form, given by name."""
+        start_s = time.monotonic()
+        models = {}
+        for name in names:
+            fit = cast("Fit", MODELS[name].fit)
+            models[name] = (fit(training),)
+        return cls(models, seconds=time.monotonic() - start_s)
+
+    def with_networks(self, trained: TrainedHeads) -> Self:
+        """Add the networks that were trained on the same pairs."""
+        return replace(
+            self,
+            models={**self.models, NETWORK: trained.models},
+            trained=trained,
+            seconds=self.seconds + trained.seconds,
+        )
+
+    def predict(self, vectors: PairVectors, names: Collection[str]) -> dict[str, Floats]:
+        """Return what the parts with some names predict in pKd, (P,) each."""
+        return {name: self.predict_part(name, vectors) for name in self.models if name in names}
+
+    def predict_part(self, name: str, vectors: PairVectors) -> Floats:
+        """Return the mean prediction of the models of one part in pKd, (P,)."""
+        return np.asarray(np.mean([model.predict(vectors) for model in self.models[name]], axis=0))
+
+    def variance(self, vectors: PairVectors) -> Floats:
+        """Return the variance of predictions in pKd^2, (P,).
+
+        It is the mean over the models that have a variance, else the variance between the models of
+        a part, else 0.
+        """
+        variances = [model.variance(vectors) for part in self.models.values() for model in part]
+        if all(variance is None for variance in variances):
+            for part in self.models.values():
+                if len(part) > 1:
+                    predicted = [model.predict(vectors) for model in part]
+                    variances.append(np.var(predicted, axis=0))
+        return mean_variance(variances, len(vectors))
+
+    @property
+    def with_variance(self) -> list[str]:
+        """Return the names of the parts whose variance `variance` returns.
+
+        A predictor needs them for sigma even if no regime gives weight to their predictions.
+        """
+        with_posterior = [name for name in self.models if MODELS[name].has_posterior]
+        return with_posterior or [name for name, part in self.models.items() if len(part) > 1]
+
+    def used(self, weights: Iterable[Mapping[str, float]]) -> Self:
+        """Keep the parts with weight in a regime, and those that sigma comes from."""
+        needed = {name for of_regime in weights for name in of_regime} | {*self.with_variance}
+        models = {name: part for name, part in self.models.items() if name in needed}
+        return replace(self, models=models)
+
+    def settings(self) -> dict[str, tuple[dict[str, Any], ...]]:
+        """Return what `load` needs of the models beside their arrays, as JSON."""
+        settings = {}
+        for name, part in self.models.items():
+            settings[name] = tuple(asdict(model.settings) for model in part)
+        return settings
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of all models, named by part and number."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, part in self.models.items():
+            for number, model in enumerate(part):
+                for key, array in model.arrays().items():
+                    arrays[f"{name}.{number}.{key}"] = array
+        return arrays
+
+    @classmethod
+    def load(
+        cls,
+        settings: Mapping[str, Sequence[Mapping[str, Any]]],
+        arrays: Mapping[str, NDArray[Any]],
+        trial: PairVectors,
+    ) -> Self:
+        """Restore from settings and arrays; an error of any kind if they do not fit.
+
+        `trial` are vectors of a pair: arrays of other shapes would fail in the middle of a table.
+        """
+        models: dict[str, tuple[PairModel, ...]] = {}
+        for name, of_part in settings.items():
+            entry = MODELS[name]
+            if not of_part:
+                msg = f"part {name!r} has no models"
+                raise ValueError(msg)
+            loaded = []
+            for number, values in enumerate(of_part):
+                prefix = f"{name}.{number}."
+                of_model = {}
+                for key, array in arrays.items():
+                    if key.startswith(prefix):
+                        of_model[key.removeprefix(prefix)] = array
+                model = entry.load(of_model, parse(entry.settings, values, "settings", most=MOST))
+                with np.errstate(all="ignore"):  # `Predictor.score` checks what it returns
+                    model.predict(trial)
+                    model.variance(trial)
+                loaded.append(model)
+            models[name] = tuple(loaded)
+        return cls(models)
+
+
+@dataclass(slots=True)
+class Predictions:
+    """What the parts and the baselines of a fold predict of the pairs of the table."""
+
+    parts: tuple[str, ...]
+    """Those of `predicted` that are parts of the predictor; the others are baselines."""
+    predicted: dict[str, Floats]
+    """pKd of every pair, (P,), by part or baseline."""
+    variance: Floats
+    """Variance of the predictions in pKd^2, (P,), which sigma scales; 0 if no part has one."""
+    trained: TrainedHeads | None = None
+    """How the networks were trained, if there are any."""
+    seconds: float = 0.0
+
+    def add_networks(self, trained: TrainedHeads) -> None:
+        """Add what the networks that were trained on the same fold predict."""
+        if not any(MODELS[name].has_posterior for name in self.parts):
+            self.variance = trained.predicted_MP.var(axis=0)
+        self.parts = (*self.parts, NETWORK)
+        self.predicted[NETWORK] = trained.predicted_MP.mean(axis=0)
+        self.trained = replace(trained, models=())
+        self.seconds = self.seconds + trained.seconds
+
+
+def fit_fold(training: TrainingRows, of_run: RunParts, kept: Kept | None = None) -> Predictions:
+    """Fit the parts and baselines of a run in closed form to a fold, and keep what they predict.
+
+    What is `kept` of a stopped run is not fitted again.
+    """
+    start_s = time.monotonic()
+    vectors = training.vectors
+    predicted: dict[str, Floats] = {}
+    variances: list[Floats | None] = []
+    for name in (*of_run.models, *of_run.compared):
+        arrays = None if kept is None else kept.read(name)
+        if arrays is None:
+            part_start_s = time.monotonic()
+            part = Parts.fit(training, [name])
+            arrays = {"predicted": part.predict_part(name, vectors)}
+            if MODELS[name].has_posterior:
+                arrays["variance"] = part.variance(vectors)
+            if kept is not None:
+                kept.write(name, arrays, time.monotonic() - part_start_s)
+        predicted[name] = arrays["predicted"]
+        if name in of_run.models:
+            variances.append(arrays.get("variance"))
+    training.shared.clear()  # distances and kernels, which the next fold cannot use
+    variance = mean_variance(variances, len(vectors))
+    return Predictions(of_run.models, predicted, variance, seconds=time.monotonic() - start_s)
+
+
+def mean_variance(variances: Iterable[Floats | None], pairs: int) -> Floats:
+    """Return the mean of the variances of models that have one, (P,); 0 if none has."""
+    measured = [variance for variance in variances if variance is not None]
+    return np.asarray(np.mean(measured or [np.zeros(pairs)], axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How the variance of errors grows with the differences from the nearest training sequences."""
+
+    growth: float = 0.0
+    """Share by which it grows at a distance of one more than the least; 0: it does not."""
+    power: float = 1.0
+    """Power of the distance."""
+    least: int = 0
+    """Least distance of the held-out pairs that it was fitted to."""
+    most: int = 0
+    """Largest distance of them, beyond which nothing is known."""
+
+    def factor(self, distance: Ints) -> Floats:
+        """Return the factor of the variance of P pairs, (P,)."""
+        away = np.clip(distance, self.least, self.most) - self.least
+        return np.asarray(1.0 + self.growth * away**self.power)
+
+    def check(self) -> None:
+        """Raise ValueError for what no fit has written."""
+        if self.growth < 0 or self.power <= 0 or not 0 <= self.least <= self.most:
+            msg = (
+                f"sigma grows by {self.growth} with the power {self.power} of distances from "
+                f"{self.least} to {self.most}"
+            )
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class SigmaLevels:
+    """How the variance of errors depends on the prediction: it is small near an assay's floor."""
+
+    predicted: tuple[float, ...] = ()
+    """Predictions in pKd, ascending; none: the variance is the same everywhere."""
+    factors: tuple[float, ...] = ()
+    """Of the variance at each of them."""
+
+    def factor(self, predicted: Floats) -> Floats:
+        """Return the factor of the variance of P pairs, (P,), between and beyond the levels."""
+        if not self.predicted:
+            return np.ones(len(predicted))
+        return np.asarray(np.exp(np.interp(predicted, self.predicted, np.log(self.factors))))
+
+    def check(self) -> None:
+        """Raise ValueError for what no fit has written."""
+        is_ascending = bool((np.diff(self.predicted) > 0).all())
+        is_positive = all(0 < factor < np.inf for factor in self.factors)
+        if len(self.predicted) != len(self.factors) or not (is_ascending and is_positive):
+            msg = f"sigma has the factors {self.factors} at predictions of {self.predicted}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Weights of parts, and what turns the variance of their predictions into sigma."""
+
+    weights: Mapping[str, float]
+    """By part; they add up to 1."""
+    spread: float
+    """Factor of the standard deviation of the predictions; see `models.sigma`."""
+    noise: float
+    """Standard deviation of all else, in pKd."""
+    growth: Growth = Growth()
+    """How the variance of the errors grows with the distance from training."""
+    levels: SigmaLevels = SigmaLevels()
+    """How it depends on the prediction."""
+
+    def pkd(self, parts: Mapping[str, Floats]) -> Floats:
+        """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError."""
+        weighed = [weight * parts[name] for name, weight in self.weights.items()]
+        return np.asarray(np.sum(weighed, axis=0))
+
+    def sigma(
+        self,
+        predicted: Floats,
+        variance: Floats,
+        distance: Ints | None = None,
+        factor: Floats | float = 1.0,
+    ) -> Floats:
+        """Return the standard deviation of the errors in pKd, (P,).
+
+        Parameters
+        ----------
+        predicted : ndarray, shape=(P,)
+            The predictions in pKd.
+        variance : ndarray, shape=(P,)
+            That of the predictions, from `Parts.variance`, in pKd^2.
+        distance : ndarray, shape=(P,), optional
+            Differences of each pair from the nearest training sequences; None: none.
+        factor : ndarray, shape=(P,), or float
+            Of the variance of the errors, for the two sequences of each pair.
+        """
+        larger = self.levels.factor(predicted)
+        if distance is not None:
+            larger *= self.growth.factor(distance)
+        square = (self.spread**2 * variance + self.noise**2) * larger * factor
+        return np.asarray(np.sqrt(square))
+
+    def sigma_model(self, predicted: Floats, variance: Floats, distance: Ints) -> Floats:
+        """Return the part of `sigma` that is no noise, (P,): what measurements nearby would reduce.
+
+        What errors grow by away from training is of this part; the factor of sequences is not.
+        """
+        growth = self.growth.factor(distance)
+        square = self.spread**2 * variance * growth + self.noise**2 * (growth - 1.0)
+        return np.asarray(np.sqrt(square * self.levels.factor(predicted)))
+
+    def scaled(self, factor: float) -> Mixture:
+        """Return the mixture whose sigma is so many times as large."""
+        return replace(self, spread=self.spread * factor, noise=self.noise * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedRegime:
+    """What a predictor does with the pairs of a regime that the run has measured."""
+
+    name: str
+    mixture: Mixture
+    reach: int
+    """Differences from the nearest training sequences that 95 % of the tested pairs had at most."""
+    verdict: str
+    """What the run has shown."""
+
+    def check(self, parts: Collection[str]) -> None:
+        """Raise ValueError for what no fit of a predictor with these parts has written."""
+        mixture = self.mixture
+        unknown = mixture.weights.keys() - set(parts)
+        least = min(mixture.noise, mixture.spread, self.reach, *mixture.weights.values())
+        if self.name not in REGIMES or unknown or least < 0:
+            msg = (
+                f"the regime {self.name!r} has weights of {', '.join(mixture.weights)}, "
+                f"noise {mixture.noise}, spread {mixture.spread}, largest distance {self.reach}"
+            )
+            raise ValueError(msg)
+        mixture.growth.check()
+        mixture.levels.check()
