@@ -62,8 +62,8 @@ from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import Predictor
 from abag.head.predictor.scoring import check_table_out, file_stamps, refuse_changed, rounded
-from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES, words_of
+from abag.head.regimes.relations import antibody_clusters
 from abag.head.runs.rounds import say_earlier_batches
 
 SEED = 0
