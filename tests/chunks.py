@@ -34,7 +34,7 @@ SIZES = {
     "compared_rows": "head.regimes.similar:ROWS",
     "neighbours": "head.regimes.similar:NEIGHBOURS",
     "projected_sample": "head.regimes.similar:SAMPLE",
-    "clustered_sequences": "head.regimes.clusters:MANY_SEQUENCES",
+    "clustered_sequences": "head.regimes.relations:MANY_SEQUENCES",
     "standardised_numbers": "head.labels.stored_vectors:BLOCK",
     "recognised_cells": "embed.tables.content:CHECKED_AT_MOST",
     "large_table": "head.regimes.folds:LARGE_TABLE",

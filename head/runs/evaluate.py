@@ -51,8 +51,8 @@ from abag.head.predictor.load import load_predictor
 from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.predictor.weigh import COVERED
-from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, without_absent
+from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.run_folder import (
