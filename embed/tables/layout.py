@@ -598,8 +598,8 @@ def one_table(table: TableLike) -> OneTable:
         raise TableError(msg)
     if not isinstance(table, str | PathLike | pd.DataFrame):
         msg = (
-            f"table: {type(table).__name__}; expected a path, a pandas DataFrame, or a list of "
-            "these. Wrap columns or records in pandas.DataFrame."
+            f"table: {type(table).__name__}; expected a path, a DataFrame of pandas, Polars or "
+            "PyArrow, a dict of lists, or a list of these. Wrap records in pandas.DataFrame."
         )
         raise TableError(msg)
     return table
