@@ -46,7 +46,7 @@ SIZES = {
     "kernel_noises": "head.models.kernels:NOISES",
     "kernel_products": "head.models.kernels:PRODUCTS",
     "kernel_scales": "head.models.kernels:SCALES",
-    "kept_part_seconds": "head.training.checkpoint:LEAST_SECONDS",
+    "kept_part_seconds": "head.training.tasks:LEAST_SECONDS",
     "map_cells": "head.design.heat_map:MAX_CELLS",
     "one_hot_products": "head.models.residue_kernel:MAX_PRODUCTS",
     "parallel_columns": "head.models.ridge:PARALLEL_COLUMNS",

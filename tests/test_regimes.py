@@ -296,6 +296,9 @@ def test_what_is_new_is_read_back_and_forged_arrays_are_refused():
     for name in arrays:
         with pytest.raises(ValueError, match="has float32"):
             Recogniser.load(arrays | {name: arrays[name].astype(np.float32)})
+    tokens = arrays["seen.antigen.tokens"][::-1]  # searched for as sorted
+    with pytest.raises(ValueError, match=r"tokens are not in ascending order"):
+        Recogniser.load(arrays | {"seen.antigen.tokens": tokens})
     for forged in (
         "row 1\n" * 11,
         "row 1\n" * 13,

@@ -770,6 +770,9 @@ def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
         consensus=checked_array(arrays, f"{name}.consensus", (None,), np.uint64),
         changed=checked_array(arrays, f"{name}.changed", (None,), np.int64),
     )
+    if (residues.tokens[1:] <= residues.tokens[:-1]).any():
+        msg = f"{name}.tokens are not in ascending order"
+        raise ValueError(msg)
     expected = 0 if kind == "antigen" else len(CHAINS) * REGIONS
     if len(residues.consensus) != expected:
         msg = f"{name}.consensus has {len(residues.consensus)} regions"
