@@ -28,7 +28,7 @@ from abag.core.errors import OutputError
 from abag.core.messages import quoted, say
 from abag.embed.tables.chains import KINDS, Chains, Kind, keys_array
 from abag.embed.tables.formats import bare_suffix
-from abag.embed.tables.layout import NOTHING, DecideLabel, FileLayout, Layout, ReadAs
+from abag.embed.tables.layout import NOTHING, DecideLabel, FileLayout, Layout, LayoutRecord
 from abag.embed.tables.notes import (
     EMPTY_ROW,
     BadCell,
@@ -300,7 +300,7 @@ def read_pairs(
     *,
     kinds: Sequence[Kind] = KINDS,
     as_written: bool = False,
-    remembered: ReadAs = NOTHING,
+    remembered: LayoutRecord = NOTHING,
     label: DecideLabel | None = None,
 ) -> SequenceTable:
     """Read a table of antibody-antigen pairs, or of one of the `kinds`, and check every sequence.

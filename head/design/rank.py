@@ -304,7 +304,7 @@ def rank(
         chosen = aimed(chosen, quantity)
         _say_regimes(candidates, predictor, reading_options.kinds)
         _refuse_missing_columns(candidates, chosen)
-        reading = NOTHING if predictor is None else predictor.reading
+        reading = NOTHING if predictor is None else predictor.layout
         measured = read_all_measured(candidates, chosen, reading)
         left_out = _left_out(candidates, measured, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
