@@ -345,6 +345,8 @@ def test_two_columns_that_fit_equally_well_are_refused_only_if_they_are_needed()
     assert isinstance(caught, ColumnError)
     assert "columns 'VH', 'heavy' fit heavy equally well" in str(caught)
     assert "--column heavy=NAME" in str(caught)
+    both = refusal(frame.assign(VL="DIQ", light="EIV"))
+    assert "So do 'VL', 'light' for light" in str(both)
     two = frame.assign(prediction=1, predicted=2)
     pairs = read_pairs(two, TableOptions(columns={"heavy": "VH"}))
     assert pairs.antibodies.chains == [("QVQ", "")]

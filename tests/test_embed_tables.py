@@ -54,6 +54,22 @@ def test_the_header_line_decides_on_the_separator(tmp_path, name, separator):
     assert table.source == name
 
 
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_lines_of_comments_above_the_header_are_skipped_and_counted(tmp_path, separator):
+    rows = [["heavy", "antigen"], ["QVQ", "MKT"], ["EVQ", "#"]]
+    text = "".join(separator.join(row) + "\n" for row in rows)
+    path = written(tmp_path, "a.csv", f"# of two, lines\n#\tand, a tab\n\n{text}")
+    table = read_table(path)
+    assert table.frame.to_dict("list") == {"heavy": ["QVQ", "EVQ"], "antigen": ["MKT", "#"]}
+    assert table.first_row == 5  # as an editor counts
+    with pytest.raises(AbagError, match="row 6, column 'antigen': character '#'"):
+        abag.plan(path)
+    path.write_text("# one\n" + text.replace("#", "M"))
+    assert "1 line above the header, marked with '#', not read" in str(abag.plan(path))
+    path.write_text("# one\n#" + text)  # a marked header is the header
+    assert read_table(path).names == ["#heavy", "antigen"]
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.parquet.gz"])
 def test_parquet_is_read(tmp_path, name):
     frame = pd.DataFrame({"heavy": ["QVQ", "EVQ"], "antigen": ["M", None], "pKd": [7.5, 8.0]})
@@ -87,7 +103,6 @@ def test_rows_after_the_limit_are_not_read(tmp_path):
     ("a.csv", "heavy,antigen\nQVQ,M\nQVQ,M,1\n", "Expected 2 fields in line 3, saw 3"),
     ("a.csv", "heavy,antigen\nx,QVQ,M\ny,QVQ,M\n", "more fields than the header"),
     ("a.csv", "heavy,antigen\n1,QVQ,M\n2,QVQ,M\n", "more fields than the header"),
-    ("a.csv", "# a comment\nheavy,antigen\nQVQ,M\n", "remove lines above it"),
     ("a.csv", "sep=;\nheavy;antigen\nQVQ;M\n", "tells Excel the separator; remove that line"),
     ("a.csv", "id,heavy,x,antigen\n0,QVQ,CAR,M,\n", "separators at the ends of the rows"),
     ("a.xls", "", "not a supported table format; expected a name that ends in .csv, .tsv"),
@@ -118,6 +133,7 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
     ("heavy", "light", "antigen_sequence"), ("VH", "VL", "Antigen Seq"), ("fab_h", "fab_l", "ag"),
     ("HC", "LC", "Target"), ("Ab_heavy_chain_seq", "Ab_light_chain_seq", "Ag_seq"),
     ("mut_heavy_chain_seq", "light_chain_seq", "antigen_seq"),
+    ("seq_nanobody", "seq_light", "seq_antigen"), ("VH seq", "VL seq", "antigen protein sequence"),
 ])  # fmt: skip
 def test_common_column_names_are_recognized(heavy, light, antigen):
     assert roles("x", heavy, light, antigen) == {"heavy": heavy, "light": light, "antigen": antigen}
@@ -127,7 +143,8 @@ def test_common_column_names_are_recognized(heavy, light, antigen):
     ("antibody_sequence", "antibody"), ("scFv_sequence", "antibody"), ("mata_sequence", "antibody"),
     ("matalpha_sequence", "antigen"), ("VHH_sequence", "heavy"), ("pKd", None),
     ("affinity", None), ("KD (nM)", None), ("Δheavy", None), ("heavy µ", None),
-    ("Aff_op", "censored"), ("nanobody", None),
+    ("Aff_op", "censored"), ("nanobody", None), ("seq_ab", "antibody"), ("antigen_chain", None),
+    ("full length antibody sequence", "antibody"), ("sequence of the antigen", None),
     ("Ag_ID", "antigen_name"), ("pdb", "antigen_name"), ("mAb name", "antibody_name"), ("H", None),
 ])  # fmt: skip
 def test_a_name_plays_one_role_or_none(name, role):

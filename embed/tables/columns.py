@@ -66,8 +66,14 @@ ROLES: dict[str, tuple[str, ...]] = {
         f"(antibody|ab|mab|scfv|fv){_SEQUENCE}",
         "antibody|ab|mab|fv",
         f"mata{_SEQUENCE}|{_SEQUENCE}",
+        _SAYS_SEQUENCE + _of_parts("(antibody|ab|mab|fab|scfv|fv)"),
     ),
-    "antigen": (f"{_ANTIGEN}(chain)?{_SEQUENCE}", "antigen|ag", f"target|matalpha{_SEQUENCE}"),
+    "antigen": (
+        f"{_ANTIGEN}(chain)?{_SEQUENCE}",
+        "antigen|ag",
+        f"target|matalpha{_SEQUENCE}",
+        _SAYS_SEQUENCE + _of_parts(_ANTIGEN),
+    ),
     "pkd": (),  # head.labels.column finds the label
     "label": (),  # of any quantity, which has to be said
     "prediction": ("pkdpredicted|predictedpkd|predictions?|predicted",),

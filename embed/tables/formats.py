@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from pandas.api.types import is_string_dtype
 
 from abag.core.errors import TableError
-from abag.core.messages import quoted
+from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
 from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.tables.columns import SEQUENCE_ROLES, may_hold, quote_some
@@ -166,22 +166,48 @@ def refuse_repeated(names: Sequence[str]) -> None:
 
 def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read text with the separator that its header line has most of."""
-    # not the name decides: public tables have tabs in files called .csv
-    header = file.readline().removeprefix(b"\xef\xbb\xbf")
+    comments, header = _skip_comments(file)
     for start, msg in _FOREIGN.items():
         if header.startswith((start, start.upper())):
             raise ValueError(msg)
-    separator = max(",\t;", key=lambda mark: header.count(mark.encode()))
-    yield from read_separated(file, separator, options)
+    for chunk in read_separated(file, _separator(header), options, comments=comments):
+        if comments:
+            lines = counted(comments, "line")
+            remark = f"{lines} above the header, marked with '#', not read"
+            notes = chunk.reader._replace(remarks=(remark, *chunk.reader.remarks))
+            chunk = chunk._replace(reader=notes)
+        yield chunk
+
+
+def _skip_comments(file: IO[bytes]) -> tuple[int, bytes]:
+    """Count the lines above the header that begin with a ``#``, and return the header."""
+    marked = list[bytes]()
+    line = file.readline().removeprefix(b"\xef\xbb\xbf")
+    while line.startswith(b"#") or (marked and line.isspace()):
+        marked.append(line)
+        line = file.readline()
+    if not marked:
+        return 0, line
+    # of "#heavy,light", too, the first row has as many fields
+    mark = _separator(line).encode()
+    if not line or marked[-1].count(mark) == line.count(mark) > 0:
+        return len(marked) - 1, marked[-1]
+    return len(marked), line
+
+
+def _separator(header: bytes) -> str:
+    # not the name decides: public tables have tabs in files called .csv
+    return max(",\t;", key=lambda mark: header.count(mark.encode()))
 
 
 def read_separated(
-    file: IO[Any], separator: str, options: ReadOptions, first_row: int = 2
+    file: IO[Any], separator: str, options: ReadOptions, first_row: int = 2, comments: int = 0
 ) -> Iterator[Chunk]:
-    """Read text with this separator; AIRR files become a row per cell."""
-    names = _header_names(file, separator)
+    """Read text with this separator, after lines of comments; AIRR files become a row per cell."""
+    names = _header_names(file, separator, comments)
+    first_row += comments
     # with low_memory, pandas chooses the type of a column anew within one chunk
-    read: dict[str, Any] = {"sep": separator, "low_memory": False}
+    read: dict[str, Any] = {"sep": separator, "low_memory": False, "skiprows": comments}
     if options.as_written:
         read["keep_default_na"] = False
     elif options.names:
@@ -223,11 +249,12 @@ def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
 
 
-def _header_names(file: IO[Any], separator: str) -> list[str]:
+def _header_names(file: IO[Any], separator: str, comments: int) -> list[str]:
     """Return the names in the header; refuse a first row that has more fields."""
     # pandas would take its first fields for an index, so that all columns shift
     file.seek(0)
     top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    top["skiprows"] = comments
     try:
         rows = pd.read_csv(file, sep=separator, nrows=2, **top)
     except pd.errors.ParserError as error:

@@ -23,6 +23,7 @@ from abag.core.numbers import plain_number
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
 from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.tables.columns import (
+    CHAIN_ROLES,
     MissingColumn,
     find_columns,
     quote_names,
@@ -171,6 +172,9 @@ class Table:
                 f"{self.source}: columns {quote_names(self.ties[role])} fit {role} equally well; "
                 f"expected one. Choose with --column {role}=NAME."
             )
+            other = "light" if role == "heavy" else "heavy"
+            if role in CHAIN_ROLES and other in self.ties:
+                msg += f" So do {quote_names(self.ties[other])} for {other}."
             raise ColumnError(msg)
         problem = f"{self.source}: no column for {role}"
         remedy = f"Name it with --column {role}=NAME{advice}."
