@@ -18,8 +18,7 @@ from abag.core.arrays import Floats
 from abag.core.errors import DamagedFile, RunError
 from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
-from abag.embed.store.folder import LOGLIK
-from abag.embed.store.store import open_store
+from abag.embed.store.store import LOGLIK, open_store
 from abag.embed.tables.layout import OF_LABELS
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs

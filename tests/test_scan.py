@@ -22,7 +22,7 @@ from trastuzumab import CH1, HEAVY, LIGHT
 
 import abag
 from abag import AbagError, MissingVectors, OptionError, OutputError, PredictionError
-from abag.embed.tables.domains import locate_positions
+from abag.embed.tables.chains import locate_positions
 from abag.head.design.scan import describe_scan
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"

@@ -15,7 +15,7 @@ import pandas as pd
 
 from abag.core.errors import PredictionError
 from abag.core.messages import bar, counted, printable, say
-from abag.embed.tables.domains import IMGT_REGIONS, locate_positions, position_number
+from abag.embed.tables.chains import IMGT_REGIONS, locate_positions, position_number
 from abag.embed.tables.layout import NOTHING, LayoutRecord
 from abag.embed.tables.pairs import read_pairs
 

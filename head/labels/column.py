@@ -28,14 +28,14 @@ from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
-from abag.core.numbers import plain_number
 from abag.core.options import parse
 from abag.core.units import UNITS
-from abag.embed.store.folder import LOGLIK
+from abag.embed.store.store import LOGLIK
 from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import LayoutRecord
+from abag.embed.tables.table import plain_number
 from abag.head.labels.headers import (
     PKD,
     SCAN_MEASURED,

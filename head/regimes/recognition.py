@@ -38,8 +38,7 @@ from abag.head.regimes.similar import (
 )
 
 if TYPE_CHECKING:
-    from abag.embed.tables.chains import Chains, Kind
-    from abag.embed.tables.domains import ChainName
+    from abag.embed.tables.chains import ChainName, Chains, Kind
     from abag.embed.tables.numbering import Numbered
     from abag.head.regimes.sides import Side
 

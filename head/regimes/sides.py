@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, is_among
 from abag.core.files import cache_dir
-from abag.embed.tables.domains import IMGT_REGIONS, position_number
+from abag.embed.tables.chains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.clusters import consensus
 from abag.head.regimes.nearest import by_length, find_nearest
@@ -28,8 +28,7 @@ from abag.head.regimes.similar import lengths_of
 from abag.head.regimes.splits import grouped_folds
 
 if TYPE_CHECKING:
-    from abag.embed.tables.chains import Chains, Kind
-    from abag.embed.tables.domains import ChainName
+    from abag.embed.tables.chains import ChainName, Chains, Kind
     from abag.head.regimes.clusters import PairGroups
 
 
