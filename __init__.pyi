@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports to the end
-    import pandas as pd
-
     from abag.adapt.config import AdaptConfig as AdaptConfig
     from abag.adapt.train import AdaptSummary
     from abag.core.errors import AbagError as AbagError
@@ -28,6 +26,8 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.core.errors import TableError as TableError
     from abag.core.errors import TrainingError as TrainingError
     from abag.core.errors import WorkerError as WorkerError
+    from abag.core.frames import AnyTable
+    from abag.core.frames import AnyTables
     from abag.core.options import EncoderOptions as EncoderOptions
     from abag.embed.embed import EmbedSummary
     from abag.embed.options import EmbedOptions as EmbedOptions
@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.embed.residues import ResidueVectors
     from abag.embed.store.export import ExportSummary
     from abag.embed.store.options import ExportOptions as ExportOptions
-    from abag.embed.tables.table import TableLike
     from abag.head.design.rank import RankSummary
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions
@@ -126,11 +125,11 @@ __all__ = [
 ]
 
 def adapt_encoders(
-    table: Path | str | pd.DataFrame,
+    table: AnyTable,
     out: Path | str,
     *,
     split_from: Path | str,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | Literal[False] | None = None,
     progress: bool = False,
     antibody_encoder: str = 'igt5',
     antigen_encoder: str = 'esm2-650m',
@@ -178,9 +177,10 @@ def adapt_encoders(
 ) -> AdaptSummary: ...
 def dataset(
     store: Store | Path | str,
-    table: TableLike,
+    table: AnyTables,
     *,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,
     sequences: tuple[str, ...] = ...,
@@ -221,11 +221,13 @@ def dataset(
     antigen_pooling: str = 'mean',
 ) -> PairDataset: ...
 def embed_table(
-    table: TableLike,
+    table: AnyTables,
     store: Path | str,
     antibody_encoder: Path | str = 'igt5',
     antigen_encoder: Path | str = 'esm2-650m',
     *,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,
     sequences: tuple[str, ...] = ...,
@@ -250,7 +252,6 @@ def embed_table(
     antigen_adapter: Path | str | None = None,
     attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
     batch_tokens: int | None = None,
-    progress: bool = False,
     layers: tuple[int, ...] | None = None,
     poolings: tuple[str, ...] | None = None,
     loglik: bool | None = None,
@@ -262,8 +263,9 @@ def embed_table(
 def evaluate(
     run: Path | str,
     *,
-    table: Path | str | pd.DataFrame | None = None,
-    say: Callable[[str], None] | None = None,
+    table: AnyTable | None = None,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,
     sequences: tuple[str, ...] = ...,
@@ -273,7 +275,7 @@ def evaluate(
     sheet: str | None = None,
     matrix: bool = False,
     store: Path | str | None = None,
-    predictions: Path | str | Any | None = None,
+    predictions: AnyTable | None = None,
     label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'value'] | None = None,
     molar_mass: str | None = None,
     affinity_type: str | None = None,
@@ -284,7 +286,7 @@ def export_vectors(
     store: Store | Path | str,
     to: Path | str,
     *,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | Literal[False] | None = None,
     progress: bool = False,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,
@@ -303,15 +305,17 @@ def export_vectors(
     antigen_encoder: str | None = None,
     antibody_pooling: str = 'mean',
     antigen_pooling: str = 'mean',
-    table: Path | str | Any | None = None,
+    table: AnyTable | None = None,
     kind: Literal['antibody', 'antigen', 'pair'] | None = None,
     dtype: Literal['stored', 'float32'] = 'stored',
     force: bool = False,
 ) -> ExportSummary: ...
 def export_residues(
-    table: TableLike,
+    table: AnyTables,
     out: Path | str,
     *,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
     antibody_encoder: str = 'igt5',
     antigen_encoder: str = 'esm2-650m',
     columns: Mapping[str, str] = ...,
@@ -338,19 +342,18 @@ def export_residues(
     antigen_adapter: Path | str | None = None,
     attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
     batch_tokens: int | None = None,
-    progress: bool = False,
     dtype: Literal['float16', 'float32'] = 'float16',
     file_mb: int = 256,
 ) -> ResidueSummary: ...
 def fit(
-    table: TableLike,
+    table: AnyTables,
     store: Path | str | None,
     run: Path | str,
     *,
-    say: Callable[[str], None] | None = None,
-    progress: bool = False,
     verbose: bool = False,
     report: bool = True,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,
     sequences: tuple[str, ...] = ...,
@@ -417,8 +420,10 @@ def fit(
     learning_curve: bool = False,
 ) -> RunSummary: ...
 def plan(
-    table: TableLike,
+    table: AnyTables,
     *,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
     antibody_encoder: str = 'igt5',
     antigen_encoder: str = 'esm2-650m',
     columns: Mapping[str, str] = ...,
@@ -455,11 +460,11 @@ def plan(
     all_gpus: bool = False,
 ) -> Plan: ...
 def predict(
-    table: TableLike,
+    table: AnyTables,
     run: Path | str | Predictor,
-    out: Path | str,
+    out: Path | str | None = None,
     *,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | Literal[False] | None = None,
     progress: bool = False,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,
@@ -479,14 +484,14 @@ def predict(
     force: bool = False,
     antibody_encoder: str | None = None,
     antigen_encoder: str | None = None,
-    cross: Path | str | Any | None = None,
+    cross: AnyTable | None = None,
     strong: float | None = None,
-) -> PredictSummary: ...
+) -> Any: ...
 def rank(
-    predictions: TableLike,
-    out: Path | str,
+    predictions: AnyTables,
+    out: Path | str | None = None,
     *,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | Literal[False] | None = None,
     progress: bool = False,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,
@@ -507,23 +512,31 @@ def rank(
     best: float | None = None,
     above: float | None = None,
     better: Literal['higher', 'lower'] | None = None,
-    measured: Path | str | Any | None = None,
+    measured: AnyTable | None = None,
     label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'value'] | None = None,
     molar_mass: str | None = None,
     run: Path | str | None = None,
+    ordered: Path | str | None = None,
+    second: AnyTable | None = None,
+    second_run: Path | str | None = None,
+    second_better: Literal['higher', 'lower'] | None = None,
+    second_above: float | None = None,
     keep_far: bool = False,
     per_cluster: int | None = None,
     per_position: int | None = None,
     force: bool = False,
-) -> RankSummary: ...
+) -> Any: ...
 def report(
     run: Path | str,
     *,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
 ) -> ReportSummary: ...
 def residues(
-    table: TableLike,
+    table: AnyTables,
     *,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
     antibody_encoder: str = 'igt5',
     antigen_encoder: str = 'esm2-650m',
     columns: Mapping[str, str] = ...,
@@ -550,17 +563,19 @@ def residues(
     antigen_adapter: Path | str | None = None,
     attention: Literal['auto', 'triton', 'flash-attn', 'varlen', 'sdpa'] = 'auto',
     batch_tokens: int | None = None,
-    progress: bool = False,
     dtype: Literal['float16', 'float32'] = 'float16',
 ) -> Iterator[ResidueVectors]: ...
 def runs(
     folders: Path | str | Sequence[Path | str],
+    *,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
 ) -> RunsSummary: ...
 def scan(
     run: Path | str | Predictor,
-    out: Path | str,
+    out: Path | str | None = None,
     *,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | Literal[False] | None = None,
     progress: bool = False,
     columns: Mapping[str, str] = ...,
     antigen: str | None = None,
@@ -582,27 +597,29 @@ def scan(
     antigen_encoder: str | None = None,
     heavy: str | None = None,
     light: str | None = None,
-    parents: Path | str | Any | None = None,
+    parents: AnyTable | None = None,
     region: str | None = None,
     positions: str | None = None,
     mutate_to: str | None = None,
     exclude: str | None = None,
     pairs_of: int | None = None,
-) -> ScanSummary: ...
+) -> Any: ...
 def share(
     run: Path | str,
     to: Path | str,
     *,
+    say: Callable[[str], None] | Literal[False] | None = None,
+    progress: bool = False,
     private: bool = False,
     with_sequences: bool = False,
     license: str | None = None,
 ) -> ShareSummary: ...
 def sweep(
-    table: Path | str | pd.DataFrame,
+    table: AnyTable,
     store: Path | str,
     folder: Path | str,
     *,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | Literal[False] | None = None,
     progress: bool = False,
     trials: int | None = None,
     folds: int = 3,

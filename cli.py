@@ -92,7 +92,7 @@ def _passes_on(
 def _call(function: str, *, as_json: bool, **options: Any) -> Any:
     """Call a public function, which shows its progress if it can; print and return its result."""
     public = PublicFunction(function, *_FUNCTIONS[function])
-    if "progress" in public.signature().parameters:
+    if public.draws_bars():
         options["progress"] = True
     result = public.function()(**options)
     _print(result, as_json, public.describe() or str)
@@ -184,8 +184,7 @@ def fit(
     from abag.head.fit import fit as fit_head
     from abag.head.runs.summary import describe_fit
 
-    with reporting(details=verbose):
-        summary = fit_head(tables, store, run, progress=True, verbose=verbose, **options)
+    summary = fit_head(tables, store, run, progress=True, verbose=verbose, **options)
     _print(summary, as_json, partial(describe_fit, verbose=verbose))
 
 

@@ -14,13 +14,14 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from os import PathLike
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from abag.core.errors import FLAG, AbagError
-from abag.core.messages import reporting
+from abag.core.errors import FLAG, AbagError, OptionError
+from abag.core.messages import quoted, reporting
 from abag.core.options import OptionSchema, alternatives, flag, joint_schema, user_path
 
 P = ParamSpec("P")
@@ -36,8 +37,29 @@ _MORE_COLUMNS = re.compile(
     r"(columns=\{[^}]*\}(?:(?:,| or) columns=\{[^}]*\})*(?:,| or)) (\w+)=([A-Z]+)\b"
 )
 """A further column in a message, such as ``--column heavy=NAME, light=NAME or antibody=NAME``."""
-_PATH = re.compile(r"\b(Path|TableLike)\b")
+_PATH = re.compile(r"\b(Path|AnyTables?)\b")
 """In the annotation of an argument that may be a path."""
+_TABLES = {
+    "TableLike": "AnyTables",
+    "Path | str | pd.DataFrame": "AnyTable",
+    "Path | str | Any": "AnyTable",
+}
+"""Annotations of tables as functions and options have them, and as callers may pass them."""
+_IN_MEMORY = " | pd.DataFrame"
+"""In the annotation of a result that is a table of the caller's kind if no file is written."""
+_PAGES = {"fit": "report", "report": "report", "scan": "heat_map"}
+"""Key of the page that a notebook shows for the result of a function."""
+_REPORTING = (
+    inspect.Parameter(
+        "say",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation="Callable[[str], None] | Literal[False] | None",
+    ),
+    inspect.Parameter("progress", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool"),
+)
+"""Arguments of every public function: where its messages go (None: to stderr; False: nowhere), and
+whether bars are drawn on stderr."""
 _COMMAND = re.compile(r"\babag [a-z]+ ")
 """Where a command to be run begins in a sentence; its flags stay as they are."""
 
@@ -83,44 +105,76 @@ class PublicFunction:
         """Return the signature with every option in place of ``**options``."""
         original = inspect.signature(self.function())
         parameters = [
-            parameter.replace(annotation=_Source(parameter.annotation))
+            parameter.replace(annotation=_public_annotation(parameter.annotation))
             for parameter in original.parameters.values()
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+            and parameter.name not in ("say", "progress")
         ]
+        parameters += _REPORTING
         parameters += [
             inspect.Parameter(
                 option.name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=option.default,
-                annotation=_Source(annotation_text(option)),
+                annotation=_public_annotation(annotation_text(option)),
             )
             for option in self._options()
-            if option.name not in original.parameters
+            if option.name not in original.parameters and option.name != "progress"
         ]
         returned = _Source(original.return_annotation)
+        if returned.endswith(_IN_MEMORY):  # its type depends on the arguments
+            returned = _Source("Any")
         return original.replace(parameters=parameters, return_annotation=returned)
+
+    def draws_bars(self) -> bool:
+        """Tell whether the function as it is written takes ``progress``."""
+        names = {*inspect.signature(self.function()).parameters}
+        return "progress" in names | {option.name for option in self._options()}
 
     def load(self) -> Callable[..., Any]:
         """Make the function that users call, with the signature of `signature`."""
+        from abag.core.frames import as_it_came, as_pandas, is_frame, is_table  # import pandas
+
         function = self.function()
         describe = self.describe()
         signature = self.signature()
         names = [*signature.parameters]
         keywords_of: dict[str, OptionSchema | str] = {flag(name): name for name in names}
         keywords_of |= {option.flag: option for option in self._options()}
-        paths = {name for name in names if _PATH.search(signature.parameters[name].annotation)}
+        annotations = {name: signature.parameters[name].annotation for name in names}
+        paths = {name for name in names if _PATH.search(annotations[name])}
+        tables = [name for name in names if "AnyTable" in annotations[name]]
+        draws_bars = self.draws_bars()
 
         def read(keyword: str, value: Any) -> Any:  # noqa: ANN401 - any argument
-            is_path = keyword in paths and isinstance(value, str | PathLike)
-            return user_path(value, keyword) if is_path else value
+            if keyword in paths and isinstance(value, str | PathLike):
+                return user_path(value, keyword)
+            return as_pandas(value, keyword) if keyword in tables else value
 
         @functools.wraps(function)
         def public(*args: Any, **keywords: Any) -> Any:  # noqa: ANN401 - see __signature__
-            keywords = {keyword: read(keyword, value) for keyword, value in keywords.items()}
-            args = (*map(read, names, args), *args[len(names) :])
+            given = {**dict(zip(names, args, strict=False)), **keywords}
+            say = keywords.pop("say", None)
+            if not (say is None or say is False or callable(say)):
+                msg = (
+                    f"say: {quoted(say)}; expected a function such as print, or False for silence."
+                )
+                raise OptionError(msg)
+            progress = (
+                keywords.get("progress", False) if draws_bars else keywords.pop("progress", False)
+            )
             with naming_keywords(keywords_of) as spelled:
-                result = function(*args, **keywords)
-            return Summary(result, describe, spelled) if describe else result
+                keywords = {keyword: read(keyword, value) for keyword, value in keywords.items()}
+                args = (*map(read, names, args), *args[len(names) :])
+                with reporting(say or None, bars=progress, silent=True if say is False else None):
+                    result = function(*args, **keywords)
+                    if inspect.isgenerator(result):  # its steps report as the call does
+                        result = _steps(result, copy_context())
+            if is_frame(result):
+                came = [given[name] for name in tables if is_table(given.get(name))]
+                return as_it_came(result, came[0] if came else None)
+            page = _PAGES.get(self.name)
+            return Summary(result, describe, spelled, page) if describe else result
 
         public.__signature__ = signature  # type: ignore[attr-defined]
         del public.__wrapped__  # its signature has **options
@@ -153,6 +207,23 @@ def names_keywords(method: Callable[P, R]) -> Callable[P, R]:
             return method(*args, **keywords)
 
     return public
+
+
+def _steps(steps: Iterator[R], context: Context) -> Iterator[R]:
+    """Yield what a generator does, each step of which runs in a context."""
+    while True:
+        try:
+            step = context.run(next, steps)
+        except StopIteration:
+            return
+        yield step
+
+
+def _public_annotation(text: str) -> _Source:
+    """Return an annotation, with tables of all kinds where a function takes those of pandas."""
+    for written, public in _TABLES.items():
+        text = text.replace(written, public)
+    return _Source(text)
 
 
 class _Source(str):
@@ -220,15 +291,20 @@ def in_python(text: str, keywords: Keywords) -> str:
 
 
 class Summary(dict[str, Any]):
-    """A summary that shows itself in a few lines; the keys are those of ``--json``."""
+    """A summary that shows itself in a few lines; the keys are those of ``--json``.
+
+    A notebook shows the page whose path has the key `page`, if there is one.
+    """
 
     def __init__(
         self,
         values: Mapping[str, Any],
         describe: Callable[[Any], object],
         spelled: Callable[[str], str] = str,
+        page: str | None = None,
     ) -> None:
         super().__init__(values)
+        self._page = page
         self._describe = describe
         self._spelled = spelled
 
@@ -241,9 +317,10 @@ class Summary(dict[str, Any]):
         return shorten(self._lines(), f"keys: {', '.join(self)}")
 
     def _repr_html_(self) -> str:
-        if "report" not in self:
+        path = self.get(self._page or "")
+        if not path:
             return as_html("\n".join([*self._lines(), f"keys: {', '.join(self)}"]))
-        page = html.escape(Path(self["report"]).read_text(encoding="utf-8"))
+        page = html.escape(Path(path).read_text(encoding="utf-8"))
         # a frame keeps the styles and scripts of the page apart from those of the notebook
         return f'<iframe srcdoc="{page}" width="100%" height="900" style="border: 0"></iframe>'
 

@@ -160,7 +160,8 @@ def embed_with_same_encoders(
     encoders = EncoderOptions(antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder)
     expected: dict[Kind, str] = {"antibody": antibody_fingerprint, "antigen": antigen_fingerprint}
     chosen = EmbedOptions.from_keywords(options, "embed")
-    return _embed(table, store, encoders, chosen, expected=expected)
+    with reporting(silent=True if not chosen.progress else None):
+        return _embed(table, store, encoders, chosen, expected=expected)
 
 
 def embed_like_folders(
@@ -199,7 +200,9 @@ def _embed(
     """Run the whole job, or the share of a rank: `started` by this command, or by a launcher."""
     rank = rank_here()
     first = not started and not rank.number
-    with reporting(bars=options.progress, silent=not options.progress), ExitStack() as files:
+    # what one process does is said by the process that started it
+    silent = True if started and not options.progress else None
+    with reporting(bars=options.progress, silent=silent), ExitStack() as files:
         ranks, device = _choose_devices(options, rank)
         partitions = [files.enter_context(Partitions(kind)) for kind in options.kinds]
         reading = _read(table, options, partitions)

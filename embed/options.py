@@ -71,9 +71,7 @@ class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encode
         group="Hardware",
         help="Most tokens per batch.",
     )
-    progress: bool = option(
-        False, python_only=True, help="Print messages and a progress bar on stderr."
-    )
+    progress: bool = option(False, python_only=True, help="Draw a progress bar on stderr.")
 
     def check_combination(self) -> None:
         """Refuse kinds that leave nothing to encode, or ignore a column that was given."""

@@ -119,8 +119,7 @@ def residues(
     """
     encoders, others = EncoderOptions.take(options)
     chosen = ResidueOptions.from_keywords(others, "residues")
-    with reporting(silent=not chosen.progress):
-        _, jobs = read_jobs(table, encoders, chosen)
+    _, jobs = read_jobs(table, encoders, chosen)
     return _encode_jobs(jobs)
 
 
@@ -333,7 +332,7 @@ def export_residues(
     encoders, others = EncoderOptions.take(options)
     chosen = ResidueFileOptions.from_keywords(others, "export_residues")
     folder = user_path(out, "--out")
-    with reporting(bars=chosen.progress, silent=not chosen.progress):
+    with reporting(bars=chosen.progress):
         pairs, jobs = read_jobs(table, encoders, chosen)
         outputs = [_Output(job, folder, _divide(job, chosen.file_mb)) for job in jobs]
         rows = _rows_csv(pairs, outputs)

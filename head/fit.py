@@ -94,7 +94,7 @@ def fit(
     progress : bool
         Whether to draw a progress bar on stderr.
     verbose : bool
-        Whether to report the scores of every validation.
+        Whether to report every message, and the scores of every validation.
     report : bool
         Whether to write ``report.html``, which takes about a second.
     **options
@@ -112,7 +112,7 @@ def fit(
         written; or if training diverges.
     """
     config = FitConfig.from_keywords(options, "fit")
-    with reporting(say, bars=progress):
+    with reporting(say, bars=progress, details=verbose):
         return _fit(table, store, Path(run), config, verbose=verbose, report=report)
 
 

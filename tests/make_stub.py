@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports to the end
-    import pandas as pd
-
 {imports}
 
 __version__: str
@@ -42,7 +40,8 @@ def stub():
 TYPES = {
     "AdaptSummary": "abag.adapt.train", "EmbedSummary": "abag.embed.embed",
     "ExportSummary": "abag.embed.store.export", "ResidueSummary": "abag.embed.residues",
-    "ResidueVectors": "abag.embed.residues", "TableLike": "abag.embed.tables.table",
+    "ResidueVectors": "abag.embed.residues", "AnyTable": "abag.core.frames",
+    "AnyTables": "abag.core.frames",
     "Plan": "abag.head.plan", "PredictSummary": "abag.head.predictor.scoring",
     "RankSummary": "abag.head.design.rank", "RunSummary": "abag.head.runs.run_folder",
     "RunsSummary": "abag.head.runs.compare", "ReportSummary": "abag.head.runs.report",

@@ -9,17 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from drawn import COMPOSITION
 from heads import demo_table, schema, sequence_keys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.ensemble import BaggingRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 from sklearn.metrics import get_scorer, r2_score
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -306,7 +310,11 @@ def test_groups_serve_the_splitters_of_scikit_learn(store, X, y):
 def test_invalid_input_is_refused_in_one_line(store, X, y):
     ridge = AffinityRegressor(store, head="ridge")
     for error, words, call in [
-        (TableError, "X: ndarray; expected a pandas DataFrame", lambda: ridge.fit(X.to_numpy(), y)),
+        (
+            TableError,
+            "X: ndarray; expected a DataFrame with the sequences",
+            lambda: ridge.fit(X.to_numpy(), y),
+        ),
         (TableError, r"y: shape \(5,\) for 170 rows", lambda: ridge.fit(X, y[:5])),
         (TableError, "store=None: not given", lambda: AffinityRegressor().fit(X, y)),
         (TableError, "store=None: not given", lambda: PairVectorizer().fit(X)),
@@ -363,10 +371,69 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
     ]:
         with pytest.raises(error, match=words) as caught:
             call()
+        is_of_store = words in ("no antigen encoder 'x'", "'cls' is not stored")
+        assert is_of_store or isinstance(caught.value, ValueError)
         assert "\n" not in str(caught.value)
         assert " --" not in str(caught.value).partition("Run: abag")[0]
     with pytest.raises(NotFittedError):
         PairVectorizer(store).transform(X)
+
+
+def test_an_error_of_an_estimator_is_a_value_error_that_survives_pickle(store, X, y):
+    with pytest.raises(LabelError) as caught:
+        AffinityRegressor(store, head="ridge").fit(X, y.where(y < y.max()))
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(copied, ValueError)
+    assert isinstance(copied, LabelError)
+    assert str(copied) == str(caught.value)
+
+
+RIDGE = {"head": "ridge", "split": "random"}
+PLACES = {"heavy": 0, "light": 1, "antigen": 2}
+
+
+def test_a_y_of_one_column_is_that_column(store, X, y):
+    expected = AffinityRegressor(store, **RIDGE).fit(X, y).predict(X)
+    for column in (y.to_frame(), y.to_numpy()[:, None]):
+        assert np.array_equal(AffinityRegressor(store, **RIDGE).fit(X, column).predict(X), expected)
+    with pytest.raises(TableError, match=r"y: shape \(170, 2\) for 170 rows"):
+        AffinityRegressor(store, **RIDGE).fit(X, np.ones((170, 2)))
+
+
+def test_a_transformed_target_gives_the_predictions_back_in_its_unit(store, X, y):
+    scaled = TransformedTargetRegressor(
+        AffinityRegressor(store, better="higher", **RIDGE), transformer=StandardScaler()
+    )
+    expected = AffinityRegressor(store, **RIDGE).fit(X, y).predict(X)
+    np.testing.assert_allclose(scaled.fit(X, y).predict(X), expected, atol=1e-6)
+
+
+def test_bagging_fits_arrays_whose_columns_are_named_by_place(store, X, y):
+    one = AffinityRegressor(store, columns=PLACES, **RIDGE)
+    bagged = BaggingRegressor(one, n_estimators=2, random_state=0).fit(X, y)
+    assert np.isfinite(bagged.predict(X)).all()
+    expected = AffinityRegressor(store, **RIDGE).fit(X, y).predict(X)
+    one.fit(X.to_numpy(), y)
+    assert np.array_equal(one.predict(X.to_numpy()), expected)
+    assert one.n_features_in_ == 3
+    assert not hasattr(one, "feature_names_in_")
+
+
+def test_rows_of_weight_0_are_left_out(store, X, y):
+    weight = np.where(np.arange(170) < 120, 1.0, 0.0)
+    expected = AffinityRegressor(store, **RIDGE).fit(X[:120], y[:120], np.ones(120)).predict(X)
+    weighted = AffinityRegressor(store, **RIDGE).fit(X, y, weight)
+    assert np.array_equal(weighted.predict(X), expected)
+
+
+def test_an_x_of_another_library_is_read_like_that_of_pandas(store, X, y):
+    table = pa.Table.from_pandas(X, preserve_index=False)
+    expected = AffinityRegressor(store, **RIDGE).fit(X, y)
+    model = AffinityRegressor(store, **RIDGE).fit(table, y.tolist())
+    assert np.array_equal(model.predict(table), expected.predict(X))
+    assert model.feature_names_in_.tolist() == ["heavy", "light", "antigen"]
+    vectors = PairVectorizer(store).fit(table).transform(table)
+    assert np.array_equal(vectors, PairVectorizer(store).fit(X).transform(X))
 
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))

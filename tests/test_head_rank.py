@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from drawn import COMPOSITION
 from heads import demo_table, sign
+from trastuzumab import HEAVY
 
 import abag
 from abag import ColumnError, OptionError, OutputError, PredictionError
@@ -510,3 +511,156 @@ def test_the_command_says_what_the_batch_is_expected_to_hold(run, tmp_path):
     assert "pairs above 9 (" in lines[2]
     assert json.loads(invoke.run(*line, "--json", "--force").stdout)["pairs"] == 10
     assert "already exists" in invoke.one_line(*line)
+
+
+def test_pairs_that_are_ordered_are_not_ordered_again_until_they_are_taken_off_the_list(
+    scored, tmp_path, said
+):
+    orders = tmp_path / "orders.csv"
+    first = ranked(scored, tmp_path, batch=6, ordered=orders)
+    assert pd.read_csv(orders)["order"].tolist() == ["order.csv"] * 6
+    again = ranked(scored, tmp_path, batch=6, ordered=orders)  # the same order is made again
+    assert again["id"].tolist() == first["id"].tolist()
+    summary = abag.rank(scored, tmp_path / "second.csv", batch=6, ordered=orders)
+    assert summary["left_out"]["ordered"] == 6
+    assert any("6 ordered and not measured yet (orders.csv)" in line for line in said)
+    second = pd.read_csv(tmp_path / "second.csv")
+    best = scored.nlargest(12, "pkd_predicted")["id"].tolist()
+    assert [*first["id"], *second["id"]] == best
+    rows = pd.read_csv(orders)
+    assert rows["order"].tolist() == ["order.csv"] * 6 + ["second.csv"] * 6
+    rows.iloc[6:].to_csv(orders, index=False)
+    third = abag.rank(scored, batch=6, ordered=orders)
+    assert third["id"].tolist() == best[:6]
+    assert pd.read_csv(orders)["order"].tolist()[6:] == ["order 2"] * 6
+
+
+def test_ordered_pairs_that_came_back_count_as_measured(run, scored, tmp_path, said):
+    orders = tmp_path / "orders.csv"
+    order = ranked(scored, tmp_path, batch=6, ordered=orders)
+    summary = abag.rank(
+        scored, tmp_path / "o.csv", batch=6, ordered=orders, measured=order.head(4)[[*PAIR, "pKd"]]
+    )
+    assert summary["left_out"]["measured"] == 4
+    assert summary["left_out"]["ordered"] == 2
+    assert "orders.csv: 6 pairs of earlier orders, of which 4 are measured" in said
+
+
+def test_an_antibody_ordered_without_an_antigen_is_not_ordered_with_one(scored, tmp_path):
+    orders = tmp_path / "orders.csv"
+    antibodies = scored.drop_duplicates(["heavy", "light"]).drop(columns="antigen")
+    first = ranked(antibodies, tmp_path, batch=5, ordered=orders)
+    assert pd.read_csv(orders)["antigen"].isna().all()
+    summary = abag.rank(scored, tmp_path / "o.csv", batch=5, ordered=orders)
+    ordered = {*zip(first["heavy"], first["light"], strict=True)}
+    chosen = pd.read_csv(tmp_path / "o.csv").fillna({"light": ""})
+    assert not ordered & {*zip(chosen["heavy"], chosen["light"], strict=True)}
+    assert summary["left_out"]["ordered"] >= 5
+
+
+def test_a_list_of_orders_is_refused_if_it_is_another_file(run, scored, tmp_path):
+    order = tmp_path / "order.csv"
+    ranked(scored, tmp_path, batch=6)
+    before = order.read_bytes()
+    with pytest.raises(
+        abag.TableError, match=r"order\.csv: has no column 'order'; expected a list"
+    ):
+        abag.rank(scored, tmp_path / "o.csv", batch=5, ordered=order)
+    with pytest.raises(OutputError, match="ordered is another file of the command"):
+        abag.rank(scored, order, batch=5, ordered=order, force=True)
+    with pytest.raises(OutputError, match="its folder does not exist"):
+        abag.rank(scored, tmp_path / "o.csv", batch=5, ordered=tmp_path / "absent" / "o.csv")
+    assert order.read_bytes() == before
+    assert not (tmp_path / "o.csv").exists()
+
+
+@pytest.fixture
+def melting(scored):
+    """Predictions of a second property, lower for stronger binders, in another order of rows."""
+    antibodies = scored.drop_duplicates(["heavy", "light"])
+    noise = np.random.default_rng(0).normal(size=len(antibodies))
+    value = 90 - 4 * antibodies["pkd_predicted"] + noise
+    table = antibodies[["heavy", "light"]].assign(predicted=value, sigma=2.0)
+    return table.sample(frac=1, random_state=0)
+
+
+SECOND = {"second_better": "higher", "rule": "mean", "keep_far": True}
+
+
+def test_a_batch_of_two_properties_is_of_their_pareto_front(scored, melting, tmp_path):
+    antibodies = scored.drop_duplicates(["heavy", "light"])
+    batch = ranked(antibodies, tmp_path, batch=12, second=melting, **SECOND)
+    both = antibodies.merge(melting, on=["heavy", "light"], suffixes=("", "_second"))
+    pkd = both["pkd_predicted"].to_numpy()
+    tm = both["predicted"].to_numpy()
+    worse = (
+        (pkd >= pkd[:, None]) & (tm >= tm[:, None]) & ((pkd > pkd[:, None]) | (tm > tm[:, None]))
+    )
+    best = {*both.loc[~worse.any(axis=1), "id"]}
+    first = batch.loc[batch["front"] == 1, "id"]
+    assert {*first} <= best
+    assert len(first) == min(12, len(best))
+    assert {both["pkd_predicted"].idxmax(), both["predicted"].idxmax()} <= {
+        *both.index[both["id"].isin(batch["id"])]
+    }
+    predicted = both.set_index("id").loc[batch["id"], "predicted"]
+    np.testing.assert_allclose(batch["second_predicted"], predicted, atol=1e-4)
+    assert batch["second_sigma"].tolist() == [2.0] * 12
+
+
+def test_pairs_that_miss_a_value_of_the_second_property_are_left_out(scored, melting, tmp_path):
+    antibodies = scored.drop_duplicates(["heavy", "light"])
+    limit = float(melting["predicted"].median())
+    summary = abag.rank(
+        antibodies, tmp_path / "o.csv", batch=9, second=melting, second_above=limit, **SECOND
+    )
+    order = pd.read_csv(tmp_path / "o.csv")
+    assert (order["second_predicted"] >= limit).all()
+    assert summary["left_out"]["second"] == (melting["predicted"] < limit).sum()
+    allowed = antibodies.merge(melting[melting["predicted"] >= limit], on=["heavy", "light"])
+    assert order["id"].tolist() == allowed.nlargest(9, "pkd_predicted")["id"].tolist()
+    assert "front" not in order
+    assert order["second_probability_above"].between(0.5, 1).all()
+    lower = melting.assign(predicted=-melting["predicted"])
+    options = SECOND | {"second_better": "lower"}
+    again = ranked(antibodies, tmp_path, batch=9, second=lower, second_above=-limit, **options)
+    assert again["id"].tolist() == order["id"].tolist()
+    assert "second     predicted value: " in str(summary)
+
+
+def test_a_second_antigen_is_matched_by_antibody_and_the_same_antigens_by_pair(scored, tmp_path):
+    antibodies = scored.drop_duplicates(["heavy", "light"])[[*PAIR, "pkd_predicted", "id"]]
+    other = antibodies.assign(
+        antigen="MKTAYIAKQRQISFVKSHFSRQ", pkd_predicted=range(len(antibodies))
+    )
+    batch = ranked(antibodies, tmp_path, batch=3, second=other, second_above=0, rule="mean")
+    expected = other.set_index("id").loc[batch["id"], "pkd_predicted"]
+    assert batch["second_predicted"].tolist() == expected.tolist()
+    some = scored[[*PAIR, "pkd_predicted"]].iloc[:100]
+    summary = abag.rank(scored, tmp_path / "o.csv", batch=3, second=some, rule="mean", force=True)
+    assert summary["left_out"]["unpredicted"] == 140
+    assert summary["second"]["fronts"] == 3  # of equal predictions, one pair each
+
+
+def test_predictions_of_a_second_run_are_better_as_it_says_and_bad_ones_are_refused(
+    run, scored, tmp_path
+):
+    labels = scored[[*PAIR]].assign(**{"Tm (°C)": 60 + scored["pkd_predicted"]})
+    tm = tmp_path / "tm"
+    abag.fit(labels, run / "store", tm, head="ridge", split="random", report=False)
+    second = abag.predict(scored[PAIR], tm, store=run / "store")
+    summary = abag.rank(
+        scored, tmp_path / "o.csv", batch=4, second=second, second_run=tm, rule="mean"
+    )
+    assert summary["second"]["quantity"]["name"] == "Tm"
+    with pytest.raises(PredictionError, match="column 'predicted' is of a quantity that"):
+        abag.rank(scored, batch=4, second=second, rule="mean")
+    with pytest.raises(PredictionError, match="has no prediction of the antibodies of table"):
+        abag.rank(
+            scored, batch=4, second=second.head(1).assign(heavy=HEAVY), second_run=tm, rule="mean"
+        )
+    several = pd.concat([second.head(1)] * 2).assign(antigen=["MKT" * 20, "MKV" * 20])
+    with pytest.raises(PredictionError, match="has several antigens per antibody, none of which"):
+        abag.rank(scored, batch=4, second=several, second_run=tm, rule="mean")
+    with pytest.raises(OptionError, match="second_run, second_better and second_above: are of"):
+        abag.rank(scored, batch=4, second_above=3.0)

@@ -83,7 +83,7 @@ FILE_COLUMNS = ("file", "source_file", "joined_file")
 _NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
 """Roles whose columns must not be mixed up."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
-"""Roles of columns of measurements: `run_folder.remembered_label` has the label."""
+"""Roles of columns of measurements: what a run remembers of its label is another record."""
 OF_ANTIBODIES = frozenset({"heavy", "light", "antibody"})
 OF_VARIANTS = frozenset(MUTATIONS.values())
 """Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
@@ -591,8 +591,8 @@ def one_table(table: TableLike) -> OneTable:
         raise TableError(msg)
     if not isinstance(table, str | PathLike | pd.DataFrame):
         msg = (
-            f"table: {type(table).__name__}; expected a path, a pandas DataFrame, or a list of "
-            "these. Wrap columns or records in pandas.DataFrame."
+            f"table: {type(table).__name__}; expected a path, a DataFrame of pandas, Polars or "
+            "PyArrow, a dict of lists, or a list of these. Wrap records in pandas.DataFrame."
         )
         raise TableError(msg)
     return table

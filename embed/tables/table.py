@@ -20,6 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.errors import ColumnError, TableError
+from abag.core.frames import refuse_nested
 from abag.core.messages import counted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
 from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
@@ -277,6 +278,7 @@ def open_source(
     if isinstance(table, pd.DataFrame):
         source = "table"
         _refuse_unclear_columns(table)
+        refuse_nested(table, source)
         chunks = in_chunks(table, None if files.matrix else rows)
     else:
         source = Path(table).name or str(table)

@@ -11,6 +11,7 @@ Srinivas et al., ICML 2010, for the upper confidence bound.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,51 @@ def best_first(score: Floats, mean: Floats, place: Floats | None = None) -> Ints
     """Order pairs by score, shape (B,); of equal scores by mean, then by place, or as they come."""
     # lexsort sorts by its last key first
     return np.lexsort((-mean, -score) if place is None else (place, -mean, -score))
+
+
+def pareto_order(first: Floats, second: Floats, place: Floats) -> tuple[Ints, Ints]:
+    """Order candidates by the Pareto fronts of two properties of which higher is better.
+
+    Parameters
+    ----------
+    first, second : ndarray, shape=(R,)
+    place : ndarray, shape=(R,)
+        Orders candidates of the same front that are equally crowded.
+
+    Returns
+    -------
+    order : ndarray, shape=(R,), dtype=int64
+        Front by front; of one front, those first that are far from others of it, its ends included,
+        so that a part of a front is spread along it.
+    front : ndarray, shape=(R,), dtype=int64
+        Number of the front of each candidate, from 1: none is better than it in one property and
+        as good in the other, once the fronts before are taken off.
+
+    References
+    ----------
+    Deb, Pratap, Agarwal, Meyarivan, IEEE Trans. Evol. Comput. 6:182 (2002).
+    """
+    front = np.zeros(len(first), np.int64)
+    reached = list[float]()  # the best second value of each front so far, descending
+    before: tuple[float, float] | None = None
+    number = 0
+    for row in np.lexsort((-second, -first)).tolist():
+        pair = (float(first[row]), float(second[row]))
+        if pair != before:
+            number = bisect_right(reached, -pair[1])
+            reached[number : number + 1] = [-pair[1]]
+            before = pair
+        front[row] = number + 1
+    crowding = np.zeros(len(first))
+    for values in (first, second):
+        span = float(np.ptp(values)) or 1.0
+        ordered = np.lexsort((values, front))
+        gap = np.diff(values[ordered]) / span
+        is_same = np.diff(front[ordered]) == 0
+        below = np.concatenate([[np.inf], np.where(is_same, gap, np.inf)])
+        above = np.concatenate([np.where(is_same, gap, np.inf), [np.inf]])
+        crowding[ordered] += below + above
+    return np.lexsort((place, -crowding, front)), front
 
 
 class Cap(NamedTuple):

@@ -17,13 +17,16 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.errors import AbagError, PredictionError
+from abag.core.errors import AbagError, PredictionError, TableError
 from abag.core.messages import counted, say
 from abag.core.units import ANTIBODY_KDA
+from abag.embed.tables.chains import KINDS
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_top_rows
+from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.table import Table, TableLike
-from abag.embed.tables.table_writer import with_types
+from abag.embed.tables.table import Table, TableLike, read_table
+from abag.embed.tables.table_writer import with_types, writing_table
+from abag.head.design.batches import Aim, probability_above
 from abag.head.labels.column import (
     LabelLayout,
     UnclearLabel,
@@ -44,6 +47,8 @@ from abag.head.labels.headers import (
 from abag.head.labels.labelled_pairs import label_pairs
 from abag.head.labels.options import LabelOptions, read_molar_mass
 from abag.head.models.pair_vectors import Index
+from abag.head.predictor.folder import load_predictor
+from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Sequences
 from abag.head.predictor.scoring import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
@@ -53,7 +58,6 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains
     from abag.embed.tables.layout import LayoutRecord
     from abag.embed.tables.pairs import SequenceTable
-    from abag.head.predictor.options import RankOptions
     from abag.head.predictor.predictor import Predictor
 
 ADDED_COLUMNS = RANK_COLUMNS
@@ -113,6 +117,35 @@ class Candidates:
         """Return a number for each pair of these antibodies and antigens, (P,) each."""
         return antibody.astype(np.int64) * len(self.antigens.chains) + antigen
 
+    def rows_of(self, others: Candidates) -> Ints:
+        """Return a row with the prediction of each row of other candidates; -1: there is none.
+
+        Rows are of the same pairs if the tables have an antigen in common; else of the antibodies.
+        """
+        own = np.flatnonzero(~self.repeated())
+        antibody = _find(others.antibodies.chains, self.antibodies)[others.antibodies.of_row]
+        antigen_of = _find(others.antigens.chains, self.antigens)
+        if (antigen_of >= 0).any():
+            antigen = antigen_of[others.antigens.of_row]
+            wanted = np.where(antibody < 0, -1, self.number(antibody, antigen))
+            wanted[antigen < 0] = -1
+            numbers = self.pair[own]
+        else:
+            wanted = antibody
+            numbers = self.antibodies.of_row[own].astype(np.int64)
+            if len(np.unique(numbers)) < len(numbers):
+                msg = (
+                    f"{self.source}: has several antigens per antibody, none of which is in "
+                    f"{others.source}; expected one prediction per antibody, or the same pairs. "
+                    "Choose the rows of one antigen."
+                )
+                raise PredictionError(msg)
+        ordered = np.argsort(numbers, kind="stable")
+        place = np.searchsorted(numbers[ordered], wanted)
+        place = np.minimum(place, len(own) - 1)
+        row = own[ordered[place]]
+        return np.where(numbers[ordered[place]] == wanted, row, -1)
+
     def repeated(self) -> Bools:
         """Return which rows repeat the pair of an earlier row, (R,)."""
         _, first, of_row = np.unique(self.pair, return_index=True, return_inverse=True)
@@ -135,11 +168,15 @@ class Candidates:
 
 
 def read_candidates(
-    layout: Layout, quantity: Quantity = PKD, molar_mass_kda: float = ANTIBODY_KDA
+    layout: Layout,
+    quantity: Quantity = PKD,
+    molar_mass_kda: float = ANTIBODY_KDA,
+    more: Sequence[str] = (),
 ) -> Candidates:
-    """Read sequences, predictions and flags of all rows."""
+    """Read sequences, predictions and flags of all rows; `more` are further columns to add."""
     score = score_column(layout.names)
     added = [score if name == "score" else name for name in ADDED_COLUMNS]
+    added += more
     reader = PairReader(layout, added)
     numbers = [_read_numbers(chunk, quantity, molar_mass_kda) for chunk in reader]
     frame = pd.concat(numbers, ignore_index=True)
@@ -178,7 +215,8 @@ def decide_reading(
     reading = NOTHING
     if predictor is not None:
         reading = predictor.layout
-        options = replace(options, antibody_region=predictor.layout.antibody_region)
+        if options.antibody_region is None:
+            options = replace(options, antibody_region=reading.antibody_region)
     options = without_labels(options)
     layout = Layout.of(table, options, as_written=True, remembered=reading)
     first = layout.files[0]
@@ -369,13 +407,14 @@ def _places_of(text: str) -> list[str]:
 def read_rows(layout: Layout, rows: Ints, *, typed: bool = False) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written.
 
-    With `typed`, columns of a text table that are numbers are returned so.
+    The index of the result is `rows`. With `typed`, columns of a text table that are numbers are
+    returned so.
     """
     ordered = np.sort(rows)
     parts = []
     for chunk in layout.chunks():
         parts.append(chunk.frame.loc[ordered[np.isin(ordered, chunk.frame.index)]])
-    read = pd.concat(parts).reindex(rows).reset_index(drop=True)
+    read = pd.concat(parts).reindex(rows)
     return with_types(read, layout.columns) if typed and layout.holds_texts else read
 
 
@@ -491,6 +530,192 @@ def _label_of_measured(top: Table, options: RankOptions) -> LabelLayout:
         )
         remembered = layout_of(config).label
     return decide_label(top, replace(labels, bad_rows=options.bad_rows or "error"), remembered)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondProperty:
+    """Predictions of a second property of the candidates."""
+
+    source: str
+    quantity: Quantity
+    mean: Floats
+    """In the unit of the quantity, (R,); NaN of a candidate without one."""
+    sigma: Floats | None
+    """(R,)."""
+    far: Bools
+    """Which candidates are outside the training data of the second run, (R,)."""
+    above: float | None
+    """What a pair has to reach."""
+
+    @classmethod
+    def read(cls, table: TableLike, candidates: Candidates, options: RankOptions) -> SecondProperty:
+        """Read predictions, and find those of the candidates.
+
+        They are of the same pairs if the tables have an antigen in common; else of the antibodies.
+
+        Raises
+        ------
+        PredictionError
+            If no candidate has one, or an antibody has several.
+        """
+        run = options.second_run
+        predictor = None if run is None else load_predictor(run)
+        reading = RankOptions(
+            run=run,
+            better=options.second_better,
+            sequences=options.sequences,
+            parent=options.parent,
+            numbering=options.numbering,
+            first_residue=options.first_residue,
+            bad_rows=options.bad_rows,
+            chains=options.chains,
+            antibody_region=options.antibody_region,
+        )
+        layout, quantity = decide_reading(table, reading, predictor)
+        second = read_candidates(layout, quantity, molar_mass_of(reading))
+        if predictor is not None:
+            second = far_by_chains(second, predictor)
+            quantity = predictor.quantity
+        quantity.check_threshold(options.second_above, "--second-above")
+        row = second.rows_of(candidates)
+        if (row < 0).all():
+            msg = (
+                f"{second.source}: has no prediction of the antibodies of {candidates.source}; "
+                "expected predictions of the same antibodies. Give another --second."
+            )
+            raise PredictionError(msg)
+        has_one = row >= 0
+        sigma = None if second.sigma is None else np.where(has_one, second.sigma[row], np.nan)
+        return cls(
+            source=second.source,
+            quantity=quantity,
+            mean=np.where(has_one, second.mean[row], np.nan),
+            sigma=sigma,
+            far=has_one & second.frame["far"].to_numpy(np.bool_)[row],
+            above=options.second_above,
+        )
+
+    @property
+    def value(self) -> Floats:
+        """Predictions of which higher is better, (R,)."""
+        return self.quantity.sign * self.mean
+
+    def reasons(self) -> dict[str, tuple[Bools, str]]:
+        """Return which candidates cannot be chosen, (R,), and in words, by reason."""
+        missing = np.isnan(self.mean)
+        found = {"unpredicted": (missing, f"without a prediction in {self.source}")}
+        if self.above is not None:
+            side = "below" if self.quantity.sign > 0 else "above"
+            is_worse = ~missing & (self.value < self.quantity.sign * self.above)
+            found["second"] = (is_worse, f"predicted {side} {self.above:g} in {self.source}")
+        return found
+
+    def columns(self, chosen: Ints, front: Ints | None) -> dict[str, Any]:
+        """Return the columns to add to the rows of a batch."""
+        columns: dict[str, Any] = {"second_predicted": self.mean[chosen]}
+        if self.sigma is not None:
+            columns["second_sigma"] = self.sigma[chosen]
+            if self.above is not None:
+                aim = Aim(above=self.quantity.sign * self.above)
+                above = probability_above(self.value[chosen], self.sigma[chosen], aim)
+                columns["second_probability_above"] = above
+        if front is not None:
+            columns["front"] = front[chosen]
+        return columns
+
+
+@dataclass(frozen=True, slots=True)
+class OrderList:
+    """The pairs that are ordered, in a table that `rank` keeps; the user may delete rows."""
+
+    path: Path
+    order: str
+    """Name of the batch that is chosen; what the list has of it is replaced."""
+    others: pd.DataFrame
+    """Rows of other orders, as they are written."""
+    is_out: Bools
+    """Which candidates are among these, (R,)."""
+
+    @classmethod
+    def read(
+        cls, path: Path, out: Path | None, candidates: Candidates, options: RankOptions
+    ) -> OrderList:
+        """Read a list, if it exists, and find its pairs among the candidates.
+
+        Raises
+        ------
+        TableError
+            If it is no such list, or has an invalid sequence.
+        """
+        rows = pd.DataFrame(columns=[*ORDER_COLUMNS], dtype=str)
+        if path.exists():
+            rows = read_table(path, as_written=True).frame.astype(str)
+            absent = [name for name in ORDER_COLUMNS if name not in rows]
+            if absent:
+                msg = (
+                    f"{path}: has no column {absent[0]!r}; expected a list that rank keeps, or a "
+                    "new file. Choose another --ordered."
+                )
+                raise TableError(msg)
+        order = f"order {rows['order'].nunique() + 1}" if out is None else out.name
+        others = rows[rows["order"] != order].reset_index(drop=True)
+        return cls(path, order, others, _are_out(others, candidates, options))
+
+    def say(self, measured: Sequence[Measured], candidates: Candidates) -> None:
+        """Say how many pairs are out."""
+        pairs = len(self.others)
+        if not pairs:
+            return
+        arrived = self.is_out & np.any([table.is_measured for table in measured], axis=0)
+        done = len(np.unique(candidates.pair[arrived]))
+        back = f", of which {done:,} are measured" if done else ""
+        say(f"{self.path.name}: {counted(pairs, 'pair')} of earlier orders{back}")
+
+    def add(self, candidates: Candidates, chosen: Ints) -> None:
+        """Write the list with the chosen candidates."""
+        antibodies = [candidates.antibodies.chains[n] for n in candidates.antibodies.of_row[chosen]]
+        antigens = [candidates.antigens.chains[n] for n in candidates.antigens.of_row[chosen]]
+        heavy, light = zip(*antibodies, strict=True)
+        texts = ["|".join(chains) for chains in antigens]
+        batch = pd.DataFrame({
+            "order": self.order,
+            "rank": [*map(str, range(1, len(chosen) + 1))],
+            "heavy": heavy,
+            "light": light,
+            "antigen": ["" if text == UNNAMED_ANTIGEN else text for text in texts],
+        })  # fmt: skip
+        with writing_table(self.path) as write:
+            write(pd.concat([self.others, batch], ignore_index=True).fillna(""))
+
+
+ORDER_COLUMNS = ("order", "heavy", "light", "antigen")
+"""Columns that a list of orders needs."""
+
+
+def _are_out(rows: pd.DataFrame, candidates: Candidates, options: RankOptions) -> Bools:
+    """Return which candidates are on a list, (R,).
+
+    An antibody that was ordered without an antigen, as of a table that names none, is out with all.
+    """
+    is_out = np.zeros(len(candidates.frame), np.bool_)
+    has_antigen = rows["antigen"].str.strip() != ""
+    if options.no_antigen or options.antigen == UNNAMED_ANTIGEN:
+        has_antigen[:] = False
+    region = options.antibody_region or "as-given"
+    for some, kinds in ((rows[has_antigen], KINDS), (rows[~has_antigen], KINDS[:1])):
+        if some.empty:
+            continue
+        columns = {"heavy": "heavy", "light": "light"}
+        if "antigen" in kinds:
+            columns["antigen"] = "antigen"
+        reading = TableOptions(columns=columns, antibody_region=region)
+        pairs = read_pairs(some[[*columns]], reading, kinds=kinds)
+        if "antigen" in kinds:
+            is_out |= _among(candidates, pairs).is_measured
+        else:
+            found = _find(pairs.antibodies.chains, candidates.antibodies)
+            is_out |= np.isin(candidates.antibodies.of_row, found)
+    return is_out
 
 
 def say_if_measured(batch: pd.DataFrame, options: RankOptions, *, leaves_out: bool) -> None:

@@ -21,13 +21,13 @@ import pandas as pd
 
 from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.errors import PredictionError
+from abag.core.errors import OutputError, PredictionError
+from abag.core.files import why_not_writable
 from abag.core.messages import counted
 from abag.embed.tables.chains import Kind
-from abag.embed.tables.formats import bare_suffix
-from abag.embed.tables.layout import NOTHING
+from abag.embed.tables.layout import NOTHING, tables_of
 from abag.embed.tables.table import TableLike
-from abag.embed.tables.table_writer import writing_table
+from abag.embed.tables.table_writer import check_writable
 from abag.head.design.batches import (
     RULES,
     Aim,
@@ -36,12 +36,15 @@ from abag.head.design.batches import (
     best_first,
     choose_capped,
     known_errors,
+    pareto_order,
     probability_above,
 )
 from abag.head.design.candidates import (
     SITE_COLUMNS,
     Candidates,
     Measured,
+    OrderList,
+    SecondProperty,
     aimed,
     best_of,
     decide_reading,
@@ -57,13 +60,21 @@ from abag.head.design.candidates import (
 )
 from abag.head.evaluation.scores import is_by_chance
 from abag.head.evaluation.verdicts import equal_groups
-from abag.head.labels.headers import OUTSIDE, PKD, Quantity
+from abag.head.labels.headers import OUTSIDE, PKD, SECOND_COLUMNS, Quantity
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import Predictor
-from abag.head.predictor.scoring import check_table_out, file_stamps, refuse_changed, rounded
+from abag.head.predictor.scoring import (
+    check_table_out,
+    file_stamps,
+    has_types,
+    in_memory,
+    refuse_changed,
+    rounded,
+    writing,
+)
 from abag.head.regimes.clusters import antibody_clusters
-from abag.head.regimes.regimes import REGIMES, applicable, words_of
+from abag.head.regimes.regimes import REGIMES, words_of
 from abag.head.runs.rounds import say_earlier_batches
 
 SEED = 0
@@ -165,7 +176,7 @@ def _is_ranked(regime: str, predictor: Predictor) -> bool:
 
     The evidence is of the regime itself, or of a newer one that was measured in its place.
     """
-    is_covered, used = applicable(REGIMES[regime], predictor.regimes)
+    is_covered, used = predictor.applied(regime)
     return is_covered and not is_by_chance(predictor.regimes[used].verdict)
 
 
@@ -175,6 +186,17 @@ POOL = 4
 """Clusters are computed of the best 4 candidates per pair of a batch, and of more if they must."""
 MOST_AT_ONE_POSITION = 0.5
 """Share of a batch above which a warning says that it changes one position."""
+
+
+class SecondSummary(TypedDict):
+    """What `RankSummary` says of a second property."""
+
+    source: str
+    quantity: dict[str, Any]
+    above: float | None
+    predicted: tuple[float, float]
+    fronts: int | None
+    """Pareto fronts of which the batch is; None if a value had to be reached."""
 
 
 class RankSummary(TypedDict):
@@ -208,6 +230,7 @@ class RankSummary(TypedDict):
     above_interval: tuple[float, float] | None
     quantity: NotRequired[dict[str, Any]]
     """What is predicted, if it is no affinity."""
+    second: NotRequired[SecondSummary]
 
 
 def describe_rank(summary: RankSummary) -> str:
@@ -236,18 +259,31 @@ def describe_rank(summary: RankSummary) -> str:
             f"           {summary['expected_above']:.1f} pairs {reach} {summary['above']:g} "
             f"({few:.0f} to {many:.0f})"
         )
-    return "\n".join([*lines, f"order      {summary['out']}"])
+    if "second" in summary:
+        lines.append(_describe_second(summary["second"]))
+    if summary["out"]:
+        lines.append(f"order      {summary['out']}")
+    return "\n".join(lines)
+
+
+def _describe_second(second: SecondSummary) -> str:
+    quantity = Quantity.of_json(second["quantity"])
+    low, high = (quantity.show(value) for value in second["predicted"])
+    how = ""
+    if second["fronts"] is not None:
+        how = f", {counted(second['fronts'], 'Pareto front')} of both"
+    return f"second     predicted {quantity}: {low} to {high} ({second['source']}){how}"
 
 
 def rank(
     predictions: TableLike,
-    out: Path | str,
+    out: Path | str | None = None,
     *,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of RankOptions
-) -> RankSummary:
-    """Choose the pairs to measure next, and write them in the order of their scores.
+) -> RankSummary | pd.DataFrame:
+    """Choose the pairs to measure next: return, or write, them in the order of their scores.
 
     Parameters
     ----------
@@ -255,7 +291,7 @@ def rank(
         Pairs with a predicted pKd and, for rules that need it, its standard error ``sigma``: the
         output of `predict` or `scan`, or any table with such columns. Pairs that are ``far``,
         outside the training data, are left out unless ``keep_far``.
-    out : path
+    out : path, optional
         Its suffix decides on the format; written whole or not at all. Holds the rows of the batch
         with all their columns, ``rank``, ``score`` (what the rule gives; ``rank_score`` if the
         table has a column ``score``), with sigma
@@ -270,7 +306,9 @@ def rank(
 
     Returns
     -------
-    RankSummary
+    RankSummary or DataFrame
+        Without ``out``, what would be written, as a table of the kind that `predictions` is, with
+        its index; what the batch is expected to hold is then said.
 
     Raises
     ------
@@ -280,9 +318,12 @@ def rank(
         If a table or an option is invalid. ``out`` is then unchanged.
     """
     chosen = RankOptions.from_keywords(options, "rank")
-    out = Path(out)
+    out = None if out is None else Path(out)
     with messages.reporting(say, bars=progress):
-        check_table_out(out, sources=(predictions, chosen.measured), force=chosen.force)
+        check_table_out(
+            out, sources=(predictions, chosen.measured, chosen.second), force=chosen.force
+        )
+        _check_list(chosen, (predictions, chosen.measured, chosen.second, out))
         before = file_stamps(predictions)
         predictor = None if chosen.run is None else load_predictor(chosen.run)
         layout, quantity = decide_reading(predictions, chosen, predictor)
@@ -296,9 +337,15 @@ def rank(
             no_antigen=reading_options.no_antigen,
         )
         mass = molar_mass_of(chosen)
-        candidates = read_candidates(layout, quantity, mass)
+        more = () if chosen.second is None else SECOND_COLUMNS
+        candidates = read_candidates(layout, quantity, mass, more)
         if predictor is not None:
             candidates = far_by_chains(candidates, predictor)
+        second = None
+        if chosen.second is not None:
+            second = SecondProperty.read(chosen.second, candidates, chosen)
+            far = candidates.frame["far"].to_numpy(np.bool_) | second.far
+            candidates = replace(candidates, frame=candidates.frame.assign(far=far))
         # from here on, higher is better
         candidates = towards_better(candidates, quantity)
         chosen = aimed(chosen, quantity)
@@ -306,32 +353,47 @@ def rank(
         _refuse_missing_columns(candidates, chosen)
         reading = NOTHING if predictor is None else predictor.layout
         measured = read_all_measured(candidates, chosen, reading)
-        left_out = _left_out(candidates, measured, chosen)
+        orders = None
+        if chosen.ordered is not None:
+            orders = OrderList.read(Path(chosen.ordered), out, candidates, chosen)
+            orders.say(measured, candidates)
+        left_out = _left_out(candidates, measured, orders, second, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
         _refuse_too_few(candidates, len(eligible), counts, chosen)
         best = chosen.best
         if chosen.rule == "improvement" and best is None:
             best = _best(candidates, measured, quantity)
-        batch = _choose_batch(candidates, eligible, best, chosen, quantity, predictor)
+        batch = _choose_batch(candidates, eligible, best, second, chosen, quantity, predictor)
         _say_kept(candidates, batch.index, chosen)
         if chosen.run is not None:
             say_earlier_batches(Path(chosen.run), quantity)
         rows = candidates.frame["row"].to_numpy()[batch.index]
-        frame = read_rows(layout, rows, typed=bare_suffix(out) == ".parquet")
+        frame = read_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
         frame = _with_scores(frame, candidates, batch, chosen, quantity)
+        if second is not None:
+            frame = frame.assign(**second.columns(batch.index, batch.front))
         summary = _summarize(candidates, batch, counts, chosen, quantity, out)
+        if second is not None:
+            summary["second"] = _summarize_second(second, batch)
         score_columns = [*map(str, frame.columns)]
         if quantity.affinity:  # a column called "predicted" is then the user's own
             score_columns = [name for name in score_columns if name not in OUTSIDE]
         if candidates.score_column != "score":  # so is one called "score"
             score_columns.remove("score")
         digits = quantity.digits(float(candidates.mean.std()))
-        with writing_table(out) as write:
+        frames = list[pd.DataFrame]()
+        with writing(out, frames) as write:
             write(rounded(frame, out, score_columns, digits))
             # inside the block, so that an existing file stays as it is
             refuse_changed(predictions, before)
+            if orders is not None:  # before the order appears: no pair may be on two orders
+                orders.add(candidates, batch.index)
+        if out is None:
+            for line in describe_rank(summary).splitlines():
+                messages.say(line)
+            return in_memory(frames, predictions)
     return summary
 
 
@@ -362,13 +424,13 @@ def _summarize(
     left_out: dict[str, int],
     options: RankOptions,
     quantity: Quantity,
-    out: Path,
+    out: Path | None,
 ) -> RankSummary:
     sign = quantity.sign
     pairs = len(batch.index)
     mean = candidates.mean[batch.index]
     summary: RankSummary = {
-        "out": str(out),
+        "out": "" if out is None else str(out),
         "rule": options.rule,
         "chosen_by": _in_words(options, batch.drawn, pairs, quantity, candidates.explored),
         "rows": len(candidates.frame),
@@ -396,6 +458,18 @@ def _summarize(
         summary["above_interval"] = expected.above_interval
     if not quantity.affinity:
         summary["quantity"] = quantity.to_json()
+    return summary
+
+
+def _summarize_second(second: SecondProperty, batch: _Batch) -> SecondSummary:
+    chosen = second.mean[batch.index]
+    summary: SecondSummary = {
+        "source": second.source,
+        "quantity": second.quantity.to_json(),
+        "above": second.above,
+        "predicted": (float(chosen.min()), float(chosen.max())),
+        "fronts": None if batch.front is None else int(batch.front[batch.index].max()),
+    }
     return summary
 
 
@@ -448,6 +522,23 @@ def _say_regimes(
         )
 
 
+def _check_list(options: RankOptions, others: Sequence[TableLike | None]) -> None:
+    """Refuse a list of orders that cannot be written, or that is another file of the command."""
+    if options.ordered is None:
+        return
+    path = Path(options.ordered)
+    check_writable(path)
+    files = list[Path]()
+    for given in others:
+        for table in [] if given is None else tables_of(given):
+            files += [Path(table).resolve()] if isinstance(table, str | Path) else []
+    why = why_not_writable(path, (), force=True, option="--ordered")
+    if path.resolve() in files:
+        why = f"{path}: --ordered is another file of the command; expected a file of its own."
+    if why:
+        raise OutputError(why)
+
+
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:
     if candidates.sigma is None and options.rule != "mean":
         msg = (
@@ -466,7 +557,11 @@ def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> Non
 
 
 def _left_out(
-    candidates: Candidates, measured: Sequence[Measured], options: RankOptions
+    candidates: Candidates,
+    measured: Sequence[Measured],
+    orders: OrderList | None,
+    second: SecondProperty | None,
+    options: RankOptions,
 ) -> dict[str, Bools]:
     """Return which rows cannot be chosen, (R,), by reason, and say so; each has at most one."""
     reasons = {"repeated": candidates.repeated()}
@@ -475,10 +570,17 @@ def _left_out(
         is_measured = np.any([table.is_measured for table in measured], axis=0)
         reasons["measured"] = is_measured & ~reasons["repeated"]
         told["measured"] = "already measured"
+    if orders is not None:
+        reasons["ordered"] = orders.is_out & ~np.any(list(reasons.values()), axis=0)
+        told["ordered"] = f"ordered and not measured yet ({orders.path.name})"
     if not options.keep_far:
         far = candidates.frame["far"].to_numpy(np.bool_)
         reasons["far"] = far & ~np.any(list(reasons.values()), axis=0)
         told["far"] = "outside the training data (--keep-far keeps them)"
+    if second is not None:
+        for reason, (is_out, words) in second.reasons().items():
+            reasons[reason] = is_out & ~np.any(list(reasons.values()), axis=0)
+            told[reason] = words
     # 0 measured is told, too: the sequences of the two tables may be cut differently
     shown = [name for name, rows in reasons.items() if rows.any() or name == "measured"]
     if shown:
@@ -538,21 +640,34 @@ class _Batch:
     """Why the batch does not follow from the model; None if it does."""
     expected: Expectation | None
     """None without sigma, or if most of the batch is drawn."""
+    front: Ints | None
+    """Number of the Pareto front of each candidate, (R,); None unless these order them."""
 
 
 def _choose_batch(
     candidates: Candidates,
     eligible: Ints,
     best: float | None,
+    second: SecondProperty | None,
     options: RankOptions,
     quantity: Quantity,
     predictor: Predictor | None,
 ) -> _Batch:
-    """Order the eligible candidates by their scores, and take the best that the limits allow."""
+    """Order the eligible candidates by their scores, and take the best that the limits allow.
+
+    With a second property that need not reach a value, they are ordered by Pareto fronts of both.
+    """
     equal = number_equal(candidates, eligible)
     level = levelled(candidates, equal)
     score = _score(level, best, options)
-    order = best_first(score[eligible], level.mean[eligible], draw_places(equal[eligible]))
+    places = draw_places(equal[eligible])
+    front = None
+    if second is not None and second.above is None:
+        order, fronts = pareto_order(score[eligible], second.value[eligible], places)
+        front = np.zeros(len(score), np.int64)
+        front[eligible] = fronts
+    else:
+        order = best_first(score[eligible], level.mean[eligible], places)
     index = _choose(candidates, eligible[order], options)
     drawn = count_drawn(equal[eligible], equal[index])
     why_not = say_unranked(candidates, equal[eligible], index, drawn, quantity, predictor)
@@ -580,6 +695,7 @@ def _choose_batch(
         drawn=drawn,
         why_not=why_not,
         expected=expected,
+        front=front,
     )
 
 

@@ -313,7 +313,9 @@ def describe_scan(found: ScanSummary) -> str:
     if found["best"]:
         lines.append("The largest of many predicted improvements are usually too large.")
     lines.append(describe_far(found))
-    return "\n".join([*lines, f"table     {found['out']}", f"heat map  {found['heat_map']}"])
+    if found["out"]:
+        lines += [f"table     {found['out']}", f"heat map  {found['heat_map']}"]
+    return "\n".join(lines)
 
 
 def describe_far(found: ScanSummary) -> str:
@@ -341,19 +343,19 @@ def _describe_best(mutant: Mapping[str, Any], quantity: Quantity, *, several: bo
 
 def scan(
     run: Path | str | Predictor,
-    out: Path | str,
+    out: Path | str | None = None,
     *,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of ScanOptions
-) -> ScanSummary:
+) -> ScanSummary | pd.DataFrame:
     """Score all mutants of some residues of one or more antibodies, and draw a heat map.
 
     Parameters
     ----------
     run : path or Predictor
         As for `abag.load_predictor`, or what it returned.
-    out : path
+    out : path, optional
         Table to write; the heat map gets the same name with the suffix ``.html``.
     say, progress
         As for `abag.predict`.
@@ -362,7 +364,9 @@ def scan(
 
     Returns
     -------
-    ScanSummary
+    ScanSummary or DataFrame
+        Without ``out``, a row per mutant, as a table of the kind that ``parents`` is; no heat map
+        is drawn then, and what a summary has is said.
 
     Raises
     ------
@@ -373,10 +377,12 @@ def scan(
     predictor = loaded(run)
     encoding = chosen.encoding(progress)
     start_s = time.monotonic()
-    out = Path(out)
+    out = None if out is None else Path(out)
     with messages.reporting(say, bars=progress):
-        page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
-        check_table_out(out, page, sources=(chosen.parents,), force=chosen.force)
+        page = None
+        if out is not None:
+            page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
+            check_table_out(out, page, sources=(chosen.parents,), force=chosen.force)
         # scans of pIC50 say pKd, as their columns do
         quantity = PKD if predictor.quantity.affinity else predictor.quantity
         chosen = replace(
@@ -396,7 +402,14 @@ def scan(
         for text in scored.same.describe("mutant"):
             messages.say(text)
         summary = _summarize(scored, skipped, out, page, start_s)
-        _write(scored, predictor, chosen.residues, summary, out, page)
+        table = quantity.outward(scored.scores.frame)
+        if "antigen" not in predictor.kinds:
+            table = table.drop(columns="antigen")
+        if out is None or page is None:
+            for line in describe_scan(summary).splitlines():
+                messages.say(line)
+            return table
+        _write(table, scored, predictor, chosen.residues, summary, out, page)
     return summary
 
 
@@ -452,7 +465,7 @@ def _with_doubles(
 
 
 def _summarize(
-    scored: _ScoredScan, skipped: int, out: Path, page: Path, start_s: float
+    scored: _ScoredScan, skipped: int, out: Path | None, page: Path | None, start_s: float
 ) -> ScanSummary:
     quantity = scored.quantity
     parents = scored.parents
@@ -462,8 +475,8 @@ def _summarize(
     measured = frame["pkd_measured"].notna().sum() if "pkd_measured" in frame else 0
     only = parent_scores.iloc[0] if len(parents) == 1 else None
     summary: ScanSummary = {
-        "out": str(out),
-        "heat_map": str(page),
+        "out": "" if out is None else str(out),
+        "heat_map": "" if page is None else str(page),
         "parents": len(parents),
         "skipped_parents": skipped,
         "sites": sum(len(parent.sites) for parent in parents),
@@ -491,6 +504,7 @@ def _summarize(
 
 
 def _write(
+    table: pd.DataFrame,
     scored: _ScoredScan,
     predictor: Predictor,
     residues: str,
@@ -499,9 +513,6 @@ def _write(
     page: Path,
 ) -> None:
     """Write the table of all mutants, and the page of the single ones."""
-    table = scored.quantity.outward(scored.scores.frame)
-    if "antigen" not in predictor.kinds:
-        table = table.drop(columns="antigen")
     verdicts = scored.scores.verdicts.values()
     names = [predictor.spec(kind).name for kind in predictor.kinds]
     encoders = f"{'encoders' if len(names) > 1 else 'encoder'} {' and '.join(names)}"

@@ -19,7 +19,17 @@ import pandas as pd
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from abag.core.errors import FLAG, AbagError, LabelError, OptionError, TableError
+from abag.core.errors import (
+    FLAG,
+    AbagError,
+    ColumnError,
+    LabelError,
+    OptionError,
+    SequenceError,
+    SplitError,
+    TableError,
+)
+from abag.core.frames import as_pandas, is_table
 from abag.core.messages import reporting
 from abag.core.options import schema, unknown_option
 from abag.core.python_surface import naming_keywords
@@ -80,21 +90,61 @@ class NotAFrame(TableError, ValueError):
     """X or y is not what the estimators of abag take."""
 
 
+class InvalidColumn(ColumnError, ValueError):
+    """X lacks a column, or has two for one role."""
+
+
+class InvalidSequence(SequenceError, ValueError):
+    """A sequence of X is invalid."""
+
+
+class InvalidLabel(LabelError, ValueError):
+    """A label of y is invalid, or no pKd."""
+
+
+class InvalidParameter(OptionError, ValueError):
+    """A parameter of an estimator is invalid."""
+
+
+class InvalidSplit(SplitError, ValueError):
+    """The pairs are too few, or too alike, to learn from."""
+
+
+_VALUE_ERRORS: dict[type[AbagError], type[AbagError]] = {
+    ColumnError: InvalidColumn,
+    TableError: NotAFrame,
+    SequenceError: InvalidSequence,
+    LabelError: InvalidLabel,
+    OptionError: InvalidParameter,
+    SplitError: InvalidSplit,
+}
+"""Errors of estimators, which are also the ValueError that users of scikit-learn expect."""
+
+
 @contextmanager
 def naming_own_options(own: Mapping[str, Any]) -> Iterator[None]:
     """Let errors in the block name keyword arguments of an estimator, and no options it lacks.
 
-    `own` has its options, or the names of its arguments, by their flags.
+    Those of invalid values are also `ValueError`. `own` has its options, or the names of its
+    arguments, by their flags.
     """
-    with naming_keywords(own):
-        try:
-            yield
-        except AbagError as error:
-            lines = str(error).split("\n")
-            text = "\n".join(_without_others(line, own) for line in lines)
-            error.args = (text,)
-            error.options = tuple(dict.fromkeys(FLAG.findall(text)))
+    try:
+        with naming_keywords(own):
+            try:
+                yield
+            except AbagError as error:
+                lines = str(error).split("\n")
+                text = "\n".join(_without_others(line, own) for line in lines)
+                error.args = (text,)
+                error.options = tuple(dict.fromkeys(FLAG.findall(text)))
+                raise
+    except AbagError as error:
+        expected = [also for kind, also in _VALUE_ERRORS.items() if isinstance(error, kind)]
+        if not expected or isinstance(error, ValueError):
             raise
+        as_expected = expected[0](*error.args)
+        as_expected.options = error.options
+        raise as_expected.with_traceback(error.__traceback__) from error.__cause__
 
 
 def _without_others(text: str, own: Mapping[str, Any]) -> str:
@@ -150,20 +200,38 @@ def _refuse_affinity(name: str) -> None:
         raise LabelError(msg)
 
 
+def as_frame(
+    X: Any,  # noqa: ANN401 - whatever the caller passes
+    columns: Mapping[str, str | int] | None = None,
+) -> pd.DataFrame:
+    """Return X as a pandas DataFrame; the columns of an array are called by their places.
+
+    Meta-estimators such as ``BaggingRegressor`` make arrays of a DataFrame. Their columns are found
+    by `columns` only, such as ``{"heavy": 0, "light": 1, "antigen": 2}``.
+    """
+    if isinstance(X, np.ndarray) and X.ndim == 2 and columns:
+        return pd.DataFrame(X, columns=[str(place) for place in range(X.shape[1])])
+    table = as_pandas(X, "X") if is_table(X) else X
+    if not isinstance(table, pd.DataFrame):
+        msg = (
+            f"X: {type(X).__name__}; expected a DataFrame with the sequences in columns such as "
+            "heavy, light and antigen, or, with columns={'heavy': 0, 'antigen': 1}, an array. "
+            "Wrap the sequences in pandas.DataFrame."
+        )
+        raise NotAFrame(msg)
+    return table
+
+
 def read_frame(
     X: Any,  # noqa: ANN401 - whatever the caller passes
     *,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, Any] | None = None,
     options: TableOptions | None = None,
 ) -> SequenceTable:
     """Read the pairs of a DataFrame; row r of the result is row r of `X`."""
-    if not isinstance(X, pd.DataFrame):
-        msg = (
-            f"X: {type(X).__name__}; expected a pandas DataFrame with the sequences in columns "
-            "such as heavy, light and antigen. Wrap the sequences in pandas.DataFrame."
-        )
-        raise NotAFrame(msg)
-    chosen = replace(options or TableOptions(), columns=dict(columns or {}))
+    X = as_frame(X, columns)
+    named = {role: str(name) for role, name in (columns or {}).items()}
+    chosen = replace(options or TableOptions(), columns=named)
     # folds of a cross-validation have any index; rows are told by their places
     table = read_pairs(X.reset_index(drop=True), chosen)
     if len(table.frame) < len(X):  # y, and the predictions, are one per row
@@ -198,12 +266,13 @@ def refuse_missing(table: SequenceTable, fitted: Mapping[str, str]) -> None:
             raise NotAFrame(with_found(problem, table.names, "Add it."))
 
 
-def name_features(estimator: Any, X: pd.DataFrame) -> None:  # noqa: ANN401 - any estimator
+def name_features(estimator: Any, X: Any) -> None:  # noqa: ANN401 - any estimator, any X
     """Remember the columns of X as scikit-learn does: by name only if all are text."""
-    estimator.n_features_in_ = X.shape[1]
+    columns = as_frame(X, estimator.columns).columns
+    estimator.n_features_in_ = len(columns)
     vars(estimator).pop("feature_names_in_", None)  # of an earlier fit
-    if all(isinstance(name, str) for name in X.columns):
-        estimator.feature_names_in_ = np.array(X.columns, dtype=object)
+    if not isinstance(X, np.ndarray) and all(isinstance(name, str) for name in columns):
+        estimator.feature_names_in_ = np.array(columns, dtype=object)
 
 
 def labelled(
@@ -221,6 +290,8 @@ def labelled(
     counts.
     """
     values = np.full(len(table.frame), ANY_PKD) if y is None else np.asarray(y)
+    if values.ndim == 2 and values.shape[1] == 1:  # as of a frame with one column
+        values = values[:, 0]
     if values.shape != (len(table.frame),):
         msg = (
             f"y: shape {values.shape} for {len(table.frame)} rows of X; expected one pKd per row. "
@@ -266,6 +337,19 @@ def labelled(
     bare = replace(bare, labels=(decide_label(bare, chosen, named=named),))
     bare, beside = with_logliks(bare, columns_beside(bare), folders or {})
     return label_pairs(bare, beside=beside)
+
+
+def _of_weight(X: pd.DataFrame, y: ArrayLike, weight: ArrayLike) -> tuple[pd.DataFrame, Any, Any]:
+    """Leave out the rows of weight 0, as ``BaggingRegressor`` gives those that it did not draw.
+
+    What does not fit X is for `labelled` to refuse.
+    """
+    weights = np.asarray(weight)
+    has_weight = weights != 0
+    if weights.shape != (len(X),) or np.shape(y)[:1] != (len(X),) or has_weight.all():
+        return X, y, weight
+    kept = y[has_weight] if isinstance(y, pd.Series | pd.DataFrame) else np.asarray(y)[has_weight]
+    return X[has_weight], kept, weights[has_weight]
 
 
 def free_name(name: str, frame: pd.DataFrame) -> str:
@@ -331,7 +415,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         Holds the vectors, or receives them if `encode` is set.
     columns : mapping, optional
         Columns of X by role (``heavy``, ``light``, ``antibody``, ``antigen``), where their names do
-        not tell.
+        not tell; of an array, as meta-estimators make of X, their places from 0.
     encode : bool
         Encode sequences that the store lacks with the store's encoders; else they are an error.
     verbose : bool
@@ -368,7 +452,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         self,
         store: Store | Path | str | None = None,
         *,
-        columns: Mapping[str, str] | None = None,
+        columns: Mapping[str, str | int] | None = None,
         encode: bool = False,
         verbose: bool = False,
         **options: Any,  # noqa: ANN401 - the fields of FitConfig that are in `_OPTIONS`
@@ -379,7 +463,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         self.encode = encode
         self.verbose = verbose
         for name in options.keys() - {field.name for field in _OPTIONS}:
-            raise unknown_option(name, _OPTIONS, "AffinityRegressor")
+            raise InvalidParameter(*unknown_option(name, _OPTIONS, "AffinityRegressor").args)
         for field in _OPTIONS:
             setattr(self, field.name, options.get(field.name, field.default))
 
@@ -392,10 +476,10 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         ----------
         X : DataFrame, shape=(R, columns)
             One pair per row.
-        y : array-like, shape=(R,)
+        y : array-like, shape=(R,) or (R, 1)
             Measured pKd, or values of another quantity.
         sample_weight : array-like, shape=(R,), optional
-            How much each label counts, above 0; only the ratios count.
+            How much each label counts; only the ratios count, and rows of weight 0 are left out.
 
         Raises
         ------
@@ -406,7 +490,10 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         """
         with naming_own_options(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
             config = self._config()
-            table = read_frame(X, columns=self.columns, options=config)
+            used = as_frame(X, self.columns)
+            if sample_weight is not None:
+                used, y, sample_weight = _of_weight(used, y, sample_weight)
+            table = read_frame(used, columns=self.columns, options=config)
             store = as_store(self.store)
             first = replace(
                 config,
@@ -416,8 +503,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
             folders = folders_with(store, table, first, encode=self.encode)
             pairs = labelled(table, y, config, sample_weight, folders)
             pairs = with_feature_columns(pairs)
-            used = {f"{kind}_fingerprint": folder.fingerprint for kind, folder in folders.items()}
-            vectors = vectors_of_pairs(pairs, store, config, used)
+            prints = {f"{kind}_fingerprint": folder.fingerprint for kind, folder in folders.items()}
+            vectors = vectors_of_pairs(pairs, store, config, prints)
             # what is read of the folder is in memory; adapters stay in the store
             adapters: dict[str, Path] = {}
             for kind, folder in folders.items():

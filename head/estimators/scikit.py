@@ -13,7 +13,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from abag.core.errors import OptionError
 from abag.core.files import cache_dir
 from abag.core.options import schema
 from abag.embed.store.export import vector_names
@@ -21,6 +20,7 @@ from abag.embed.store.options import VectorOptions
 from abag.embed.store.store import Store
 from abag.embed.tables.options import TableOptions
 from abag.head.estimators.regressor import (
+    InvalidParameter,
     as_store,
     folders_with,
     labelled,
@@ -84,7 +84,7 @@ def pair_groups(
     """
     if kind not in GROUPED:
         msg = f"kind={kind!r}: is unknown; expected {', '.join(GROUPED)}. Give one of them."
-        raise OptionError(msg)
+        raise InvalidParameter(msg)
     with naming_own_options(_GROUP_KEYWORDS):
         options = SplitOptions(
             antigen_identity=antigen_identity, antibody_identity=antibody_identity

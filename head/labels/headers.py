@@ -49,6 +49,8 @@ def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
 
 
 RANK_COLUMNS = ("rank", "score", "expected_best", "probability_above")
+SECOND_COLUMNS = ("second_predicted", "second_sigma", "second_probability_above", "front")
+"""What `rank` adds of a second property."""
 OWN_SCORE = "rank_score"
 """Name of the scores of `rank` beside a column ``score`` of the user."""
 PREDICT_COLUMNS = (
@@ -64,7 +66,7 @@ PREDICT_COLUMNS = (
 STRONG_COLUMN = "p_strong"
 SCAN_MEASURED = ("pkd_measured", "measured")
 WRITTEN_BY = {
-    "rank": (*RANK_COLUMNS, OWN_SCORE),
+    "rank": (*RANK_COLUMNS, *SECOND_COLUMNS, OWN_SCORE),
     "predict": (*PREDICT_COLUMNS, STRONG_COLUMN, "predicted"),
     "scan": ("difference", "difference_sigma", *SCAN_MEASURED),
 }
@@ -75,6 +77,7 @@ _CERTAIN = frozenset(
         OWN_SCORE,
         "expected_best",
         "probability_above",
+        "second_predicted",
         "pkd_predicted",
         "why_far",
         "p_strong",

@@ -364,6 +364,37 @@ class RankOptions(TableOptions, group="Choice"):
         help="Run that made the predictions: its measured pairs are left out, too, and rank says "
         "how well it predicts such pairs.",
     )
+    ordered: Path | str | None = option(
+        None,
+        metavar="FILE",
+        group="Data",
+        help="List of the pairs that are ordered and not measured yet: they are left out, and the "
+        "batch is added. Created if it does not exist.",
+    )
+    second: Path | str | Any | None = option(
+        None,
+        metavar="TABLE",
+        group="Data",
+        help="Predictions of a second property of the same antibodies, such as the Tm or the "
+        "affinity to another antigen. Without --second-above, the batch is of the Pareto front of "
+        "both.",
+    )
+    second_run: Path | str | None = option(
+        None,
+        metavar="DIR",
+        group="Data",
+        help="Run that made the predictions of --second, which says what is better.",
+    )
+    second_better: Better | None = option(
+        None,
+        default_text="as in the second run, else higher",
+        help="Which predictions of --second are better.",
+    )
+    second_above: float | None = option(
+        None,
+        metavar="VALUE",
+        help="Leave out pairs whose second property is predicted to be worse than this.",
+    )
     keep_far: bool = option(False, help="Keep pairs outside the training data.")
     per_cluster: int | None = option(
         None, low=1, metavar="N", help="Most pairs per cluster of antibodies at 98 % identity."
@@ -389,6 +420,13 @@ class RankOptions(TableOptions, group="Choice"):
             msg = (
                 "--label and --molar-mass: are of the labels of --measured, which is not given; "
                 "expected both or neither. Add --measured TABLE, or omit these options."
+            )
+            raise OptionError(msg)
+        of_second = (self.second_run, self.second_better, self.second_above)
+        if self.second is None and any(value is not None for value in of_second):
+            msg = (
+                "--second-run, --second-better and --second-above: are of the predictions of "
+                "--second, which is not given; expected both or neither. Add --second TABLE."
             )
             raise OptionError(msg)
         if self.explore is not None and self.rule != "ucb":

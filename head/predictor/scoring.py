@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
@@ -44,7 +45,13 @@ from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.pairs import check_chunks, read_pairs
 from abag.embed.tables.table import OneTable, TableLike
-from abag.embed.tables.table_writer import ColumnTypes, check_writable, with_types, writing_table
+from abag.embed.tables.table_writer import (
+    ColumnTypes,
+    WriteFrame,
+    check_writable,
+    with_types,
+    writing_table,
+)
 from abag.head.evaluation.verdicts import SamePredictions
 from abag.head.labels.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.labels.headers import DIGITS, OWN_SCORE, PKD, STRONG_COLUMN, Quantity, read_header
@@ -200,16 +207,43 @@ def refuse_changed(table: TableLike, before: list[tuple[Path, int, int]]) -> Non
 
 
 def rounded(
-    frame: pd.DataFrame, out: Path, added: Iterable[str], digits: int = DIGITS
+    frame: pd.DataFrame, out: Path | None, added: Iterable[str], digits: int = DIGITS
 ) -> pd.DataFrame:
     """Round the columns that were `added`, if the file that they are written to is text.
 
-    `digits` after the point are those of the quantity; Parquet has all.
+    `digits` after the point are those of the quantity; Parquet and frames in memory have all.
     """
-    if bare_suffix(out) == ".parquet":
+    if has_types(out):
         return frame
     digits_of = dict.fromkeys(ROUNDED, digits) | dict.fromkeys(PROBABILITIES, DIGITS)
     return frame.round({name: digits_of[name] for name in added if name in digits_of})
+
+
+@contextmanager
+def writing(out: Path | None, frames: list[pd.DataFrame]) -> Iterator[WriteFrame]:
+    """Yield a function that takes rows of a result: to a file, or into `frames` if `out` is None.
+
+    Raises as `writing_table`.
+    """
+    if out is None:
+        yield frames.append
+        return
+    with writing_table(out) as write:
+        yield write
+
+
+def in_memory(frames: Sequence[pd.DataFrame], table: TableLike) -> pd.DataFrame:
+    """Join the rows of a result, whose index counts those of a table, and give them its index."""
+    result = pd.concat(frames)
+    source, *others = tables_of(table)
+    if isinstance(source, pd.DataFrame) and not others:
+        result.index = source.index[result.index]
+    return result
+
+
+def has_types(out: Path | None) -> bool:
+    """Tell whether what is written has types: in memory and in Parquet, not in a text file."""
+    return out is None or bare_suffix(out) == ".parquet"
 
 
 def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
@@ -240,9 +274,11 @@ def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
 
 
 def check_table_out(
-    out: Path, *more: Path, sources: Sequence[TableLike | None], force: bool
+    out: Path | None, *more: Path, sources: Sequence[TableLike | None], force: bool
 ) -> None:
     """Refuse a table, and `more` files, that cannot be written, before anything is read."""
+    if out is None:
+        return
     check_writable(out)
     flat: list[OneTable | None] = []
     for source in sources:
@@ -531,13 +567,13 @@ def describe_prediction(summary: PredictSummary) -> str:
 def predict(
     table: TableLike,
     run: Path | str | Predictor,
-    out: Path | str,
+    out: Path | str | None = None,
     *,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of PredictOptions
-) -> PredictSummary:
-    """Score the pairs of a table, and write its rows and columns beside their scores.
+) -> PredictSummary | pd.DataFrame:
+    """Score the pairs of a table: return, or write, its rows and columns beside their scores.
 
     Labels in the table are copied, never read. Nothing is written before every row is checked.
 
@@ -547,7 +583,7 @@ def predict(
         Pairs; with ``cross``, antibodies. See `abag.embed.tables.table.read_table`.
     run : path or Predictor
         As for `abag.load_predictor`, or what it returned.
-    out : path
+    out : path, optional
         Its suffix decides on the format; written whole or not at all. In text files, predictions
         have 4 digits after the point.
     say : callable, optional
@@ -559,7 +595,10 @@ def predict(
 
     Returns
     -------
-    PredictSummary
+    PredictSummary or DataFrame
+        Without ``out``, a table of the kind that `table` is, with its index, less invalid rows if
+        ``bad_rows`` is ``skip``; pandas for files and for several tables. With ``cross``, it has a
+        row per antibody and antigen.
 
     Raises
     ------
@@ -569,7 +608,7 @@ def predict(
     chosen = PredictOptions.from_keywords(options, "predict")
     predictor = loaded(run)
     start_s = time.monotonic()
-    out = Path(out)
+    out = None if out is None else Path(out)
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         quantity = predictor.quantity
@@ -579,7 +618,7 @@ def predict(
         say_random_weights(predictor)
         added = quantity.columns(score_columns(chosen.strong))
         source: PairTable | CrossedTables
-        typed = bare_suffix(out) == ".parquet"
+        typed = has_types(out)
         if chosen.cross is None:
             layout = Layout.of(table, chosen, as_written=True, remembered=predictor.layout)
             source = PairTable(layout, added, predictor.features, typed=typed)
@@ -595,17 +634,21 @@ def predict(
         verdicts = predictor.say_verdicts(regimes, "row")
         _say_far(why_far)
         same = SamePredictions(quantity, predictor.kinds)
-        with writing_table(out) as write:
+        frames = list[pd.DataFrame]()
+        with writing(out, frames) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)
                 shown_scores = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
-                columns = [part.reset_index(drop=True) for part in (rows, shown_scores)]
-                write(rounded(pd.concat(columns, axis=1), out, added, predictor.digits))
+                columns = pd.concat([rows, shown_scores.set_axis(rows.index)], axis=1)
+                write(rounded(columns, out, added, predictor.digits))
             refuse_changed(table, before)
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         if several:
             for text in same.describe("row"):
-                messages.say(f"{out}: {text}")
+                messages.say(f"{out or source.name}: {text}")
+    if out is None:
+        is_crossed = chosen.cross is not None
+        return pd.concat(frames, ignore_index=True) if is_crossed else in_memory(frames, table)
     for kind, new in zip(KINDS, scorer.new, strict=True):
         counts[kind]["new"] = int((new.level != KNOWN).sum())
     return {

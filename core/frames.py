@@ -1,0 +1,214 @@
+"""Tables in memory, of pandas and of others: read as pandas, results returned as they came.
+
+Others export their columns by the Arrow PyCapsule interface (Polars, PyArrow, DuckDB, and pandas
+itself), or by the older interchange protocol ``__dataframe__``. Their columns keep the types of
+Arrow, so that whole numbers with missing cells stay whole numbers with missing cells.
+
+References
+----------
+The Arrow PyCapsule interface: https://arrow.apache.org/docs/format/CDataInterface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow.interchange import from_dataframe
+
+from abag.core.errors import TableError
+from abag.core.messages import first_line
+
+NESTED_CELLS = (list, tuple, dict, set)
+"""Types of cells that hold several values."""
+
+
+class ArrowTable(Protocol):
+    """A table that exports its columns, such as one of Polars or PyArrow."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Export the rows."""
+
+
+class InterchangeTable(Protocol):
+    """A table of the older dataframe interchange protocol."""
+
+    def __dataframe__(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        """Export the columns."""
+
+
+Columns: TypeAlias = Mapping[str, Sequence[Any]]
+"""Cells by the name of their column."""
+AnyTable: TypeAlias = Path | str | pd.DataFrame | ArrowTable | InterchangeTable | Columns
+"""A file, or a table in memory."""
+AnyTables: TypeAlias = AnyTable | Sequence[AnyTable]
+"""A table, or several that are read as one."""
+
+
+def as_pandas(table: Any, name: str) -> Any:  # noqa: ANN401 - any argument
+    """Return a table in memory as a pandas DataFrame; a path, or what is no table, as it is.
+
+    Parameters
+    ----------
+    table : object
+        Or a list of tables, each of which is converted.
+    name : str
+        That of the argument, for messages.
+
+    Raises
+    ------
+    TableError
+        If the table is lazy, has two columns of one name, or columns that pandas cannot hold.
+    """
+    if isinstance(table, list | tuple):
+        return [as_pandas(part, name) for part in table]
+    if table is None or isinstance(table, str | PathLike | pd.DataFrame):
+        return table
+    kind = type(table).__name__
+    for method in ("collect", "compute"):  # of Polars, Spark and Narwhals; of Dask
+        if callable(getattr(table, method, None)):
+            msg = (
+                f"{name}: a {kind} is lazy; expected rows in memory. Pass what its "
+                f"{method}() returns."
+            )
+            raise TableError(msg)
+    if isinstance(table, Mapping):
+        return _from_columns(table, name)
+    try:
+        if hasattr(table, "__arrow_c_stream__") or hasattr(table, "__arrow_c_array__"):
+            columns = pa.table(table)
+        elif hasattr(table, "__dataframe__"):
+            columns = from_dataframe(table)
+        else:
+            return table
+    except (pa.ArrowException, TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        msg = (
+            f"{name}: a {kind} is not a table that can be read ({first_line(error)}); expected "
+            "columns of text, numbers or truth values. Pass a DataFrame."
+        )
+        raise TableError(msg) from error
+    return _from_arrow(columns, name)
+
+
+def is_frame(value: object) -> bool:
+    """Tell whether a result is a pandas DataFrame."""
+    return isinstance(value, pd.DataFrame)
+
+
+def is_table(value: object) -> bool:
+    """Tell whether an argument is a table in memory."""
+    of_others = any(
+        hasattr(value, protocol)
+        for protocol in ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
+    )
+    return of_others or isinstance(value, pd.DataFrame | Mapping)
+
+
+def as_it_came(frame: pd.DataFrame, table: object) -> Any:  # noqa: ANN401 - a table of any kind
+    """Return a result as the kind of table that it was computed from.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    table : object
+        What the caller passed: a Polars DataFrame gives one, a mapping of columns gives a dict of
+        lists, and other tables than those of pandas a PyArrow table. A path gives pandas.
+    """
+    if isinstance(table, Mapping):
+        return {str(name): _cells(frame[name]) for name in frame}
+    if isinstance(table, pd.DataFrame) or not is_table(table):
+        return frame
+    columns = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
+    is_polars = type(table).__module__.partition(".")[0] == "polars"
+    build: Any = type(table)
+    return build(columns) if is_polars else columns
+
+
+def refuse_nested(frame: pd.DataFrame, source: str) -> None:
+    """Raise `TableError` if cells of a column hold several values each."""
+    for number, dtype in enumerate(frame.dtypes):
+        kind = ""
+        if isinstance(dtype, pd.ArrowDtype) and pa.types.is_nested(dtype.pyarrow_dtype):
+            kind = str(dtype.pyarrow_dtype)
+        elif pd.api.types.is_object_dtype(dtype):
+            kind = _nested_kind(frame.iloc[:, number])
+        if kind:
+            name = frame.columns[number]
+            msg = (
+                f"{source}: column {str(name)!r} has cells of the nested type {kind}; expected "
+                "text, numbers or truth values. Divide it into columns of its own, or leave it out."
+            )
+            raise TableError(msg)
+
+
+def _nested_kind(cells: pd.Series) -> str:
+    """Return the type of a cell that holds several values; empty if there is none."""
+    # looked at one by one only where not all cells are of one plain type
+    if pd.api.types.infer_dtype(cells, skipna=True) != "mixed":
+        return ""
+    for cell in cells:
+        if isinstance(cell, NESTED_CELLS) or getattr(cell, "shape", ()) != ():
+            return type(cell).__name__
+    return ""
+
+
+def _from_columns(columns: Mapping[Any, Any], name: str) -> pd.DataFrame:
+    lengths = dict[int, Any]()
+    lists = dict[Any, list[Any]]()
+    for column, cells in columns.items():
+        if isinstance(cells, str | Mapping) or not isinstance(cells, Iterable):
+            msg = (
+                f"{name}: column {str(column)!r} is {type(cells).__name__}; expected a list with "
+                "one cell per row. Pass a mapping of column names to lists."
+            )
+            raise TableError(msg)
+        lists[column] = list(cells)  # an index of a Series must not order its cells
+        lengths.setdefault(len(lists[column]), column)
+    if len(lengths) > 1:
+        (first, one), (second, other), *_ = lengths.items()
+        msg = (
+            f"{name}: column {str(one)!r} has {first:,} cells and {str(other)!r} {second:,}; "
+            "expected columns of equal length. Correct them."
+        )
+        raise TableError(msg)
+    return pd.DataFrame(lists)
+
+
+def _from_arrow(columns: pa.Table, name: str) -> pd.DataFrame:
+    names = columns.column_names
+    repeated = [column for column in names if names.count(column) > 1]
+    if repeated:
+        msg = (
+            f"{name}: two columns are called {repeated[0]!r}; expected distinct names. Rename "
+            "one, or remove it."
+        )
+        raise TableError(msg)
+    for number, column in enumerate(columns.columns):
+        columns = columns.set_column(number, names[number], _without_views(column))
+    frame: pd.DataFrame = columns.to_pandas(types_mapper=pd.ArrowDtype)
+    return frame
+
+
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""Types of the same values for which all functions of pandas and Arrow exist."""
+
+
+def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of a type that pandas works with; categories as the text of each cell."""
+    if pa.types.is_dictionary(column.type):
+        chunks = []
+        for chunk in column.chunks:
+            values = chunk.dictionary
+            values = values.cast(_VIEWS.get(values.type, values.type))
+            chunks.append(values.take(chunk.indices))
+        return pa.chunked_array(chunks, type=None if chunks else pa.large_string())
+    return column.cast(_VIEWS.get(column.type, column.type))
+
+
+def _cells(column: pd.Series) -> list[Any]:
+    """Return the cells of a column; missing ones are None, as in a list that a person writes."""
+    return [None if pd.isna(cell) else cell for cell in column.tolist()]
