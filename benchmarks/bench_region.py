@@ -35,8 +35,8 @@ from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import measure_regimes
+from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import TEST, TRAIN
 
 CH1 = (

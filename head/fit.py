@@ -44,9 +44,8 @@ from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
-from abag.head.training.checkpoint import Kept
 from abag.head.training.inputs import describe_inputs, read_inputs, split_inputs
-from abag.head.training.tasks import run_tasks
+from abag.head.training.tasks import Kept, run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

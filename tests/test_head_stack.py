@@ -36,7 +36,7 @@ from abag.head.predictor.weigh import PRIOR_GROUPS, stack_weights, weigh_run
 from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import effective_groups
-from abag.head.training.checkpoint import Kept
+from abag.head.training.tasks import Kept
 
 QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
 

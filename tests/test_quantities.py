@@ -16,7 +16,7 @@ from trastuzumab import HEAVY, LIGHT
 import abag
 from abag import ColumnError, LabelError, OptionError, PredictionError
 from abag.head.evaluation.metrics import MeasuredRows
-from abag.head.evaluation.strong import score_strong
+from abag.head.evaluation.verdicts import score_strong
 from abag.head.labels.headers import PKD, Quantity, read_header
 from abag.sklearn import AffinityRegressor
 

@@ -39,16 +39,16 @@ from abag.head.design.sites import (
     read_parents,
     single_mutants,
 )
-from abag.head.evaluation.verdicts import SamePredictions
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
-from abag.head.predictor.load import loaded
 from abag.head.predictor.options import ScanOptions
 from abag.head.predictor.predictor import Scorer, Sequences
 from abag.head.predictor.scoring import (
+    SamePredictions,
     antigen_of_run,
     check_table_out,
+    loaded,
     region_of_run,
     rounded,
     row_bar,

@@ -35,8 +35,8 @@ from abag.head.labels.labelled_pairs import (
     with_feature_columns,
 )
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
-from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
+from abag.head.regimes.relations import PairGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -47,8 +47,8 @@ from abag.head.labels.headers import read_header
 from abag.head.labels.labelled_pairs import columns_beside, label_pairs, with_feature_columns
 from abag.head.labels.options import LabelOptions, named_beside
 from abag.head.models.config import FitConfig
-from abag.head.predictor.load import load_predictor
 from abag.head.predictor.predictor import Scorer
+from abag.head.predictor.scoring import load_predictor
 from abag.head.training.inputs import RunInputs, layout_of_run, vectors_of_pairs
 
 if TYPE_CHECKING:

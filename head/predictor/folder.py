@@ -71,8 +71,7 @@ from abag.head.predictor.predictor import (
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.recognition import KnownSequences, Recogniser
-from abag.head.regimes.sides import standard_error
+from abag.head.regimes.sides import KnownSequences, Recogniser, standard_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -55,8 +55,6 @@ from abag.head.labels.features import (
 from abag.head.labels.headers import PREDICT_COLUMNS, Quantity
 from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.pair_vectors import PairVectors, SideVectors
-from abag.head.regimes.nearest import NONE
-from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import (
     NEW,
     REGIMES,
@@ -67,6 +65,8 @@ from abag.head.regimes.regimes import (
     find_regimes,
     words_of,
 )
+from abag.head.regimes.relations import NONE
+from abag.head.regimes.sides import Recogniser
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from abag.embed.store.store import EncoderFolder
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.labels.options import AdapterRows
-    from abag.head.regimes.clusters import PairGroups
+    from abag.head.regimes.relations import PairGroups
 
 
 Parts: TypeAlias = NDArray[np.int8]

@@ -39,19 +39,19 @@ from abag.head.evaluation.scores import (
     mean_claim,
     score_regime,
 )
-from abag.head.evaluation.strong import score_strong
+from abag.head.evaluation.verdicts import score_strong
 from abag.head.labels.column import RunLayout, decide_label, decide_prediction, read_numbers
 from abag.head.labels.features import features_of
 from abag.head.labels.labelled_pairs import label_pairs, one_label, report_counts
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.labels.values import read_affinities
 from abag.head.models.registry import MEAN, MODELS
-from abag.head.predictor.load import load_predictor
 from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
+from abag.head.predictor.scoring import load_predictor
 from abag.head.predictor.weigh import COVERED
-from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, without_absent
+from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.run_folder import (

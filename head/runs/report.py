@@ -40,7 +40,7 @@ from abag.head.evaluation.metrics import (
     spearman_by_group,
 )
 from abag.head.evaluation.scores import Column, columns, describe_regimes
-from abag.head.evaluation.strong import page_of
+from abag.head.evaluation.verdicts import page_of
 from abag.head.labels.headers import DIGITS, Quantity
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS

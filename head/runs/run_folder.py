@@ -26,7 +26,7 @@ from abag.core.options import schema, why_mistyped
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regimes
-from abag.head.evaluation.strong import StrongSummary
+from abag.head.evaluation.verdicts import StrongSummary
 from abag.head.labels.column import RunLayout
 from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs

@@ -46,8 +46,8 @@ from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import training_labels
 from abag.head.models.config import MAY_CHANGE, FitConfig, check_same, is_used
 from abag.head.predictor.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
-from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits, strictest_split
+from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import split_frame
 from abag.head.runs.run_folder import described, read_config
 from abag.head.search.search import (

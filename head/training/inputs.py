@@ -34,9 +34,9 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
-from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.regimes import without_absent
+from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import Sides, sides_of
 from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
 
