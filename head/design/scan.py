@@ -57,7 +57,7 @@ from abag.head.predictor.scoring import (
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
-    from abag.embed.tables.layout import ReadAs
+    from abag.embed.tables.layout import LayoutRecord
     from abag.head.models.process import GaussianProcess
     from abag.head.predictor.predictor import Predictor, SequenceCounts
 
@@ -393,9 +393,9 @@ def scan(
         advice = "Write the mutants into a table with these columns, and use abag predict."
         predictor.refuse_without_features("scan", advice)
         store = predictor.resolve_store(chosen.store)
-        chosen = _with_reading(chosen, predictor.reading)
+        chosen = _with_reading(chosen, predictor.layout)
         refuse_without_antigen(chosen)
-        remembered = predictor.reading if chosen.parents is not None else NOTHING
+        remembered = predictor.layout if chosen.parents is not None else NOTHING
         parents, skipped = read_parents(chosen, remembered)
         say_random_weights(predictor)
         scored = _score_all(predictor, store, parents, chosen, quantity, encoding)
@@ -546,7 +546,7 @@ def refuse_without_antigen(options: ScanOptions) -> None:
         raise OptionError(msg)
 
 
-def _with_reading(options: ScanOptions, reading: ReadAs) -> ScanOptions:
+def _with_reading(options: ScanOptions, reading: LayoutRecord) -> ScanOptions:
     """Complete the options by what the run remembers; a table of parents is yet to be read."""
     options = with_habits(options, reading)
     if options.parents is not None or options.antigen is not None or not reading.antigen:

@@ -41,7 +41,14 @@ from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import bare_suffix
-from abag.embed.tables.layout import NOTHING, Layout, ReadAs, holds_texts, one_table, tables_of
+from abag.embed.tables.layout import (
+    NOTHING,
+    Layout,
+    LayoutRecord,
+    holds_texts,
+    one_table,
+    tables_of,
+)
 from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.pairs import check_chunks, read_pairs
@@ -276,13 +283,13 @@ def has_types(out: Path | None) -> bool:
 
 def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
     """Return the region of the run, which must not be contradicted."""
-    if options.antibody_region not in (None, predictor.antibody_region):
+    if options.antibody_region not in (None, predictor.layout.antibody_region):
         msg = (
             f"antibody_region={options.antibody_region!r}: the run used "
-            f"{predictor.antibody_region!r}; expected the same. Leave it out."
+            f"{predictor.layout.antibody_region!r}; expected the same. Leave it out."
         )
         raise PredictionError(msg)
-    return predictor.antibody_region
+    return predictor.layout.antibody_region
 
 
 def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
@@ -439,7 +446,7 @@ class CrossedTables:
         antigens: TableLike,
         options: PredictOptions,
         added: tuple[str, ...],
-        reading: ReadAs = NOTHING,
+        reading: LayoutRecord = NOTHING,
         *,
         typed: bool = False,
     ) -> None:
@@ -648,10 +655,10 @@ def predict(
         source: PairTable | CrossedTables
         typed = has_types(out)
         if chosen.cross is None:
-            layout = Layout.of(table, chosen, as_written=True, remembered=predictor.reading)
+            layout = Layout.of(table, chosen, as_written=True, remembered=predictor.layout)
             source = PairTable(layout, added, predictor.features, typed=typed)
         else:
-            reading = predictor.reading
+            reading = predictor.layout
             source = CrossedTables(table, chosen.cross, chosen, added, reading, typed=typed)
         before = file_stamps(table)
         antibodies, antigens = source.read()
@@ -752,8 +759,8 @@ def predict_pair(
 ) -> dict[str, Any]:
     """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
     quantity = predictor.quantity
-    if antigen is None and predictor.reading.antigen:
-        antigen = predictor.reading.antigen
+    if antigen is None and predictor.layout.antigen:
+        antigen = predictor.layout.antigen
         messages.say("the antigen of the run is taken")
     if antigen is None and "antigen" in predictor.kinds:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
