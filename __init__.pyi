@@ -603,6 +603,8 @@ def scan(
     mutate_to: str | None = None,
     exclude: str | None = None,
     pairs_of: int | None = None,
+    mutations: tuple[int, ...] | None = None,
+    drawn: int | None = None,
 ) -> Any: ...
 def share(
     run: Path | str,

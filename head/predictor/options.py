@@ -222,6 +222,20 @@ class ScanOptions(ScoringOptions, group="Scan"):
         metavar="N",
         help="Also score all double mutants of the N best single mutants of each parent.",
     )
+    mutations: tuple[int, ...] | None = option(
+        None,
+        low=3,
+        metavar="LIST",
+        help="Also score mutants with so many mutations each, such as 3 or 3,4: drawn from the "
+        "best single mutants of each parent, 20 or those of --pairs-of.",
+    )
+    drawn: int | None = option(
+        None,
+        low=1,
+        metavar="N",
+        default_text="200",
+        help="How many mutants to draw per parent and number of --mutations.",
+    )
 
     def check_combination(self) -> None:
         """Raise `OptionError` unless there is one source of parents, and something to mutate."""
@@ -234,6 +248,12 @@ class ScanOptions(ScoringOptions, group="Scan"):
             msg = (
                 "--region and --positions: each chooses the residues to mutate; expected one of "
                 "them. Remove the other."
+            )
+            raise OptionError(msg)
+        if self.drawn is not None and self.mutations is None:
+            msg = (
+                "--drawn: is of mutants with several mutations; expected both or neither. Add "
+                "--mutations 3, or omit --drawn."
             )
             raise OptionError(msg)
         _ = self.regions, self.ranges
