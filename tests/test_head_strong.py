@@ -101,7 +101,8 @@ def test_a_cutoff_that_fails_on_other_pairs_does_not_stand_for_what_was_wanted(s
         chosen_on = chosen_on.assign(
             pkd=-chosen_on["pkd"], pkd_predicted=-chosen_on["pkd_predicted"]
         )
-    scores = score_strong(rows, REGIME, 9.0 * sign, chosen_on, sign=sign)
+    of_run = [REGIME[0] | {"rmse": 1.0, "intervals": {}}]
+    scores = score_strong(rows, REGIME, 9.0 * sign, (chosen_on, of_run), sign=sign)
     (regime,) = scores["regimes"]
     found = {(cut["wanted"], cut["level"]): cut for cut in regime["cutoffs"]}
     assert found["precision", 0.8]["precision"] < 0.7

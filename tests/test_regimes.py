@@ -27,6 +27,7 @@ from abag.head.regimes.regimes import (
     REGIMES,
     VARIANT,
     NewSequences,
+    Shown,
     applicable,
     find_regimes,
 )
@@ -397,12 +398,35 @@ def test_a_table_of_twenty_pairs_is_measured_pair_by_pair_and_a_smaller_one_is_r
     assert "each pair counts as one measurement" in measured["known"].note
 
 
+def shown(*names, reach=0, **errors):
+    """What a run has shown of regimes: those by name have an error of 1."""
+    return {
+        name: Shown(reach, error) for name, error in (dict.fromkeys(names, 1.0) | errors).items()
+    }
+
+
 def test_a_pair_of_an_unmeasured_regime_uses_a_stricter_one_or_is_far():
-    assert applicable(REGIMES["known"], ["new_antibody"]) == (True, "new_antibody")
-    assert applicable(REGIMES["new_antibody"], ["known", "both_new"]) == (True, "both_new")
-    assert applicable(REGIMES["new_antigen"], ["known", "new_antibody"])[0] is False
-    assert applicable(REGIMES["both_new"], ["known", "new_antibody"]) == (False, "new_antibody")
-    assert applicable(REGIMES["both_new"], ["given"]) == (True, "given")
+    assert applicable(REGIMES["known"], shown("new_antibody")) == (True, "new_antibody")
+    assert applicable(REGIMES["new_antibody"], shown("known", "both_new")) == (True, "both_new")
+    assert applicable(REGIMES["new_antigen"], shown("known", "new_antibody"))[0] is False
+    measured = shown("known", "new_antibody")
+    assert applicable(REGIMES["both_new"], measured) == (False, "new_antibody")
+    assert applicable(REGIMES["both_new"], shown("given")) == (True, "given")
+
+
+@pytest.mark.parametrize(("of_antibodies", "of_antigens", "used"), [
+    (0.7, 1.4, "new_variant"), (1.4, 0.7, "antigen_variant"),
+])  # fmt: skip
+def test_an_unmeasured_regime_is_joined_to_the_measured_one_whose_errors_bound_it_best(
+    of_antibodies, of_antigens, used
+):
+    measured = shown(new_variant=of_antibodies, antigen_variant=of_antigens, both_new=0.1)
+    # new sequences on both sides have larger errors, whatever these few have shown
+    assert applicable(REGIMES["known"], measured) == (True, used)
+    # none covers these: theirs are at least as large as the larger ones
+    measured = shown(new_antibody=of_antibodies, new_antigen=of_antigens)
+    larger = "new_antibody" if of_antibodies > of_antigens else "new_antigen"
+    assert applicable(REGIMES["both_new"], measured) == (False, larger)
 
 
 def new_sequences(level, distance=0):
@@ -414,7 +438,7 @@ def new_sequences(level, distance=0):
 def test_the_regime_of_a_pair_follows_from_its_two_sequences():
     antibody = new_sequences([KNOWN, NEW, KNOWN, NEW])
     antigen = new_sequences([KNOWN, KNOWN, NEW, NEW])
-    regimes = find_regimes(antibody, antigen, {"known": 0, "new_antibody": 0})
+    regimes = find_regimes(antibody, antigen, shown("known", "new_antibody"))
     assert regimes.name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
     assert regimes.used.tolist() == ["known", "new_antibody", "known", "new_antibody"]
     assert [bool(text) for text in regimes.why_far] == [False, False, True, True]
@@ -424,7 +448,7 @@ def test_the_regime_of_a_pair_follows_from_its_two_sequences():
 def test_a_variant_of_an_unmeasured_regime_is_covered_by_folds_of_new_sequences():
     antibody = new_sequences([VARIANT, VARIANT, NEW], distance=[2, 9, 0])
     antigen = new_sequences([VARIANT] * 3, distance=[3, 1, 4])
-    regimes = find_regimes(antibody, antigen, {"known": 0, "new_antibody_antigen_variant": 4})
+    regimes = find_regimes(antibody, antigen, shown("new_antibody_antigen_variant", reach=4))
     assert (regimes.used == "new_antibody_antigen_variant").all()
     # new antibodies have no distance: that of the antigens tells how far the pair is
     assert regimes.distance.tolist() == [3, 1, 4]
@@ -434,7 +458,7 @@ def test_a_variant_of_an_unmeasured_regime_is_covered_by_folds_of_new_sequences(
 def test_a_pair_further_from_training_than_the_tested_ones_is_far_and_not_covered():
     antibody = new_sequences([KNOWN] * 3, distance=[0, 4, 4])
     antigen = new_sequences([KNOWN] * 3, distance=[1, 0, 1])
-    regimes = find_regimes(antibody, antigen, {"known": 4})
+    regimes = find_regimes(antibody, antigen, shown("known", reach=4))
     reason = (
         "it differs in 5 residues from the nearest training sequences, more than the 4 of nearly "
         "all tested pairs"

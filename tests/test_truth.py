@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import trastuzumab
 from chunks import set_sizes
-from drawn import QUICK, draw_chains, linear_table
+from drawn import QUICK, draw_chains, linear_table, mutated
 from heads import MODELS, sign, used_options
 from marks import in_ci
 
@@ -179,6 +179,55 @@ def test_the_batch_of_the_networks_is_that_of_all_pairs_in_every_fold(linear, tm
     options = {"head": "mlp", "batch_size": None, "split": "random", "folds": 5}
     summary = fit(linear, linear.frame[:300], tmp_path / "run", **options)
     assert isinstance(summary["used"]["batch_size"], int)  # several would be a list
+
+
+@pytest.fixture(scope="module")
+def complexes(tmp_path_factory):
+    """14 complexes and single mutants of each; of the first, all are measured with each other.
+
+    Mutations of antigens change the affinity much more than those of antibodies.
+    """
+    at = tmp_path_factory.mktemp("complexes")
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(14):
+        level = rng.normal(8, 0.7)
+        sides = []
+        for length, spread in ((110, 0.2), (140, 1.2)):
+            (parent,) = draw_chains(rng, 1, length)
+            mutants = [(mutated(rng, parent, 1), rng.normal(0, spread)) for _ in range(10)]
+            sides.append([(parent, 0.0), *mutants])
+        antibodies, antigens = sides
+        if number == 0:
+            cells = [(antibody, antigen) for antibody in antibodies for antigen in antigens]
+        else:
+            cells = [(antibody, antigens[0]) for antibody in antibodies]
+            cells += [(antibodies[0], antigen) for antigen in antigens[1:]]
+        for (heavy, of_antibody), (antigen, of_antigen) in cells:
+            pkd = level + of_antibody + of_antigen + rng.normal(0, 0.3)
+            rows.append({"heavy": heavy, "antigen": antigen, "pKd": pkd})
+    frame = pd.DataFrame(rows)
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    abag.embed_table(frame, at / "store", **encoders)
+    return SimpleNamespace(at=at, frame=frame, store=at / "store")
+
+
+def test_known_pairs_of_few_families_have_the_sigma_of_their_own_errors(complexes, tmp_path):
+    is_in = np.random.default_rng(1).random(len(complexes.frame)) < 0.8
+    table = complexes.frame[is_in]
+    summary = fit(complexes, table, tmp_path / "run", head="kernel")
+    known = next(regime for regime in summary["regimes"] if regime["regime"] == "known")
+    assert known["intervals"]["rmse"] is None
+    assert known["sentence"].endswith("sigma is that of pairs like these")
+    _, coverage, scored = score(
+        complexes, complexes.frame[~is_in], tmp_path / "run", tmp_path / "out.csv"
+    )
+    rows = scored[scored["regime"] == "known"]
+    rmse = np.sqrt(np.mean((rows["pkd_predicted"] - rows["pKd"]) ** 2))
+    assert len(rows) >= 15
+    assert not rows["far"].any()
+    assert 0.7 * rmse < rows["sigma"].mean() < 1.4 * rmse
+    assert 0.8 < coverage < 1
 
 
 # ---- what refuses a wrong predictor --------------------------------------------------------------

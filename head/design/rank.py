@@ -74,7 +74,7 @@ from abag.head.predictor.scoring import (
     writing,
 )
 from abag.head.regimes.clusters import antibody_clusters
-from abag.head.regimes.regimes import REGIMES, applicable, words_of
+from abag.head.regimes.regimes import REGIMES, words_of
 from abag.head.runs.rounds import say_earlier_batches
 
 SEED = 0
@@ -176,7 +176,7 @@ def _is_ranked(regime: str, predictor: Predictor) -> bool:
 
     The evidence is of the regime itself, or of a newer one that was measured in its place.
     """
-    is_covered, used = applicable(REGIMES[regime], predictor.regimes)
+    is_covered, used = predictor.applied(regime)
     return is_covered and not is_by_chance(predictor.regimes[used].verdict)
 
 

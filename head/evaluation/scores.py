@@ -228,6 +228,12 @@ class RegimeScore(TypedDict):
     sentence: str
 
 
+def largest_rmse(score: Mapping[str, Any]) -> float:
+    """Return the upper end of the interval of the RMSE of a regime, or the RMSE if it has none."""
+    interval = score["intervals"].get("rmse")
+    return float(score["rmse"] if interval is None else interval[1])
+
+
 def score_regime(
     name: str,
     words: str,

@@ -26,8 +26,9 @@ from scipy.special import ndtr
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.head.evaluation.metrics import average_precision
+from abag.head.evaluation.scores import largest_rmse
 from abag.head.labels.headers import PKD, Quantity
-from abag.head.regimes.regimes import REGIMES, applicable
+from abag.head.regimes.regimes import REGIMES, Shown, applicable
 from abag.head.regimes.splits import grouped_folds
 
 WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.8))
@@ -44,7 +45,7 @@ def score_strong(
     tested: pd.DataFrame,
     regimes: Sequence[Mapping[str, Any]],
     threshold: float,
-    chosen_on: pd.DataFrame | None = None,
+    chosen_on: tuple[pd.DataFrame, Sequence[Mapping[str, Any]]] | None = None,
     *,
     sign: int = 1,
 ) -> StrongSummary:
@@ -57,15 +58,17 @@ def score_strong(
         ``pkd_predicted`` and ``sigma``.
     regimes : sequence
         ``regime`` and ``words`` of those to score.
-    chosen_on : DataFrame, optional
-        Rows that choose the cut-offs; by default the other folds of `tested`.
+    chosen_on : tuple of DataFrame and sequence, optional
+        Rows of a run that choose the cut-offs, and the scores of its regimes; by default the other
+        folds of `tested`.
     sign : int
         -1 if lower values are better: a pair is strong from the threshold on downward. Cut-offs
         are values of the quantity.
     """
     if sign < 0:  # the highest of the negative are the lowest
-        others = None if chosen_on is None else _mirrored(chosen_on)
-        return _mirrored_back(score_strong(_mirrored(tested), regimes, -threshold, others))
+        if chosen_on is not None:
+            chosen_on = _mirrored(chosen_on[0]), chosen_on[1]
+        return _mirrored_back(score_strong(_mirrored(tested), regimes, -threshold, chosen_on))
     summaries = []
     for regime in regimes:
         name = regime["regime"]
@@ -74,8 +77,10 @@ def score_strong(
             continue
         others = None
         if chosen_on is not None:  # those of the regime that such pairs are predicted as
-            _, used = applicable(REGIMES[name], chosen_on["regime"].unique().tolist())
-            others = _decided(chosen_on[chosen_on["regime"] == used], threshold)
+            rows_of_run, scores = chosen_on
+            shown = {score["regime"]: Shown(0, largest_rmse(score)) for score in scores}
+            _, used = applicable(REGIMES[name], shown)
+            others = _decided(rows_of_run[rows_of_run["regime"] == used], threshold)
         summaries.append(_score(rows, others, name, regime["words"], threshold))
     return {"threshold": threshold, "regimes": summaries}
 

@@ -432,6 +432,8 @@ class UsedRegime:
     mixture: Mixture
     reach: int
     """Differences from the nearest training sequences that 95 % of the tested pairs had at most."""
+    error: float
+    """Upper end of the interval of the RMSE, or the RMSE if it has none, in pKd."""
     verdict: str
     """What the run has shown."""
 
@@ -439,11 +441,14 @@ class UsedRegime:
         """Raise ValueError for what no fit of a predictor with these parts has written."""
         mixture = self.mixture
         unknown = mixture.weights.keys() - set(parts)
-        least = min(mixture.noise, mixture.spread, self.reach, *mixture.weights.values())
+        least = min(
+            mixture.noise, mixture.spread, self.reach, self.error, *mixture.weights.values()
+        )
         if self.name not in REGIMES or unknown or least < 0:
             msg = (
                 f"the regime {self.name!r} has weights of {', '.join(mixture.weights)}, "
-                f"noise {mixture.noise}, spread {mixture.spread}, largest distance {self.reach}"
+                f"noise {mixture.noise}, spread {mixture.spread}, largest distance {self.reach}, "
+                f"error {self.error}"
             )
             raise ValueError(msg)
         mixture.growth.check()

@@ -63,6 +63,7 @@ from abag.head.regimes.regimes import (
     REGIMES,
     FoundRegimes,
     NewSequences,
+    Shown,
     applicable,
     find_regimes,
     words_of,
@@ -610,7 +611,7 @@ class Predictor:
         All that is scored is scored here, given what is new about both sequences of each pair;
         `factor`, (P,), is that of `noise_factor`, and `why_far`, (P,), that of their features.
         """
-        found = find_regimes(antibody, antigen, self.reach, self.kinds)
+        found = find_regimes(antibody, antigen, self.shown, self.kinds)
         regimes = found.beside(why_far)
         mixtures = {name: self.regimes[name].mixture for name in set(regimes.used.tolist())}
         weighed = {name for mixture in mixtures.values() for name in mixture.weights}
@@ -671,15 +672,19 @@ class Predictor:
         measured = self.regimes.get(regime)
         if measured is not None:
             return measured.verdict
-        covers, used = applicable(REGIMES[regime], self.regimes)
+        covers, used = self.applied(regime)
         if covers:
             return f"{self.words(regime)}, predicted as {self.regimes[used].verdict}"
         return f"{self.words(regime)}: not measured by the run"
 
     @property
-    def reach(self) -> dict[str, int]:
-        """Differences from training that nearly all tested pairs had at most, by regime."""
-        return {name: used.reach for name, used in self.regimes.items()}
+    def shown(self) -> dict[str, Shown]:
+        """What the run has shown of each regime that it has measured."""
+        return {name: Shown(used.reach, used.error) for name, used in self.regimes.items()}
+
+    def applied(self, regime: str) -> tuple[bool, str]:
+        """Return whether a measured regime covers another one, and the measured one to use."""
+        return applicable(REGIMES[regime], self.shown)
 
     def noise_factor(self, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the factor of the variance of errors of N sequences, keys (N, 16), (N,)."""
@@ -903,7 +908,7 @@ class Scorer:
 
     def _find_regimes(self, antibody: NewSequences, antigen: NewSequences) -> FoundRegimes:
         run = self._predictor
-        return find_regimes(antibody, antigen, run.reach, run.kinds)
+        return find_regimes(antibody, antigen, run.shown, run.kinds)
 
     def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
         """Count pairs by regime, and by why they are far, from their `count_classes`."""

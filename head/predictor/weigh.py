@@ -36,12 +36,23 @@ from scipy.special import gammaln, ndtri, stdtrit
 from abag.core.arrays import Floats, Ints, distinct, label_weights
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
-from abag.head.evaluation.scores import BoundedPairs, RegimeScore, TestedPairs, score_regime
+from abag.head.evaluation.scores import (
+    BoundedPairs,
+    RegimeScore,
+    TestedPairs,
+    largest_rmse,
+    score_regime,
+)
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import fit_sigma
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
 from abag.head.regimes.regimes import KNOWN, without_absent
-from abag.head.regimes.sides import LEAST_ROWS, effective_groups, standard_error
+from abag.head.regimes.sides import (
+    LEAST_GROUPS,
+    LEAST_ROWS,
+    effective_groups,
+    standard_error,
+)
 from abag.head.regimes.splits import TEST, grouped_folds
 
 if TYPE_CHECKING:
@@ -233,7 +244,13 @@ class WeighedRegime:
         """Return what a predictor applies and says."""
         name = self.measured.regime.name
         verdict = self.score["sentence"]
-        return UsedRegime(name=name, mixture=self.mixture, reach=self.reach, verdict=verdict)
+        return UsedRegime(
+            name=name,
+            mixture=self.mixture,
+            reach=self.reach,
+            error=largest_rmse(self.score),
+            verdict=verdict,
+        )
 
     def in_fold(self, number: int) -> NDArray[np.bool_]:
         """Return which tested pairs are those of a fold, (R,), in the order of its split."""
@@ -285,6 +302,8 @@ def weigh(
     variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
     distance = _counts([split.distance for split in measured.splits], rows_F)
     smallest = min((group[rows] for group in measured.groups), key=effective_groups)
+    if measured.note and effective_groups(smallest) < LEAST_GROUPS:
+        smallest = rows  # too few to weigh by: each pair counts
     half = fold_of_row
     if len(rows_F) == 1:  # the halves of its groups weigh each other
         half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)

@@ -88,6 +88,9 @@ SINGLE_PAIRS = (
     "too few sequences are independent to measure more than pairs like those of the table, and "
     "each pair counts as one measurement: the intervals are too narrow"
 )
+DEPENDENT_PAIRS = (
+    "too few sequences are independent for intervals: sigma is that of pairs like these"
+)
 ENOUGH_GROUPS = 50.0
 """Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""
 LARGE_TABLE = 5_000
@@ -184,6 +187,11 @@ class MeasuredRegime:
     note: str = ""
     """What limits the measurement; added to the sentence of the regime."""
 
+    @property
+    def is_independent(self) -> bool:
+        """Return whether enough independent groups have been tested for intervals."""
+        return bool(self.splits) and not self.note
+
 
 def _informative(groups: Sequence[Ints], rows: Ints) -> float:
     return min(effective_groups(group[rows]) for group in groups)
@@ -268,7 +276,7 @@ class RegimesOfTable:
             for measured in self._of_set(held):
                 found.setdefault(measured.regime.name, []).append((held, measured))
         by_name = {name: _best_measured(results) for name, results in found.items()}
-        if not any(measured.splits for measured in by_name.values()):
+        if not any(measured.is_independent for measured in by_name.values()):
             by_pairs = self._by_single_pairs(by_name[self.usual.name])
             del by_name[self.usual.name]
             by_name[by_pairs.regime.name] = by_pairs
@@ -411,10 +419,13 @@ class RegimesOfTable:
             reason = _too_few(len(tested), "held-out pair", expected=LEAST_ROWS)
             return MeasuredRegime(regime, why_not=reason)
         informative = _informative(groups, tested)
-        if informative < LEAST_GROUPS:
+        if informative >= LEAST_GROUPS:
+            return MeasuredRegime(regime, tuple(numbered(splits)), tuple(groups))
+        if max(regime.levels) > VARIANT or len(distinct(tested)) < LEAST_PAIRS:
             reason = _too_few(len(tested), "held-out pair", informative)
             return MeasuredRegime(regime, why_not=reason)
-        return MeasuredRegime(regime, tuple(numbered(splits)), tuple(groups))
+        # sequences in training, or relatives of these: new ones are mostly of the same families
+        return MeasuredRegime(regime, tuple(numbered(splits)), tuple(groups), note=DEPENDENT_PAIRS)
 
     def _counted(self, regime: Regime) -> list[Ints]:
         """Return what counts as one measurement in a regime, (P,) each."""
@@ -475,11 +486,11 @@ def _best_measured(
     Those are preferred that hold out what is new in it, and then those that test most pairs.
     """
 
-    def merit(result: tuple[tuple[Kind, ...], MeasuredRegime]) -> tuple[bool, bool, int]:
+    def merit(result: tuple[tuple[Kind, ...], MeasuredRegime]) -> tuple[bool, bool, bool, int]:
         held, measured = result
         needed = _to_hold_out(measured.regime)
         tested = sum(len(split.rows(TEST)) for split in measured.splits)
-        return bool(measured.splits), set(needed) <= set(held), tested
+        return bool(measured.splits), measured.is_independent, set(needed) <= set(held), tested
 
     return max(results, key=merit)[1]
 

@@ -62,6 +62,10 @@ class Regime:
         """Return the levels of antibody and antigen."""
         return self.antibody, self.antigen
 
+    def covers(self, other: Regime) -> bool:
+        """Return whether no side of another regime is newer."""
+        return self.antibody >= other.antibody and self.antigen >= other.antigen
+
     @property
     def new(self) -> tuple[Kind, ...]:
         """Return the sides that are not known."""
@@ -171,17 +175,26 @@ class FoundRegimes(NamedTuple):
         return self._replace(why_far=reasons, is_covered=self.is_covered & (why_far == ""))
 
 
+class Shown(NamedTuple):
+    """Hold what a run has shown of a regime, as far as other regimes depend on it."""
+
+    reach: int
+    """Differences from the nearest training sequences that nearly all tested pairs had at most."""
+    error: float
+    """Largest RMSE that its tested pairs allow for new ones: the end of an interval, in pKd."""
+
+
 def find_regimes(
     antibody: NewSequences,
     antigen: NewSequences,
-    reach: Mapping[str, int],
+    measured: Mapping[str, Shown],
     kinds: Collection[Kind] = KINDS,
 ) -> FoundRegimes:
     """Find the regime of P pairs, given what is new about both sequences and the measured regimes.
 
     A pair is far outside every measured regime, and where it differs more from the nearest training
-    sequences than nearly all tested pairs of the regime that is used, which is its `reach`. The
-    words for this name the `kinds` of sequences that pairs have.
+    sequences than nearly all tested pairs of the regime that is used, which is its reach. The words
+    for this name the `kinds` of sequences that pairs have.
     """
     shape = antibody.level.shape
     name = np.full(shape, "", object)
@@ -193,16 +206,16 @@ def find_regimes(
         rows = (antibody.level == regime.antibody) & (antigen.level == regime.antigen)
         if not rows.any():
             continue
-        covers, measured = applicable(regime, reach)
+        covers, used_here = applicable(regime, measured)
         name[rows] = regime.name
-        used[rows] = measured
+        used[rows] = used_here
         is_covered[rows] = covers
         if not covers:
             why[rows] = UNMEASURED.format(words_of(regime.name, kinds))
-        for side, level in zip((antibody, antigen), REGIMES[measured].levels, strict=True):
+        for side, level in zip((antibody, antigen), REGIMES[used_here].levels, strict=True):
             if level != NEW:
                 distance[rows] += side.distance[rows]
-        most = reach[measured]
+        most = measured[used_here].reach
         beyond = rows & (distance > most)
         is_covered[beyond] = False
         for count in np.unique(distance[beyond]).tolist():
@@ -210,21 +223,31 @@ def find_regimes(
     return FoundRegimes(name, used, why, is_covered, distance)
 
 
-def applicable(regime: Regime, measured: Collection[str]) -> tuple[bool, str]:
+def applicable(regime: Regime, measured: Mapping[str, Shown]) -> tuple[bool, str]:
     """Return whether a measured regime covers another one, and the measured one to use.
 
-    A regime covers those in which no side is newer. The least new one is used, or, if none covers,
-    the one that falls short the least.
+    A regime covers those in which no side is newer: its errors bound theirs from above. So, of the
+    regimes that cover this one and no other such regime, that with the smallest errors is used. If
+    none covers it, those that fall short the least bound its errors from below, and that with the
+    largest errors is used.
     """
     for name in ("given", regime.name):
         if name in measured:
             return True, name
+    regimes = [REGIMES[name] for name in sorted(measured)]
+    covering = [other for other in regimes if other.covers(regime)]
+    if covering:
+        closest = []
+        for other in covering:
+            if not any(other.covers(beside) for beside in covering if beside != other):
+                closest.append(other)
+        return True, min(closest, key=lambda other: measured[other.name].error).name
 
     def short(other: Regime) -> int:
         antibody = max(0, regime.antibody - other.antibody)
         antigen = max(0, regime.antigen - other.antigen)
         return antibody + antigen
 
-    regimes = [REGIMES[name] for name in measured]
-    closest = min(regimes, key=lambda other: (short(other), sum(other.levels), other.name))
-    return short(closest) == 0, closest.name
+    least = min(map(short, regimes))
+    closest = [other for other in regimes if short(other) == least]
+    return False, max(closest, key=lambda other: measured[other.name].error).name

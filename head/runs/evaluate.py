@@ -52,7 +52,7 @@ from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
 from abag.head.predictor.weigh import COVERED
 from abag.head.regimes.clusters import PairGroups, with_clusters
-from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, applicable, without_absent
+from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, without_absent
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.run_folder import (
@@ -270,8 +270,9 @@ def evaluate(
             summary["table"], scored = _evaluate_table(saved, table, reading, remembered, chosen)
             if chosen.strong is not None:
                 regimes = summary["table"]["regimes"]
+                of_run = saved.summary["regimes"]
                 summary["strong_at"] = score_strong(
-                    scored, regimes, chosen.strong, saved.tested, sign=sign
+                    scored, regimes, chosen.strong, (saved.tested, of_run), sign=sign
                 )
         elif chosen.strong is not None:
             regimes = summary["regimes"]
@@ -447,7 +448,7 @@ def _score_regimes(
         if len(rows) < LEAST_ROWS:
             continue
         tested = _tested_pairs(predictor, groups, rows, regime)
-        _, used = applicable(regime, predictor.regimes)
+        _, used = predictor.applied(name)
         weights = predictor.regimes[used].mixture.weights
         predicted_here = predicted[rows]
         mean_label = np.full(len(rows), saved.mean_label)
@@ -577,7 +578,7 @@ def _is_clear(bias: Claim, saved: SavedRun, predictor: Predictor, names: NDArray
         return False
     trained = []
     for name in np.unique(names):
-        _, used = applicable(REGIMES[name], predictor.regimes)
+        _, used = predictor.applied(name)
         trained += [
             score["groups"] for score in saved.summary["regimes"] if score["regime"] == used
         ]
