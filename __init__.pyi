@@ -486,6 +486,7 @@ def predict(
     antigen_encoder: str | None = None,
     cross: AnyTable | None = None,
     strong: float | None = None,
+    explain: Path | str | None = None,
 ) -> Any: ...
 def rank(
     predictions: AnyTables,

@@ -107,6 +107,14 @@ class PredictOptions(ScoringOptions, group="Encoders"):
         "another quantity: that it is this or better.",
     )
 
+    explain: Path | str | None = option(
+        None,
+        metavar="FILE",
+        group="Output",
+        help="Also write what each residue contributes to each prediction, position by position, "
+        "for at most 1,000 pairs: of the parts that compare variants by their residues.",
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
