@@ -27,7 +27,7 @@ from scipy.special import ndtr
 from abag.core.arrays import Bools, Floats, Ints
 from abag.head.evaluation.metrics import average_precision
 from abag.head.evaluation.scores import largest_rmse
-from abag.head.labels.headers import PKD, Quantity
+from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, Quantity
 from abag.head.regimes.regimes import REGIMES, Shown, applicable
 from abag.head.regimes.splits import grouped_folds
 
@@ -48,6 +48,7 @@ def score_strong(
     chosen_on: tuple[pd.DataFrame, Sequence[Mapping[str, Any]]] | None = None,
     *,
     sign: int = 1,
+    are_probabilities: bool = False,
 ) -> StrongSummary:
     """Score how well the pairs with a pKd of at least `threshold` are found.
 
@@ -64,8 +65,10 @@ def score_strong(
     sign : int
         -1 if lower values are better: a pair is strong from the threshold on downward. Cut-offs
         are values of the quantity.
+    are_probabilities : bool
+        Whether labels are 0 and 1, and predictions the probabilities of 1.
     """
-    if sign < 0:  # the highest of the negative are the lowest
+    if sign < 0 and not are_probabilities:  # the highest of the negative are the lowest
         if chosen_on is not None:
             chosen_on = _mirrored(chosen_on[0]), chosen_on[1]
         return _mirrored_back(score_strong(_mirrored(tested), regimes, -threshold, chosen_on))
@@ -81,7 +84,15 @@ def score_strong(
             shown = {score["regime"]: Shown(0, largest_rmse(score)) for score in scores}
             _, used = applicable(REGIMES[name], shown)
             others = _decided(rows_of_run[rows_of_run["regime"] == used], threshold)
-        summaries.append(_score(rows, others, name, regime["words"], threshold))
+        summary = _score(
+            rows,
+            others,
+            name,
+            regime["words"],
+            threshold,
+            are_probabilities=are_probabilities,
+        )
+        summaries.append(summary)
     return {"threshold": threshold, "regimes": summaries}
 
 
@@ -108,11 +119,21 @@ def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
 
 
 def _score(
-    rows: pd.DataFrame, others: pd.DataFrame | None, regime: str, words: str, threshold: float
+    rows: pd.DataFrame,
+    others: pd.DataFrame | None,
+    regime: str,
+    words: str,
+    threshold: float,
+    *,
+    are_probabilities: bool,
 ) -> dict[str, Any]:
     strong = rows["strong"].to_numpy(bool)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    p = ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
+    p = (
+        predicted
+        if are_probabilities
+        else ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
+    )
     recall, precision, _ = _curve(strong, predicted)
     step = max(1, len(recall) // POINTS)
     return {
@@ -211,14 +232,19 @@ def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
 
 def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
-    relation = ">=" if quantity.sign > 0 else "<="
+    relation = ">=" if quantity.sign > 0 or quantity.classes else "<="
     show = quantity.show
     threshold = f"{relation} {summary['threshold']:g}"
     title = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
     lines = [f"{title} {threshold}"]
+    of_class = "strong"
+    if quantity.classes:
+        of_class = quantity.named(-1)
+        lines = [f"Pairs that are {of_class}: {quantity}"]
+    p_strong = PROBABILITY if quantity.is_binary else STRONG_COLUMN
     for regime in summary["regimes"]:
         lines += [
-            f"{regime['words']}: {regime['strong']:,} of {regime['n']:,} pairs are strong "
+            f"{regime['words']}: {regime['strong']:,} of {regime['n']:,} pairs are {of_class} "
             f"(prevalence {regime['prevalence']:.0%})",
             f"  predicted {threshold}: {_describe_pick(regime['at_threshold'])}",
         ]
@@ -234,8 +260,8 @@ def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[st
             limits = f"{bin_['low']:.0%}-{bin_['high']:.0%}"
             shares.append(f"{limits}: {bin_['strong']:.0%} of {bin_['pairs']:,}")
         lines.append(
-            f"  p_strong expects {regime['expected']:.0f} strong pairs; share that is strong by "
-            f"p_strong: {', '.join(shares)}"
+            f"  {p_strong} expects {regime['expected']:.0f} {of_class} pairs; share that is "
+            f"{of_class} by {p_strong}: {', '.join(shares)}"
         )
     return lines
 

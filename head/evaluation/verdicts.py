@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Floats, Ints
-from abag.core.messages import counted
+from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside
 from abag.head.labels.labelled_pairs import FLOOR_SHARE
@@ -34,6 +34,8 @@ LEAST_EQUAL = 10
 """Pairs of a regime that must have the same prediction: of fewer this may be chance."""
 LARGE_SHARE = 0.25
 """Share of all pairs that must have the same prediction, whatever their regimes."""
+FEW_OF_CLASS = 20
+"""Pairs of a class below which a warning says so."""
 UNRANKED = "the run cannot rank them"
 """End of a sentence about pairs with the same prediction."""
 
@@ -229,10 +231,13 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     exact = pairs.censored == 0
     pkd = pairs.pkd[exact]
     quantity = pairs.quantity
-    lines = _repeated_label(pkd, summary["commonest"], pairs)
-    lines += _implausible_labels(summary, pairs.reading)
-    if not quantity.affinity:
-        lines += _wide_scale(pkd, quantity)
+    if quantity.classes:
+        lines = _problems_of_classes(pairs, summary["conflicting_pairs"])
+    else:
+        lines = _repeated_label(pkd, summary["commonest"], pairs)
+        lines += _implausible_labels(summary, pairs.reading)
+        if not quantity.affinity:
+            lines += _wide_scale(pkd, quantity)
     groups = {"antigen": pairs.antigen}
     if pairs.assay is not None:
         groups["assay"] = pairs.assay
@@ -249,6 +254,22 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
             f"Replicates have a standard deviation of {quantity.show(pairs.noise)} {quantity}: the "
             "error of a label that was measured once. The median of several has a smaller error."
         )
+    return lines
+
+
+def _problems_of_classes(pairs: LabelledPairs, conflicting: int) -> list[str]:
+    """Say of which class there are few pairs, and which replicates disagree."""
+    lines = []
+    for number, name in enumerate(pairs.quantity.classes):
+        rows = int((pairs.pkd == number).sum())
+        if rows < FEW_OF_CLASS:
+            lines.append(
+                f"Only {counted(rows, 'pair')} of {len(pairs):,} {'is' if rows == 1 else 'are'} "
+                f"{quoted(name)}: probabilities are known roughly, and their intervals are wide."
+            )
+    if conflicting:
+        which = "1 pair has" if conflicting == 1 else f"{conflicting:,} pairs have"
+        lines.append(f"{which} replicates of different classes, which are counted on both sides.")
     return lines
 
 

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from abag.head.training.inputs import RunInputs
 
 
-SCHEMA = 17
+SCHEMA = 18
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 _MISMATCHES = (
