@@ -854,6 +854,9 @@ def describe_pair(pair: dict[str, Any]) -> str:
         text = f"pKd {show(value)}, Kd {kd_nm:,g} nM; 90 % interval of pKd {interval}"
     else:
         text = f"{quantity} {show(value)}; 90 % interval {interval}"
+        if quantity.is_log:
+            low, middle, high = (f"{10**x:.3g}" for x in (value - away, value, value + away))
+            text += f"\n{replace(quantity, scale='linear')} {middle}; 90 % interval {low} to {high}"
     text += f"\n{pair['verdict']}"
     if "p_strong" in pair:
         side = "more" if quantity.sign > 0 else "less"
