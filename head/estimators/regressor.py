@@ -512,7 +512,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                     adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
                 layout = layout_of_run(config, pairs.reading, table.columns)
-                inputs = RunInputs(pairs, store, vectors, layout)
+                inputs = RunInputs(pairs, store, vectors, layout, config)
                 at = Path(scratch)
                 self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
                 predictor = load_predictor(at / "predictor")

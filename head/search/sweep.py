@@ -339,8 +339,7 @@ def _sweep(
     if not (folder / "final" / "summary.json").exists():
         refuse_read_only(folder, folder / "final")
     inputs = read_inputs(table, store, config)
-    config = replace(config, antibody_region=inputs.layout.antibody_region)
-    config, split = _hold_out_test(inputs.pairs, config)
+    config, split = _hold_out_test(inputs.pairs, inputs.options)
     problem, record = _define_search(inputs, config, split, search_options.folds)
     trials = search_options.trials or (0 if search_options.final else TRIALS)
     if not trials and not (folder / "sweep.json").exists():
