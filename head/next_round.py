@@ -142,7 +142,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         opened,
         vectors_of_pairs(pairs, opened, remembered, saved.config),
         layout_of_run(remembered, pairs.reading, {x.role: x.name for x in before.columns}),
-        options=remembered,
+        remembered,
         history=history,
     )
 

@@ -458,7 +458,7 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
                     adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
                 layout = layout_of_run(config, pairs.reading, table.columns)
-                inputs = RunInputs(pairs, store, vectors, layout)
+                inputs = RunInputs(pairs, store, vectors, layout, config)
                 at = Path(scratch)
                 self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
                 predictor = load_predictor(at / "predictor")

@@ -71,17 +71,7 @@ if TYPE_CHECKING:
 LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
 """Likelihoods of a store (``abag embed --loglik``) as features, by name."""
 LABELS_AND_SEQUENCES = frozenset(
-    {
-        "pkd",
-        "label",
-        "heavy",
-        "light",
-        "antibody",
-        "antigen",
-        "censored",
-        "mutations",
-        "antigen_mutations",
-    }
+    "pkd label heavy light antibody antigen censored mutations antigen_mutations".split()
 )
 """Roles of columns that describe no pair."""
 _UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
@@ -145,24 +135,7 @@ NO_BINDING = frozenset(
 
 
 _CLASS_WORDS = frozenset(
-    {
-        "true",
-        "false",
-        "yes",
-        "no",
-        "y",
-        "n",
-        "+",
-        "-",
-        "binder",
-        "positive",
-        "negative",
-        "pos",
-        "neg",
-        "binding",
-        "high",
-        "low",
-    }
+    "true false yes no y n + - binder positive negative pos neg binding high low".split()
 )
 """Words that classes are called by, beside `NO_BINDING`."""
 

@@ -224,25 +224,9 @@ _OTHERS = {
     "predicted": _PREDICTED, "": (*_KNOWN,),
 }  # fmt: skip
 _PLAIN = frozenset(
-    {
-        "affinity",
-        "bindingaffinity",
-        "affinityvalue",
-        "affinities",
-        "label",
-        "labels",
-        "fitness",
-        "measurement",
-        "measurements",
-        "score",
-        "scores",
-        "bindingscore",
-        "bindingscores",
-        "processedmeasurement",
-        "affinityscore",
-        "affinitylabel",
-        "fitnessscore",
-    }
+    "affinity bindingaffinity affinityvalue affinities label labels fitness measurement "
+    "measurements score scores bindingscore bindingscores processedmeasurement affinityscore "
+    "affinitylabel fitnessscore".split()
 )
 """Names of columns of any measurement, which state no unit."""
 _ALPHASEQ = ("alphaseqaffinity", "predaffinity")

@@ -173,12 +173,14 @@ class ReadLabel(NamedTuple):
 
     affinities: Affinities
     reading: LabelReading
+    options: LabelOptions
 
 
 def read_label(table: SequenceTable) -> ReadLabel:
     """Convert the label of a table; what it is was decided when the table was read."""
-    affinities = read_affinities(table, one_label(table))
-    return ReadLabel(affinities, _reading_of(table, affinities))
+    label = one_label(table)
+    affinities = read_affinities(table, label)
+    return ReadLabel(affinities, _reading_of(table, affinities), label.options)
 
 
 def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
@@ -378,8 +380,7 @@ def label_pairs(
     table, if it is read already. Replicates of different categories are not merged.
     """
     named = columns_beside(table) if beside is None else tuple(beside)
-    affinities, reading = label or read_label(table)
-    options = one_label(table).options
+    affinities, reading, options = label or read_label(table)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     quantity = affinities.quantity
     labels = _check_labels(table, affinities, options)

@@ -353,8 +353,7 @@ def _sweep(
             "which weighs all heads by their log losses."
         )
         raise LabelError(msg)
-    config = replace(config, antibody_region=inputs.layout.antibody_region)
-    config, split = _hold_out_test(inputs.pairs, config)
+    config, split = _hold_out_test(inputs.pairs, inputs.options)
     problem, record = _define_search(inputs, config, split, search_options.folds)
     trials = search_options.trials or (0 if search_options.final else TRIALS)
     if not trials and not (folder / "sweep.json").exists():

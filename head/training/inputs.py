@@ -56,12 +56,13 @@ class RunInputs:
     vectors: dict[Kind, StoredVectors]
     layout: RunLayout
     """What the columns of the table are."""
+    options: FitConfig
+    """Those that were given, with the region of the antibodies, and those of the run of ``--add``.
+    """
     sides: Sides | None = None
     """Antibodies and antigens as the folds see them; by `split_inputs`."""
     identities: tuple[float, float] = (0.9, 0.4)
     """Identities from which antibodies, and antigens, are of one family."""
-    options: FitConfig | None = None
-    """With ``--add``, the options with those of the earlier run."""
     history: list[dict[str, Any]] | None = None
     """With ``--add``, source and promise of each round."""
 
@@ -104,7 +105,8 @@ def read_inputs(
     pairs.report_problems()
     config = replace(config, antibody_region=region)
     layout = layout_of_run(config, pairs.reading, pairs.table.columns)
-    return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), layout)
+    vectors = vectors_of_pairs(pairs, opened, config, before)
+    return RunInputs(pairs, opened, vectors, layout, config)
 
 
 def first_folders(
