@@ -486,6 +486,7 @@ def predict(
     antigen_encoder: str | None = None,
     cross: AnyTable | None = None,
     strong: float | None = None,
+    explain: Path | str | None = None,
 ) -> Any: ...
 def rank(
     predictions: AnyTables,
@@ -603,6 +604,8 @@ def scan(
     mutate_to: str | None = None,
     exclude: str | None = None,
     pairs_of: int | None = None,
+    mutations: tuple[int, ...] | None = None,
+    drawn: int | None = None,
 ) -> Any: ...
 def share(
     run: Path | str,

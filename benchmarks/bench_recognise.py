@@ -25,7 +25,7 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
-from abag.embed.tables.domains import position_number
+from abag.embed.tables.chains import position_number
 from abag.embed.tables.numbering import number_antibodies
 from abag.embed.tables.pairs import read_pairs
 from abag.head.regimes.regimes import NEW

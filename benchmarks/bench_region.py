@@ -24,8 +24,7 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.embed.embed import embed_table
 from abag.embed.store.store import open_store
-from abag.embed.tables.chains import keys_array
-from abag.embed.tables.domains import find_domains
+from abag.embed.tables.chains import find_domains, keys_array
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table

@@ -45,10 +45,9 @@ from abag.embed.encoders.packing import (
     pool_tokens,
 )
 from abag.embed.job import KindJob, Rank, load_for, name_sequence, sequence_bar
-from abag.embed.store.folder import LOGLIK
+from abag.embed.store.store import LOGLIK
 from abag.embed.store.writer import ShardWriter
-from abag.embed.tables.chains import Chains
-from abag.embed.tables.domains import IMGT_REGIONS, position_number
+from abag.embed.tables.chains import IMGT_REGIONS, Chains, position_number
 from abag.embed.tables.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.tables.pairs import SequencePart
 
@@ -272,7 +271,8 @@ class TokenBudget:
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return "can't allocate memory" in str(error)  # on a CPU torch raises a plain RuntimeError
+    # on a CPU and on an Apple GPU torch raises a plain RuntimeError
+    return "can't allocate memory" in str(error) or "MPS backend out of memory" in str(error)
 
 
 # --- sinks: what is kept of the vectors of tokens -------------------------------------------------
@@ -299,7 +299,7 @@ class _HostCopy:
 def _to_host(x: torch.Tensor) -> torch.Tensor:
     """Start copying to pinned host memory; a CPU tensor is returned as it is."""
     if not x.is_cuda:
-        return x
+        return x.cpu()  # itself, unless it is on an Apple GPU
     host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
     return host.copy_(x, non_blocking=True)
 

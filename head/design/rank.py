@@ -351,7 +351,7 @@ def rank(
         chosen = aimed(chosen, quantity)
         _say_regimes(candidates, predictor, reading_options.kinds)
         _refuse_missing_columns(candidates, chosen)
-        reading = NOTHING if predictor is None else predictor.reading
+        reading = NOTHING if predictor is None else predictor.layout
         measured = read_all_measured(candidates, chosen, reading)
         orders = None
         if chosen.ordered is not None:

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.embed.store.folder import EncoderFolder
-    from abag.embed.store.store import Store
+    from abag.embed.store.store import EncoderFolder, Store
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.table import TableLike
     from abag.head.estimators.torch_pairs import TorchPairs

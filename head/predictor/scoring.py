@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,14 @@ from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import bare_suffix
-from abag.embed.tables.layout import NOTHING, Layout, ReadAs, holds_texts, one_table, tables_of
+from abag.embed.tables.layout import (
+    NOTHING,
+    Layout,
+    LayoutRecord,
+    holds_texts,
+    one_table,
+    tables_of,
+)
 from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.pairs import check_chunks, read_pairs
@@ -56,6 +63,7 @@ from abag.embed.tables.table_writer import (
 from abag.head.labels.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.labels.headers import DIGITS, OWN_SCORE, PKD, STRONG_COLUMN, Quantity, read_header
 from abag.head.predictor import folder
+from abag.head.predictor.explain import Explanation, explain, refuse_unexplained
 from abag.head.predictor.options import PredictOptions
 from abag.head.predictor.predictor import (
     SCORE_COLUMNS,
@@ -121,6 +129,7 @@ ROUNDED = (
 PROBABILITIES = ("p_strong", "probability_above")
 
 
+ROUNDED_CONTRIBUTIONS = {"contribution": 6, "against_reference": 6}
 PAIRS = 1 << 16
 """Most pairs scored at a time: up to 400 MB of vectors at the real widths."""
 ANTIBODIES = 1 << 14
@@ -276,13 +285,13 @@ def has_types(out: Path | None) -> bool:
 
 def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
     """Return the region of the run, which must not be contradicted."""
-    if options.antibody_region not in (None, predictor.antibody_region):
+    if options.antibody_region not in (None, predictor.layout.antibody_region):
         msg = (
             f"antibody_region={options.antibody_region!r}: the run used "
-            f"{predictor.antibody_region!r}; expected the same. Leave it out."
+            f"{predictor.layout.antibody_region!r}; expected the same. Leave it out."
         )
         raise PredictionError(msg)
-    return predictor.antibody_region
+    return predictor.layout.antibody_region
 
 
 def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
@@ -346,6 +355,13 @@ class PairTable:
         self._sequences: list[Sequences] = []
         self._row = np.zeros(0, np.int64)
         """Rows of the table to score, from 0, (P,)."""
+        self._first_row = 1
+
+    def explain(self, predictor: Predictor, scorer: Scorer) -> Explanation:
+        """Compute what the residues of all pairs contribute to their predictions."""
+        index = [sequences.of_row for sequences in self._sequences]
+        row = self._row + self._first_row
+        return explain(predictor, scorer, index, row, self._features)
 
     def read(self) -> list[Sequences]:
         """Read and check all rows; return the antibodies and the antigens."""
@@ -360,6 +376,7 @@ class PairTable:
         self._sequences = reader.sequences
         self.name = reader.source
         self.skipped = reader.skipped
+        self._first_row = reader.first_row
         self._features = reader.features
         self.rows = len(self._row)
         return self._sequences
@@ -439,7 +456,7 @@ class CrossedTables:
         antigens: TableLike,
         options: PredictOptions,
         added: tuple[str, ...],
-        reading: ReadAs = NOTHING,
+        reading: LayoutRecord = NOTHING,
         *,
         typed: bool = False,
     ) -> None:
@@ -583,13 +600,20 @@ class PredictSummary(TypedDict):
     antibodies: SequenceCounts
     antigens: SequenceCounts
     seconds: float
+    explanation: NotRequired[str]
+    """Table of what residues contribute."""
+    explained_share: NotRequired[dict[str, float]]
+    """Weight of the parts that it explains, by the regime as which pairs were predicted."""
 
 
 def describe_prediction(summary: PredictSummary) -> str:
     """Describe what was written."""
     skipped = summary["skipped_rows"]
     rest = f"; {counted(skipped, 'row')} skipped" if skipped else ""
-    return f"{counted(summary['rows'], 'row')} in {summary['out']}{rest}"
+    text = f"{counted(summary['rows'], 'row')} in {summary['out']}{rest}"
+    if "explanation" in summary:
+        text += f"\nwhat residues contribute: {summary['explanation']}"
+    return text
 
 
 def predict(
@@ -639,6 +663,9 @@ def predict(
     out = None if out is None else Path(out)
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
+        explanation: Explanation | None = None
+        explained = None if chosen.explain is None else Path(chosen.explain)
+        check_table_out(explained, sources=(table, chosen.cross, out), force=chosen.force)
         quantity = predictor.quantity
         quantity.check_threshold(chosen.strong, "--strong")
         chosen = _fitting(chosen, predictor)
@@ -648,14 +675,16 @@ def predict(
         source: PairTable | CrossedTables
         typed = has_types(out)
         if chosen.cross is None:
-            layout = Layout.of(table, chosen, as_written=True, remembered=predictor.reading)
+            layout = Layout.of(table, chosen, as_written=True, remembered=predictor.layout)
             source = PairTable(layout, added, predictor.features, typed=typed)
         else:
-            reading = predictor.reading
+            reading = predictor.layout
             source = CrossedTables(table, chosen.cross, chosen, added, reading, typed=typed)
         before = file_stamps(table)
         antibodies, antigens = source.read()
         predictor.refuse_without_chains(antibodies, source.name)
+        if explained is not None:
+            refuse_unexplained(predictor, source.rows)
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
         regimes, why_far = source.count_regimes(scorer)
@@ -670,6 +699,14 @@ def predict(
                 columns = pd.concat([rows, shown_scores.set_axis(rows.index)], axis=1)
                 write(rounded(columns, out, added, predictor.digits))
             refuse_changed(table, before)
+            if explained is not None and isinstance(source, PairTable):
+                explanation = source.explain(predictor, scorer)
+                if explanation.table.empty:
+                    messages.say(f"{explained}: not written, because nothing is explained")
+                    explanation = None
+                else:
+                    with writing_table(explained) as write_explanation:
+                        write_explanation(explanation.table.round(ROUNDED_CONTRIBUTIONS))
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         if several:
             for text in same.describe("row"):
@@ -679,7 +716,7 @@ def predict(
         return pd.concat(frames, ignore_index=True) if is_crossed else in_memory(frames, table)
     for kind, new in zip(KINDS, scorer.new, strict=True):
         counts[kind]["new"] = int((new.level != KNOWN).sum())
-    return {
+    summary: PredictSummary = {
         "out": str(out),
         "rows": source.rows,
         "skipped_rows": source.skipped,
@@ -693,6 +730,10 @@ def predict(
         "antigens": counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),
     }
+    if explained is not None and explanation is not None:
+        summary["explanation"] = str(explained)
+        summary["explained_share"] = explanation.share
+    return summary
 
 
 def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
@@ -704,6 +745,9 @@ def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
     )
     if options.cross is None:
         return options
+    if options.explain is not None:
+        msg = "--explain and --cross: pairs of a table are explained. Leave one of them out."
+        raise PredictionError(msg)
     if options.no_antigen:
         msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
         raise PredictionError(msg)
@@ -752,8 +796,8 @@ def predict_pair(
 ) -> dict[str, Any]:
     """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
     quantity = predictor.quantity
-    if antigen is None and predictor.reading.antigen:
-        antigen = predictor.reading.antigen
+    if antigen is None and predictor.layout.antigen:
+        antigen = predictor.layout.antigen
         messages.say("the antigen of the run is taken")
     if antigen is None and "antigen" in predictor.kinds:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."

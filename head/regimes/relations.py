@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Ints
 from abag.core.files import cache_dir, load_cached, store_cached
 from abag.core.messages import say
-from abag.embed.tables.chains import Chains
-from abag.embed.tables.domains import position_number
+from abag.embed.tables.chains import Chains, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.similar import (
     BITS_PER_EDIT,

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Floats, Ints, checked_array, distinct, is_among
 from abag.core.files import cache_dir
 from abag.core.messages import LONGEST_QUOTE
-from abag.embed.tables.chains import RESIDUES, keys_array
+from abag.embed.tables.chains import IMGT_REGIONS, RESIDUES, keys_array, position_number
 from abag.embed.tables.columns import CHAIN_ROLES
-from abag.embed.tables.domains import IMGT_REGIONS, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, Levels, NewSequences
 from abag.head.regimes.relations import (
@@ -46,8 +45,7 @@ from abag.head.regimes.similar import lengths_of
 from abag.head.regimes.splits import grouped_folds
 
 if TYPE_CHECKING:
-    from abag.embed.tables.chains import Chains, Kind
-    from abag.embed.tables.domains import ChainName
+    from abag.embed.tables.chains import ChainName, Chains, Kind
     from abag.head.regimes.relations import PairGroups
 
 
