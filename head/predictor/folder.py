@@ -67,11 +67,10 @@ from abag.head.predictor.predictor import (
     Predictor,
     Scorer,
     Sequences,
-    TrainedChains,
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.sides import KnownSequences, Recogniser, standard_error
+from abag.head.regimes.sides import KnownSequences, Recogniser, TrainedChains, standard_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
