@@ -93,6 +93,8 @@ def words(no, yes):
         ("label", ANSWERS.astype(float)),
         ("class", words("negative", "positive")),
         ("hit", words("N", "Y")),
+        ("Interaction label", ANSWERS),
+        ("AgClass", ANSWERS),
     ],
 )
 def test_words_for_yes_and_no_are_recognised_by_name_and_cells(name, cells):

@@ -21,7 +21,7 @@ from abag.core.errors import LabelError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.formats import cell_text
-from abag.head.labels.headers import Quantity, plain_text, read_header
+from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,11 +51,13 @@ _WORDS = (
 """Words for no and yes, as they are used beside each other."""
 _PAIRS = re.compile(
     "bind|bound|neutrali|reactiv|specific|positiv|active|enrich|escap|block|inhibit|hit|viable|"
-    "success|recogni"
+    "success|recogni|interact"
 )
 """Parts of the names of columns that say whether something is so."""
 _NAMES = frozenset("label labels class target outcome y response binary isbinder call".split())
 """Names of columns of classes, without signs."""
+_LAST_WORDS = frozenset("label labels class binary call".split())
+"""Last words of such names."""
 MOST_CLASSES = 20
 _STRAY = 10
 """Cells for each one that is no class in a column of words for yes and no, at least."""
@@ -130,8 +132,10 @@ def _words_among(values: dict[str, int]) -> tuple[str, str] | None:
 
 def is_named_like_classes(name: str) -> bool:
     """Tell whether the name of a column says that it holds classes, such as ``is_binder``."""
-    joined = re.sub("[^a-z]", "", plain_text(name)[0])
-    return joined in _NAMES or _PAIRS.search(joined) is not None
+    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    joined = "".join(words)
+    is_named = joined in _NAMES or not _LAST_WORDS.isdisjoint(words[-1:])
+    return is_named or _PAIRS.search(joined) is not None
 
 
 def _names_affinity(name: str) -> bool:

@@ -44,6 +44,7 @@ from abag.head.labels.classes import (
     is_named_like_classes,
 )
 from abag.head.labels.headers import (
+    CAMEL,
     PKD,
     PROBABILITY,
     SCAN_MEASURED,
@@ -86,7 +87,6 @@ LABELS_AND_SEQUENCES = frozenset(
 _UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
 """Columns of the index that pandas writes."""
 _MOST_PROPOSED = 4
-_CAMEL = re.compile("(?<=[a-z])(?=[A-Z][a-z]|[A-Z]{2})")
 _BINDING = re.compile(
     "affin|activit|fitness|enrich|bind|bound|avidity|score|potenc|inhibit|neutrali|pkd|ic50|ec50"
 )
@@ -335,7 +335,7 @@ class Column:
         Names of measurements come first, those of binding before others; rates and differences, and
         then what numbers, counts or describes rows, come last.
         """
-        words = re.findall("[a-z]+[0-9]*", plain_text(_CAMEL.sub(" ", self.name))[0])
+        words = re.findall("[a-z]+[0-9]*", plain_text(CAMEL.sub(" ", self.name))[0])
         joined = "".join(words)
         bare = {word.rstrip("0123456789") for word in words} | {*words}
         if _BINDING.search(joined) or not _BINDING_WORDS.isdisjoint(bare):

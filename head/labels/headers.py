@@ -563,6 +563,8 @@ _LOWER = re.compile(
     "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
     "retentiontime|(?:hic|cic|smac)rt|acsins|selfinteraction"
 )
+CAMEL = re.compile("(?<=[a-z])(?=[A-Z][a-z]|[A-Z]{2})")
+"""Where a word begins inside another, as in ``AgClass``."""
 _FUNCTION = re.compile(
     r"\W*(?:log|log2|log10|log1p|ln|asinh|sqrt|mean|median|delta)", re.IGNORECASE
 )
