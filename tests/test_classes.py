@@ -421,8 +421,8 @@ def test_predictions_are_probabilities_with_an_interval_and_no_sigma(run):
 def test_a_run_says_in_words_what_its_probabilities_are_worth(run):
     summary = json.loads((run / "run/summary.json").read_text())
     config = json.loads((run / "run/config.json").read_text())
-    assert config["quantity"]["classes"] == ["no", "yes"]
-    assert config["label_unit"] == "binary"
+    assert config["layout"]["label"]["quantity"]["classes"] == ["no", "yes"]
+    assert config["layout"]["label"]["unit"] == "binary"
     (regime, *_) = summary["regimes"]
     assert "probabilities are better than the prevalence" in regime["sentence"]
     text = describe_fit(summary, verbose=True)

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from abag.head.training.inputs import RunInputs
 
 
-SCHEMA = 18
+SCHEMA = 19
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 _MISMATCHES = (
