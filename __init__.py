@@ -88,7 +88,7 @@ _OTHERS = {
     "PairDataset": "head.estimators.dataset",
     "Predictor": "head.predictor.predictor",
     "Store": "head.estimators.python_store",
-    "load_predictor": "head.predictor.load",
+    "load_predictor": "head.predictor.scoring",
     "open_store": "head.estimators.python_store",
     **_option_classes(),
 }

@@ -45,7 +45,6 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.estimators.python_store import open_store as open_store
     from abag.head.models.config import FitConfig as FitConfig
     from abag.head.plan import Plan
-    from abag.head.predictor.load import load_predictor as load_predictor
     from abag.head.predictor.options import EvaluateOptions as EvaluateOptions
     from abag.head.predictor.options import PlanOptions as PlanOptions
     from abag.head.predictor.options import PredictOptions as PredictOptions
@@ -55,6 +54,7 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.predictor.options import SweepOptions as SweepOptions
     from abag.head.predictor.predictor import Predictor as Predictor
     from abag.head.predictor.scoring import PredictSummary
+    from abag.head.predictor.scoring import load_predictor as load_predictor
     from abag.head.runs.compare import RunsSummary
     from abag.head.runs.report import ReportSummary
     from abag.head.runs.run_folder import RunSummary

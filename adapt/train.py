@@ -49,9 +49,9 @@ from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
 from abag.head.models.config import check_same
 from abag.head.models.losses import one_sided_errors
-from abag.head.training.checkpoint import digest
 from abag.head.training.networks import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import cosine_rates
+from abag.head.training.tasks import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

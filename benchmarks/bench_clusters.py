@@ -30,7 +30,7 @@ from rapidfuzz.process import cdist, cpdist
 from scipy import sparse
 
 from abag.core.cores import count_cores
-from abag.head.regimes.clusters import antibody_clusters, antigen_clusters, clone_clusters
+from abag.head.regimes.relations import antibody_clusters, antigen_clusters, clone_clusters
 from abag.head.regimes.similar import Block
 
 RESIDUES = np.array(list("ACDEFGHIKLMNPQRSTVWY"))

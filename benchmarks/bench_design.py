@@ -38,7 +38,7 @@ from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import fit_sigma
-from abag.head.regimes.clusters import antibody_clusters
+from abag.head.regimes.relations import antibody_clusters
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)
 PER_CLUSTER = 8

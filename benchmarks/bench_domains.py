@@ -20,8 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from abag.embed.tables.chains import Chains
-from abag.embed.tables.domains import UnsureDomains, split_domains
+from abag.embed.tables.chains import Chains, UnsureDomains, split_domains
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import read_table
 

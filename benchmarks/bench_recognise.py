@@ -25,13 +25,12 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
-from abag.embed.tables.domains import position_number
+from abag.embed.tables.chains import position_number
 from abag.embed.tables.numbering import number_antibodies
 from abag.embed.tables.pairs import read_pairs
-from abag.head.regimes.nearest import find_nearest
-from abag.head.regimes.recognition import KnownSequences
 from abag.head.regimes.regimes import NEW
-from abag.head.regimes.sides import Side, align
+from abag.head.regimes.relations import find_nearest
+from abag.head.regimes.sides import KnownSequences, Side, align
 
 CDR_H3 = range(105, 118)
 """IMGT positions."""

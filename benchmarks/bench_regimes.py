@@ -37,8 +37,8 @@ from abag.head.models.config import FitConfig
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.predictor.parts import Parts, RunParts, fit_fold
 from abag.head.predictor.weigh import weigh_run
-from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import RegimesOfTable, all_pairs
+from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import learned_rows
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))

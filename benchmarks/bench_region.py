@@ -24,8 +24,7 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.embed.embed import embed_table
 from abag.embed.store.store import open_store
-from abag.embed.tables.chains import keys_array
-from abag.embed.tables.domains import find_domains
+from abag.embed.tables.chains import find_domains, keys_array
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
@@ -36,8 +35,8 @@ from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import measure_regimes
+from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import TEST, TRAIN
 
 CH1 = (

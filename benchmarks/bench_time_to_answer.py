@@ -46,8 +46,8 @@ STAGES = {
     "fit": {
         "read table and vectors": "abag.head.fit:read_inputs",
         "split": "abag.head.fit:split_inputs",
-        "clusters of antigens": "abag.head.regimes.clusters:antigen_clusters",
-        "clusters of antibodies": "abag.head.regimes.clusters:antibody_clusters",
+        "clusters of antigens": "abag.head.regimes.relations:antigen_clusters",
+        "clusters of antibodies": "abag.head.regimes.relations:antibody_clusters",
         "IMGT numbering": "abag.embed.tables.numbering:number_antibodies",
     },
 }

@@ -38,7 +38,7 @@ from abag.embed.workers import count_devices, launch
 if TYPE_CHECKING:
     import pandas as pd
 
-    from abag.embed.store.folder import EncoderFolder
+    from abag.embed.store.store import EncoderFolder
 
 Meanwhile: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """Called with the rows of the table if one GPU encodes it."""

@@ -45,10 +45,9 @@ from abag.embed.encoders.packing import (
     pool_tokens,
 )
 from abag.embed.job import KindJob, Rank, load_for, name_sequence, sequence_bar
-from abag.embed.store.folder import LOGLIK
+from abag.embed.store.store import LOGLIK
 from abag.embed.store.writer import ShardWriter
-from abag.embed.tables.chains import Chains
-from abag.embed.tables.domains import IMGT_REGIONS, position_number
+from abag.embed.tables.chains import IMGT_REGIONS, Chains, position_number
 from abag.embed.tables.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.tables.pairs import SequencePart
 

@@ -24,9 +24,8 @@ from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.identity import Identity, check_backend, identify
 from abag.embed.encoders.registry import known_alias
 from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
-from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.shard import MAX_ARRAYS
-from abag.embed.store.store import Store
+from abag.embed.store.store import EncoderFolder, Store
 from abag.embed.tables.chains import PLURAL, Chains, Kind, shown_chains
 from abag.embed.tables.pairs import Partitions, SequencePart
 

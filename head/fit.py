@@ -25,7 +25,6 @@ from abag.core.errors import OptionError, OutputError
 from abag.core.files import only_writer, refuse_read_only, sweep_partials
 from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
-from abag.embed.tables.layout import ReadAs
 from abag.head.labels.labelled_pairs import NothingToLearn, encoded_features, training_labels
 from abag.head.models.baselines import (
     BaselineInputs,
@@ -45,9 +44,8 @@ from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
-from abag.head.training.checkpoint import Kept
-from abag.head.training.inputs import describe_inputs, options_of_run, read_inputs, split_inputs
-from abag.head.training.tasks import run_tasks
+from abag.head.training.inputs import describe_inputs, read_inputs, split_inputs
+from abag.head.training.tasks import Kept, run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,7 +130,7 @@ def _fit(
         inputs = read_inputs(table, store, config, run)
     else:
         inputs = read_round(table, store, config)
-    config = replace(inputs.options or config, antibody_region=inputs.region)
+    config = replace(inputs.options or config, antibody_region=inputs.layout.antibody_region)
     named = renamed_split(run, inputs, config)
     record = describe_inputs(named, inputs)
     if (finished := finished_summary(run, record)) is not None:
@@ -243,8 +241,7 @@ def save_checked(
     """
     inputs = trainings.inputs
     config = trainings.config
-    region = config.antibody_region
-    predictor = make_predictor(inputs, parts, weighed, region, trainings.reading)
+    predictor = make_predictor(inputs, parts, weighed)
     digest = save_predictor(folder, predictor, inputs.vectors)
     trained = all_pairs(regimes).rows(TRAIN)
     check_saved(folder, predictor, inputs, weighed.regimes, trained, config.seed)
@@ -285,7 +282,6 @@ class Trainings(NamedTuple):
     config: FitConfig
     device: torch.device
     parts: RunParts
-    reading: ReadAs
     verbose: bool = False
 
     @classmethod
@@ -307,19 +303,7 @@ class Trainings(NamedTuple):
         parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
         config = parts.training_config(config)
         device = choose_device(config)
-        reading = _reading_of(config)
-        return cls(run / "checkpoints", inputs, vectors, config, device, parts, reading, verbose)
-
-
-def _reading_of(config: FitConfig) -> ReadAs:
-    """Return what the predictor remembers of the table, checked as its reader does."""
-    reading = ReadAs.of(options_of_run(config))
-    try:
-        reading.check()
-    except ValueError as error:
-        msg = f"--column: {error}, as predictors are read with. Rename the column."
-        raise OptionError(msg) from error
-    return reading
+        return cls(run / "checkpoints", inputs, vectors, config, device, parts, verbose)
 
 
 def decide_parts(vectors: PairVectors, config: FitConfig, splits: Sequence[Split]) -> RunParts:

@@ -18,9 +18,8 @@ from abag.core.arrays import Floats
 from abag.core.errors import DamagedFile, RunError
 from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
-from abag.embed.store.folder import LOGLIK
-from abag.embed.store.store import open_store
-from abag.embed.tables.layout import OF_LABELS, ReadAs
+from abag.embed.store.store import LOGLIK, open_store
+from abag.embed.tables.layout import OF_LABELS
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.batches import known_errors
@@ -58,8 +57,8 @@ from abag.head.runs.rounds import (
     without_repeats,
     written_label,
 )
-from abag.head.runs.run_folder import SavedRun, read_run, remembered_label
-from abag.head.training.inputs import RunInputs, first_folders, vectors_of_pairs
+from abag.head.runs.run_folder import SavedRun, read_run
+from abag.head.training.inputs import RunInputs, first_folders, layout_of_run, vectors_of_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,14 +126,12 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         "errors": errors,
     }
     history.append(entry)
-    columns = {**saved.config["columns"], **config.columns}
-    for role in OF_LABELS & columns.keys():
-        del columns[role]
-    antigen = saved.config["antigen"] if config.antigen is None else config.antigen
+    before = saved.layout
+    columns = {role: name for role, name in config.columns.items() if role not in OF_LABELS}
     remembered = replace(
         config,
-        columns=columns,
-        antigen=antigen,
+        columns={**before.named(), **columns},
+        antigen=config.antigen or before.antigen or None,
         sequences=_named_sequences(config, saved),
         # in the unit of the run, which that of the results may not be
         no_binding=saved.config["no_binding"],
@@ -144,7 +141,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         pairs,
         opened,
         vectors_of_pairs(pairs, opened, remembered, saved.config),
-        remembered.antibody_region,
+        layout_of_run(remembered, pairs.reading, {x.role: x.name for x in before.columns}),
         options=remembered,
         history=history,
     )
@@ -176,7 +173,7 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
 
 def _named_sequences(config: FitConfig, saved: SavedRun) -> tuple[str, ...]:
     """Return the files with the names of all rounds, of earlier ones those that are unchanged."""
-    files = [file.path for file in ReadAs.of(saved.config).sequences if not file.why_not()]
+    files = [file.path for file in saved.layout.sequences if not file.why_not()]
     given = [str(Path(path).expanduser().absolute()) for path in config.sequences]
     return tuple(dict.fromkeys([*files, *given]))
 
@@ -264,7 +261,7 @@ def _read_results(
     read = read_pairs(
         table,
         replace(config, add=None, bad_rows="skip"),
-        remembered=ReadAs.of(saved.config),
+        remembered=saved.layout,
         label=decide,
     )
     pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error")
@@ -273,7 +270,7 @@ def _read_results(
     pairs.table.report_notes()
     say(pairs.reading.line)
     if pairs.quantity.affinity:
-        _say_if_pkd_is_possible(pairs, saved.config["label_column"])
+        _say_if_pkd_is_possible(pairs, saved.layout.label.column)
     pairs.report_problems()
     return pairs
 
@@ -285,7 +282,7 @@ def _label_of_results(
     column = top.columns.get("label", top.columns.get("pkd"))
     if column is None:
         column = _results_column(top, named)
-    remembered = remembered_label(saved.config)
+    remembered = saved.layout.label
     if column is not None:
         if "label" not in top.columns:
             top = replace(top, columns={**top.columns, "pkd": column})
@@ -409,11 +406,12 @@ def _label_joined(
         read, beside = with_logliks(read, beside, folders)
     with reporting(silent=True):  # each round has been described with its own table
         pairs = label_pairs(read, beside=beside)
+    label_of_run = saved.layout.label
     reading = replace(
         pairs.reading,
-        column=saved.config["label_column"],
-        unit=saved.config["label_unit"],
-        why=saved.config["label_why"],
+        column=label_of_run.column,
+        unit=label_of_run.unit,
+        why=label_of_run.why,
         line=f"labels: those of {source}",
     )
     kept = [beside_name(what, name) for name, what in named.named_columns.items()]

@@ -191,10 +191,10 @@ def _public_record(folder: Path, weights: bytes, *, with_sequences: bool) -> byt
     for kind in KINDS:
         for view in record[kind]["views"]:
             view["origin"] = public_origin(view["origin"])
-    for file in record["reading"]["sequences"]:
+    for file in record["layout"]["sequences"]:
         file["path"] = Path(file["path"]).name
     if not with_sequences:
-        record["reading"] |= {"antigen": "", "parent": ""}
+        record["layout"] |= {"antigen": "", "parent": ""}
     digest = record_digest(record, weights)
     if digest == record["digest"]:
         return content

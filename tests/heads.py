@@ -22,7 +22,7 @@ from abag.head.models.config import is_used
 from abag.head.models.pair_vectors import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import record_digest
-from abag.head.regimes.clusters import with_clusters
+from abag.head.regimes.relations import with_clusters
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 
 __all__ = [

@@ -15,8 +15,8 @@ from abag.embed.tables.pairs import read_pair_chunks, read_pairs
 from abag.head.demo import demo_table
 from abag.head.labels.column import decide_label
 from abag.head.labels.labelled_pairs import label_pairs, with_feature_columns
-from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
+from abag.head.regimes.relations import PairGroups
 
 __all__ = [
     "FORMATS",

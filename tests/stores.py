@@ -3,8 +3,8 @@
 from functools import partialmethod
 
 from abag.embed.store.care import merge, verify
-from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.shard import StoreUnreachable, open_shard, shard_name
+from abag.embed.store.store import EncoderFolder
 from abag.embed.store.writer import QUEUED_COMMITS, publish_spools, spool_of, spooled_rows
 from abag.embed.tables.chains import keys_array
 

@@ -33,7 +33,7 @@ from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.train import AdapterTraining
 from abag.embed.encoders.packed import PackedEncoder
 from abag.head.regimes.splits import TRAIN
-from abag.head.training.checkpoint import load
+from abag.head.training.tasks import load
 
 SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from abag.core import files
 from abag.core.files import cache_dir, load_cached, store_cached
-from abag.head.regimes.clusters import cached_clusters
+from abag.head.regimes.relations import cached_clusters
 
 CONTENT = b"what was computed"
 

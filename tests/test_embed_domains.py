@@ -11,8 +11,8 @@ from trastuzumab import CH1, CK, D13_HEAVY, D13_LIGHT, LAMBDA
 from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
-from abag.embed.tables import domains
-from abag.embed.tables.domains import UnsureDomains, split_domains
+from abag.embed.tables import chains
+from abag.embed.tables.chains import UnsureDomains, split_domains
 
 D13 = (D13_HEAVY, D13_LIGHT)
 PAIRS = [(VH, VL), D13, (VH, LAMBDA), (D13_HEAVY, VL)]
@@ -62,9 +62,9 @@ def test_the_j_segment_ends_a_domain_that_immunum_ends_within_a_long_cdr3():
     long = VH.replace("SRWGGDGFYAMDY", "VKDLREYECEEWTSDYYDFGKPQPCLDRRGVSGIFDY")
     assert split_domains(long + VL) == (long, VL, "glued")
     sequence = long + VL
-    first, second = domains.find_domains(sequence)
+    first, second = chains.find_domains(sequence)
     early = first._replace(end=first.end - 46)
-    assert domains._boundary(sequence, early, second) == (len(long), len(long))
+    assert chains._boundary(sequence, early, second) == (len(long), len(long))
     with pytest.raises(UnsureDomains):
         split_domains(long + "ASPAAPAPASPAAPAP" + VL)
 
@@ -80,8 +80,8 @@ def test_a_heavily_mutated_domain_is_found_by_its_conserved_residues():
         "EVQLVESGNATVGQDGSLRTSCAATDFSTADTYIQWTRTAANNTTESKATNASTNSTARYADSTEGRFTIKGDQSTNTGYLQMGNLQAEDESVQGC"
         "SRTEGDNFTEMAYWGQGTLVTVSS"
     )
-    (domain,) = domains._annotator().number_domains(heavy)
-    assert domains.MIN_CONFIDENCE < domain.confidence < domains.SURE_CONFIDENCE
+    (domain,) = chains._annotator().number_domains(heavy)
+    assert chains.MIN_CONFIDENCE < domain.confidence < chains.SURE_CONFIDENCE
     assert split_domains(heavy + VL) == (heavy, VL, "glued")
     with pytest.raises(UnsureDomains):
         split_domains(heavy.replace("TSCAAT", "TSAAAT") + VL)
@@ -129,7 +129,7 @@ def test_a_random_string_is_never_split(text):
     try:
         assert split_domains(text) == (text, "", "no domain")
     except UnsureDomains:
-        assert len(text) > domains.MAX_UNRECOGNIZED_RESIDUES
+        assert len(text) > chains.MAX_UNRECOGNIZED_RESIDUES
 
 
 @settings(max_examples=50, deadline=None)

@@ -9,7 +9,7 @@ import pytest
 from chunks import set_cores
 from trastuzumab import HEAVY, LIGHT
 
-from abag.embed.tables.domains import locate_positions
+from abag.embed.tables.chains import locate_positions
 from abag.embed.tables.numbering import CHAINS, number_antibodies
 
 H3 = HEAVY.index("WGGDGFYAMDY")

@@ -18,8 +18,8 @@ from trastuzumab import LIGHT as VL
 
 import abag
 from abag import TableError
-from abag.embed.tables import domains, numbering
-from abag.embed.tables.domains import variable_domain
+from abag.embed.tables import numbering
+from abag.embed.tables.chains import find_domains, variable_domain
 from abag.embed.tables.numbering import chain_types
 
 SIGNAL = "MGWSCIILFLVATATGVHS"
@@ -70,7 +70,7 @@ def test_the_motifs_agree_with_the_domains_that_immunum_finds(chain, tail, data)
         residues[at] = data.draw(st.sampled_from("ACDEFGHIKLMNPQRSTVWY"))
     chain = "".join(residues) + tail
     types = chain_types(chain)
-    assert types == [domain.chain for domain in domains.find_domains(chain)]
+    assert types == [domain.chain for domain in find_domains(chain)]
     if numbering._VARIABLE_DOMAIN.fullmatch(chain):
         assert variable_domain(chain) == chain
 

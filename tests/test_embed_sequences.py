@@ -12,8 +12,7 @@ from trastuzumab import HEAVY as VH
 from trastuzumab import LIGHT as VL
 
 from abag import AbagError, ColumnError, SequenceError
-from abag.embed.tables.chains import NO_SEQUENCE, antibody, antigen, keys_array
-from abag.embed.tables.domains import UnsureDomains
+from abag.embed.tables.chains import NO_SEQUENCE, UnsureDomains, antibody, antigen, keys_array
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 

@@ -11,7 +11,7 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import PredictionError
-from abag.embed.tables.domains import locate_positions
+from abag.embed.tables.chains import locate_positions
 
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
 PLACES = (52, 54, 98, 100, 102, 104)

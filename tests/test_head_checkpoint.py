@@ -7,7 +7,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from abag import DamagedFile, OutputError
-from abag.head.training.checkpoint import SCHEMA, load, load_newest, save_rotating
+from abag.head.training.tasks import SCHEMA, load, load_newest, save_rotating
 
 TENSORS = {"model.w": torch.arange(6.0).reshape(2, 3), "optimizer.step": torch.tensor(3.0)}
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trastuzumab import HEAVY, LIGHT
 
-from abag.embed.tables.domains import locate_positions, position_number
+from abag.embed.tables.chains import locate_positions, position_number
 from abag.head.regimes import similar
-from abag.head.regimes.clusters import (
+from abag.head.regimes.relations import (
     antibody_clusters,
     antigen_clusters,
     clone_clusters,

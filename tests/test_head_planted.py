@@ -75,6 +75,21 @@ def test_one_antigen_is_measured_with_new_antibodies_only(drawn, tmp_path):
     assert not any("antigen alone" in text for text in summary["warnings"])
 
 
+def test_one_antibody_is_measured_with_new_antigens_only(drawn, tmp_path):
+    frame = drawn[0]
+    one_antibody = frame.assign(heavy=frame["heavy"].iloc[0], antigen=frame["heavy"])
+    abag.embed_table(one_antibody, drawn[1], **COMPOSITION)
+    summary = fit(drawn, tmp_path, one_antibody)
+    new = by_name(summary)["new_antigen"]
+    assert new["sentence"].startswith("known antibodies, new antigens: ranking")
+    assert new["better_than_mean"]["low"] > 0
+    assert {"new_antibody", "both_new"} <= {regime["regime"] for regime in summary["not_measured"]}
+    scores = abag.load_predictor(tmp_path / "run").predict(
+        [*frame["heavy"].head(3)], None, frame["heavy"].iloc[5], store=drawn[1]
+    )
+    assert scores["far"].tolist() == [False, True, True]
+
+
 @pytest.mark.parametrize("head", ["ridge", "stack"])
 def test_shuffled_labels_are_not_predicted(drawn, tmp_path, head):
     frame = drawn[0]
@@ -118,7 +133,14 @@ def test_thirty_percent_of_the_labels_at_the_floor_are_reported(drawn, tmp_path)
     assert any("a floor" in text and "--floor" in text for text in summary["warnings"])
 
 
-def test_too_few_pairs_for_any_regime_are_refused_with_the_numbers(drawn, tmp_path):
-    with pytest.raises(abag.AbagError, match="5 distinct pairs, too few to measure any"):
-        fit(drawn, tmp_path, drawn[0].head(5))
+@pytest.mark.parametrize("pairs", [2, 5])
+def test_too_few_pairs_for_any_regime_are_refused_with_the_numbers(drawn, tmp_path, pairs):
+    with pytest.raises(abag.AbagError, match=f"{pairs} distinct pairs, too few to measure any"):
+        fit(drawn, tmp_path, drawn[0].head(pairs))
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_pairs_are_too_few_for_any_split(drawn, tmp_path):
+    with pytest.raises(abag.AbagError, match="only 2 groups; expected at least one group per fold"):
+        fit(drawn, tmp_path, drawn[0].head(2), split="random")
     assert not (tmp_path / "run").exists()

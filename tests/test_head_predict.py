@@ -131,6 +131,25 @@ def test_a_chain_that_no_training_antibody_had_makes_a_row_far(case, tmp_path):
     assert written["why_far"].tolist() == ["", reason] * 10
 
 
+def test_a_table_whose_every_row_is_far_is_scored_evaluated_and_not_ranked(case, tmp_path):
+    strange = draw_pairs(12, 1, seed=5)
+    store = tmp_path / "store"
+    add_vectors(store, strange, shift=50.0)
+    predictor = encoding_by(None, case.run)
+    out = tmp_path / "out.csv"
+    said = []
+    abag.predict(strange, predictor, out, store=store, say=said.append)
+    written = pd.read_csv(out)
+    assert written["far"].all()
+    assert (written["sigma"] >= 0.999 * case.frame["pKd"].std(ddof=0)).all()
+    assert written["nearest"].isna().all()
+    assert written["distance"].isna().all()
+    assert any("far" in text or "outside" in text for text in said)
+    assert abag.evaluate(case.run, table=strange, store=store)["table"]["far"] == 12
+    with pytest.raises(PredictionError, match="12 far"):
+        abag.rank(out, tmp_path / "order.csv", run=case.run, rule="mean", batch=2)
+
+
 def run_predict(case, table, out, **options):
     said = []
     predictor = encoding_by(options.pop("embed", None), case.run)

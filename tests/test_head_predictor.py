@@ -306,7 +306,13 @@ def mixture(record):
     (lambda r: mixture(r).update(levels={"predicted": [2.0, 1.0], "factors": [1.0, 1.0]}),
      "does not match"),
     (lambda r: mixture(r).update(levels={"predicted": [1.0], "factors": [0.0]}), "does not match"),
+    (lambda r: mixture(r)["growth"].update(least=3, most=2), "does not match"),
+    (lambda r: mixture(r)["growth"].update(growth=1.0, power=0.0), "does not match"),
     (lambda r: r["regimes"][0].update(reach=-1), "does not match"),
+    (lambda r: r["regimes"][0].update(error=-1.0), "does not match"),
+    (lambda r: r["antigen"].update(views=[]), "does not match"),
+    (lambda r: r.update(antibody=r["antigen"], antigen=r["antibody"] | {"views": []}),
+     "does not match"),
     (lambda r: settings(r).update(widths=[10**12]), "does not match"),
     (lambda r: settings(r).update(head="exec"), "does not match"),
 ])  # fmt: skip
@@ -345,6 +351,19 @@ def test_forged_keys_of_other_shapes_are_refused(trained, tmp_path, change):
     save_file(tensors | {name: change(tensors[name]).contiguous()}, bundle / "weights.safetensors")
     with pytest.raises(DamagedFile, match=r"seen\.antibody\.\w+ has"):
         load_predictor(sign(bundle))
+
+
+def test_forged_sides_are_refused(trained, tmp_path):
+    tensors = load_file(trained.run / "predictor/weights.safetensors")
+    names = [name.removeprefix("seen.antibody.") for name in tensors if "seen.antibody" in name]
+    assert {"keys", "sequences", "names", "loops"} <= {*names}
+    for name in ("keys", "sequences", "names", "loops"):
+        bundle = copied(trained, tmp_path / name)
+        other = tensors.get(f"seen.antigen.{name}", tensors["seen.antibody.loops"][1:])
+        forged = {f"seen.antibody.{name}": other.clone()}
+        save_file(tensors | forged, bundle / "weights.safetensors")
+        with pytest.raises(DamagedFile, match=r"seen\.antibody\.\w+"):
+            load_predictor(sign(bundle))
 
 
 @pytest.mark.parametrize("shapes", [((0,), (0,)), ((6,), (5,)), ((1, 6), (1, 6)), ((), ())])

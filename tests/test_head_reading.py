@@ -44,6 +44,11 @@ def case(tmp_path_factory):
     return folder
 
 
+def recorded(role, name):
+    """Return what a run records of a column that the user named."""
+    return {"role": role, "name": name, "given": True}
+
+
 def new_table(folder, **columns):
     """Write variants that the run has not seen, as the laboratory names its columns."""
     frame = library().drop(columns="result").head(6)
@@ -112,14 +117,38 @@ def test_evaluate_reads_a_table_as_the_run_did(case, tmp_path):
     assert summary["table"]["pairs"] == len(library())
 
 
+def test_a_run_and_its_predictor_hold_one_record_of_what_every_column_is(case):
+    config = json.loads((case / "run/config.json").read_text())
+    predictor = json.loads((case / "run/predictor/predictor.json").read_text())
+    assert config["layout"] == predictor["layout"]
+    columns = {"heavy": "clone seq A", "light": "clone seq B", "pkd": "result"}
+    assert config["layout"]["columns"] == [recorded(*column) for column in columns.items()]
+    label = config["layout"]["label"]
+    assert (label["column"], label["unit"], label["quantity"]["name"]) == ("result", "pkd", "pKd")
+    assert not {"label_column", "quantity", "reading"} & {*config, *predictor}
+
+
+def test_columns_that_were_found_are_recorded_and_found_again_in_another_table(case, tmp_path):
+    table = library().set_axis(["VH", "VL", "pKd"], axis="columns")
+    quick = {"head": "ridge", "split": "random", "report": False}
+    abag.fit(table, case / "store", tmp_path / "run", antigen=ANTIGEN, **quick)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    found = [("heavy", "VH"), ("light", "VL"), ("pkd", "pKd")]
+    assert config["layout"]["columns"] == [recorded(*x) | {"given": False} for x in found]
+    other = library().set_axis(["heavy", "light", "pKd"], axis="columns").assign(VH="EVQ1")
+    options = {"columns": {"heavy": "heavy"}, "store": case / "store"}
+    abag.predict(other, tmp_path / "run", tmp_path / "out.csv", **options)
+    assert len(pd.read_csv(tmp_path / "out.csv")) == len(other)
+
+
 def test_a_shared_predictor_remembers_columns_but_has_the_antigen_only_with_sequences(
     case, tmp_path
 ):
     abag.share(case / "run", tmp_path / "shared")
     abag.share(case / "run", tmp_path / "whole", with_sequences=True)
-    bare = json.loads((tmp_path / "shared" / "predictor.json").read_text())["reading"]
-    whole = json.loads((tmp_path / "whole" / "predictor.json").read_text())["reading"]
-    assert {"role": "heavy", "name": "clone seq A"} in bare["columns"]
+    bare = json.loads((tmp_path / "shared" / "predictor.json").read_text())["layout"]
+    whole = json.loads((tmp_path / "whole" / "predictor.json").read_text())["layout"]
+    assert {"role": "heavy", "name": "clone seq A", "given": True} in bare["columns"]
     assert (bare["antigen"], whole["antigen"]) == ("", ANTIGEN)
     assert ANTIGEN not in (tmp_path / "shared" / "predictor.json").read_text()
     table = new_table(tmp_path)
@@ -129,17 +158,18 @@ def test_a_shared_predictor_remembers_columns_but_has_the_antigen_only_with_sequ
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("columns", [{"role": "price", "name": "x"}]), ("columns", [{"role": "heavy", "name": ""}]),
-    ("columns", [{"role": "heavy", "name": "a" * 1_001}]), ("first_residue", 5_000_001),
-    ("columns", [{"role": "heavy", "name": "a"}, {"role": "heavy", "name": "b"}]),
+    ("columns", [recorded("price", "x")]), ("columns", [recorded("antigen", "")]),
+    ("columns", [recorded("heavy", "a" * 1_001)]), ("first_residue", 5_000_001),
+    ("columns", [recorded("heavy", "a"), recorded("heavy", "b")]),
     ("antigen", "../../etc"), ("antigen", "|"), ("bad_rows", "ignore"), ("chains", "x"),
+    ("antibody_region", "x"), ("label", {"column": "y", "unit": "furlong"}),
 ])  # fmt: skip
-def test_a_forged_reading_is_refused(case, tmp_path, key, value):
+def test_a_forged_layout_is_refused(case, tmp_path, key, value):
     folder = tmp_path / "predictor"
     folder.mkdir()
     weights = (case / "run/predictor/weights.safetensors").read_bytes()
     record = json.loads((case / "run/predictor/predictor.json").read_text())
-    record["reading"][key] = value
+    record["layout"][key] = value
     record["digest"] = predictor_folder.record_digest(record, weights)
     (folder / "weights.safetensors").write_bytes(weights)
     (folder / "predictor.json").write_text(json.dumps(record))

@@ -14,7 +14,7 @@ from reading import groups_of, read_labels, splits_of
 from trastuzumab import HEAVY
 
 from abag import SplitError
-from abag.head.regimes.clusters import with_clusters
+from abag.head.regimes.relations import with_clusters
 from abag.head.regimes.splits import (
     TEST,
     TRAIN,

@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score
 
 import abag
 from abag import OptionError
-from abag.head.evaluation.strong import describe_strong, page_of, score_strong
+from abag.head.evaluation.verdicts import describe_strong, page_of, score_strong
 from abag.head.labels.headers import PKD, Quantity
 
 REGIME = [{"regime": "known", "words": "known pairs"}]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.head.evaluation.verdicts import SamePredictions, equal_groups
+from abag.head.predictor.scoring import SamePredictions, equal_groups
 
 
 def scores(**pkd_of_regime):

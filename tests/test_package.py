@@ -356,7 +356,7 @@ def test_head_imports_no_encoder_to_learn_or_score():
                 "head.runs.report": ("embed.encoders.registry",),  # licences
                 "head.share": ("embed.encoders.registry",),  # licences and hub names
                 # sequences that a store lacks are encoded on the user's behalf
-                "head.predictor.load": ("embed.embed",),
+                "head.predictor.scoring": ("embed.embed",),
                 "head.estimators.regressor": ("embed.embed",),
             }.get(module, ())
             met = [

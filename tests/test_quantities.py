@@ -16,7 +16,7 @@ from trastuzumab import HEAVY, LIGHT
 import abag
 from abag import ColumnError, LabelError, OptionError, PredictionError
 from abag.head.evaluation.metrics import MeasuredRows
-from abag.head.evaluation.strong import score_strong
+from abag.head.evaluation.verdicts import score_strong
 from abag.head.labels.headers import PKD, Quantity, read_header
 from abag.sklearn import AffinityRegressor
 
@@ -458,7 +458,8 @@ def test_a_run_keeps_its_quantity_everywhere(runs):
     predictor = json.loads((runs / "tm/predictor/predictor.json").read_text())
     summary = json.loads((runs / "tm/summary.json").read_text())
     quantity = {"name": "Tm", "unit": "°C", "better": "higher", "affinity": False}
-    assert config["quantity"] == predictor["quantity"] == quantity
+    assert config["layout"] == predictor["layout"]
+    assert config["layout"]["label"]["quantity"] == quantity
     assert (summary["data"]["quantity"], summary["data"]["better"]) == ("Tm (°C)", "higher")
     assert summary["strong"] == {"threshold": None, "regimes": []}
     assert abag.load_predictor(runs / "tm").quantity == Quantity(**quantity)

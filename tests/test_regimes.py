@@ -16,10 +16,8 @@ import abag
 from abag import SplitError
 from abag.embed.tables import numbering
 from abag.head.evaluation import scores
-from abag.head.regimes import nearest, recognition
+from abag.head.regimes import relations
 from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
-from abag.head.regimes.nearest import NONE, by_length, find_nearest
-from abag.head.regimes.recognition import KnownSequences, Recogniser
 from abag.head.regimes.regimes import (
     KNOWN,
     MUTATED,
@@ -31,7 +29,8 @@ from abag.head.regimes.regimes import (
     applicable,
     find_regimes,
 )
-from abag.head.regimes.sides import Side, effective_groups, sides_of
+from abag.head.regimes.relations import NONE, by_length, find_nearest
+from abag.head.regimes.sides import KnownSequences, Recogniser, Side, effective_groups, sides_of
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION
 
 
@@ -297,6 +296,9 @@ def test_what_is_new_is_read_back_and_forged_arrays_are_refused():
     for name in arrays:
         with pytest.raises(ValueError, match="has float32"):
             Recogniser.load(arrays | {name: arrays[name].astype(np.float32)})
+    tokens = arrays["seen.antigen.tokens"][::-1]  # searched for as sorted
+    with pytest.raises(ValueError, match=r"tokens are not in ascending order"):
+        Recogniser.load(arrays | {"seen.antigen.tokens": tokens})
     for forged in (
         "row 1\n" * 11,
         "row 1\n" * 13,
@@ -524,8 +526,8 @@ def test_the_nearest_sequence_is_found_in_blocks_of_any_size(monkeypatch):
         assert distance == min(to_each) == to_each[index]
     assert whole.distance.max() > 255 > whole.distance.min()
     for name in ("QUERIES", "QUERIES_AT_ONCE", "TABLE_BYTES", "LEAST_BLOCK", "BLOCK_CELLS"):
-        monkeypatch.setattr(nearest, name, 7)
-    monkeypatch.setattr(nearest, "CACHED_CELLS", 3)
+        monkeypatch.setattr(relations, name, 7)
+    monkeypatch.setattr(relations, "CACHED_CELLS", 3)
     in_blocks = find_nearest("antigen", asked, trained)
     assert (in_blocks.distance == whole.distance).all()
     assert (in_blocks.row == whole.row).all()
@@ -557,7 +559,7 @@ def test_a_relative_by_its_distance_is_one_by_alignment(kind, seed, monkeypatch)
     known_sequences = replace(known_of(kind, sequences[:30]), residues=None)
     compared = known_sequences.compare(sequences[30:])
     aligned = np.flatnonzero(compared.level != KNOWN)
-    monkeypatch.setattr(KnownSequences, "_are_near_by", lambda _, distance, __: distance < NONE)
+    monkeypatch.setattr(relations, "_are_near_by", lambda _, distance, *__: distance < NONE)
     by_alignment = known_sequences.compare(sequences[30:])
     assert len(aligned)
     for array, other in zip(compared, by_alignment, strict=True):
@@ -578,7 +580,7 @@ def test_variants_as_long_as_a_training_sequence_are_recognised_without_alignmen
         return np.zeros(0, np.bool_)
 
     for name in ("_antibodies_near", "_antigens_near"):
-        monkeypatch.setattr(recognition, name, refuse)
+        monkeypatch.setattr(relations, name, refuse)
     variants = [(mutated(rng, chain, edits), *rest) for edits in (1, 2, 3, 4, 1, 2, 3, 4, 5)]
     compared = known_sequences.compare(variants)
     assert set(compared.level.tolist()) <= {VARIANT, MUTATED}

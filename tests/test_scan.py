@@ -22,7 +22,7 @@ from trastuzumab import CH1, HEAVY, LIGHT
 
 import abag
 from abag import AbagError, MissingVectors, OptionError, OutputError, PredictionError
-from abag.embed.tables.domains import locate_positions
+from abag.embed.tables.chains import locate_positions
 from abag.head.design.scan import describe_scan
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -373,7 +373,8 @@ def test_new_sequences_are_encoded_once(case, tmp_path):
 
 
 def test_chains_are_cut_to_the_region_of_the_run(case, tmp_path):
-    predictor = replace(abag.load_predictor(case.runs["ensemble"]), antibody_region="fv")
+    predictor = abag.load_predictor(case.runs["ensemble"])
+    predictor = replace(predictor, layout=replace(predictor.layout, antibody_region="fv"))
     asked = {"heavy": HEAVY + CH1, "light": LIGHT, "antigen": ANTIGEN, "region": "cdrh3"}
     abag.scan(predictor, tmp_path / "a.csv", **asked)
     assert set(pd.read_csv(tmp_path / "a.csv")["heavy"].str.len()) == {len(HEAVY)}

@@ -37,7 +37,7 @@ from abag.embed.store.shard import (
 )
 
 if TYPE_CHECKING:
-    from abag.embed.store.folder import EncoderFolder
+    from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.chains import Kind
 
 ADAPTER_FORMAT = {"format": "abag-adapter", "version": 1}

@@ -21,7 +21,6 @@ from abag.core.errors import DamagedFile, StoreError
 from abag.core.files import check_names, json_bytes, nearest_existing, write_bytes
 from abag.core.hub import HubAddress, Repository, parse_address
 from abag.core.messages import counted, say, size_text
-from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.shard import (
     ADAPTER_PATHS,
     ENCODER_FILE,
@@ -38,7 +37,7 @@ from abag.embed.store.shard import (
     retrying,
     write_adapter_files,
 )
-from abag.embed.store.store import Store, open_store
+from abag.embed.store.store import EncoderFolder, Store, open_store
 from abag.embed.store.writer import spooled_rows
 
 _OWN_ATTRS = frozenset(("kind", "encoder", "fingerprint"))

@@ -1,5 +1,7 @@
 """The store: vectors of sequences by key, in one folder per encoder.
 
+The folder of an encoder has many immutable shards, which are found by key while others add to them.
+What is returned was compared with its checksums; a damaged shard is never used and never removed.
 Any number of processes may read and add at the same time without locks, because every file is
 written atomically. docs/store-format.md is the specification.
 """
@@ -7,9 +9,11 @@ written atomically. docs/store-format.md is the specification.
 from __future__ import annotations
 
 import errno
+import os
+import re
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,28 +21,38 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, distinct_keys
 from abag.core.errors import DamagedFile, MissingVectors, OptionError, SequenceError, StoreError
 from abag.core.files import UnsafeFile
-from abag.core.messages import say
+from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, shorten
-from abag.embed.store.folder import EncoderFolder
 from abag.embed.store.shard import (
+    ADAPTER_FOLDER,
     COLAB_DRIVE,
+    ENCODER_FILE,
     FOLDER_NAME,
     OTHER_VERSION,
+    RETRY_SECONDS,
+    SHARD_NAME,
     STORE_FILE,
     STORE_MARK,
+    Attrs,
+    Shard,
     StoreUnreachable,
     UnreadableFile,
     check_encoder_info,
     create_encoder_folder,
     folder_name,
     is_unmounted_drive,
+    open_shard,
+    read_adapter_copy,
     read_encoder_info,
     read_record,
     retrying,
+    why_adapter_lacks,
 )
+from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
 from abag.embed.tables.chains import (
     KINDS,
     Chains,
@@ -50,6 +64,387 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.pairs import SequenceTable
+
+_NAMED = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+"""The name of a shard, in that of a copy such as ``NAME (1).h5``."""
+LOGLIK = "loglik"
+"""The mean log-probability of all residues: a stored value of width 1, and its key in `info`."""
+Scalar = TypeVar("Scalar", bound=np.generic)
+T = TypeVar("T")
+FileVersion = tuple[int, int]
+"""Size in bytes and time of the last change in nanoseconds."""
+
+
+class EncoderFolder:
+    """The vectors that one encoder computed for one kind of sequence.
+
+    Other processes may add shards at any time; each call looks for new ones. A damaged shard is
+    reported once, left in place and skipped; the next run encodes its sequences again. Methods that
+    read raise StoreUnreachable if the file system fails.
+
+    Parameters
+    ----------
+    info : mapping
+        The content of encoder.json.
+    is_new : bool
+        Whether the folder does not exist yet and counts as empty.
+    """
+
+    def __init__(self, path: Path, info: Mapping[str, Any], *, is_new: bool = False) -> None:
+        self.path = path
+        self.info = dict(info)
+        self.kind: Kind = info["kind"]
+        self.name: str = info["name"]
+        self.fingerprint: str = info["fingerprint"]
+        self._is_new = is_new
+        self._open: dict[str, tuple[FileVersion, Shard]] = {}
+        self._damaged: dict[str, tuple[FileVersion, str]] = {}
+        self._verified: set[Shard] = set()
+        self._adapter_problem = ""
+        self._shards: list[Shard] = []  # in the order of the index
+        self._index = KeyIndex([])
+
+    @property
+    def embed_options(self) -> str:
+        """The options of ``abag embed`` that add to this folder."""
+        if not self.info.get("adapter"):
+            return f"--{self.kind}-encoder {self.name}"
+        adapter = self.path / ADAPTER_FOLDER
+        origin = self.info.get("origin", self.name)
+        return f"--{self.kind}-encoder {origin} --{self.kind}-adapter {adapter}"
+
+    @property
+    def rows(self) -> int:
+        """Number of stored rows; a sequence that is stored twice counts twice."""
+        return sum(shard.rows for shard in self.shards())
+
+    @property
+    def damaged(self) -> list[tuple[Path, str]]:
+        """Path of each shard that is skipped, and the reason; sorted by name.
+
+        After `check`, also that of an adapter that is not whole.
+        """
+        skipped = []
+        if self._adapter_problem:
+            skipped.append((self.path / ADAPTER_FOLDER, self._adapter_problem))
+        for name, (_, problem) in sorted(self._damaged.items()):
+            skipped.append((self.path / name, problem))
+        return skipped
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers whose poolings are stored beside those of the last layer."""
+        return tuple(self.info.get("layers", ()))
+
+    @property
+    def head(self) -> str:
+        """Digest of the head that gives `loglik`; empty if that is not stored."""
+        return str(self.info.get(LOGLIK, ""))
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """Names of the stored poolings; empty if nothing is stored."""
+        shards = self.shards()
+        return tuple(shards[0].widths) if shards else ()
+
+    @property
+    def vector_poolings(self) -> tuple[str, ...]:
+        """Names of the stored poolings that are vectors, which a likelihood is not."""
+        return tuple(name for name in self.poolings if name != LOGLIK)
+
+    def shards(self) -> list[Shard]:
+        """Return the sound shards, in the order in which keys are looked up."""
+        self._refresh()
+        return self._shards
+
+    def keys(self) -> list[NDArray[np.uint8]]:
+        """Return the keys of each of :meth:`shards`, shape=(n, 16), dtype=uint8."""
+        return [shard.keys for shard in self.shards()]
+
+    def count_unique(self) -> int:
+        """Count the sequences; one that is stored twice counts once."""
+        keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *self.keys()])
+        return len(distinct_keys(keys)[0])
+
+    def missing(self, keys: NDArray[np.uint8], *, verify: bool = False) -> NDArray[np.bool_]:
+        """Tell which sequences have no vector, (N,); `verify` checks every byte of their shards."""
+        while True:
+            shards = self.shards()
+            number, _ = self._index.find(keys)
+            if not verify:
+                return number < 0
+            used = [shards[i] for i in distinct(number).tolist() if i >= 0]
+            # all are checked, so that all damaged ones are found at once
+            damaged = [shard for shard in used if not self._is_whole(shard)]
+            if not damaged:
+                return number < 0
+
+    def read(self, keys: NDArray[np.uint8], pooling: str = "mean") -> NDArray[np.float32]:
+        """Read the vectors of N sequences, (N, D), and compare them with their checksums.
+
+        Raises
+        ------
+        MissingVectors
+            If a sequence is not stored.
+        StoreError
+            If the pooling is not stored.
+        """
+        names = self.poolings
+        if names and pooling not in names:  # key, length or a flag, or nothing
+            raise self._unknown(pooling, names)
+        return self.read_array(keys, pooling, np.float32)
+
+    def read_array(
+        self, keys: NDArray[np.uint8], name: str, dtype: type[Scalar]
+    ) -> NDArray[Scalar]:
+        """Read a pooling, a flag such as ``has_light``, or ``length``, as `dtype`.
+
+        The result has one row per key; errors as for :meth:`read`.
+        """
+        shards = self.shards()
+        while True:
+            number, row = self._index.find(keys)
+            absent = np.flatnonzero(number < 0)
+            if absent.size:
+                msg = (
+                    f"{self.path}: {len(absent)} of {len(keys)} sequences are not stored, the "
+                    f"first is number {int(absent[0]) + 1}; expected all. Run abag embed on the "
+                    "table that contains them."
+                )
+                raise MissingVectors(msg, absent)
+            layout: dict[str, tuple[int, ...]] = shards[0].layout if shards else {name: (0,)}
+            if name not in layout:
+                raise self._unknown(name, layout)
+            out = np.empty((len(keys), *layout[name]), dtype)
+            order = np.argsort(number, kind="stable")
+            used, starts = np.unique(number[order], return_index=True)
+            is_sound = True
+            for i, places in zip(used.tolist(), np.split(order, starts[1:]), strict=False):
+                read = partial(_read_into, out, places, shards[i], name, row)
+                # the others are read too, so that all damaged ones are found at once
+                is_sound &= self._is_sound(shards[i], read)
+            if is_sound:
+                return out
+            # the rows of a damaged shard may be in others
+            shards = self.shards()
+
+    def check(self) -> None:
+        """Check every byte of every shard; :attr:`damaged` lists those that fail.
+
+        `StoreUnreachable` if one is removed meanwhile: what is left is not the whole folder.
+        """
+        before = retrying(self.path, self._versions)
+        self._adapter_problem = self.why_adapter_lacks()
+        self._verified.clear()
+        for shard in self.shards():
+            self._is_whole(shard)
+        removed = sorted(before.keys() - retrying(self.path, self._versions).keys())
+        if removed:
+            msg = (
+                f"{self.path}: {counted(len(removed), 'shard')} disappeared while it was read, the "
+                f"first is {removed[0]}; expected a store from which nothing is removed. Restore "
+                "it, and run the command again."
+            )
+            raise StoreUnreachable(msg)
+
+    def adapter_files(self) -> dict[str, bytes]:
+        """Read the adapter's files, by their path in the folder; empty without an adapter."""
+        return retrying(self.path, partial(read_adapter_copy, self.path))
+
+    def why_adapter_lacks(self) -> str:
+        """Say what is missing or damaged of the adapter in encoder.json; empty if nothing is."""
+        return retrying(self.path, partial(why_adapter_lacks, self.path, self.info))
+
+    def writer(
+        self,
+        *,
+        attrs: Attrs,
+        commit_seconds: float = 30.0,
+        commit_rows: int = COMMIT_ROWS,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> ShardWriter:
+        """Start adding vectors; `attrs`, how they are made, are written into each shard."""
+        if not os.access(self.path, os.W_OK):  # before anything is encoded
+            msg = f"{self.path}: cannot be written to; expected a writable store. Change that."
+            raise StoreUnreachable(msg)
+        origin = {"kind": self.kind, "encoder": self.name, "fingerprint": self.fingerprint}
+        return ShardWriter(
+            self.path,
+            self.info,
+            attrs={**origin, **attrs},
+            commit_seconds=commit_seconds,
+            commit_rows=commit_rows,
+            retry_seconds=retry_seconds,
+        )
+
+    def _unknown(self, name: str, stored: Iterable[str]) -> StoreError:
+        msg = f"{self.path}: {name!r} is not stored; expected {' or '.join(stored)}."
+        if "@" in name:
+            layer = name.rpartition("@")[2]
+            msg += f" To store it, run abag embed --layers {layer} into a new store."
+        if name == LOGLIK:
+            msg += " To store it, run abag embed --loglik into a new store."
+        return StoreError(msg)
+
+    # --- following what other processes add ---
+
+    def _refresh(self) -> None:
+        """Look for shards that other processes have added, and index all."""
+        retrying(self.path, self._follow)
+        shards = [self._open[name][1] for name in sorted(self._open)]
+        if shards == self._shards:
+            return
+        self._skip_other_layouts(shards)
+        self._shards = [shard for shard in shards if shard.path.name in self._open]
+        self._index = KeyIndex([shard.keys for shard in self._shards])
+
+    def _follow(self) -> None:
+        """Open shards that appeared or changed, and forget those that are gone."""
+        versions = self._versions()
+        _forget_changed(self._open, versions)
+        _forget_changed(self._damaged, versions)
+        for name in sorted(versions.keys() - self._open.keys() - self._damaged.keys()):
+            self._add(name, versions[name])
+
+    def _skip_other_layouts(self, shards: Sequence[Shard]) -> None:
+        """Skip shards whose arrays differ from those of most rows."""
+        rows: Counter[str] = Counter()
+        for shard in shards:
+            rows[str(shard.layout)] += shard.rows
+        for shard in shards:
+            layout = str(shard.layout)
+            most = rows.most_common(1)[0][0]
+            if layout != most:
+                self._skip(shard.path.name, f"{shard.path}: holds {layout}; most rows hold {most}.")
+
+    def _versions(self) -> dict[str, FileVersion]:
+        versions: dict[str, FileVersion] = {}
+        if self._is_new:
+            return versions
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                # ._X.h5 are macOS' notes about the files X.h5 on a foreign disk
+                if entry.name.endswith(".h5") and not entry.name.startswith("."):
+                    state = entry.stat(follow_symlinks=False)
+                    versions[entry.name] = (state.st_size, state.st_mtime_ns)
+        return versions
+
+    def _add(self, name: str, version: FileVersion) -> None:
+        problem = self._problem_of_copy(name)
+        if problem:
+            self._damaged[name] = (version, problem)
+            say(f"{problem} It is skipped.")
+            return
+        try:
+            shard = open_shard(self.path / name)
+            self._refuse_foreign(shard)
+        except DamagedFile as error:
+            self._skip(name, str(error), version)
+        except FileNotFoundError:  # removed since the folder was listed
+            return
+        else:
+            self._open[name] = (version, shard)
+
+    def _problem_of_copy(self, name: str) -> str:
+        """Say what to do with a copy, as browsers, Drive and file managers name it, of a shard."""
+        named = _NAMED.search(name)
+        if SHARD_NAME.fullmatch(name) or named is None:
+            return ""
+        original = f"{named[0]}.h5"
+        if (self.path / original).exists():
+            return f"{self.path / name}: is a copy of {original}, which is there too. Remove it."
+        return (
+            f"{self.path / name}: is a copy of {original}, which is not there; expected that name. "
+            "Rename it."
+        )
+
+    def _refuse_foreign(self, shard: Shard) -> None:
+        if not SHARD_NAME.fullmatch(shard.path.name):
+            msg = f"{shard.path}: its name is not a digest; expected 32 hexadecimal digits and .h5."
+            raise DamagedFile(msg)
+        kind = shard.attrs.get("kind")
+        fingerprint = shard.attrs.get("fingerprint")
+        if kind != self.kind or fingerprint != self.fingerprint:
+            msg = (
+                f"{shard.path}: made by {kind} encoder {fingerprint}; expected {self.fingerprint}."
+            )
+            raise DamagedFile(msg)
+        head = shard.attrs.get("head", "")
+        if head != self.head:
+            msg = (
+                f"{shard.path}: likelihoods of head {head or 'none'}; expected "
+                f"{self.head or 'none'}."
+            )
+            raise DamagedFile(msg)
+        lacking = self._lacking(shard.widths)
+        if lacking:
+            msg = (
+                f"{shard.path}: has no {lacking}; {ENCODER_FILE} has the layers "
+                f"{list(self.layers) or 'none'} and the poolings "
+                f"{self.info.get('poolings') or 'none'}, which all shards have to hold. Copy the "
+                "whole folder again."
+            )
+            raise DamagedFile(msg)
+
+    def _lacking(self, stored: Iterable[str]) -> str:
+        """Name a pooling that encoder.json promises, and that is not stored; empty if all are."""
+        last_layer = [name for name in stored if "@" not in name and name != LOGLIK]
+        promised = [*last_layer, *self.info.get("poolings", ()), *([LOGLIK] if self.head else [])]
+        for layer in self.layers:
+            promised += [f"{name}@{layer}" for name in last_layer]
+        return next((name for name in promised if name not in stored), "")
+
+    def _skip(self, name: str, problem: str, version: FileVersion | None = None) -> None:
+        """Leave a damaged shard out until its file changes; `version` if it is not open."""
+        if version is None:
+            version, _ = self._open.pop(name)
+        self._damaged[name] = (version, problem)
+        say(f"{problem} The shard is skipped and its sequences count as missing.")
+
+    def _is_whole(self, shard: Shard) -> bool:
+        if shard not in self._verified and self._is_sound(shard, shard.check):
+            self._verified.add(shard)
+        return shard in self._verified
+
+    def _is_sound(self, shard: Shard, read: Callable[[], None]) -> bool:
+        """Read from a shard; one that proves damaged is skipped from now on."""
+
+        def try_to_read() -> str:
+            try:
+                read()
+            except DamagedFile as error:
+                return str(error)
+            except FileNotFoundError:
+                return f"{shard.path}: was removed while it was read."
+            return ""
+
+        problem = retrying(self.path, try_to_read)
+        if problem:
+            self._skip(shard.path.name, problem)
+        return not problem
+
+
+def _forget_changed(
+    files: dict[str, tuple[FileVersion, T]], versions: Mapping[str, FileVersion]
+) -> None:
+    """Remove the files that are gone or have another version now."""
+    for name, (version, _) in list(files.items()):
+        if versions.get(name) != version:
+            del files[name]
+
+
+def _read_into(
+    out: NDArray[Any],
+    places: NDArray[np.int64],
+    shard: Shard,
+    name: str,
+    rows: NDArray[np.int64],
+) -> None:
+    """Read the rows of one shard that belong to these places of `out`."""
+    out[places] = shard.load_rows(name, rows[places])
+
+
+# ---- all encoders --------------------------------------------------------------------------------
 
 S = TypeVar("S", bound="Store")
 

@@ -20,6 +20,7 @@ from abag.embed.tables.chains import (
     REPLACED,
     RESIDUES,
     STANDARD_RESIDUES,
+    WHOLE_DOMAIN,
     Kind,
     is_word,
 )
@@ -29,7 +30,6 @@ from abag.embed.tables.columns import (
     column_option,
     simplified,
 )
-from abag.embed.tables.domains import WHOLE_DOMAIN
 from abag.embed.tables.mutations import column_of_mutations
 from abag.embed.tables.numbering import chain_types
 from abag.embed.tables.options import TableOptions

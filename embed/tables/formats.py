@@ -710,3 +710,5 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".fa": read_fasta,
 }
 """Readers by the suffix of the file's name, less ``.gz``: each yields rows from top to bottom."""
+IN_QUOTES = frozenset(suffix for suffix, read in FORMATS.items() if read is read_text)
+"""Formats in which an unmatched quotation mark makes one cell of several rows."""

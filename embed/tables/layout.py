@@ -17,10 +17,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import pandas as pd
 
@@ -51,7 +50,14 @@ from abag.embed.tables.content import (
 )
 from abag.embed.tables.formats import EXCEL, Chunk, bare_suffix, cell_text
 from abag.embed.tables.mutations import MUTATIONS
-from abag.embed.tables.options import MOST_RESIDUE, BadRows, ChainPlaces, Numbering, TableOptions
+from abag.embed.tables.options import (
+    MOST_RESIDUE,
+    AntibodyRegion,
+    BadRows,
+    ChainPlaces,
+    Numbering,
+    TableOptions,
+)
 from abag.embed.tables.references import (
     References,
     find_references,
@@ -77,7 +83,7 @@ FILE_COLUMNS = ("file", "source_file", "joined_file")
 _NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
 """Roles whose columns must not be mixed up."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
-"""Roles of columns of measurements: `run_folder.remembered_label` has the label."""
+"""Roles of columns of measurements: what a run remembers of its label is another record."""
 OF_ANTIBODIES = frozenset({"heavy", "light", "antibody"})
 OF_VARIANTS = frozenset(MUTATIONS.values())
 """Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
@@ -87,11 +93,14 @@ ROWS_LOOKED_AT = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedColumn:
-    """A column that the user named for a role."""
+class RecordedColumn:
+    """What a column of the table of a run is."""
 
     role: str
     name: str
+    """Empty: the user said that no column is this chain."""
+    given: bool
+    """Whether the user named it; others were found, and are found again in other tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +121,13 @@ class NamesFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadAs:
-    """Options by which a table was read: saved in predictor.json, and checked when it is loaded."""
+class LayoutRecord:
+    """What the columns of a run's table are, and how it was read: saved, and checked if loaded."""
 
-    columns: tuple[NamedColumn, ...] = ()
-    absent: tuple[Literal["heavy", "light"], ...] = ()
-    """Chains of which the user said that no column has them."""
+    columns: tuple[RecordedColumn, ...] = ()
     antigen: str = ""
     """Of all rows; empty: the table has antigens. `abag share` leaves it out with the sequences."""
+    antibody_region: AntibodyRegion = "as-given"
     bad_rows: BadRows = "error"
     chains: ChainPlaces = "as-given"
     parent: str = ""
@@ -128,47 +136,32 @@ class ReadAs:
     first_residue: int = 1
     sequences: tuple[NamesFile, ...] = ()
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """Take what is remembered of the options of a fit, as in its config.json."""
-        columns = []
-        for role, name in sorted(options["columns"].items()):
-            if name or role not in CHAIN_ROLES:
-                columns.append(NamedColumn(role=role, name=name))
-        absent = [role for role in CHAIN_ROLES if options["columns"].get(role) == ""]
-        files = []
-        digests = options.get("sequences_digests", [])
-        for path, digest in zip_longest(options["sequences"], digests, fillvalue=""):
-            files.append(NamesFile(path=path, digest=digest))
-        return cls(
-            columns=tuple(columns),
-            absent=tuple(absent),
-            antigen=options["antigen"] or "",
-            bad_rows=options["bad_rows"],
-            chains=options["chains"],
-            parent=options["parent"] or "",
-            numbering=options["numbering"],
-            first_residue=options["first_residue"],
-            sequences=tuple(files),
-        )
+    @staticmethod
+    def columns_of(given: Mapping[str, str], found: Mapping[str, str]) -> Iterator[RecordedColumn]:
+        """Yield the columns that the user named by role, and those of other roles."""
+        for role in ROLES:
+            if role in given:
+                yield RecordedColumn(role=role, name=given[role], given=True)
+            elif role in found:
+                yield RecordedColumn(role=role, name=found[role], given=False)
 
     def named(self) -> dict[str, str]:
-        """Return the columns by role, without those of labels; empty ones of absent chains."""
-        named = {column.role: column.name for column in self.columns}
-        present = {role: name for role, name in named.items() if role not in OF_LABELS}
-        return {**dict.fromkeys(self.absent, ""), **present}
+        """Return the columns by role that the user named, without those of labels."""
+        named = {column.role: column.name for column in self.columns if column.given}
+        return {role: name for role, name in named.items() if role not in OF_LABELS}
 
     def check(self) -> None:
         """Raise ValueError for what no predictor may have: a fit asks before it trains."""
-        roles = [*self.absent, *(column.role for column in self.columns)]
+        roles = [column.role for column in self.columns]
         if unknown := set(roles) - set(ROLES):
-            msg = f"reading has a column for {min(unknown)!r}, which is no role"
+            msg = f"the layout has a column for {min(unknown)!r}, which is no role"
             raise ValueError(msg)
         if len(set(roles)) < len(roles):
-            msg = "reading has two columns for one role"
+            msg = "the layout has two columns for one role"
             raise ValueError(msg)
         for column in self.columns:
-            if not 0 < len(column.name) <= LONGEST_NAME:
+            shortest = 0 if column.role in CHAIN_ROLES and column.given else 1
+            if not shortest <= len(column.name) <= LONGEST_NAME:
                 msg = (
                     f"the name of the column for {column.role} has {len(column.name):,} "
                     f"characters; expected 1 to {LONGEST_NAME:,}"
@@ -176,7 +169,7 @@ class ReadAs:
                 raise ValueError(msg)
         for name, text in (("an antigen", self.antigen), ("a parent", self.parent)):
             if text and not re.fullmatch(r"[A-Za-z|:\s]+", text):
-                msg = f"reading has {name} that is not a sequence"
+                msg = f"the layout has {name} that is not a sequence"
                 raise ValueError(msg)
         if self.antigen:
             antigen_chains(self.antigen)
@@ -184,17 +177,17 @@ class ReadAs:
             parse_antibody(self.parent)
         for file in self.sequences:
             if not 0 < len(file.path) <= LONGEST_PATH or "\0" in file.path:
-                msg = "reading has an invalid path of a file of sequences"
+                msg = "the layout has an invalid path of a file of sequences"
                 raise ValueError(msg)
             if not re.fullmatch("([0-9a-f]{32})?", file.digest):
-                msg = f"reading has the digest {file.digest!r} of a file of sequences"
+                msg = f"the layout has the digest {file.digest!r} of a file of sequences"
                 raise ValueError(msg)
         if abs(self.first_residue) > MOST_RESIDUE:
-            msg = f"reading has residues from {self.first_residue} on"
+            msg = f"the layout has residues from {self.first_residue} on"
             raise ValueError(msg)
 
 
-NOTHING = ReadAs()
+NOTHING = LayoutRecord()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +270,7 @@ class Layout:
         rows: int | None = CHUNK_ROWS,
         as_written: bool = False,
         only_sequences: bool = False,
-        remembered: ReadAs = NOTHING,
+        remembered: LayoutRecord = NOTHING,
         label: DecideLabel | None = None,
     ) -> Self:
         """Decide what the columns of a table, or of several, are.
@@ -294,7 +287,7 @@ class Layout:
             Keep cells as in the file: text stays text, and Parquet keeps its types.
         only_sequences : bool
             Whether columns of a Parquet file that hold no sequences may be left out.
-        remembered : ReadAs
+        remembered : LayoutRecord
             How the table of the run was read, for a table of a later command.
         label : callable, optional
             Decides the label of each table, by its first rows. Without it, labels are not read.
@@ -463,7 +456,7 @@ def _open_file(
     given: TableOptions,
     kinds: Sequence[Kind],
     reading: _Reading,
-    remembered: ReadAs,
+    remembered: LayoutRecord,
     decide_label: DecideLabel | None,
 ) -> tuple[FileLayout, _Open]:
     """Open a table, and decide by its first rows what its columns are.
@@ -646,7 +639,7 @@ def _name_tables(tables: Sequence[OneTable]) -> list[str]:
 # ---- what a run remembers --------------------------------------------------------------------
 
 
-def with_habits(given: T, remembered: ReadAs) -> T:
+def with_habits(given: T, remembered: LayoutRecord) -> T:
     """Complete the options that are None and do not depend on the table."""
     bad_rows: Any = given.bad_rows
     chains: Any = given.chains
@@ -657,7 +650,7 @@ def with_habits(given: T, remembered: ReadAs) -> T:
     )
 
 
-def _named_by_run(options: TableOptions, remembered: ReadAs) -> dict[str, str]:
+def _named_by_run(options: TableOptions, remembered: LayoutRecord) -> dict[str, str]:
     """Return the columns that the user named for the run, where none is named for this table."""
     taken = {*options.columns, *OF_VARIANTS}
     if taken & OF_ANTIBODIES or options.parent is not None:
@@ -676,7 +669,7 @@ def _say_replaced(top: Table, of_run: Mapping[str, str]) -> None:
             say(f"{top.source}: column {instead!r} is used as {role}; the run used {name!r}")
 
 
-def _with_antigen(top: Table, options: T, remembered: ReadAs) -> T:
+def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
     """Add the antigen of the run, unless a table has antigens of its own."""
     is_given = options.antigen is not None or options.no_antigen or "antigen" in options.columns
     if is_given or not remembered.antigen:
@@ -692,7 +685,7 @@ def _with_antigen(top: Table, options: T, remembered: ReadAs) -> T:
 
 
 def _with_parent(
-    top: Table, options: T, kinds: Sequence[Kind], remembered: ReadAs
+    top: Table, options: T, kinds: Sequence[Kind], remembered: LayoutRecord
 ) -> tuple[T, References]:
     """Find what cells refer to: as the table or the user says, or as in the run."""
     is_given = options.parent is not None or bool(options.columns.keys() & OF_ANTIBODIES)
@@ -714,7 +707,7 @@ def _with_parent(
     return options, find_references(top, options, kinds)
 
 
-def _with_names(first: Table, options: T, remembered: ReadAs, kinds: Sequence[Kind]) -> T:
+def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]) -> T:
     """Add the files of the run to a table with names, or without a column of sequences."""
     if options.sequences or not remembered.sequences:
         return options
@@ -753,7 +746,7 @@ def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:
 
 
 def _mutations_of_run(
-    top: Table, options: TableOptions, remembered: ReadAs, role: str
+    top: Table, options: TableOptions, remembered: LayoutRecord, role: str
 ) -> dict[str, str]:
     """Return the columns, with that of mutations that the run was told, if a table has it."""
     name = remembered.named().get(role)
@@ -762,7 +755,7 @@ def _mutations_of_run(
     return {**options.columns, role: name}
 
 
-def _numbered(options: T, remembered: ReadAs) -> T:
+def _numbered(options: T, remembered: LayoutRecord) -> T:
     """Number residues as the run did, unless the user says how."""
     if options.numbering != "sequential" or options.first_residue != 1:
         return options

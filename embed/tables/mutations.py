@@ -17,7 +17,14 @@ from typing import NamedTuple, TypeAlias
 
 from abag.core.errors import AbagError, ColumnError, SequenceError
 from abag.core.messages import quoted
-from abag.embed.tables.chains import STANDARD_RESIDUES, Kind, parse_antibody, parse_chain
+from abag.embed.tables.chains import (
+    STANDARD_RESIDUES,
+    ChainName,
+    Kind,
+    locate_positions,
+    parse_antibody,
+    parse_chain,
+)
 from abag.embed.tables.columns import (
     SEQUENCE_ROLES,
     MissingColumn,
@@ -26,7 +33,6 @@ from abag.embed.tables.columns import (
     simplified,
     with_found,
 )
-from abag.embed.tables.domains import ChainName, locate_positions
 from abag.embed.tables.options import MOST_RESIDUE, Numbering, TableOptions
 from abag.embed.tables.table import Table
 

@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 from abag.core.cores import count_cores
 from abag.core.files import load_cached, store_cached
 from abag.core.messages import bar
-from abag.embed.tables.chains import Chains
-from abag.embed.tables.domains import (
+from abag.embed.tables.chains import (
     BEFORE_CYSTEINE_23,
     CONSTANT_MOTIF,
     J_SEGMENT,
     LONGEST_REMNANT,
     WHOLE_DOMAIN,
     ChainName,
+    Chains,
     find_domains,
     is_constant,
     locate_positions,

@@ -27,8 +27,8 @@ from abag.core.arrays import KEY_BYTES, sort_keys
 from abag.core.errors import OutputError
 from abag.core.messages import quoted, say
 from abag.embed.tables.chains import KINDS, Chains, Kind, keys_array
-from abag.embed.tables.formats import bare_suffix
-from abag.embed.tables.layout import NOTHING, DecideLabel, FileLayout, Layout, ReadAs
+from abag.embed.tables.formats import IN_QUOTES, bare_suffix
+from abag.embed.tables.layout import NOTHING, DecideLabel, FileLayout, Layout, LayoutRecord
 from abag.embed.tables.notes import (
     EMPTY_ROW,
     BadCell,
@@ -300,7 +300,7 @@ def read_pairs(
     *,
     kinds: Sequence[Kind] = KINDS,
     as_written: bool = False,
-    remembered: ReadAs = NOTHING,
+    remembered: LayoutRecord = NOTHING,
     label: DecideLabel | None = None,
 ) -> SequenceTable:
     """Read a table of antibody-antigen pairs, or of one of the `kinds`, and check every sequence.
@@ -496,8 +496,7 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
             is_bad[row] = True
             skipped.rows.append((int(numbers[row]), cell))
     keep = np.flatnonzero(~(is_bad | is_empty))
-    # in text, an unmatched quotation mark makes one cell of several rows
-    may_join_rows = bare_suffix(Path(table.source)) in (".csv", ".tsv", ".txt")
+    may_join_rows = bare_suffix(Path(table.source)) in IN_QUOTES
     line_breaks = count_line_breaks(table.frame) if may_join_rows else 0
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))

@@ -24,6 +24,7 @@ from abag.embed.tables.chains import (
     PLURAL,
     RESIDUES,
     Kind,
+    find_domains,
     is_word,
     parse_antibody,
     parse_antigen,
@@ -47,7 +48,6 @@ from abag.embed.tables.content import (
     is_sequence,
     roles_by_content,
 )
-from abag.embed.tables.domains import find_domains
 from abag.embed.tables.formats import FORMATS, bare_suffix, cell_text, is_gzip
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,

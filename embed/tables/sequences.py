@@ -24,11 +24,13 @@ from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
     NO_ANTIGEN,
     RESIDUES,
+    WHOLE_DOMAIN,
     Chains,
     EmptySequence,
     Kind,
     ParsedSequence,
     UnknownResidue,
+    UnsureDomains,
     antigen,
     parse_antibody,
     parse_antigen,
@@ -45,7 +47,6 @@ from abag.embed.tables.content import (
     names_as_residues,
     suggest_columns,
 )
-from abag.embed.tables.domains import WHOLE_DOMAIN, UnsureDomains
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     MUTATIONS,

@@ -2,12 +2,14 @@
 
 A table is a file (`formats`), a matrix or a data frame. Promises that it keeps all of its rows and
 columns, and that rows are numbered as in the file. Each cell of a matrix that is not empty becomes
-one row, with the row number of the matrix, and empty cells become none.
+one row, with the row number of the matrix, and empty cells become none. Numbers may be written as
+people and spreadsheets write them.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +22,6 @@ from numpy.typing import NDArray
 from abag.core.errors import ColumnError, TableError
 from abag.core.frames import refuse_nested
 from abag.core.messages import counted
-from abag.core.numbers import plain_number
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
 from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.tables.columns import (
@@ -40,6 +41,27 @@ from abag.embed.tables.formats import (
     refuse_repeated,
 )
 from abag.embed.tables.options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
+
+_MINUS = str.maketrans(dict.fromkeys("−‐‑‒–﹣－", "-"))
+"""Signs that are set for a minus."""
+_GROUPED = re.compile(
+    "(?<![0-9.,])[0-9]{1,3}(?:[\u00a0\u2007\u2008\u2009\u200a\u202f][0-9]{3})+(?![0-9])"
+)
+"""Digits in groups of three with a no-break or thin space between them."""
+
+
+def plain_number(text: str) -> str:
+    """Spell a number with ASCII signs: ``−1.5`` as ``-1.5``, ``12 500`` with thin spaces as 12500.
+
+    Text of anything else keeps its meaning. Spaces in other places stay, so that it is no number.
+    """
+    if text.isascii():
+        return text
+    # invisible characters, such as a byte order mark
+    visible = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
+    dashed = visible.translate(_MINUS)
+    return _GROUPED.sub(lambda found: re.sub(r"\s", "", found[0]), dashed).strip()
+
 
 ANTIGEN_COLUMN = "antigen"
 LABEL_COLUMN = "label"

@@ -52,11 +52,11 @@ from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Sequences
 from abag.head.predictor.scoring import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
-from abag.head.runs.run_folder import labels_as_in_the_run, read_config, remembered_label
+from abag.head.runs.run_folder import labels_as_in_the_run, layout_of, read_config
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains
-    from abag.embed.tables.layout import ReadAs
+    from abag.embed.tables.layout import LayoutRecord
     from abag.embed.tables.pairs import SequenceTable
     from abag.head.predictor.predictor import Predictor
 
@@ -214,9 +214,9 @@ def decide_reading(
     """Decide how a table of predictions is read, and what it predicts, from its first rows."""
     reading = NOTHING
     if predictor is not None:
-        reading = predictor.reading
+        reading = predictor.layout
         if options.antibody_region is None:
-            options = replace(options, antibody_region=predictor.antibody_region)
+            options = replace(options, antibody_region=reading.antibody_region)
     options = without_labels(options)
     layout = Layout.of(table, options, as_written=True, remembered=reading)
     first = layout.files[0]
@@ -444,7 +444,7 @@ class Measured:
 
 
 def read_all_measured(
-    candidates: Candidates, options: RankOptions, of_run: ReadAs
+    candidates: Candidates, options: RankOptions, of_run: LayoutRecord
 ) -> list[Measured]:
     """Read the measured pairs of the run, which a predictor alone lacks, and those of a table."""
     tables = list[Measured]()
@@ -476,7 +476,7 @@ def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
 
 
 def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOptions) -> Measured:
-    quantity = Quantity.of_json(read_config(run)["quantity"])
+    quantity = layout_of(read_config(run)).label.quantity
     label = written_label(quantity)
     frame = read_measured_rows(run, quantity)[[*SEQUENCES, "pkd", "censored"]]
     if options.antigen == UNNAMED_ANTIGEN:
@@ -494,7 +494,7 @@ def config_of_run(run: Path | str | None) -> dict[str, Any] | None:
 
 
 def read_measured(
-    table: TableLike, candidates: Candidates, options: RankOptions, of_run: ReadAs
+    table: TableLike, candidates: Candidates, options: RankOptions, of_run: LayoutRecord
 ) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
     first = read_top_rows(table, options)
@@ -528,7 +528,7 @@ def _label_of_measured(top: Table, options: RankOptions) -> LabelLayout:
         labels = labels_as_in_the_run(
             config, top, label=options.label, molar_mass=options.molar_mass
         )
-        remembered = remembered_label(config)
+        remembered = layout_of(config).label
     return decide_label(top, replace(labels, bad_rows=options.bad_rows or "error"), remembered)
 
 

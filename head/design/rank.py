@@ -59,13 +59,13 @@ from abag.head.design.candidates import (
     towards_better,
 )
 from abag.head.evaluation.scores import is_by_chance
-from abag.head.evaluation.verdicts import equal_groups
 from abag.head.labels.headers import OUTSIDE, PKD, SECOND_COLUMNS, Quantity
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import Predictor
 from abag.head.predictor.scoring import (
     check_table_out,
+    equal_groups,
     file_stamps,
     has_types,
     in_memory,
@@ -73,8 +73,8 @@ from abag.head.predictor.scoring import (
     rounded,
     writing,
 )
-from abag.head.regimes.clusters import antibody_clusters
 from abag.head.regimes.regimes import REGIMES, words_of
+from abag.head.regimes.relations import antibody_clusters
 from abag.head.runs.rounds import say_earlier_batches
 
 SEED = 0
@@ -351,7 +351,7 @@ def rank(
         chosen = aimed(chosen, quantity)
         _say_regimes(candidates, predictor, reading_options.kinds)
         _refuse_missing_columns(candidates, chosen)
-        reading = NOTHING if predictor is None else predictor.reading
+        reading = NOTHING if predictor is None else predictor.layout
         measured = read_all_measured(candidates, chosen, reading)
         orders = None
         if chosen.ordered is not None:

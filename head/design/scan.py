@@ -40,16 +40,16 @@ from abag.head.design.sites import (
     read_parents,
     single_mutants,
 )
-from abag.head.evaluation.verdicts import SamePredictions
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
-from abag.head.predictor.load import loaded
 from abag.head.predictor.options import ScanOptions
 from abag.head.predictor.predictor import Scorer, Sequences
 from abag.head.predictor.scoring import (
+    SamePredictions,
     antigen_of_run,
     check_table_out,
+    loaded,
     region_of_run,
     rounded,
     row_bar,
@@ -58,7 +58,7 @@ from abag.head.predictor.scoring import (
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
-    from abag.embed.tables.layout import ReadAs
+    from abag.embed.tables.layout import LayoutRecord
     from abag.head.models.process import GaussianProcess
     from abag.head.predictor.predictor import Predictor, SequenceCounts
 
@@ -400,9 +400,9 @@ def scan(
         advice = "Write the mutants into a table with these columns, and use abag predict."
         predictor.refuse_without_features("scan", advice)
         store = predictor.resolve_store(chosen.store)
-        chosen = _with_reading(chosen, predictor.reading)
+        chosen = _with_reading(chosen, predictor.layout)
         refuse_without_antigen(chosen)
-        remembered = predictor.reading if chosen.parents is not None else NOTHING
+        remembered = predictor.layout if chosen.parents is not None else NOTHING
         parents, skipped = read_parents(chosen, remembered)
         say_random_weights(predictor)
         scored = _score_all(predictor, store, parents, chosen, quantity, encoding)
@@ -559,7 +559,7 @@ def refuse_without_antigen(options: ScanOptions) -> None:
         raise OptionError(msg)
 
 
-def _with_reading(options: ScanOptions, reading: ReadAs) -> ScanOptions:
+def _with_reading(options: ScanOptions, reading: LayoutRecord) -> ScanOptions:
     """Complete the options by what the run remembers; a table of parents is yet to be read."""
     options = with_habits(options, reading)
     if options.parents is not None or options.antigen is not None or not reading.antigen:

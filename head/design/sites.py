@@ -16,8 +16,8 @@ import pandas as pd
 
 from abag.core.errors import PredictionError
 from abag.core.messages import bar, counted, printable, say
-from abag.embed.tables.domains import IMGT_REGIONS, locate_positions, position_number
-from abag.embed.tables.layout import NOTHING, ReadAs
+from abag.embed.tables.chains import IMGT_REGIONS, locate_positions, position_number
+from abag.embed.tables.layout import NOTHING, LayoutRecord
 from abag.embed.tables.pairs import read_pairs
 
 if TYPE_CHECKING:
@@ -212,7 +212,9 @@ NAME_ROLES = ("antibody_name", "id")
 LONGEST_NAME = 60
 
 
-def read_parents(options: ScanOptions, remembered: ReadAs = NOTHING) -> tuple[list[Parent], int]:
+def read_parents(
+    options: ScanOptions, remembered: LayoutRecord = NOTHING
+) -> tuple[list[Parent], int]:
     """Read the parents that have residues to mutate; count and report those that have none."""
     table = read_pairs(_table(options), options, remembered=remembered)
     table.report_notes()

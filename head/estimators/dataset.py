@@ -35,16 +35,15 @@ from abag.head.labels.labelled_pairs import (
     with_feature_columns,
 )
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
-from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits
+from abag.head.regimes.relations import PairGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from abag.embed.store.folder import EncoderFolder
-    from abag.embed.store.store import Store
+    from abag.embed.store.store import EncoderFolder, Store
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.table import TableLike
     from abag.head.estimators.torch_pairs import TorchPairs

@@ -47,15 +47,15 @@ from abag.head.labels.headers import read_header
 from abag.head.labels.labelled_pairs import columns_beside, label_pairs, with_feature_columns
 from abag.head.labels.options import LabelOptions, named_beside
 from abag.head.models.config import FitConfig
-from abag.head.predictor.load import load_predictor
 from abag.head.predictor.predictor import Scorer
-from abag.head.training.inputs import RunInputs, vectors_of_pairs
+from abag.head.predictor.scoring import load_predictor
+from abag.head.training.inputs import RunInputs, layout_of_run, vectors_of_pairs
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from abag.embed.store.folder import EncoderFolder
     from abag.embed.store.options import VectorOptions
+    from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
     from abag.head.labels.labelled_pairs import LabelledPairs
@@ -511,7 +511,8 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
                 if folder.info.get("adapter"):
                     adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
-                inputs = RunInputs(pairs, store, vectors)
+                layout = layout_of_run(config, pairs.reading, table.columns)
+                inputs = RunInputs(pairs, store, vectors, layout)
                 at = Path(scratch)
                 self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
                 predictor = load_predictor(at / "predictor")

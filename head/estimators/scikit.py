@@ -32,7 +32,7 @@ from abag.head.estimators.regressor import (
     sequence_columns,
 )
 from abag.head.labels.options import SplitOptions
-from abag.head.regimes.clusters import PairGroups
+from abag.head.regimes.relations import PairGroups
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,15 +11,16 @@ Of cells nothing is guessed: what is neither a number nor text of one is NaN. R 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pandas as pd
@@ -27,12 +28,14 @@ from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
-from abag.core.numbers import plain_number
+from abag.core.options import parse
 from abag.core.units import UNITS
-from abag.embed.store.folder import LOGLIK
+from abag.embed.store.store import LOGLIK
 from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
 from abag.embed.tables.formats import cell_text
+from abag.embed.tables.layout import LayoutRecord
+from abag.embed.tables.table import plain_number
 from abag.head.labels.headers import (
     PKD,
     SCAN_MEASURED,
@@ -601,9 +604,30 @@ class Remembered:
 
     column: str
     unit: Label
+    why: str = ""
+    """What said so."""
     no_binding_pkd: float | None = None
     no_binding_empty: bool = False
     quantity: Quantity = PKD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLayout(LayoutRecord):
+    """What the columns of a run's table are: the same in config.json and predictor.json."""
+
+    label: Remembered = Remembered(column="", unit="pkd")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `of_json` restores."""
+        layout: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists
+        return layout
+
+    @classmethod
+    def of_json(cls, record: object) -> Self:
+        """Restore from JSON; TypeError or ValueError if it is none."""
+        layout: Self = parse(cls, record, "layout")
+        layout.check()
+        return layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

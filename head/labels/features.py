@@ -22,7 +22,7 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import ColumnError, StoreError
 from abag.core.messages import counted, printable, quoted, say
-from abag.embed.store.folder import LOGLIK
+from abag.embed.store.store import LOGLIK
 from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import LONGEST_NAME, quote_some
 from abag.embed.tables.formats import cell_text
@@ -33,7 +33,7 @@ from abag.head.labels.stored_vectors import PairFeatures
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from abag.embed.store.folder import EncoderFolder
+    from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.pairs import SequenceTable
 
 

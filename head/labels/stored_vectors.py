@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.embed.store.folder import EncoderFolder
     from abag.embed.store.options import VectorsOf
-    from abag.embed.store.store import Store
+    from abag.embed.store.store import EncoderFolder, Store
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
 

@@ -20,7 +20,7 @@ from abag.core.arrays import Floats, Ints, distinct
 from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.residue_kernel import common_reference
 from abag.head.models.ridge import FeatureBlock, fit_ridge
-from abag.head.regimes.clusters import distance_to_parent
+from abag.head.regimes.relations import distance_to_parent
 from abag.head.regimes.splits import Split, grouped_folds
 
 if TYPE_CHECKING:

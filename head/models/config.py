@@ -376,7 +376,7 @@ class FitConfig(
         return asdict(self.filled()) | filled
 
 
-MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run", "sequences_digests"}
+MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"}
 """What may differ when a run is resumed: none of it changes the meaning of the result, and the
 format is checked when config.json is read."""
 

@@ -294,7 +294,7 @@ def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, ...
     if most < SHARED_LENGTH * len(of_pair):
         return None
     usual_chains = [chains[i] for i in distinct(of_pair).tolist() if lengths[i] == usual]
-    from abag.head.regimes.clusters import consensus  # imports pandas, which --help does not
+    from abag.head.regimes.relations import consensus  # imports pandas, which --help does not
 
     reference = []
     for number in range(len(usual)):

@@ -17,8 +17,7 @@ import pandas as pd
 
 from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
-from abag.embed.tables.chains import KINDS
-from abag.embed.tables.domains import locate_positions
+from abag.embed.tables.chains import KINDS, locate_positions
 from abag.head.models.residue_kernel import (
     OneHotRidge,
     PlaceLosses,

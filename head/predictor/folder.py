@@ -56,10 +56,8 @@ from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
-from abag.embed.tables.layout import NOTHING, ReadAs
-from abag.embed.tables.options import AntibodyRegion
+from abag.head.labels.column import RunLayout
 from abag.head.labels.features import FeatureColumns, ReadFeatures
-from abag.head.labels.headers import Quantity
 from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.predictor.parts import MOST, Parts, UsedRegime, check_weights
 from abag.head.predictor.predictor import (
@@ -73,8 +71,7 @@ from abag.head.predictor.predictor import (
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.recognition import KnownSequences, Recogniser
-from abag.head.regimes.sides import standard_error
+from abag.head.regimes.sides import KnownSequences, Recogniser, standard_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -88,7 +85,7 @@ if TYPE_CHECKING:
     from abag.head.training.inputs import RunInputs
 
 
-SCHEMA = 17
+SCHEMA = 18
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 _MISMATCHES = (
@@ -136,11 +133,9 @@ class PredictorRecord:
     regimes: tuple[UsedRegime, ...]
     antibody: VectorSpec
     antigen: VectorSpec
-    antibody_region: AntibodyRegion
     chains: TrainedChains
     label_sd: float
-    quantity: Quantity
-    reading: ReadAs
+    layout: RunLayout
 
 
 def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
@@ -159,8 +154,6 @@ def make_predictor(
     inputs: RunInputs,
     parts: Parts,
     weighed: WeighedRun,
-    antibody_region: AntibodyRegion,
-    reading: ReadAs = NOTHING,
 ) -> Predictor:
     """Join what was fitted to all pairs and what the folds have measured.
 
@@ -187,9 +180,7 @@ def make_predictor(
         label_sd=float(pairs.pkd[pairs.censored == 0].std()),
         noise=noise,
         category_noise=weighed.category_noise,
-        reading=reading,
-        antibody_region=antibody_region,
-        quantity=pairs.quantity,
+        layout=inputs.layout,
         features=pairs.features,
     )
 
@@ -207,13 +198,11 @@ def save_predictor(
     record = PredictorRecord(
         parts=predictor.parts.settings(),
         regimes=tuple(predictor.regimes.values()),
-        antibody_region=predictor.antibody_region,
         antibody=predictor.antibody,
         antigen=predictor.antigen,
         chains=predictor.chains,
         label_sd=predictor.label_sd,
-        quantity=predictor.quantity,
-        reading=predictor.reading,
+        layout=predictor.layout,
     )
     content = asdict(record)
     if predictor.features is not None:  # a version of abag that cannot read them refuses the record
@@ -325,16 +314,14 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             Recogniser.load(tensors),
             record.chains,
             record.label_sd,
-            _load_noise(tensors),
+            noise=_load_noise(tensors),
             category_noise=_load_category_noise(tensors, features),
-            reading=record.reading,
-            antibody_region=record.antibody_region,
+            layout=record.layout,
             store=store,
             embed=embed,
             adapters=adapters,
             # beside a copy of the folder, the file may be of another run
             pairs=pairs if folder.name == PREDICTOR and pairs.is_file() else None,
-            quantity=record.quantity,
             features=features,
         )
     is_shared = folder == path and (folder / MANIFEST).exists()  # which stands alone
@@ -440,7 +427,7 @@ def _check_values(
     if features is not None and "antigen_loglik" in features.in_store and not record.antigen.views:
         msg = "it reads likelihoods of antigens, and has no antigens"
         raise ValueError(msg)
-    record.reading.check()
+    record.layout.check()
     record.chains.check()
     for regime in record.regimes:
         regime.check(record.parts)
@@ -730,9 +717,9 @@ def _held_by_record(
                 f"the consensus of the training {PLURAL[kind]}, of a library usually their parent, "
                 "with the residues that they have at each position"
             )
-    if fields["reading"]["parent"]:
+    if fields["layout"]["parent"]:
         sequences.append("the parent that mutations are of")
-    if fields["reading"]["antigen"]:
+    if fields["layout"]["antigen"]:
         sequences.append("the antigen of all rows")
     other = ["scores by regime", "names of encoders and columns"]
     if "features" in fields:

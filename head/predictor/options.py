@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import DeviceOptions, EncoderOptions, Options, flag, option
-from abag.embed.tables.chains import STANDARD_RESIDUES
-from abag.embed.tables.domains import IMGT_REGIONS
+from abag.embed.tables.chains import IMGT_REGIONS, STANDARD_RESIDUES
 from abag.embed.tables.options import (
     BAD_ROWS_HELP,
     CHAINS_HELP,

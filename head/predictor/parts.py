@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.head.models.config import FitConfig
     from abag.head.models.pair_vectors import Fit, PairModel, PairVectors, TrainingRows
-    from abag.head.training.checkpoint import Kept
     from abag.head.training.networks import TrainedHeads
+    from abag.head.training.tasks import Kept
 
 
 SUM_TOLERANCE = 1e-6

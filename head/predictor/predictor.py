@@ -42,10 +42,9 @@ from abag.embed.tables.chains import KINDS, NO_ANTIGEN, keys_array
 from abag.embed.tables.chains import antibody as antibody_chains
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import CHAIN_ROLES, column_option
-from abag.embed.tables.layout import NOTHING, ReadAs
 from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
 from abag.embed.tables.pairs import table_of
-from abag.head.labels.column import LOGLIKS
+from abag.head.labels.column import LOGLIKS, RunLayout
 from abag.head.labels.features import (
     FeatureColumns,
     ReadFeatures,
@@ -53,11 +52,9 @@ from abag.head.labels.features import (
     read_logliks,
     refuse_features,
 )
-from abag.head.labels.headers import PKD, PREDICT_COLUMNS, Quantity
+from abag.head.labels.headers import PREDICT_COLUMNS, Quantity
 from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.pair_vectors import PairVectors, SideVectors
-from abag.head.regimes.nearest import NONE
-from abag.head.regimes.recognition import Recogniser
 from abag.head.regimes.regimes import (
     NEW,
     REGIMES,
@@ -68,13 +65,14 @@ from abag.head.regimes.regimes import (
     find_regimes,
     words_of,
 )
+from abag.head.regimes.relations import NONE
+from abag.head.regimes.sides import Recogniser
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.store import Store
     from abag.embed.tables.chains import Chains, Kind
-    from abag.embed.tables.options import AntibodyRegion
     from abag.embed.tables.pairs import UniqueSequences
     from abag.head.predictor.parts import Parts, UsedRegime
 
@@ -415,13 +413,11 @@ class Predictor:
     label_sd: float
     """Standard deviation of the exact labels of the run, in pKd: the least sigma of pairs that no
     measured regime covers."""
+    layout: RunLayout
+    """What the columns of the run's table are, and how it was read."""
     noise: Mapping[Kind, KnownNoise] = field(default_factory=dict)
     category_noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Factors of the variance of errors by value of a category, by column."""
-    reading: ReadAs = NOTHING
-    """How the table of the run was read."""
-    antibody_region: AntibodyRegion = "as-given"
-    """Region that antibodies are cut to before they are encoded."""
     store: Path | None = None
     """The store of the run, if it is known, exists, and is near the run."""
     embed: Callable[..., object] | None = None
@@ -429,8 +425,6 @@ class Predictor:
     """Folders of the encoders' adapters, by kind."""
     pairs: Path | None = None
     """File of the training pairs, if the run is known."""
-    quantity: Quantity = PKD
-    """What is predicted."""
     features: FeatureColumns | None = None
     """Columns that the run reads of each pair, beside its sequences."""
 
@@ -438,6 +432,11 @@ class Predictor:
     def kinds(self) -> tuple[Kind, ...]:
         """Kinds of sequences that the run has."""
         return tuple(kind for kind in KINDS if self.spec(kind).views)
+
+    @property
+    def quantity(self) -> Quantity:
+        """What is predicted."""
+        return self.layout.label.quantity
 
     @property
     def digits(self) -> int:
@@ -516,9 +515,9 @@ class Predictor:
             )
             raise SequenceError(msg)
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
-        if self.reading.chains == "auto":
+        if self.layout.chains == "auto":
             antibodies = [_in_their_places(chains) for chains in antibodies]
-        if self.antibody_region == "fv":
+        if self.layout.antibody_region == "fv":
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
         read = self._given_features(features, len(antibodies))
         left = Sequences.of("antibody", antibodies)

@@ -6,18 +6,25 @@ indices and the scores of each pair. Antibodies of a table that is crossed come 
 with all antigens in the order of theirs, and scores are written as they come. Vectors are read in
 blocks. Other commands that predict read and write their tables by the same functions.
 
-P pairs, N antibodies, M antigens.
+Where no model is better than the mean, the mean has all the weight: every pair of such a regime has
+the same prediction but for rounding, and an order of them follows from sigma or from the order of
+the rows alone.
+
+Of `head`, only this module and `estimators.regressor` import what runs encoders. Everything else
+takes a function that encodes, or scores what a store holds.
+
+P pairs, R pairs of some, N antibodies, M antigens.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -25,15 +32,23 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from abag.core import messages
-from abag.core.arrays import sort_keys
+from abag.core.arrays import Floats, Ints, sort_keys
 from abag.core.errors import OutputError, PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, counted, say
 from abag.core.options import flag
+from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import bare_suffix
-from abag.embed.tables.layout import NOTHING, Layout, ReadAs, holds_texts, one_table, tables_of
+from abag.embed.tables.layout import (
+    NOTHING,
+    Layout,
+    LayoutRecord,
+    holds_texts,
+    one_table,
+    tables_of,
+)
 from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.pairs import check_chunks, read_pairs
@@ -45,11 +60,10 @@ from abag.embed.tables.table_writer import (
     with_types,
     writing_table,
 )
-from abag.head.evaluation.verdicts import SamePredictions
 from abag.head.labels.features import FeatureCells, cells_of_run, features_of, joined_cells
 from abag.head.labels.headers import DIGITS, OWN_SCORE, PKD, STRONG_COLUMN, Quantity, read_header
+from abag.head.predictor import folder
 from abag.head.predictor.explain import Explanation, explain, refuse_unexplained
-from abag.head.predictor.load import loaded
 from abag.head.predictor.options import PredictOptions
 from abag.head.predictor.predictor import (
     SCORE_COLUMNS,
@@ -58,7 +72,7 @@ from abag.head.predictor.predictor import (
     SequenceCounts,
     Sequences,
 )
-from abag.head.regimes.regimes import KNOWN
+from abag.head.regimes.regimes import KNOWN, words_of
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -69,6 +83,34 @@ if TYPE_CHECKING:
     from abag.head.labels.features import FeatureColumns, ReadFeatures
     from abag.head.predictor.options import ScoringOptions
     from abag.head.predictor.predictor import Predictor
+
+
+def load_predictor(path: Path | str) -> Predictor:
+    """Load the predictor of a run.
+
+    Parameters
+    ----------
+    path : path
+        Folder of a run, a copy of its folder ``predictor``, or the address of a shared one:
+        ``hf://user/name``, optionally with ``@`` and a branch, tag or commit.
+
+    Returns
+    -------
+    Predictor
+        Its ``predict(heavy, light, antigen)`` scores pairs, and encodes sequences that are not in
+        the store.
+
+    Raises
+    ------
+    AbagError
+        If a file is missing, damaged or of another version, or the hub cannot be reached.
+    """
+    return folder.load_predictor(folder.predictor_folder(path), embed=embed_with_same_encoders)
+
+
+def loaded(run: Path | str | Predictor) -> Predictor:
+    """Load the predictor of a run, unless it is loaded."""
+    return load_predictor(run) if isinstance(run, Path | str) else run
 
 
 ROUNDED = (
@@ -248,13 +290,13 @@ def has_types(out: Path | None) -> bool:
 
 def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
     """Return the region of the run, which must not be contradicted."""
-    if options.antibody_region not in (None, predictor.antibody_region):
+    if options.antibody_region not in (None, predictor.layout.antibody_region):
         msg = (
             f"antibody_region={options.antibody_region!r}: the run used "
-            f"{predictor.antibody_region!r}; expected the same. Leave it out."
+            f"{predictor.layout.antibody_region!r}; expected the same. Leave it out."
         )
         raise PredictionError(msg)
-    return predictor.antibody_region
+    return predictor.layout.antibody_region
 
 
 def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
@@ -419,7 +461,7 @@ class CrossedTables:
         antigens: TableLike,
         options: PredictOptions,
         added: tuple[str, ...],
-        reading: ReadAs = NOTHING,
+        reading: LayoutRecord = NOTHING,
         *,
         typed: bool = False,
     ) -> None:
@@ -638,10 +680,10 @@ def predict(
         source: PairTable | CrossedTables
         typed = has_types(out)
         if chosen.cross is None:
-            layout = Layout.of(table, chosen, as_written=True, remembered=predictor.reading)
+            layout = Layout.of(table, chosen, as_written=True, remembered=predictor.layout)
             source = PairTable(layout, added, predictor.features, typed=typed)
         else:
-            reading = predictor.reading
+            reading = predictor.layout
             source = CrossedTables(table, chosen.cross, chosen, added, reading, typed=typed)
         before = file_stamps(table)
         antibodies, antigens = source.read()
@@ -759,8 +801,8 @@ def predict_pair(
 ) -> dict[str, Any]:
     """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
     quantity = predictor.quantity
-    if antigen is None and predictor.reading.antigen:
-        antigen = predictor.reading.antigen
+    if antigen is None and predictor.layout.antigen:
+        antigen = predictor.layout.antigen
         messages.say("the antigen of the run is taken")
     if antigen is None and "antigen" in predictor.kinds:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
@@ -818,3 +860,133 @@ def describe_pair(pair: dict[str, Any]) -> str:
     if pair["far"]:
         text += f"\nOutside the training data: {pair['why_far']}."
     return text
+
+
+# ---- equal predictions ---------------------------------------------------------------------------
+
+
+NEGLIGIBLE = 0.01
+"""Share of sigma below which a range of predictions tells nothing."""
+ROUNDING = 2e-5
+"""Share of a pKd of 5 or more that its rounding to 4 digits after the point changes at most."""
+LEAST_EQUAL = 10
+"""Pairs of a regime that must have the same prediction: of fewer this may be chance."""
+LARGE_SHARE = 0.25
+"""Share of all pairs that must have the same prediction, whatever their regimes."""
+UNRANKED = "the run cannot rank them"
+"""End of a sentence about pairs with the same prediction."""
+
+
+def is_negligible(low: float, high: float, sigma: float) -> bool:
+    """Return whether predictions between two values are the same; `sigma` is typical of them."""
+    return high - low <= max(NEGLIGIBLE * sigma, ROUNDING * max(abs(low), abs(high)))
+
+
+def equal_groups(mean: Floats, sigma: Floats, groupings: Sequence[Ints] = ()) -> Ints:
+    """Number the groups of pairs that have the same prediction, (R,); -1 is in none.
+
+    All pairs are one group, or else those of a group of a grouping, (R,) each, or else a large
+    share of the pairs.
+    """
+    if not len(mean) or is_negligible(mean.min(), mean.max(), float(np.median(sigma))):
+        return np.zeros(len(mean), np.int64)
+    number = np.full(len(mean), -1)
+    values = pd.DataFrame({"mean": mean, "sigma": sigma})
+    for grouping in groupings:
+        grouped = values.groupby(grouping)
+        size = grouped.size()
+        sigmas = grouped["sigma"].median()
+        low = grouped["mean"].min()
+        high = grouped["mean"].max()
+        limit = np.maximum(NEGLIGIBLE * sigmas, ROUNDING * np.maximum(low.abs(), high.abs()))
+        same = size.index[(size >= LEAST_EQUAL) & (high - low <= limit)]
+        _extend(number, np.asarray(grouping), same.to_numpy())
+    place = np.round(mean / (ROUNDING * np.abs(mean).max()))
+    of_place, count = np.unique(place[number < 0], return_counts=True)
+    _extend(number, place, of_place[count > max(2, LARGE_SHARE * len(mean))])
+    return number
+
+
+def _extend(number: Ints, group: Floats | Ints, same: Floats | Ints) -> None:
+    """Number the rows of the groups `same` that have no number yet, in place."""
+    rows = np.flatnonzero((number < 0) & np.isin(group, same))
+    _, number_of_same = np.unique(group[rows], return_inverse=True)
+    number[rows] = number.max(initial=-1) + 1 + number_of_same
+
+
+class _Range(NamedTuple):
+    rows: int
+    low: float
+    high: float
+    sum_of_sigmas: float
+
+    def join(self, other: _Range) -> _Range:
+        """Return the range of the rows of both."""
+        return _Range(
+            rows=self.rows + other.rows,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            sum_of_sigmas=self.sum_of_sigmas + other.sum_of_sigmas,
+        )
+
+    @property
+    def is_one_value(self) -> bool:
+        """Return whether all rows have the same prediction."""
+        return is_negligible(self.low, self.high, self.sum_of_sigmas / self.rows)
+
+
+class SamePredictions:
+    """Find the regimes whose rows all have the same prediction; scores come in parts."""
+
+    def __init__(self, quantity: Quantity = PKD, kinds: Collection[Kind] = KINDS) -> None:
+        self._quantity = quantity
+        self._kinds = kinds
+        self._ranges: dict[str, _Range] = {}
+
+    def add(self, scores: pd.DataFrame) -> None:
+        """Add rows with ``regime``, ``pkd_predicted`` and ``sigma``."""
+        for name, rows in scores.groupby("regime", observed=True):
+            pkd = rows["pkd_predicted"]
+            added = _Range(len(rows), pkd.min(), pkd.max(), rows["sigma"].sum())
+            before = self._ranges.get(str(name))
+            self._ranges[str(name)] = added if before is None else before.join(added)
+
+    def _whole(self) -> _Range | None:
+        whole: _Range | None = None
+        for part in self._ranges.values():
+            whole = part if whole is None else whole.join(part)
+        return whole
+
+    @property
+    def can_rank(self) -> bool:
+        """Return whether any two rows have different predictions, or there is only one."""
+        whole = self._whole()
+        return whole is None or whole.rows < 2 or not whole.is_one_value
+
+    @property
+    def regimes(self) -> dict[str, int]:
+        """Count the rows of the regimes in which no two rows have different predictions."""
+        can_rank = self.can_rank
+        rows = {}
+        for name, part in self._ranges.items():
+            if not can_rank or (part.rows >= LEAST_EQUAL and part.is_one_value):
+                rows[name] = part.rows
+        return rows
+
+    def describe(self, noun: str) -> list[str]:
+        """Say of which rows, called `noun`, the predictions are the same."""
+        whole = self._whole()
+        if whole is not None and not self.can_rank:
+            rows = counted(whole.rows, noun)
+            value = self._shown(whole.low)
+            return [f"all {rows} have the same prediction, {value}: {UNRANKED}"]
+        lines = []
+        for name, n_rows in self.regimes.items():
+            rows = f"{counted(n_rows, noun)} ({words_of(name, self._kinds)})"
+            value = self._shown(self._ranges[name].low)
+            lines.append(f"{rows} have the same prediction, {value}: {UNRANKED}")
+        return lines
+
+    def _shown(self, value: float) -> str:
+        name = "pKd" if self._quantity.affinity else self._quantity
+        return f"{name} {self._quantity.show(value)}"

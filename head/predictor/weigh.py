@@ -2,9 +2,9 @@
 
 A regime weighs the parts by their errors on its out-of-fold pairs, and its sigma is calibrated on
 the same pairs. The weights with the least error on few groups fit these groups, so they are pulled
-toward the best part, as strongly as if `PRIOR_GROUPS` groups had been measured in favour of it.
-Unless it is better than the training mean by a standard error, it is the best by chance, and they
-are pulled toward the mean.
+toward how often each part is the best one if the groups are drawn again, as strongly as if
+`PRIOR_GROUPS` groups had been measured in favour of that. Unless a part is better than the training
+mean by a standard error, it may be the best by chance, and the mean shares the pull.
 
 Antibodies and antigens whose errors are smaller or larger than others' have a noise of their own:
 errors of held-out pairs, in units of their sigma, are normal with a variance per sequence, drawn
@@ -15,8 +15,8 @@ N sequences, P pairs, R tested or held-out pairs, K parts.
 
 References
 ----------
-Weights: Breiman, Machine Learning 24, 1996; for the rule of one standard error Breiman et al.:
-Classification and Regression Trees, 3.4.3. Noise: Gelman et al., Bayesian Data Analysis, 3rd
+Weights: Breiman, Machine Learning 24, 1996; groups that are drawn again: Buckland, Burnham and
+Augustin, Biometrics 53, 1997. Noise: Gelman et al., Bayesian Data Analysis, 3rd
 edition, 2.6.
 """
 
@@ -74,7 +74,11 @@ MANY_PAIRS = 50
 which a few large ones do not change."""
 LEAST_PAIRS = 3
 """Held-out pairs without which a sequence counts for nothing."""
-PRIOR_GROUPS = 3.0
+PRIOR_GROUPS = 10.0
+RESAMPLED = 100
+"""Draws of the groups."""
+LEAST_PART = 0.05
+"""Least weight of a part."""
 SUM_WEIGHT = 1e4
 """Weight of the condition that the weights add up to 1, relative to the errors."""
 REACHED = 0.95
@@ -190,17 +194,18 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     """Return weights of K parts, (K,), not negative and with sum 1.
 
     They minimise the mean squared error plus `PRIOR_GROUPS` / groups times that of the best part
-    times the squared distance from one part alone: the best, or the training mean if the best is
-    not better by a standard error.
+    times the squared distance from how often each part is the best one; half of these shares goes
+    to the training mean if the best part is not better than it by a standard error. Weights below
+    `LEAST_PART` are left out.
     """
     square_K = np.square(error_RK).mean(axis=0)
-    best = int(np.argmin(square_K))
-    gain_R = np.square(error_RK[:, mean]) - np.square(error_RK[:, best])
+    expected_K = _shares_of_best(error_RK, group)
+    gain_R = np.square(error_RK[:, mean]) - np.square(error_RK[:, int(square_K.argmin())])
     if gain_R.mean() <= standard_error(gain_R, group):
-        best = mean
-    expected_K = np.eye(len(square_K))[best]
+        expected_K /= 2
+        expected_K[mean] += 0.5
     if not square_K.min():
-        return np.asarray(expected_K)
+        return expected_K
     # The normal equations' root has K rows, whatever R.
     root_KK = np.linalg.qr(error_RK, mode="r") / np.sqrt(len(error_RK))
     pull = np.sqrt(PRIOR_GROUPS / effective_groups(group) * square_K.min())
@@ -208,7 +213,19 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     rows = np.vstack([root_KK, pull * np.eye(len(square_K)), np.full((1, len(square_K)), unit)])
     target = np.concatenate([np.zeros(len(root_KK)), pull * expected_K, [unit]])
     weights, _ = nnls(rows, target)
+    weights[weights < LEAST_PART * weights.sum()] = 0.0
     return np.asarray(weights / weights.sum())
+
+
+def _shares_of_best(error_RK: Floats, group: Ints) -> Floats:
+    """Return how often each of K parts has the smallest error, (K,), in groups drawn again."""
+    _, of_row = np.unique(group, return_inverse=True)
+    count_G = np.bincount(of_row)
+    square_GK = np.stack([np.bincount(of_row, square_R) for square_R in np.square(error_RK).T], 1)
+    rng = np.random.default_rng(0)
+    drawn_SG = rng.multinomial(len(count_G), np.full(len(count_G), 1 / len(count_G)), RESAMPLED)
+    loss_SK = drawn_SG @ square_GK / (drawn_SG @ count_G)[:, None]
+    return np.bincount(loss_SK.argmin(axis=1), minlength=error_RK.shape[1]) / RESAMPLED
 
 
 @dataclass(slots=True)

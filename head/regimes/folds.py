@@ -26,8 +26,6 @@ from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
 from abag.head.labels.column import read_texts
 from abag.head.labels.options import SplitOptions
-from abag.head.regimes.clusters import PairGroups
-from abag.head.regimes.nearest import NONE
 from abag.head.regimes.regimes import (
     KNOWN,
     MUTATED,
@@ -39,6 +37,7 @@ from abag.head.regimes.regimes import (
     Levels,
     Regime,
 )
+from abag.head.regimes.relations import NONE, PairGroups
 from abag.head.regimes.sides import (
     LEAST_GROUPS,
     LEAST_ROWS,

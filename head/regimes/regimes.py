@@ -14,7 +14,7 @@ new
 How far a known family reaches is told by a number, the distance to the nearest training sequence
 (`nearest`), with which sigma grows. A regime is a cell of both levels. The sides are equal: a table
 with its sides exchanged has the mirror image of its regimes. `abag.head.regimes.sides` finds the
-levels of a table's pairs, and `abag.head.regimes.recognition` those of other pairs, by the same
+levels of a table's pairs, and `abag.head.regimes.sides` those of other pairs, by the same
 comparisons. P pairs, N sequences.
 """
 

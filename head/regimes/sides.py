@@ -3,34 +3,49 @@
 All that regimes, folds and metrics ask of antibodies they ask of antigens. A library is a side
 whose sequences are variants that align to one reference: antibodies by IMGT numbering, antigens to
 the most common residues of those of the usual lengths. A residue at a position is kept as a digest
-of both. P pairs, N unique sequences of the side, L positions of all chains, R regions.
+of both.
+
+A predictor keeps its training sequences, and tells what is new about those of other tables by the
+comparisons of a fit. One that was shared without them keeps their keys: an exact repeat is known,
+and everything else counts as new.
+
+P pairs, N unique sequences of the side, T training sequences, L positions of all chains, R regions.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Floats, Ints, distinct, is_among
+from abag.core.arrays import Bools, Floats, Ints, checked_array, distinct, is_among
 from abag.core.files import cache_dir
-from abag.embed.tables.domains import IMGT_REGIONS, position_number
+from abag.core.messages import LONGEST_QUOTE
+from abag.embed.tables.chains import IMGT_REGIONS, RESIDUES, keys_array, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
-from abag.head.regimes.clusters import consensus
-from abag.head.regimes.nearest import by_length, find_nearest
-from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, Levels
+from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, Levels, NewSequences
+from abag.head.regimes.relations import (
+    NONE,
+    Nearest,
+    are_related,
+    by_length,
+    cdr3_of_chains,
+    consensus,
+    find_nearest,
+    nearest_as_long,
+    nearest_of_other_lengths,
+)
 from abag.head.regimes.similar import lengths_of
 from abag.head.regimes.splits import grouped_folds
 
 if TYPE_CHECKING:
-    from abag.embed.tables.chains import Chains, Kind
-    from abag.embed.tables.domains import ChainName
-    from abag.head.regimes.clusters import PairGroups
+    from abag.embed.tables.chains import ChainName, Chains, Kind
+    from abag.head.regimes.relations import PairGroups
 
 
 Words: TypeAlias = NDArray[np.uint64]
@@ -563,3 +578,225 @@ def _fill(x_NT: Bools, queue: Sequence[int], share: float) -> tuple[Bools, list[
         else:
             left.append(t)
     return test_N, left
+
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+SEPARATOR = "|"
+"""Stands between the chains of a stored sequence."""
+END = "\n"
+"""Stands after each stored sequence."""
+
+
+@dataclass(frozen=True)  # no slots: the cached property is kept in __dict__
+class KnownSequences:
+    """Hold the training sequences of one kind."""
+
+    kind: Kind
+    keys: NDArray[np.uint8]
+    """Keys of the sequences, (T, 16)."""
+    identity: float
+    """Identity from which sequences are of one family."""
+    chains: Sequence[Chains] | None = None
+    """The T sequences; None if the predictor was shared without them."""
+    residues: SeenResidues | None = None
+    """Of a library; None if the training sequences are not one."""
+    names: Sequence[str] | None = None
+    """What the table calls each of them, or the row that has it first, (T,); None: not known."""
+    loops: NDArray[np.int32] | None = None
+    """First and last residue of CDR H3 in each heavy chain, (T, 2), equal if there is none."""
+
+    @classmethod
+    def of(cls, side: Side, names: Mapping[int, str], identity: float) -> KnownSequences:
+        """Keep some of a table's sequences, given their names by index."""
+        used = np.array([*names], np.int64)
+        chains = [side.chains[number] for number in used.tolist()]
+        residues = side.seen(used) if side.is_library else None
+        keys = keys_array(side.kind, chains)
+        loops = None
+        if side.kind == "antibody":
+            of_chain = cdr3_of_chains(side.numbered["heavy"])
+            loops = np.zeros((len(chains), 2), np.int32)
+            for row, (heavy, _) in enumerate(chains):
+                loop = of_chain.get(heavy, "")
+                start = heavy.find(loop)  # 0 without a loop, which ends there, too
+                loops[row] = start, start + len(loop)
+        return cls(
+            side.kind,
+            keys,
+            identity,
+            chains,
+            residues,
+            names=[*names.values()],
+            loops=loops,
+        )
+
+    def without_sequences(self) -> KnownSequences:
+        """Keep nothing that tells what the sequences are."""
+        return replace(self, chains=None, residues=None, names=None, loops=None)
+
+    def compare(self, chains: Sequence[Chains]) -> NewSequences:
+        """Tell what is new about N sequences."""
+        trained = {key.tobytes(): row for row, key in enumerate(self.keys)}
+        keys = [key.tobytes() for key in keys_array(self.kind, chains)]
+        nearest = np.array([trained.get(key, NONE) for key in keys], np.int64)
+        level = np.where(nearest == NONE, NEW, KNOWN).astype(np.int8)
+        distance = np.zeros(len(chains), np.int64)
+        rows = np.flatnonzero(level == NEW)
+        if self.chains is None or not len(rows):
+            return NewSequences(level, distance, nearest)
+        asked = [chains[row] for row in rows.tolist()]
+        found = nearest_as_long(self.kind, asked, self.chains)
+        of_asked = np.flatnonzero(
+            are_related(self.kind, asked, self.chains, self.identity, self._loops, found)
+        )
+        rows = rows[of_asked]
+        related = [asked[row] for row in of_asked.tolist()]
+        level[rows] = VARIANT
+        if self.residues is not None and len(rows):
+            numbered = None
+            if self.kind == "antibody":  # the next command reads the numbering from the cache
+                numbered = number_antibodies(related, cache_dir() / "numbering")
+            residues = self.residues.aligner.residues(related, numbered)
+            level[rows[self.residues.are_new(residues)]] = MUTATED
+        as_long = Nearest(found.distance[of_asked], found.row[of_asked])
+        found = nearest_of_other_lengths(self.kind, related, self.chains, as_long)
+        distance[rows] = np.maximum(found.distance, 0)
+        nearest[rows] = found.row
+        return NewSequences(level, distance, nearest)
+
+    @cached_property
+    def _loops(self) -> dict[str, str]:
+        """Return the CDR H3 of each training heavy chain that has one."""
+        loops: dict[str, str] = {}
+        if self.chains is None or self.loops is None:
+            return loops
+        for (heavy, _), (start, end) in zip(self.chains, self.loops.tolist(), strict=True):
+            if end > start:
+                loops[heavy] = heavy[start:end]
+        return loops
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what `load` restores, by name."""
+        name = f"seen.{self.kind}"
+        arrays: dict[str, NDArray[Any]] = {f"{name}.keys": self.keys}
+        arrays[f"{name}.identity"] = np.array([self.identity])
+        if self.chains is not None:
+            lines = [SEPARATOR.join(chains) + END for chains in self.chains]
+            text = "".join(lines)
+            arrays[f"{name}.sequences"] = np.frombuffer(text.encode("ascii"), np.uint8)
+        if self.names is not None:
+            text = "".join(f"{line}{END}" for line in self.names)
+            arrays[f"{name}.names"] = np.frombuffer(text.encode("utf-8"), np.uint8)
+        if self.loops is not None:
+            arrays[f"{name}.loops"] = self.loops
+        if self.residues is not None:
+            reference = SEPARATOR.join(self.residues.aligner.reference).encode("ascii")
+            # a space stands for the reference that antibodies lack
+            arrays[f"{name}.reference"] = np.frombuffer(reference or b" ", np.uint8)
+            arrays[f"{name}.tokens"] = self.residues.tokens
+            arrays[f"{name}.consensus"] = self.residues.consensus
+            arrays[f"{name}.changed"] = self.residues.changed
+        return arrays
+
+    @classmethod
+    def load(cls, kind: Kind, arrays: Arrays) -> KnownSequences:
+        """Restore from arrays of a file; ValueError or LookupError if they do not fit."""
+        name = f"seen.{kind}"
+        keys = checked_array(arrays, f"{name}.keys", (None, 16), np.uint8)
+        (identity,) = checked_array(arrays, f"{name}.identity", (1,), np.float64).tolist()
+        if not 0 < identity <= 1:
+            msg = f"{name}.identity is {identity}"
+            raise ValueError(msg)
+        chains = None
+        names = None
+        loops = None
+        if f"{name}.sequences" in arrays:
+            text = checked_array(arrays, f"{name}.sequences", (None,), np.uint8)
+            chains = _parsed(kind, text.tobytes().decode("ascii"))
+            if not np.array_equal(keys_array(kind, chains), keys):
+                msg = f"{name}.sequences and {name}.keys are of other sequences"
+                raise ValueError(msg)
+            names = _load_names(kind, arrays, len(chains))
+            if kind == "antibody":
+                loops = checked_array(arrays, f"{name}.loops", (len(chains), 2), np.int32)
+        residues = _load_residues(kind, arrays) if f"{name}.tokens" in arrays else None
+        return cls(kind, keys, identity, chains, residues, names, loops)
+
+
+@dataclass(frozen=True, slots=True)
+class Recogniser:
+    """Hold the training sequences of both sides."""
+
+    antibodies: KnownSequences
+    antigens: KnownSequences
+
+    def of_kind(self, kind: Kind) -> KnownSequences:
+        """Return the training sequences of one kind."""
+        return self.antibodies if kind == "antibody" else self.antigens
+
+    @property
+    def has_sequences(self) -> bool:
+        """Return whether near-duplicates can be found, not only repeats."""
+        return self.antibodies.chains is not None and self.antigens.chains is not None
+
+    def without_sequences(self) -> Recogniser:
+        """Keep keys only."""
+        return Recogniser(self.antibodies.without_sequences(), self.antigens.without_sequences())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what `load` restores, by name."""
+        return self.antibodies.arrays() | self.antigens.arrays()
+
+    @classmethod
+    def load(cls, arrays: Arrays) -> Recogniser:
+        """Restore from arrays of a file; ValueError or LookupError if they do not fit."""
+        return cls(KnownSequences.load("antibody", arrays), KnownSequences.load("antigen", arrays))
+
+
+def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
+    """Restore the residues of a library; ValueError or LookupError if they do not fit."""
+    name = f"seen.{kind}"
+    text = checked_array(arrays, f"{name}.reference", (None,), np.uint8)
+    reference = text.tobytes().decode("ascii").strip()
+    reference_chains = tuple(reference.split(SEPARATOR)) if reference else ()
+    if set(reference) - {*RESIDUES, SEPARATOR} or (kind == "antigen") != bool(reference):
+        msg = f"{name}.reference is not a sequence"
+        raise ValueError(msg)
+    residues = SeenResidues(
+        aligner=Aligner(kind, reference_chains),
+        tokens=checked_array(arrays, f"{name}.tokens", (None,), np.uint64),
+        consensus=checked_array(arrays, f"{name}.consensus", (None,), np.uint64),
+        changed=checked_array(arrays, f"{name}.changed", (None,), np.int64),
+    )
+    if (residues.tokens[1:] <= residues.tokens[:-1]).any():
+        msg = f"{name}.tokens are not in ascending order"
+        raise ValueError(msg)
+    expected = 0 if kind == "antigen" else len(CHAINS) * REGIONS
+    if len(residues.consensus) != expected:
+        msg = f"{name}.consensus has {len(residues.consensus)} regions"
+        raise ValueError(msg)
+    return residues
+
+
+def _load_names(kind: Kind, arrays: Arrays, number: int) -> list[str]:
+    """Restore the names of sequences; ValueError or LookupError if there are not so many."""
+    text = checked_array(arrays, f"seen.{kind}.names", (None,), np.uint8)
+    names = text.tobytes().decode("utf-8").split(END)
+    is_long = any(len(name) > LONGEST_QUOTE or not name.isprintable() for name in names)
+    if len(names) != number + 1 or names[-1] or is_long:
+        msg = f"seen.{kind}.names are not {number} names of sequences"
+        raise ValueError(msg)
+    return names[:-1]
+
+
+def _parsed(kind: Kind, text: str) -> list[Chains]:
+    if set(text) - {*RESIDUES, SEPARATOR, END} or not text.endswith(END):
+        msg = f"seen.{kind}.sequences holds other letters than residues"
+        raise ValueError(msg)
+    sequences = [tuple(line.split(SEPARATOR)) for line in text[:-1].split(END)]
+    for chains in sequences:
+        is_whole = len(chains) == len(CHAINS) if kind == "antibody" else all(chains)
+        if not is_whole:
+            msg = f"seen.{kind}.sequences has chains missing"
+            raise ValueError(msg)
+    return sequences

@@ -33,10 +33,10 @@ from abag.head.labels.column import read_texts
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES
 
 if TYPE_CHECKING:
-    from abag.embed.store.folder import EncoderFolder
+    from abag.embed.store.store import EncoderFolder
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.labels.options import AdapterRows
-    from abag.head.regimes.clusters import PairGroups
+    from abag.head.regimes.relations import PairGroups
 
 
 Parts: TypeAlias = NDArray[np.int8]

@@ -31,6 +31,7 @@ from abag.head.runs.rounds import describe_rounds, rounds_of
 from abag.head.runs.run_folder import (
     NoFinishedRun,
     SavedRun,
+    described,
     read_config,
     read_run,
     training_logs,
@@ -138,6 +139,7 @@ def _is_run(folder: Path) -> bool:
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the options that differ; an option that a run lacks is None."""
     differences = {}
+    configs = {run: described(config) for run, config in configs.items()}
     names = set(chain.from_iterable(configs.values()))
     for name in sorted(names - {"store_from_run"}):  # says where the run is
         values = {run: config.get(name) for run, config in configs.items()}

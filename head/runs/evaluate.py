@@ -25,7 +25,6 @@ from abag.core.messages import counted
 from abag.core.options import schema
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS
-from abag.embed.tables.layout import ReadAs
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
@@ -40,19 +39,19 @@ from abag.head.evaluation.scores import (
     mean_claim,
     score_regime,
 )
-from abag.head.evaluation.strong import score_strong
-from abag.head.labels.column import decide_label, decide_prediction, read_numbers
+from abag.head.evaluation.verdicts import score_strong
+from abag.head.labels.column import RunLayout, decide_label, decide_prediction, read_numbers
 from abag.head.labels.features import features_of
 from abag.head.labels.labelled_pairs import label_pairs, one_label, report_counts
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.labels.values import read_affinities
 from abag.head.models.registry import MEAN, MODELS
-from abag.head.predictor.load import load_predictor
 from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
+from abag.head.predictor.scoring import load_predictor
 from abag.head.predictor.weigh import COVERED
-from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, without_absent
+from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.run_folder import (
@@ -60,7 +59,6 @@ from abag.head.runs.run_folder import (
     labels_as_in_the_run,
     naming_damage,
     read_run,
-    remembered_label,
 )
 
 if TYPE_CHECKING:
@@ -264,7 +262,7 @@ def evaluate(
         sign = saved.quantity.sign
         saved.quantity.check_threshold(chosen.strong, "--strong")
         summary: RunSummary = {**saved.summary, "run": str(run)}
-        remembered = ReadAs.of(saved.config)
+        remembered = saved.layout
         reading = _reading_of(saved, chosen, remembered)
         if table is not None:
             summary["table"], scored = _evaluate_table(saved, table, reading, remembered, chosen)
@@ -319,7 +317,7 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
             raise OptionError(msg)
 
 
-def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: ReadAs) -> _TableOfRun:
+def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: RunLayout) -> _TableOfRun:
     """Return how tables are read: by the options, and as the run read its own."""
     table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
     reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
@@ -327,7 +325,7 @@ def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: ReadAs) ->
     return _TableOfRun(
         **reading_options,
         no_antigen=saved.config["no_antigen"],
-        antibody_region=saved.config["antibody_region"],
+        antibody_region=remembered.antibody_region,
         chains=remembered.chains,
         bad_rows=chosen.bad_rows or remembered.bad_rows,
     )
@@ -348,7 +346,7 @@ def _evaluate_table(
     saved: SavedRun,
     table: Path | str | pd.DataFrame,
     reading: _TableOfRun,
-    remembered: ReadAs,
+    remembered: RunLayout,
     chosen: EvaluateOptions,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Read the measured pairs of a table, and score them with the predictor of the run."""
@@ -362,8 +360,7 @@ def _evaluate_table(
             affinity_type=chosen.affinity_type,
         )
         labels = replace(labels, bad_rows=reading.bad_rows)
-        before = remembered_label(saved.config)
-        return decide_label(top, labels, before, named=named, run=saved.run)
+        return decide_label(top, labels, remembered.label, named=named, run=saved.run)
 
     predictor = load_predictor(saved.run)
     named = [] if predictor.features is None else predictor.features.named_in_tables

@@ -40,14 +40,14 @@ from abag.head.evaluation.metrics import (
     spearman_by_group,
 )
 from abag.head.evaluation.scores import Column, columns, describe_regimes
-from abag.head.evaluation.strong import page_of
+from abag.head.evaluation.verdicts import page_of
 from abag.head.labels.headers import DIGITS, Quantity
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
 from abag.head.runs.rounds import COLUMN_NAMES, draw_rounds, round_cells
-from abag.head.runs.run_folder import kinds_of, naming_damage, read_run
+from abag.head.runs.run_folder import described, kinds_of, layout_of, naming_damage, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -438,7 +438,8 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     path = run / "predictor/README.md"
     if not path.parent.is_dir():
         return None
-    quantity = Quantity.of_json(config["quantity"])
+    label = layout_of(config).label
+    quantity = label.quantity
     head, *rows = describe_regimes(summary["regimes"], quantity, kinds_of(summary))
     adapters = [name for name in ADAPTER_FILES if (path.parent / name).exists()]
     with (path.parent / WEIGHTS).open("rb") as weights:
@@ -448,6 +449,7 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
         "model_card.md.j2",
         source=summary["data"]["source"],
         config=config,
+        label=label,
         summary=summary,
         head=head,
         rows=rows,
@@ -480,8 +482,9 @@ def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
         "censored pairs": int((saved.frame["censored"] != 0).sum()),
     }
     field_names = [field.name for field in schema(FitConfig)]
-    others = sorted(saved.config.keys() - {*field_names, *IN_CONFIG_ONLY})
-    values = {name: saved.config[name] for name in [*field_names, *others]} | counts
+    config = described(saved.config)
+    others = sorted(config.keys() - {*field_names, *IN_CONFIG_ONLY})
+    values = {name: config[name] for name in [*field_names, *others]} | counts
     settings = []
     for name, value in values.items():
         chosen = str(used[name]) if used.get(name, value) != value else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 import numpy as np
 import pandas as pd
 
-from abag.core.errors import DamagedFile, RunError
+from abag.core.errors import AbagError, DamagedFile, RunError
 from abag.core.files import (
     is_partial,
     read_json,
@@ -26,11 +26,11 @@ from abag.core.options import schema, why_mistyped
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regimes
-from abag.head.evaluation.strong import StrongSummary
-from abag.head.labels.column import Remembered
-from abag.head.labels.headers import Quantity, to_pkd
+from abag.head.evaluation.verdicts import StrongSummary
+from abag.head.labels.column import RunLayout
+from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs
-from abag.head.labels.options import LabelOptions, read_molar_mass
+from abag.head.labels.options import LabelOptions
 from abag.head.models.config import FitConfig, check_same
 from abag.head.predictor.folder import refuse_of_another_run
 from abag.head.regimes.splits import KEYS, Split, split_frame
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.table import Table
     from abag.head.labels.options import Label
 
-RUN_FORMAT = "abag-run 4"
+RUN_FORMAT = "abag-run 5"
 _UNREADABLE = (
     OSError,
     ArithmeticError,
@@ -65,14 +65,14 @@ def read_config(run: Path) -> dict[str, Any]:
         )
         raise DamagedFile(msg)
     names = [field.name for field in schema(FitConfig)]
-    for name in (*names, "label_column", "label_unit", "quantity"):
+    for name in (*names, "layout"):
         if name not in config:
             msg = f"{path}: {name} is missing. Copy the whole run folder again."
             raise DamagedFile(msg)
     try:
-        Quantity.of_json(config["quantity"])
-    except (TypeError, ValueError) as error:
-        msg = f"{path}: quantity is invalid ({error}). Copy the run folder again."
+        layout_of(config)
+    except (AbagError, TypeError, ValueError) as error:
+        msg = f"{path}: layout is invalid ({first_line(error)}). Copy the run folder again."
         raise DamagedFile(msg) from error
     if type(epochs := config["epochs"]) is not int:  # True is an int, too
         msg = f"{path}: epochs is {epochs!r}; expected a whole number. Copy the run folder again."
@@ -80,20 +80,17 @@ def read_config(run: Path) -> dict[str, Any]:
     return config
 
 
-def remembered_label(config: Mapping[str, Any]) -> Remembered:
-    """Return how a run read its label, with its bound of non-binders in pKd."""
-    unit = config["label_unit"]
-    floor = None
-    if config["no_binding"] is not None:
-        mass = read_molar_mass(config["molar_mass"])
-        floor = float(to_pkd(np.array([config["no_binding"]]), unit, mass)[0])
-    return Remembered(
-        column=config["label_column"],
-        unit=unit,
-        no_binding_pkd=floor,
-        no_binding_empty=config["no_binding_empty"],
-        quantity=Quantity.of_json(config["quantity"]),
-    )
+def layout_of(config: Mapping[str, Any]) -> RunLayout:
+    """Return what the columns of a run's table are, from its config.json."""
+    return RunLayout.of_json(config["layout"])
+
+
+def described(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of config.json as it is shown and compared: with the label's meaning."""
+    label = config["layout"]["label"]
+    values = {name: value for name, value in config.items() if name != "layout"}
+    values |= {f"label_{name}": label[name] for name in ("column", "unit", "why")}
+    return values | {"quantity": label["quantity"]}
 
 
 def labels_as_in_the_run(
@@ -144,7 +141,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
         msg = f"{run}: is not empty and contains no run. Use another --run folder."
         raise RunError(msg)
     before = read_config(run)
-    check_same(run, before, record)
+    check_same(run, described(before), described(record))
     epochs = before["epochs"]
     if record["epochs"] < epochs:
         msg = (
@@ -303,7 +300,12 @@ class SavedRun:
     @property
     def quantity(self) -> Quantity:
         """What the labels are; as text, its name and unit."""
-        return Quantity.of_json(self.config["quantity"])
+        return self.layout.label.quantity
+
+    @property
+    def layout(self) -> RunLayout:
+        """What the columns of its table are."""
+        return layout_of(self.config)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -361,7 +363,7 @@ def read_run(run: Path) -> SavedRun:
 
 def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> SavedRun:
     """Read the tables of a run, whose summary may not be written yet."""
-    quantity = Quantity.of_json(config["quantity"])
+    quantity = layout_of(config).label.quantity
     frame = quantity.inward(pd.read_parquet(run / "pairs.parquet"), "pkd")
     tested = quantity.inward(pd.read_parquet(run / "predictions.parquet"), "pkd", "pkd_predicted")
     labels = [*KEYS, "pkd", "censored"]

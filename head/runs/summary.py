@@ -18,8 +18,7 @@ from abag.embed.tables.chains import KINDS
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import rows_to_score
 from abag.head.evaluation.scores import describe_regimes
-from abag.head.evaluation.strong import describe_strong, score_strong
-from abag.head.evaluation.verdicts import warnings
+from abag.head.evaluation.verdicts import describe_strong, score_strong, warnings
 from abag.head.labels.headers import Quantity
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.report import write_card, write_report

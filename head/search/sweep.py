@@ -46,10 +46,10 @@ from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import training_labels
 from abag.head.models.config import MAY_CHANGE, FitConfig, check_same, is_used
 from abag.head.predictor.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
-from abag.head.regimes.clusters import PairGroups
 from abag.head.regimes.folds import make_splits, strictest_split
+from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import split_frame
-from abag.head.runs.run_folder import read_config
+from abag.head.runs.run_folder import described, read_config
 from abag.head.search.search import (
     BATCH_PARAMETERS,
     LOGARITHMIC,
@@ -339,7 +339,7 @@ def _sweep(
     if not (folder / "final" / "summary.json").exists():
         refuse_read_only(folder, folder / "final")
     inputs = read_inputs(table, store, config)
-    config = replace(config, antibody_region=inputs.region)
+    config = replace(config, antibody_region=inputs.layout.antibody_region)
     config, split = _hold_out_test(inputs.pairs, config)
     problem, record = _define_search(inputs, config, split, search_options.folds)
     trials = search_options.trials or (0 if search_options.final else TRIALS)
@@ -471,7 +471,8 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
         before = read_json(path)
         # trials of other epochs cannot be compared
         may_change = MAY_CHANGE - {"epochs", "format"}
-        check_same(folder, before, record, may_change=may_change, option="--sweep")
+        now = described(record)
+        check_same(folder, described(before), now, may_change=may_change, option="--sweep")
         return
     if folder.exists() and not all(map(is_partial, folder.iterdir())):
         msg = f"{folder}: is not empty and contains no sweep. Use another folder."

@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abag.core.errors import OptionError
 from abag.core.files import cache_dir, read_json
 from abag.core.messages import detail, say
 from abag.embed.store.store import Store, folder_with, open_store
 from abag.embed.tables.chains import ALONE, Kind
+from abag.embed.tables.layout import NamesFile
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.references import constant_sequences, names_digest
-from abag.head.labels.column import decide_label
+from abag.head.labels.column import Remembered, RunLayout, decide_label
 from abag.head.labels.features import with_logliks
+from abag.head.labels.headers import to_pkd
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
+    LabelReading,
     columns_beside,
     label_pairs,
     report_counts,
@@ -30,16 +34,15 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
-from abag.head.regimes.clusters import PairGroups, with_clusters
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.regimes import without_absent
+from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import Sides, sides_of
 from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
 
 if TYPE_CHECKING:
-    from abag.embed.store.folder import EncoderFolder
     from abag.embed.store.options import VectorsOf
-    from abag.embed.tables.options import AntibodyRegion
+    from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import TableLike
 
@@ -51,8 +54,8 @@ class RunInputs:
     pairs: LabelledPairs
     store: Store
     vectors: dict[Kind, StoredVectors]
-    region: AntibodyRegion = "as-given"
-    """Of the antibodies whose vectors these are."""
+    layout: RunLayout
+    """What the columns of the table are."""
     sides: Sides | None = None
     """Antibodies and antigens as the folds see them; by `split_inputs`."""
     identities: tuple[float, float] = (0.9, 0.4)
@@ -99,7 +102,9 @@ def read_inputs(
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
     pairs.report_problems()
-    return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), region)
+    config = replace(config, antibody_region=region)
+    layout = layout_of_run(config, pairs.reading, pairs.table.columns)
+    return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), layout)
 
 
 def first_folders(
@@ -148,12 +153,59 @@ def _has_antibodies(store: Store, table: SequenceTable) -> bool:
 def options_of_run(config: FitConfig) -> dict[str, Any]:
     """Return the options as config.json has them.
 
-    The antigen and the parent are sequences; files of named sequences have absolute paths, and
-    their digests beside them.
+    The antigen and the parent are sequences; files of named sequences have absolute paths.
     """
     files = [str(Path(path).expanduser().absolute()) for path in config.sequences]
-    named = {"sequences": files, "sequences_digests": [names_digest(path) for path in files]}
-    return config.to_json() | constant_sequences(config) | named
+    return config.to_json() | constant_sequences(config) | {"sequences": files}
+
+
+def layout_of_run(config: FitConfig, label: LabelReading, found: Mapping[str, str]) -> RunLayout:
+    """Return what a run remembers of its table, checked as the reader of predictors does.
+
+    Parameters
+    ----------
+    config : FitConfig
+    label : LabelReading
+        How the labels were read.
+    found : mapping
+        Columns of the table by role.
+
+    Raises
+    ------
+    OptionError
+        If the name of a column is too long.
+    """
+    constants = constant_sequences(config)
+    files = [str(Path(path).expanduser().absolute()) for path in config.sequences]
+    no_binding_pkd = None
+    if config.no_binding is not None:
+        value = np.array([config.no_binding])
+        no_binding_pkd = float(to_pkd(value, label.unit, config.molar_mass_kda)[0])
+    layout = RunLayout(
+        columns=tuple(RunLayout.columns_of(config.columns, found)),
+        antigen=constants["antigen"] or "",
+        antibody_region=config.antibody_region,
+        bad_rows=config.bad_rows,
+        chains=config.chains,
+        parent=constants["parent"] or "",
+        numbering=config.numbering,
+        first_residue=config.first_residue,
+        sequences=tuple(NamesFile(path=path, digest=names_digest(path)) for path in files),
+        label=Remembered(
+            column=label.column,
+            unit=label.unit,
+            why=label.why,
+            no_binding_pkd=no_binding_pkd,
+            no_binding_empty=config.no_binding_empty,
+            quantity=label.quantity,
+        ),
+    )
+    try:
+        layout.check()
+    except ValueError as error:
+        msg = f"--column: {error}, as predictors are read with. Rename the column."
+        raise OptionError(msg) from error
+    return layout
 
 
 def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
@@ -168,10 +220,7 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
         digest.update(pairs.cells.numbers_RF.tobytes())
         digest.update(json.dumps(pairs.cells.words_RG.tolist()).encode())
     record = options_of_run(config)
-    record["label_column"] = pairs.reading.column
-    record["label_unit"] = pairs.reading.unit
-    record["label_why"] = pairs.reading.why
-    record["quantity"] = pairs.quantity.to_json()
+    record["layout"] = inputs.layout.to_json()
     for kind, vectors in inputs.vectors.items():
         folder = vectors.folder if vectors.views else None
         record[f"{kind}_encoder"] = None if folder is None else folder.name

@@ -35,7 +35,6 @@ from abag.core.messages import bar, detail, say
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.regimes.splits import TRAIN, VALIDATION
-from abag.head.training.checkpoint import load_newest, save_rotating
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
@@ -43,7 +42,7 @@ from abag.head.training.stack import (
     make_training_sets,
     step_seed,
 )
-from abag.head.training.tasks import delayed_signals
+from abag.head.training.tasks import delayed_signals, load_newest, save_rotating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,23 +1,39 @@
-"""Run the fits and trainings of a run in a pool of threads, and stop all of them together.
+"""Fits and trainings of a run: run in a pool of threads, stopped together, kept, and resumed.
 
 After a signal, or an error in one of them, none begins, and those that train save their last step.
+
+A checkpoint is a safetensors file that is written atomically: each is whole or refused. Its header
+holds the state as JSON, and a digest over the state and every tensor's name, dtype, shape and
+bytes. Nothing is unpickled. Of fitted parts, only the predictions of folds are kept until the run
+has finished: these weigh and score them. P pairs.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import signal
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
 
 from abag.core.cores import limit_blas
-from abag.core.errors import TrainingError
-from abag.core.messages import bar, reporting
+from abag.core.errors import DamagedFile, OutputError, TrainingError
+from abag.core.files import make_folder, replacing
+from abag.core.messages import bar, detail, reporting, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from abag.core.arrays import Floats
 
 
 NO_SIGNAL = 0
@@ -105,3 +121,134 @@ def _wait_for(running: Sequence[Future[None]], stop: list[int]) -> None:
         # the others stopped because of this one
         if error is not None and not isinstance(error, Stopped):
             raise error
+
+
+SCHEMA = 6
+"""Version of the format; raise it when the tensors or the state change."""
+_DELETE = "Delete it to resume from the previous checkpoint."
+
+
+LEAST_SECONDS = 2.0
+"""What took less is computed again rather than written."""
+
+
+class Checkpoint(NamedTuple):
+    """Hold tensors on the CPU, and JSON values."""
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save_rotating(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write ``latest`` atomically, keeping the one before as ``previous``."""
+    from safetensors.torch import save_file  # imports torch, which takes seconds
+
+    path = folder / "latest"
+    on_host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}  # GPU sync
+    text = json.dumps(state, sort_keys=True, allow_nan=False)
+    header = {"schema": str(SCHEMA), "state": text, "digest": digest(on_host, text)}
+    with replacing(path) as partial:
+        try:
+            save_file(on_host, partial, header)
+        except (SafetensorError, OSError) as error:
+            msg = (
+                f"{path}: cannot be written ({error}); the previous checkpoint is whole. Free disk "
+                "space and run the same command again."
+            )
+            raise OutputError(msg) from error
+        if path.exists():
+            path.replace(folder / "previous")  # the newest until the next rename
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint; raise `DamagedFile` if it is not whole or has another schema."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        msg = f"{path}: cannot be read ({error}); expected a whole checkpoint. {_DELETE}"
+        raise DamagedFile(msg) from error
+    if header.get("schema") != str(SCHEMA):
+        msg = (
+            f"{path}: checkpoint schema {header.get('schema')!r}; this abag reads {SCHEMA}. "
+            "Use the abag that wrote it, or another --run folder."
+        )
+        raise DamagedFile(msg)
+    text = header.get("state", "")
+    if header.get("digest") != digest(tensors, text):
+        msg = f"{path}: is damaged (digest differs); expected the written bytes. {_DELETE}"
+        raise DamagedFile(msg)
+    return Checkpoint(tensors, json.loads(text))
+
+
+def load_newest(folder: Path) -> Checkpoint | None:
+    """Read the newest whole checkpoint, if there is any; damaged ones are reported and skipped."""
+    damage: DamagedFile | None = None
+    for path in (folder / "latest", folder / "previous"):
+        if not path.exists():
+            continue
+        try:
+            checkpoint = load(path)
+        except DamagedFile as error:
+            damage = damage or error
+            continue
+        if damage:
+            say(f"{damage} Resuming from {path.name}, step {checkpoint.state.get('step')}.")
+            # The next checkpoint must not rename the damaged file to previous.
+            (folder / "latest").replace(folder / "latest.damaged")
+        return checkpoint
+    if damage:  # starting again would hide the loss
+        msg = (
+            f"{folder}: no checkpoint is whole ({damage}); expected latest or previous to be. "
+            "Delete the run folder to start again."
+        )
+        raise DamagedFile(msg)
+    return None
+
+
+def digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """Hash a text, and the name, dtype, shape and bytes of each CPU tensor."""
+    import torch
+
+    running = hashlib.blake2b(text.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        running.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        running.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return running.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Read and write arrays that took long to compute, such as what a part of a fold predicts."""
+
+    folder: Path
+    digest: str
+    """Digest of what they were computed from; those of another one are computed again."""
+
+    def read(self, name: str) -> dict[str, Floats] | None:
+        """Return arrays by name, if they were kept whole."""
+        folder = self.folder / name
+        if not folder.is_dir():
+            return None
+        try:
+            checkpoint = load_newest(folder)
+        except DamagedFile:
+            say(f"{folder}: what was kept is damaged; it is fitted again")
+            return None
+        if checkpoint is None or checkpoint.state.get("digest") != self.digest:
+            return None
+        detail(f"{folder}: kept, not fitted again")
+        return {key: tensor.numpy() for key, tensor in checkpoint.tensors.items()}
+
+    def write(self, name: str, arrays: Mapping[str, Floats], seconds: float) -> None:
+        """Keep arrays that took so long to compute, if that is long."""
+        if seconds < LEAST_SECONDS:
+            return
+        import torch
+
+        folder = self.folder / name
+        make_folder(folder)
+        tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        save_rotating(folder, tensors, {"digest": self.digest, "step": 0})

@@ -146,7 +146,7 @@ def timeless(value):
 
 def snapshot(folder, without=None):
     """Return the content of a folder, without times, speeds and resumptions."""
-    from abag.head.training.checkpoint import load
+    from abag.head.training.tasks import load
 
     kept = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix != without):

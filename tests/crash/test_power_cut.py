@@ -19,7 +19,7 @@ from stores import merge
 import abag
 from abag import AbagError, open_store
 from abag.core.messages import reporting
-from abag.head.training.checkpoint import load_newest, save_rotating
+from abag.head.training.tasks import load_newest, save_rotating
 
 UNSYNCED = {
     "whole": lambda data: data,

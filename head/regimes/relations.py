@@ -1,0 +1,836 @@
+"""Relations of sequences: families, the groups of pairs that a split keeps together, the nearest.
+
+For each kind, and for clones, one rule says which two sequences are related. Clusters are its
+components, recognition asks whether any of other sequences is related, and the nearest is that with
+the least distance.
+
+Single linkage, exact: no sequence has a near-duplicate outside its cluster. Antibodies are compared
+over the chains that both have, relative to the longer, and joined to their clones, with a CDR H3 of
+equal length and 80 % and a heavy chain of 70 % identical. Antigens are aligned inside the longer
+and join the clusters of all their chains; peptides are compared with peptides only. Sequences are
+in the order of their keys, so that groups have the same numbers whatever the order of the rows.
+
+The distance of two sequences is the sum over their chains: the positions at which chains of equal
+length differ, the edits between others, and 1 for each chain that only one of them has. Antibodies
+without a chain in common have no distance. Chains of an antigen are compared in the order of their
+lengths. 0 is the sequence itself. The result is exact: bounds only skip what cannot be nearer.
+
+N sequences, T training sequences, C sequences and B training sequences of a block, Q sequences of a
+part of it, K pairs, P chains of each, L positions, U unusual letters at positions, W words.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from abag.core.arrays import Bools, Ints
+from abag.core.files import cache_dir, load_cached, store_cached
+from abag.core.messages import say
+from abag.embed.tables.chains import Chains, position_number
+from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
+from abag.head.regimes.similar import (
+    BITS_PER_EDIT,
+    Clones,
+    Strings,
+    Words,
+    cluster,
+    contained_near,
+    count_edits,
+    join_clusters,
+    lengths_of,
+    number_by_appearance,
+    profile_words,
+    whole_distances,
+    whole_near,
+)
+
+if TYPE_CHECKING:
+    from abag.embed.tables.chains import Kind
+    from abag.head.labels.labelled_pairs import LabelledPairs
+    from abag.head.labels.options import SplitOptions
+
+
+CLONE_LOOP = 0.8
+"""Smallest identity of the CDR H3 of clones, which have equal length."""
+CLONE_HEAVY = 0.7
+"""Smallest identity of the heavy chains of clones."""
+FIRST = 105
+"""First IMGT position of CDR H3."""
+LAST = 117
+"""Last IMGT position of CDR H3."""
+PEPTIDE = 50
+"""Antigen chains below this length are peptides: they align somewhere in almost any protein."""
+PEPTIDE_IDENTITY = 0.6
+"""Smallest identity of peptides: unrelated short ones reach 0.4, overlapping windows 0.6."""
+SHORTEST = 8
+"""Shortest peptide that is looked for: shorter ones occur in unrelated proteins by chance."""
+KNOWN_ANTIGEN = 0.9
+"""Identity to a training antigen from which an antigen is known."""
+MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 150_000, "antigen": 5_000}
+"""Above this, clustering takes minutes: it is left out where the split does not need it."""
+CLUSTERS_VERSION = 2
+"""Raise when the clusters change, so that cached ones are not used."""
+
+
+@dataclass
+class PairGroups:
+    """Group P pairs, (P,) each: equal for pairs that belong together; computed on first use."""
+
+    pairs: LabelledPairs
+    options: SplitOptions
+    cache: Path | None = None
+    """Folder of cached clusters; None: they are not kept."""
+
+    @cached_property
+    def pair(self) -> Ints:
+        """Group pairs with the same two sequences."""
+        n_antigens = len(self.pairs.table.antigens.keys)
+        return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
+
+    @cached_property
+    def clones(self) -> Ints:
+        """Group pairs by the clones of their antibodies."""
+        return self._of_pairs("antibody", self._clones)
+
+    @cached_property
+    def antibody(self) -> Ints:
+        """Group pairs by the clusters of their antibodies, by identity and clones."""
+        chains = self.pairs.table.antibodies.chains
+        identity = self.options.antibody_identity
+        clusters = self._cached(
+            "antibody", f"{identity!r}", lambda: antibody_clusters(chains, identity, self._clones)
+        )
+        return self._of_pairs("antibody", clusters)
+
+    @cached_property
+    def antigen(self) -> Ints:
+        """Group pairs by the clusters of their antigens, by identity."""
+        return self._of_pairs("antigen", self._antigens)
+
+    @cached_property
+    def near_antigen(self) -> Ints:
+        """Group pairs by clusters of antigens, of which one in training makes the others known."""
+        chains = self.pairs.table.antigens.chains
+        identity = self.options.antigen_identity
+        if identity >= KNOWN_ANTIGEN:
+            return self.antigen
+        clusters = self._cached(
+            "antigen",
+            f"{KNOWN_ANTIGEN!r} within {identity!r}",
+            lambda: antigen_clusters(chains, KNOWN_ANTIGEN, self._antigens),
+        )
+        return self._of_pairs("antigen", clusters)
+
+    def of_method(self, method: str) -> Ints:
+        """Return the groups that ``random``, ``antibody`` or ``antigen`` keeps in one part."""
+        groups: Ints = getattr(self, "pair" if method == "random" else method)
+        return groups
+
+    def are_clustered(self, kind: Kind) -> bool:
+        """Return whether sequences of a kind are clustered though the split may not need it."""
+        n_sequences = len(self.pairs.table.sequences[kind].keys)
+        is_needed = self.options.split_name in ("auto", kind, "both")
+        return is_needed or n_sequences <= MANY_SEQUENCES[kind]
+
+    def levels(self) -> dict[str, dict[str, Ints]]:
+        """Return the group of each pair by kind (or ``pair``) and closeness, for leaks."""
+        result = {"pair": {"exact": self.pair}}
+        for kind in MANY_SEQUENCES:
+            result[kind] = {"exact": self.pairs.index(kind)}
+        clustered = [kind for kind in MANY_SEQUENCES if self.are_clustered(kind)]
+        if "antibody" in clustered:
+            result["antibody"][f"{self.options.antibody_identity:g}"] = self.antibody
+            result["antibody"]["clone"] = self.clones
+        if "antigen" in clustered:
+            result["antigen"][f"{KNOWN_ANTIGEN:g}"] = self.near_antigen
+            result["antigen"][f"{self.options.antigen_identity:g}"] = self.antigen
+        if len(clustered) == 2:
+            # group numbers are below the number of pairs, so that no two cells share one
+            result["pair"]["near"] = self.antibody * len(self.antigen) + self.antigen
+        return result
+
+    def cluster_sizes(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Count the clusters by kind and closeness, and the share of the pairs in the largest."""
+        result: dict[str, dict[str, dict[str, float]]] = {}
+        levels = self.levels()
+        for kind in MANY_SEQUENCES:
+            result[kind] = {}
+            for closeness, labels in levels[kind].items():
+                sizes = np.bincount(number_by_appearance(labels))
+                share = float(sizes.max() / sizes.sum())
+                result[kind][closeness] = {"clusters": len(sizes), "largest_share": share}
+        return result
+
+    @cached_property
+    def peptides(self) -> Ints:
+        """Find unique antigens of which the first is a peptide of the second, (K, 2)."""
+        is_small = self.are_clustered("antigen")
+        return contained_peptides(self.pairs.table.antigens.chains if is_small else ())
+
+    @cached_property
+    def _clones(self) -> Ints:
+        chains = self.pairs.table.antibodies.chains
+        numbering = None if self.cache is None else cache_dir() / "numbering"
+        return self._cached("antibody", "clones", lambda: clone_clusters(chains, numbering))
+
+    @cached_property
+    def _antigens(self) -> Ints:
+        chains = self.pairs.table.antigens.chains
+        identity = self.options.antigen_identity
+        return self._cached("antigen", f"{identity!r}", lambda: antigen_clusters(chains, identity))
+
+    def _cached(self, kind: Kind, name: str, compute: Callable[[], Ints]) -> Ints:
+        keys = self.pairs.table.sequences[kind].keys
+        return cached_clusters(f"{kind} {name}", keys, compute, self.cache)
+
+    def _of_pairs(self, kind: Kind, labels: Ints) -> Ints:
+        return number_by_appearance(labels[self.pairs.index(kind)])
+
+
+def with_clusters(groups: PairGroups) -> LabelledPairs:
+    """Add the clusters of the sequences to the pairs, but where that takes minutes for no split."""
+    pairs = groups.pairs
+    if groups.are_clustered("antibody"):
+        pairs = replace(pairs, antibody_cluster=groups.antibody)
+    if groups.are_clustered("antigen"):
+        return replace(pairs, antigen_cluster=groups.antigen)
+    n = len(pairs.table.antigens.keys)
+    say(f"{n:,} antigens are not clustered: intervals treat each as independent of the others")
+    return replace(pairs, antigen_cluster=pairs.antigen)
+
+
+def cached_clusters(
+    name: str, keys: NDArray[np.uint8], compute: Callable[[], Ints], cache: Path | None
+) -> Ints:
+    """Return the cluster of each of N sequences, (N,), computed once for their keys, (N, 16)."""
+    # clones depend on the numbering
+    versions = f"{CLUSTERS_VERSION} immunum {version('immunum')}"
+    entry = f"{versions} {name}".encode() + b"\0" + keys.tobytes()
+    content = load_cached(cache, entry)
+    if content and len(content) == 8 * len(keys):  # else damaged: computed again
+        return np.frombuffer(content, np.int64).copy()  # writable
+    labels = compute()
+    store_cached(cache, entry, labels.astype(np.int64).tobytes())
+    return labels
+
+
+def rows_by_group(group: Ints) -> list[Ints]:
+    """List the row indices of each group of N rows, (N,), in ascending order of group."""
+    if not len(group):
+        return []
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+
+
+def are_related(
+    kind: Kind,
+    queries: Sequence[Chains],
+    targets: Sequence[Chains],
+    identity: float,
+    loops: Mapping[str, str],
+    as_long: Nearest,
+) -> Bools:
+    """Return which of N sequences would join the cluster of any of T others, (N,).
+
+    Parameters
+    ----------
+    kind : str
+        Of the sequences.
+    queries, targets : sequence of tuple of str
+        The N sequences, and the T others.
+    identity : float
+        Of families.
+    loops : mapping of str
+        CDR H3 of the heavy chains of the others that have one.
+    as_long : Nearest
+        Of the others, the nearest whose chains are as long: most relatives are told by these.
+    """
+    related = _are_near_by(kind, as_long.distance, queries, identity)
+    if kind == "antigen":
+        apart = np.flatnonzero(~related)
+        related[apart] = _antigens_near(_take(queries, apart), targets, identity)
+        return related
+    apart = np.flatnonzero(~related)
+    related[apart] = _antibodies_near(_take(queries, apart), targets, identity)
+    apart = np.flatnonzero(~related)
+    related[apart] = _clones_near(_take(queries, apart), loops)
+    return related
+
+
+def _are_near_by(kind: Kind, distance: Ints, sequences: Sequence[Chains], identity: float) -> Bools:
+    """Return which of N sequences are related to one as long, given how far that is, (N,).
+
+    Such two have as many chains, of equal lengths. Replacing the residues that differ turns one
+    into the other, so no alignment takes more edits than the distance: not that of both chains of
+    an antibody in one string, nor that of an antigen's longest chain, nor of a chain inside
+    another. The edits that an identity allows depend on the lengths alone, which are equal.
+    """
+    if kind == "antibody":
+        lengths = np.array([sum(map(len, chains)) for chains in sequences], np.int64)
+        edits = count_edits(lengths, identity)
+        return np.asarray((distance != NONE) & (distance <= edits))
+    lengths = np.array([max(map(len, chains), default=0) for chains in sequences], np.int64)
+    edits = np.zeros(len(sequences), np.int64)
+    for peptides in (False, True):
+        rows = (lengths < PEPTIDE) == peptides
+        least = identity_of_chains(identity, is_peptide=peptides)
+        edits[rows] = count_edits(lengths[rows], least)
+    return np.asarray((distance != NONE) & (distance <= edits))
+
+
+def _take(sequences: Sequence[Chains], rows: Ints) -> list[Chains]:
+    return [sequences[row] for row in rows.tolist()]
+
+
+# ---- antibodies ----------------------------------------------------------------------------------
+
+
+def antibody_clusters(
+    antibodies: Sequence[Chains], identity: float, clones: Ints | None = None
+) -> Ints:
+    """Cluster N antibodies by their identity, and join `clones` as well.
+
+    Numbers by first appearance, (N,).
+    """
+    n = len(antibodies)
+    clones = np.arange(n) if clones is None else clones
+    texts_N2, is_paired = _chains_of(antibodies)
+    whole = np.flatnonzero(is_paired)
+    by_both = cluster(texts_N2[whole, 0] + texts_N2[whole, 1], identity, joined=clones[whole])
+    groupings = [(np.arange(n), clones), (whole, by_both)]
+    for texts in texts_N2.T:
+        having = np.flatnonzero(texts != "")
+        alone = ~is_paired[having]
+        if alone.any():
+            labels = cluster(texts[having], identity, queries=alone)
+            # Two paired antibodies are never joined by one chain, even if it is identical.
+            keep = np.isin(labels, labels[alone])
+            groupings.append((having[keep], labels[keep]))
+    return join_clusters(n, groupings)
+
+
+def _antibodies_near(
+    queries: Sequence[Chains], targets: Sequence[Chains], identity: float
+) -> Bools:
+    """Return which of N antibodies are near-duplicates of others over the chains both have."""
+    queries_N2, is_paired = _chains_of(queries)
+    targets_T2, is_target_paired = _chains_of(targets)
+    near = np.zeros(len(queries), np.bool_)
+    joined = queries_N2[is_paired, 0] + queries_N2[is_paired, 1]
+    joined_targets = targets_T2[is_target_paired, 0] + targets_T2[is_target_paired, 1]
+    near[is_paired] = _whole_near(joined, joined_targets, identity)
+    for texts, target_texts in zip(queries_N2.T, targets_T2.T, strict=True):
+        # as for clusters: not two paired ones by one chain
+        has_chain = target_texts != ""
+        alone = target_texts[has_chain & ~is_target_paired]
+        rows = ~near & is_paired
+        near[rows] = _whole_near(texts[rows], alone, identity)
+        rows = ~near & ~is_paired & (texts != "")
+        near[rows] = _whole_near(texts[rows], target_texts[has_chain], identity)
+    return near
+
+
+def _chains_of(antibodies: Sequence[Chains]) -> tuple[NDArray[np.object_], Bools]:
+    """Return the chains of N antibodies, (N, 2), and which have both, (N,)."""
+    texts_N2 = np.array(antibodies, object).reshape(-1, len(CHAINS))
+    return texts_N2, (texts_N2 != "").all(axis=1)
+
+
+def _whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
+    """Return which of N strings have a near-duplicate among others, each compared once."""
+    if not len(queries) or not len(targets):
+        return np.zeros(len(queries), np.bool_)
+    unique, index = np.unique(queries, return_inverse=True)
+    return np.asarray(whole_near(unique, np.unique(targets), identity)[index])
+
+
+# ---- clones --------------------------------------------------------------------------------------
+
+
+def clone_clusters(antibodies: Sequence[Chains], numbering: Path | None = None) -> Ints:
+    """Cluster N antibodies by clones, (N,); those without a numbered heavy chain are alone.
+
+    `numbering` is the folder that keeps IMGT numbering; None: it is not kept.
+    """
+    loops = cdr3_of_chains(number_antibodies(antibodies, numbering)["heavy"])
+    cluster_of: dict[str, int] = {}
+    for _, heavies in sorted(_by_loop_length(loops).items()):
+        base = len(antibodies) + len(cluster_of)  # above the numbers of those without a loop
+        clones = _search_clones(heavies, loops)
+        cluster_of |= zip(heavies, (base + clones.find()).tolist(), strict=True)
+    clusters = [cluster_of.get(heavy, number) for number, (heavy, _) in enumerate(antibodies)]
+    return number_by_appearance(np.array(clusters, np.int64))
+
+
+def _clones_near(queries: Sequence[Chains], loops: Mapping[str, str]) -> Bools:
+    """Return which of N antibodies are clones of heavy chains with these CDR H3."""
+    if not len(queries) or not loops:
+        return np.zeros(len(queries), np.bool_)
+    queried = cdr3_of_chains(number_antibodies(queries, cache_dir() / "numbering")["heavy"])
+    targets = _by_loop_length(loops)
+    of_both = {**loops, **queried}  # a heavy chain may be on both sides
+    clones = set[str]()
+    for length, heavies in _by_loop_length(queried).items():
+        if length in targets:
+            search = _search_clones([*heavies, *targets[length]], of_both)
+            clones.update(itertools.compress(heavies, search.near_first(len(heavies))))
+    return np.array([heavy in clones for heavy, _ in queries], np.bool_)
+
+
+def _search_clones(heavies: Sequence[str], loops: Mapping[str, str]) -> Clones:
+    """Compare N heavy chains, whose CDR H3 have one length, by the rule of clones."""
+    loops_of_heavies = [loops[heavy] for heavy in heavies]
+    return Clones(np.array(heavies, object), CLONE_HEAVY, loops_of_heavies, CLONE_LOOP)
+
+
+def _by_loop_length(loops: Mapping[str, str]) -> dict[int, list[str]]:
+    """Sort heavy chains into those whose CDR H3 have one length."""
+    chains: dict[int, list[str]] = {}
+    # clones have similar loops, and neighbours are compared first
+    for heavy in sorted(loops, key=lambda heavy: (loops[heavy], heavy)):
+        chains.setdefault(len(loops[heavy]), []).append(heavy)
+    return chains
+
+
+def cdr3_of_chains(numbered: Numbered) -> dict[str, str]:
+    """Return the CDR3 of each chain that can be numbered and has one."""
+    loops = {}
+    for layout, rows, codes_RL in numbered.by_layout():
+        inside = [FIRST <= position_number(position) <= LAST for position in layout]
+        if any(inside):
+            for row, codes in zip(rows.tolist(), codes_RL[:, inside], strict=True):
+                loops[numbered.chains[row]] = codes.tobytes().decode("ascii")
+    return loops
+
+
+# ---- antigens ------------------------------------------------------------------------------------
+
+
+def antigen_clusters(
+    antigens: Sequence[Chains], identity: float, within: Ints | None = None
+) -> Ints:
+    """Cluster N antigens, (N,): one shared cluster of chains is enough.
+
+    `within` are clusters at a smaller identity, between which nothing has to be compared.
+    """
+    n = len(antigens)
+    owner, texts, is_peptide = _chains_of_antigens(antigens)
+    of_antigen = np.zeros(n, np.int64) if within is None else within
+    groupings = [(np.arange(n), np.arange(n))]
+    for chains in rows_by_group(2 * of_antigen[owner] + is_peptide):
+        if len(chains) > 1:
+            least = identity_of_chains(identity, is_peptide=bool(is_peptide[chains[0]]))
+            labels = cluster(texts[chains], least, contained=True)
+            groupings.append((owner[chains], labels))
+    return join_clusters(n, groupings)
+
+
+def _antigens_near(queries: Sequence[Chains], targets: Sequence[Chains], identity: float) -> Bools:
+    """Return which of N antigens have a chain that is a near-duplicate of one of others."""
+    near = np.zeros(len(queries), np.bool_)
+    owner, texts, is_peptide = _chains_of_antigens(queries)
+    _, others, is_other_peptide = _chains_of_antigens(targets)
+    for peptides in (False, True):
+        least = identity_of_chains(identity, is_peptide=peptides)
+        rows = np.flatnonzero(is_peptide == peptides)
+        alike = others[is_other_peptide == peptides]
+        if len(rows) and len(alike):
+            is_near = contained_near(texts[rows], alike, least)
+            near[owner[rows[is_near]]] = True
+    return near
+
+
+def _chains_of_antigens(antigens: Sequence[Chains]) -> tuple[Ints, Strings, Bools]:
+    """Return of all chains of N antigens whose they are, the chains, and which are peptides.
+
+    Peptides are compared with peptides only.
+    """
+    n_chains = np.array([len(chains) for chains in antigens], np.int64)
+    owner = np.repeat(np.arange(len(antigens)), n_chains)
+    texts = np.array([*itertools.chain.from_iterable(antigens)], object)
+    return owner, texts, lengths_of(texts) < PEPTIDE
+
+
+def identity_of_chains(identity: float, *, is_peptide: bool) -> float:
+    """Return the identity from which two antigen chains, or two peptides, are near-duplicates."""
+    return max(identity, PEPTIDE_IDENTITY) if is_peptide else identity
+
+
+def contained_peptides(antigens: Sequence[Chains]) -> Ints:
+    """Find antigens with a peptide that occurs in another, (K, 2): indices of both."""
+    peptides = list[tuple[int, str]]()
+    proteins = list[tuple[int, str]]()
+    for number, chains in enumerate(antigens):
+        for chain in chains:
+            if len(chain) >= PEPTIDE:
+                proteins.append((number, chain))
+            elif len(chain) >= SHORTEST:
+                peptides.append((number, chain))
+    contained = set[tuple[int, int]]()
+    for number, peptide in peptides:
+        for other, protein in proteins:
+            if peptide in protein:
+                contained.add((number, other))
+    return np.array(sorted(contained), np.int64).reshape(-1, 2)
+
+
+def distance_to_parent(
+    antibodies: Sequence[Chains], clusters: Ints, known: Bools | None = None
+) -> Ints:
+    """Count the edits between each antibody and the consensus of its cluster, (N,).
+
+    The consensus is that of the `known` antibodies, of which every cluster has one.
+    """
+    distance = np.zeros(len(antibodies), np.int64)
+    is_known = np.ones(len(antibodies), np.bool_) if known is None else known
+    for chain in (0, 1):
+        texts = np.array([chains[chain] for chains in antibodies], object)
+        parents = np.empty(len(texts), object)
+        for members in rows_by_group(clusters):
+            parents[members] = consensus(texts[members[is_known[members]]].tolist())
+        distance += whole_distances(texts, parents)
+    return distance
+
+
+def consensus(texts: Sequence[str]) -> str:
+    """Return the most common residues of the texts of the most common length; of ties the first."""
+    length = int(np.argmax(np.bincount(lengths_of(texts))))
+    kept = [text for text in texts if len(text) == length]
+    residues = np.frombuffer("".join(kept).encode(), np.uint8).reshape(len(kept), length)
+    # each position has its own `LETTERS` cells: one count for all positions
+    cells = residues + LETTERS * np.arange(length)
+    counts = np.bincount(cells.ravel(), minlength=length * LETTERS).reshape(length, LETTERS)
+    return bytes(counts.argmax(axis=1).astype(np.uint8)).decode()
+
+
+NONE = -1
+"""Nearest training sequence, and distance, where there is none."""
+FARTHEST = 1 << 30
+"""More than any distance."""
+BLOCK_CELLS = 1 << 21
+"""Distances that are in memory at a time."""
+CACHED_CELLS = 1 << 18
+"""Those that are in the cache at a time."""
+QUERIES = 1 << 14
+"""Sequences whose letters are compared with one table of letters."""
+QUERIES_AT_ONCE = 1 << 10
+"""Sequences whose distances to a block of others are in the cache."""
+TABLE_BYTES = 1 << 20
+"""Of the table for a block of training sequences, which stays in the cache."""
+LEAST_BLOCK = 1 << 9
+"""Training sequences of a block, at least."""
+SAMPLE = 1_000
+"""Sequences that tell which letters are usual."""
+LETTERS = 128
+"""Codes of ASCII."""
+CLOSEST = 4
+"""Training sequences that are aligned at first, of those that bounds do not exclude."""
+LONE_CHAIN = 1
+"""Distance of a chain to a sequence that lacks it."""
+
+
+class Nearest(NamedTuple):
+    """Hold the nearest training sequences of N sequences, (N,) each."""
+
+    distance: Ints
+    """To the nearest training sequence; `NONE` if none has a chain in common."""
+    row: Ints
+    """Which one it is; `NONE` if there is none."""
+
+
+def by_length(antigen: Chains) -> Chains:
+    """Order the chains of an antigen by length: they are stored by letters, which may mutate."""
+    return tuple(sorted(antigen, key=lambda chain: (-len(chain), chain)))
+
+
+def find_nearest(kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains]) -> Nearest:
+    """Find the nearest of T training sequences for each of N others of the same kind."""
+    found = nearest_as_long(kind, queries, targets)
+    return nearest_of_other_lengths(kind, queries, targets, found)
+
+
+def nearest_as_long(kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains]) -> Nearest:
+    """Find the nearest of those training sequences whose chains are as long; `NONE` without any."""
+    distance = np.full(len(queries), NONE, np.int64)
+    row = np.full(len(queries), NONE, np.int64)
+    if kind == "antigen":
+        queries = [*map(by_length, queries)]
+        targets = [*map(by_length, targets)]
+    trained = _rows_by_lengths(targets)
+    for lengths, members in _rows_by_lengths(queries).items():
+        if lengths not in trained:
+            continue
+        alike = np.array(trained[lengths], np.int64)
+        code_NL = _codes([queries[member] for member in members])
+        found = _by_positions(code_NL, _codes([targets[member] for member in trained[lengths]]))
+        distance[members] = found.distance
+        row[members] = alike[found.row]
+    return Nearest(distance, row)
+
+
+def nearest_of_other_lengths(
+    kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains], found: Nearest
+) -> Nearest:
+    """Replace what `nearest_as_long` found where training sequences of other lengths are nearer."""
+    distance = np.where(found.row == NONE, FARTHEST, found.distance)
+    row = found.row.copy()
+    open_rows = np.flatnonzero(distance > 1)  # those of other lengths differ by 1 at least
+    if not len(open_rows) or not len(targets):
+        return found
+    chosen = [queries[number] for number in open_rows.tolist()]
+    if kind == "antigen":
+        chosen = [*map(by_length, chosen)]
+        targets = [*map(by_length, targets)]
+    n_places = max(map(len, [*chosen, *targets]))
+    query_NP = _padded(chosen, n_places)
+    target_TP = _padded(targets, n_places)
+    search = _OtherLengths(query_NP, target_TP, distance[open_rows], row[open_rows])
+    for members in _rows_by_lengths(query_NP.tolist()).values():
+        search.find(np.array(members, np.int64))
+    distance[open_rows] = search.distance
+    row[open_rows] = search.row
+    distance[row == NONE] = NONE
+    return Nearest(distance, row)
+
+
+def _rows_by_lengths(sequences: Sequence[Sequence[str]]) -> dict[tuple[int, ...], list[int]]:
+    """Sort the rows of sequences into those whose chains have the same lengths."""
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for number, chains in enumerate(sequences):
+        rows.setdefault(tuple(map(len, chains)), []).append(number)
+    return rows
+
+
+def _padded(sequences: Sequence[Chains], places: int) -> NDArray[np.object_]:
+    """Return the chains of N sequences, (N, P), empty where there is none."""
+    padded = np.full((len(sequences), places), "", object)
+    for row, chains in enumerate(sequences):
+        padded[row, : len(chains)] = chains
+    return padded
+
+
+def _lengths(chains_NP: NDArray[np.object_]) -> Ints:
+    return np.stack([lengths_of(chains_N) for chains_N in chains_NP.T], axis=1)
+
+
+def _least(lengths_P: Ints, lengths_TP: Ints) -> Ints:
+    """Bound the distance to T sequences by their lengths, (T,)."""
+    are_both = (lengths_P > 0) & (lengths_TP > 0)
+    is_lone = (lengths_P > 0) != (lengths_TP > 0)
+    of_chains = np.where(are_both, np.abs(lengths_P - lengths_TP), LONE_CHAIN * is_lone)
+    return np.where(are_both.any(axis=1), of_chains.sum(axis=1), FARTHEST)
+
+
+def _codes(sequences: Sequence[Chains]) -> NDArray[np.uint8]:
+    """Return the letters of N sequences whose chains have the same lengths, (N, L)."""
+    text = "".join(map("".join, sequences))
+    return np.frombuffer(text.encode("ascii"), np.uint8).reshape(len(sequences), -1)
+
+
+def _by_positions(code_NL: NDArray[np.uint8], code_TL: NDArray[np.uint8]) -> Nearest:
+    """Find the nearest of T sequences with as many letters.
+
+    A sequence differs from the T as the usual letters do, but where it has another letter: there, a
+    row of a table tells by how much more or less. The sums of these rows are the product of a
+    sparse matrix and the table, of bytes: they wrap around, but no distance is above the largest.
+    """
+    from scipy import sparse
+
+    usual_L = _usual(code_NL)
+    varies_L = (code_NL != usual_L).any(axis=0) | (code_TL != usual_L).any(axis=0)
+    usual_L = usual_L[varies_L]
+    code_LT = code_TL[:, varies_L].T.copy()
+    number = np.min_scalar_type(len(usual_L))
+    distance = np.full(len(code_NL), FARTHEST, np.int64)
+    index = np.zeros(len(code_NL), np.int64)
+    for start in range(0, len(code_NL), QUERIES):
+        code_CL = code_NL[start : start + QUERIES, varies_L]
+        query, place = np.nonzero(code_CL != usual_L)
+        unusual = place * LETTERS + code_CL[query, place]
+        letters, column = np.unique(unusual, return_inverse=True)
+        place_U, letter_U = np.divmod(letters, LETTERS)
+        ends = np.searchsorted(query, np.arange(len(code_CL) + 1))
+        ones = np.ones(len(query), number)
+        unusual_CU = sparse.csr_array((ones, column, ends), (len(code_CL), len(letters)))
+        step = max(LEAST_BLOCK, TABLE_BYTES // (number.itemsize * (len(letters) + 1)))
+        parts = range(0, len(code_CL), QUERIES_AT_ONCE)
+        parts_QU = [unusual_CU[part : part + QUERIES_AT_ONCE] for part in parts]
+        for first in range(0, code_LT.shape[1], step):
+            code_LB = code_LT[:, first : first + step]
+            differs_LB = code_LB != usual_L[:, None]
+            more_UB = (code_LB[place_U] != letter_U[:, None].astype(np.uint8)).astype(number)
+            more_UB -= differs_LB[place_U]
+            usual_B = differs_LB.sum(axis=0, dtype=number)
+            for part, part_QU in zip(parts, parts_QU, strict=True):
+                count_QB = part_QU @ more_UB
+                count_QB += usual_B
+                rows = start + part + np.arange(len(count_QB))
+                nearest = count_QB.argmin(axis=1)
+                least = count_QB[np.arange(len(rows)), nearest]
+                is_nearer = least < distance[rows]  # of equal ones the first stays
+                distance[rows[is_nearer]] = least[is_nearer]
+                index[rows[is_nearer]] = first + nearest[is_nearer]
+    return Nearest(distance, index)
+
+
+def _usual(code_NL: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the most common letter of each position of some of N sequences, (L,)."""
+    some = code_NL[:: 1 + len(code_NL) // SAMPLE]
+    usual = [int(np.bincount(letters).argmax()) for letters in some.T]
+    return np.array(usual, np.uint8)
+
+
+class _OtherLengths:
+    """Find the nearest of T sequences of other lengths for N others, where it is nearer."""
+
+    def __init__(
+        self,
+        query_NP: NDArray[np.object_],
+        target_TP: NDArray[np.object_],
+        distance: Ints,
+        row: Ints,
+    ) -> None:
+        self.distance = distance
+        """To the nearest of those that were found, (N,)."""
+        self.row = row
+        """Which one it is, (N,)."""
+        self._query_NP = query_NP
+        self._target_TP = target_TP
+        self._lengths_NP = _lengths(query_NP)
+        self._lengths_TP = _lengths(target_TP)
+        self._words: list[tuple[Words, Words]] | None = None
+
+    def find(self, rows: Ints) -> None:
+        """Compare some of the N, which have the same lengths."""
+        lengths_P = self._lengths_NP[rows[0]]
+        least_T = _least(lengths_P, self._lengths_TP)
+        is_as_long = (self._lengths_TP == lengths_P).all(axis=1)
+        others = np.flatnonzero(~is_as_long & (least_T < self.distance[rows].max()))
+        others = others[np.argsort(least_T[others], kind="stable")]
+        # sorted: the sequences of a block need about the same part of the others
+        rows = rows[np.argsort(self.distance[rows], kind="stable")]
+        step = max(1, BLOCK_CELLS // max(len(others), 1))
+        for start in range(0, len(rows) if len(others) else 0, step):
+            block = rows[start : start + step]
+            most = int(self.distance[block].max()) - 1
+            near = others[: int(np.searchsorted(least_T[others], most, side="right"))]
+            if len(near):
+                self._find(block, near)
+
+    def _find(self, rows: Ints, others: Ints) -> None:
+        """Compare C of the N with B others; of equally near ones the first counts.
+
+        A key is a distance and the place among the others in one number.
+        """
+        n = len(others)
+        place = np.arange(n)
+        best = self.distance[rows] * n
+        first_best = best.copy()
+        key_CB = self._bounds(rows, others) * n + place
+        row = np.arange(len(rows))
+        closest = key_CB.argmin(axis=1)
+        possible = key_CB[row, closest] < best
+        self._align(rows, others, row[possible], closest[possible], best)
+        key_CB[row, closest] = FARTHEST * n
+        query, other = np.nonzero(key_CB < best[:, None])
+        key = key_CB[query, other]
+        order = np.lexsort((key, query))
+        query = query[order]
+        other = other[order]
+        key = key[order]
+        number = np.arange(len(query)) - np.searchsorted(query, query)  # among those of its row
+        most = CLOSEST
+        while len(query):
+            chosen = number < most
+            self._align(rows, others, query[chosen], other[chosen], best)
+            left = ~chosen & (key < best[query])
+            query = query[left]
+            other = other[left]
+            key = key[left]
+            number = number[left]
+            most *= CLOSEST
+        is_nearer = best < first_best
+        self.distance[rows[is_nearer]] = best[is_nearer] // n
+        self.row[rows[is_nearer]] = others[best[is_nearer] % n]
+
+    def _bounds(self, rows: Ints, others: Ints) -> Ints:
+        """Bound distances from below by pairs of neighbouring residues, (C, B)."""
+        if self._words is None:
+            pairs = zip(self._query_NP.T, self._target_TP.T, strict=True)
+            self._words = [(_words_of(queries), _words_of(targets)) for queries, targets in pairs]
+        lone_B = np.zeros(len(others), np.int64)
+        compared = []
+        for place, (words_NW, words_TW) in enumerate(self._words):
+            is_there = self._lengths_NP[rows[0], place] > 0  # in all C
+            is_there_B = self._lengths_TP[others, place] > 0
+            lone_B += LONE_CHAIN * (is_there != is_there_B)
+            if not is_there:
+                continue
+            words_WB = words_TW[others].T.copy()  # each word of all B in one piece
+            for word_C, word_B in zip(words_NW[rows].T, words_WB, strict=True):
+                if (word_C != word_C[0]).any() or (word_B != word_C[0]).any():
+                    compared.append((word_C, word_B, is_there_B))
+        bound_CB = np.empty((len(rows), len(others)), np.int64)
+        step = max(1, CACHED_CELLS // len(others))
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            bits_QB = np.zeros(bound_CB[part].shape, np.uint16)
+            for word_C, word_B, is_there_B in compared:
+                count_QB = np.bitwise_count(word_C[part, None] ^ word_B)
+                if not is_there_B.all():
+                    count_QB *= is_there_B
+                bits_QB += count_QB
+            bits_QB += BITS_PER_EDIT - 1
+            bound_CB[part] = bits_QB // BITS_PER_EDIT + lone_B
+        return bound_CB
+
+    def _align(self, rows: Ints, others: Ints, query: Ints, other: Ints, best: Ints) -> None:
+        """Lower the best keys of C sequences by those of K pairs with B others."""
+        if not len(query):
+            return
+        most = int(best[query].max()) // len(others)
+        edits = _edits(self._query_NP[rows[query]], self._target_TP[others[other]], most)
+        np.minimum.at(best, query, edits * len(others) + other)
+
+
+def _words_of(chains: NDArray[np.object_]) -> Words:
+    """Return the profile of each of N chains, (N, W)."""
+    unique, index = np.unique(chains, return_inverse=True)
+    return profile_words(unique)[index]
+
+
+def _edits(query_KP: NDArray[np.object_], target_KP: NDArray[np.object_], most: int) -> Ints:
+    """Return the distances of K pairs of sequences, (K,); any larger above `most`."""
+    from rapidfuzz.distance import Hamming, Levenshtein
+    from rapidfuzz.process import cpdist
+
+    total = np.zeros(len(query_KP), np.int64)
+    for queries, targets in zip(query_KP.T, target_KP.T, strict=True):
+        length = lengths_of(queries)
+        other_length = lengths_of(targets)
+        total += LONE_CHAIN * ((length > 0) != (other_length > 0))
+        are_both = (length > 0) & (other_length > 0)
+        for scorer, is_scored in (
+            (Hamming.distance, are_both & (length == other_length) & (queries != targets)),
+            (Levenshtein.distance, are_both & (length != other_length)),
+        ):
+            pairs = np.flatnonzero(is_scored)
+            if len(pairs):
+                total[pairs] += cpdist(
+                    queries[pairs].tolist(),
+                    targets[pairs].tolist(),
+                    scorer=scorer,
+                    score_cutoff=most,
+                    dtype=np.int32,
+                    workers=-1,
+                )
+    return total
