@@ -279,6 +279,8 @@ def open_source(
         source = "table"
         _refuse_unclear_columns(table)
         refuse_nested(table, source)
+        if not all(isinstance(name, str) for name in table.columns):
+            table = table.set_axis([*map(str, table.columns)], axis=1)
         chunks = in_chunks(table, None if files.matrix else rows)
     else:
         source = Path(table).name or str(table)

@@ -278,11 +278,16 @@ def writing(out: Path | None, frames: list[pd.DataFrame]) -> Iterator[WriteFrame
 
 
 def in_memory(frames: Sequence[pd.DataFrame], table: TableLike) -> pd.DataFrame:
-    """Join the rows of a result, whose index counts those of a table, and give them its index."""
+    """Join the rows of a result, whose index counts those of a table.
+
+    Give them the index of the table, and its columns the names that are no text.
+    """
     result = pd.concat(frames)
     source, *others = tables_of(table)
     if isinstance(source, pd.DataFrame) and not others:
         result.index = source.index[result.index]
+        own_names = {str(name): name for name in source.columns}
+        result = result.rename(columns=own_names)
     return result
 
 
