@@ -200,8 +200,8 @@ def _read_column(
 
 def _given_floor(read: Affinities, no_binding: float) -> float:
     """Return ``--no-binding`` as a pKd; refuse one that no affinity has."""
-    floor = to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)
-    floor = float(read.quantity.on_scale(floor)[0])
+    bound = to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)
+    floor = float(read.quantity.on_scale(bound)[0])
     if np.isnan(floor):
         msg = (
             f"{read.source}: --no-binding {no_binding:g} has no logarithm, which labels are; "
