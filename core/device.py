@@ -33,14 +33,22 @@ class DevicePlan:
 
 
 def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePlan:
-    """Choose device and precision: fp32 on a CPU, bf16 on a GPU since Ampere, else fp16.
+    """Choose device and precision of an encoder.
+
+    That is fp32 on a CPU and on an Apple GPU, bf16 on a GPU since Ampere, else fp16.
 
     Raises
     ------
     DeviceError
         If the device does not exist, or does not support the precision.
     """
-    chosen = resolve_device(device)
+    chosen = resolve_device(device, of_encoder=True)
+    if chosen.type == "mps":
+        if precision == "bf16":
+            msg = "--precision bf16 on an Apple GPU: not supported; give fp32 or fp16"
+            raise DeviceError(msg)
+        reason = "Apple GPU, which abag has not been tested on"
+        return DevicePlan(chosen, "fp32" if precision == "auto" else precision, reason)
     if chosen.type == "cpu":
         if precision == "fp16":
             msg = "--precision fp16 on a CPU: not supported; give fp32 or bf16"
@@ -61,8 +69,10 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
     return DevicePlan(chosen, precision, f"{name}, as requested")
 
 
-def resolve_device(name: str = "auto") -> torch.device:
-    """Return a device by name; ``"auto"`` is the first GPU, or the CPU if there is none.
+def resolve_device(name: str = "auto", *, of_encoder: bool = False) -> torch.device:
+    """Return a device by name; ``"auto"`` is the first GPU of CUDA, or the CPU if there is none.
+
+    An Apple GPU, ``"mps"``, runs encoders only, and only if it is asked for: nobody has tested it.
 
     Raises
     ------
@@ -76,6 +86,11 @@ def resolve_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         if device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < count):
             return device
+        if device.type == "mps" and of_encoder and torch.backends.mps.is_available():
+            return device
+        if device.type == "mps" and not of_encoder:
+            msg = "--device mps: runs encoders only; expected a device for heads. Give auto or cpu."
+            raise DeviceError(msg)
     msg = f"--device {name}: this machine has {count} CUDA devices; give auto, cpu, cuda or cuda:N"
     raise DeviceError(msg)
 
@@ -88,6 +103,8 @@ def current_device(device: torch.device) -> AbstractContextManager[Any]:
 def default_batch_tokens(plan: DevicePlan) -> int:
     """Return the tokens per batch that suit the free memory, before the encoder is loaded."""
     # IgT5 takes 2.4 GiB of weights and about 65 KiB of activations per token
+    if plan.device.type == "mps":  # which shares its memory with everything else
+        return 8_192
     if plan.device.type == "cpu":
         return 2048  # a batch of a large encoder must take much less than a commit interval
     # 67,520 tokens are 422 tiles of 160, which an H100 multiplies in whole waves
@@ -102,13 +119,17 @@ def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:
     """Start copying an array, of any shape and dtype, to the device; do not wait for the copy."""
     # pinned: from pageable memory the copy would wait until the device is idle
     host = torch.from_numpy(x)
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+    if device.type != "cuda":
+        return host.to(device)
+    return host.pin_memory().to(device, non_blocking=True)
 
 
 def device_name(device: torch.device) -> str:
     """Name the hardware: the model of a GPU, or the machine whose CPU it is."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return f"Apple GPU of {platform.node()}"
     return f"CPU of {platform.node()}"
 
 
@@ -134,3 +155,5 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done everything that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # GPU sync
+    if device.type == "mps":
+        torch.mps.synchronize()  # GPU sync

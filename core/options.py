@@ -448,7 +448,10 @@ class DeviceOptions(Options, group="Hardware"):
     """Options for the device."""
 
     device: str = option(
-        "auto", metavar="NAME", may_change=True, help="Device: auto, cpu, cuda or cuda:N."
+        "auto",
+        metavar="NAME",
+        may_change=True,
+        help="Device: auto, cpu, cuda or cuda:N; of encoders also mps, an Apple GPU (not tested).",
     )
 
 

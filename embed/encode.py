@@ -271,7 +271,8 @@ class TokenBudget:
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return "can't allocate memory" in str(error)  # on a CPU torch raises a plain RuntimeError
+    # on a CPU and on an Apple GPU torch raises a plain RuntimeError
+    return "can't allocate memory" in str(error) or "MPS backend out of memory" in str(error)
 
 
 # --- sinks: what is kept of the vectors of tokens -------------------------------------------------
@@ -298,7 +299,7 @@ class _HostCopy:
 def _to_host(x: torch.Tensor) -> torch.Tensor:
     """Start copying to pinned host memory; a CPU tensor is returned as it is."""
     if not x.is_cuda:
-        return x
+        return x.cpu()  # itself, unless it is on an Apple GPU
     host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
     return host.copy_(x, non_blocking=True)
 

@@ -35,6 +35,7 @@ from abag.head.models.baselines import (
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
 from abag.head.models.pair_vectors import DoesNotApply, PairVectors, SideVectors, TrainingRows
+from abag.head.models.probit import latent_labels
 from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
 from abag.head.predictor.folder import check_saved, make_predictor, save_predictor, store_of_run
@@ -411,7 +412,7 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
         run_pairs=trainings.parts.pairs,
         residue_sides=trainings.parts.residue_sides,
     )
-    return impute_censored(training)
+    return impute_censored(latent_labels(training))
 
 
 def _network_tasks(

@@ -33,7 +33,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = {"", "text", "json"}
 """Languages of blocks that are not code."""
-SCALES = ("several GPUs", "several machines", "Slurm", "a Ray cluster")
+SCALES = ("several GPUs", "several machines", "Apptainer", "Slurm", "a Ray cluster")
 SKIPPED = {
     "README.md": ["run by .ci/run", "run by .ci/run"], "CONTRIBUTING.md": ["installs", "installs"],
     "docs/scaling.md": [f"needs {need}" for need in SCALES], "docs/tutorial.md": ["installs"],

@@ -1,11 +1,12 @@
 """Device, precision and attention by capability, on simulated hardware."""
 
+import numpy as np
 import pytest
 import torch
 from encoding import plan_device
 
 from abag import DeviceError
-from abag.core.device import default_batch_tokens
+from abag.core.device import default_batch_tokens, resolve_device, to_device
 from abag.embed.kernels import attention, triton_kernels
 from abag.embed.kernels.attention import choose_attention, load_kernels
 from abag.embed.kernels.ops import HalfOps, PlainOps
@@ -130,3 +131,23 @@ def test_batches_grow_with_free_memory(gpu):
         gpu("some GPU", (8, 0), free_gib)
         budgets.append(default_batch_tokens(plan_device()))
     assert budgets == sorted(set(budgets))
+
+
+def test_an_apple_gpu_runs_encoders_if_asked_for_and_no_heads(monkeypatch):
+    with pytest.raises(DeviceError, match="--device mps: this machine has"):
+        plan_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    plan = plan_device("mps")
+    assert (plan.device.type, plan.precision) == ("mps", "fp32")
+    assert "has not been tested" in plan.reason
+    assert plan_device("mps", "fp16").dtype == torch.float16
+    assert plan_device().device.type == "cpu"
+    assert choose_attention(plan, biased=False) == "sdpa"
+    with pytest.raises(DeviceError, match="bf16 on an Apple GPU: not supported"):
+        plan_device("mps", "bf16")
+    with pytest.raises(DeviceError, match="mps: runs encoders only"):
+        resolve_device("mps")
+
+
+def test_arrays_go_to_devices_that_are_not_of_cuda():
+    assert to_device(np.zeros(3), torch.device("meta")).device.type == "meta"

@@ -172,7 +172,7 @@ OTHER_TOOLS = set(
     # hf download
     "--revision "
     # tests/crash/kills.py, tests/many.py and the old notebooks
-    "--flaky --jobs --kills --resume --steps --writers".split()
+    "--build-arg --flaky --jobs --kills --nv --resume --steps --writers".split()
 )
 
 

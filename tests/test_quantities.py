@@ -262,29 +262,17 @@ def test_a_missing_cell_is_missing(cell):
     assert sorted(pairs.pkd) == [60, 62, 63, 64, 65]
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ([0, 1, 0, 1, 1, 0], "holds only 0 and 1, which are two classes"),
-        ([-1, 1, 1, 1, -1, -1], "holds only -1 and 1, which are two classes"),
-        (["yes", "no", "no", "yes", "no", "no"], "'yes', 'no'.*which are classes"),
-        ([True, False, True, True, False, True], "True, False.*which are classes"),
-    ],
-)
-def test_two_values_are_classes_and_refused_with_the_reason(values, said):
-    with pytest.raises(LabelError, match=f"{said}.*predicts numbers"):
-        labelled("expression", values, {"label": "expression"})
-
-
 @pytest.mark.parametrize("options", [{}, {"label": "value"}])
 def test_two_values_are_refused_before_anything_is_asked(options):
     with pytest.raises(LabelError, match="holds only -1 and 1, which are two classes"):
         labelled("y", [-1, 1, 1, 1, -1, -1], {"label": "y"}, **options)
 
 
-def test_words_for_classes_are_no_affinities_either():
-    with pytest.raises(LabelError, match=r"'yes', 'no'.*which are classes"):
-        labelled("binder", ["yes", "no", "no", "yes", "no", "no"], {"label": "binder"})
+@pytest.mark.parametrize("label", ["pkd", "kd_nm", "value"])
+def test_words_for_classes_are_no_numbers_in_any_unit(label):
+    asked = {"label": label} | ({"better": "higher"} if label == "value" else {})
+    with pytest.raises(LabelError, match=r"'yes', 'no'.*which are words.*--label binary"):
+        labelled("binder", ["yes", "no", "no", "yes", "no", "no"], {"label": "binder"}, **asked)
 
 
 def test_numbers_of_an_unknown_name_are_proposed():
@@ -458,11 +446,12 @@ def test_a_run_keeps_its_quantity_everywhere(runs):
     predictor = json.loads((runs / "tm/predictor/predictor.json").read_text())
     summary = json.loads((runs / "tm/summary.json").read_text())
     quantity = {"name": "Tm", "unit": "°C", "better": "higher", "affinity": False}
+    quantity |= {"classes": []}
     assert config["layout"] == predictor["layout"]
     assert config["layout"]["label"]["quantity"] == quantity
     assert (summary["data"]["quantity"], summary["data"]["better"]) == ("Tm (°C)", "higher")
     assert summary["strong"] == {"threshold": None, "regimes": []}
-    assert abag.load_predictor(runs / "tm").quantity == Quantity(**quantity)
+    assert abag.load_predictor(runs / "tm").quantity == Quantity.of_json(quantity)
 
 
 def test_nothing_of_such_a_run_says_pkd(runs, tmp_path):

@@ -196,6 +196,48 @@ def test_double_mutants_combine_the_best_single_ones_at_different_sites(case, tm
     assert doubles.iloc[0]["heavy"] == "".join(chain)
 
 
+def test_mutants_with_more_mutations_are_drawn_from_the_best_single_ones(case, tmp_path):
+    options = {"region": "cdrh3", "mutations": (3, 4), "drawn": 15}
+    summary, table, _ = run_scan(case, tmp_path / "a.csv", **options)
+    parts = table["mutation"].str.split("+")
+    top = {*table[parts.str.len() == 1].nlargest(20, "difference")["mutation"]}
+    for number in (3, 4):
+        drawn = parts[parts.str.len() == number]
+        assert len(drawn) == 15
+        assert drawn.map(frozenset).nunique() == 15
+        for mutations in drawn:
+            assert {*mutations} <= top
+            assert len({mutation[:-1] for mutation in mutations}) == number
+    assert summary["drawn_mutants"] == 30
+    assert summary["double_mutants"] == 0
+    assert "30 drawn with more mutations" in repr(summary)
+    triple = table[parts.str.len() == 3]
+    single = table[parts.str.len() == 1]
+    assert (triple["distance"].min() > single["distance"].max()) or triple["distance"].isna().all()
+    _, again, _ = run_scan(case, tmp_path / "b.csv", **options)
+    assert again["mutation"].tolist() == table["mutation"].tolist()
+
+
+def test_all_combinations_are_scored_where_there_are_few(case, tmp_path):
+    options = {"positions": "H105-H107", "mutations": (3,), "pairs_of": 5, "drawn": 400}
+    _, table, said = run_scan(case, tmp_path / "a.csv", **options)
+    parts = table["mutation"].str.split("+")
+    top = table[parts.str.len() == 1].nlargest(5, "difference")["mutation"]
+    expected = set()
+    for three in itertools.combinations(top, 3):
+        if len({mutation[:-1] for mutation in three}) == 3:
+            expected.add(frozenset(three))
+    assert {*parts[parts.str.len() == 3].map(frozenset)} == expected
+    assert any("1 parent with fewer than 400 combinations" in line for line in said)
+
+
+def test_drawn_mutants_need_a_number_of_mutations(case, tmp_path):
+    with pytest.raises(OptionError, match="drawn: is of mutants with several mutations"):
+        run_scan(case, tmp_path / "a.csv", drawn=5)
+    with pytest.raises(OptionError, match=r"mutations: \(2,\) is out of range"):
+        run_scan(case, tmp_path / "a.csv", mutations=(2,))
+
+
 def test_the_residues_of_an_antigen_are_scanned_by_their_number(case, tmp_path):
     two = f"{ANTIGEN}|AAAWWW"
     _, table, _ = run_scan(case, tmp_path / "a.csv", region="antigen", antigen=two, mutate_to="K")

@@ -1,8 +1,8 @@
 """``scan``: score the mutants of antibodies, or of antigens, against their parents.
 
-Mutants are scored in batches, as `abag.predict` would; double mutants follow once the single ones
-are scored. A mutant and its parent are predicted by the same models, whose errors they largely
-share, so the sigma of a difference is not that of two predictions. It is ``spread``
+Mutants are scored in batches, as `abag.predict` would; those with several mutations follow once the
+single ones are scored. A mutant and its parent are predicted by the same models, whose errors they
+largely share, so the sigma of a difference is not that of two predictions. It is ``spread``
 (`models.ridge`) times the standard deviation of the difference: over the joint posterior of a
 Gaussian process, or else over the members of an ensemble. The residual noise is left out: what of
 it a mutant shares with its parent is not known. A single network or a ridge has no such deviation.
@@ -34,6 +34,7 @@ from abag.head.design.heat_map import BEST_ON_PAGE, draw_heat_map
 from abag.head.design.sites import (
     Mutant,
     Parent,
+    drawn_of,
     name_mutant,
     pairs_of,
     read_parents,
@@ -237,7 +238,9 @@ class ScanSummary(TypedDict):
     """Residues that were mutated, over all parents."""
     rows: int
     double_mutants: int
-    """Rows with two mutations."""
+    """All of the best single mutants."""
+    drawn_mutants: int
+    """Rows with three mutations or more."""
     regimes: dict[str, int]
     """Rows by what is new about them."""
     verdicts: dict[str, str]
@@ -277,8 +280,9 @@ class _ScoredScan:
     singles: pd.DataFrame
     """Rows of the single mutants, parent by parent."""
     scores: ScoredMutants
-    """Of the single mutants, then of the double mutants."""
+    """Of the single mutants, then of the double mutants, then of those with more mutations."""
     double_mutants: int
+    drawn_mutants: int
     same: SamePredictions
     improved: int
     best: pd.DataFrame
@@ -290,13 +294,16 @@ def describe_scan(found: ScanSummary) -> str:
     quantity = Quantity.of_json(found["quantity"]) if "quantity" in found else PKD
     show = quantity.show
     double = found["double_mutants"]
-    singles = counted(found["rows"] - double, "single mutant")
+    drawn = found["drawn_mutants"]
+    singles = counted(found["rows"] - double - drawn, "single mutant")
     parents = counted(found["parents"], "parent")
     if found["parent_pkd"] is not None:
         parents += f", predicted {quantity} {show(found['parent_pkd'])}"
     if found["parent_measured"] is not None:
         parents += f", measured {show(found['parent_measured'])}"
     doubles = f", {counted(double, 'double mutant')}" if double else ""
+    if drawn:
+        doubles += f", {drawn:,} drawn with more mutations"
     sigma = found["median_sigma"]
     than = "" if sigma is None else f" by more than sigma (median {show(sigma)} {quantity})"
     lower = "" if quantity.sign > 0 else "; lower is better"
@@ -421,7 +428,7 @@ def _score_all(
     quantity: Quantity,
     encoding: Mapping[str, Any],
 ) -> _ScoredScan:
-    """Score the single mutants, then the double mutants of the best of these."""
+    """Score the single mutants, then mutants that combine the best of these."""
     measured = read_measured(predictor.pairs, quantity)
     singles: list[MutantOfParent] = []
     for number, parent in enumerate(parents):
@@ -429,10 +436,14 @@ def _score_all(
     single_scores = score_mutants(predictor, store, parents, singles, measured, encoding)
     scores = single_scores
     gain = quantity.sign * single_scores.frame["difference"]
-    doubles = _doubles(singles, gain.to_numpy(), options.pairs_of or 0)
-    if doubles:
-        double_scores = score_mutants(predictor, store, parents, doubles, measured, encoding)
-        scores = _with_doubles(single_scores, double_scores, parents)
+    best = _best_singles(singles, gain.to_numpy(), options.pairs_of or BEST_COMBINED)
+    doubles = list[MutantOfParent]()
+    for number, top in best.items() if options.pairs_of else ():
+        doubles += [(number, pair) for pair in pairs_of(top)]
+    drawn = _drawn(best, options)
+    if doubles or drawn:
+        multiple = score_mutants(predictor, store, parents, doubles + drawn, measured, encoding)
+        scores = _with_multiple(single_scores, multiple, parents)
     same = SamePredictions(quantity, predictor.kinds)
     same.add(scores.frame)
     sigma = scores.frame.get("difference_sigma")
@@ -444,23 +455,24 @@ def _score_all(
         singles=single_scores.frame,
         scores=scores,
         double_mutants=len(doubles),
+        drawn_mutants=len(drawn),
         same=same,
         improved=int(improves.sum()),
         best=scores.frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index],
     )
 
 
-def _with_doubles(
-    singles: ScoredMutants, doubles: ScoredMutants, parents: Sequence[Parent]
+def _with_multiple(
+    singles: ScoredMutants, multiple: ScoredMutants, parents: Sequence[Parent]
 ) -> ScoredMutants:
-    """Append the scores of double mutants to those of single mutants."""
-    _add_counts(singles.counts, doubles.counts, parents)
+    """Append the scores of mutants with several mutations to those of single mutants."""
+    _add_counts(singles.counts, multiple.counts, parents)
     return ScoredMutants(
-        frame=pd.concat([singles.frame, doubles.frame], ignore_index=True),
+        frame=pd.concat([singles.frame, multiple.frame], ignore_index=True),
         parents=singles.parents,
         counts=singles.counts,
-        regimes=singles.regimes + doubles.regimes,
-        verdicts=singles.verdicts | doubles.verdicts,
+        regimes=singles.regimes + multiple.regimes,
+        verdicts=singles.verdicts | multiple.verdicts,
     )
 
 
@@ -482,6 +494,7 @@ def _summarize(
         "sites": sum(len(parent.sites) for parent in parents),
         "rows": len(frame),
         "double_mutants": scored.double_mutants,
+        "drawn_mutants": scored.drawn_mutants,
         "regimes": dict(scored.scores.regimes),
         "verdicts": scored.scores.verdicts,
         "can_rank": scored.same.can_rank,
@@ -572,11 +585,11 @@ def read_measured(path: Path | None, quantity: Quantity = PKD) -> pd.Series:
 
 def _add_counts(
     singles: Mapping[Kind, SequenceCounts],
-    doubles: Mapping[Kind, SequenceCounts],
+    multiple: Mapping[Kind, SequenceCounts],
     parents: Sequence[Parent],
 ) -> None:
-    """Add the numbers of sequences of double mutants to those of single mutants."""
-    for kind, count in doubles.items():
+    """Add the numbers of sequences of other mutants to those of single mutants."""
+    for kind, count in multiple.items():
         # parents were counted with the single mutants
         parent_count = len({getattr(parent, kind) for parent in parents})
         single_counts = singles[kind]
@@ -585,20 +598,42 @@ def _add_counts(
         single_counts["encoded"] += count["encoded"]
 
 
-def _doubles(
-    singles: Sequence[MutantOfParent], difference: np.ndarray, most: int
-) -> list[MutantOfParent]:
-    if not most:
-        return []
+BEST_COMBINED = 20
+"""Best single mutants of a parent from which mutants with several mutations are drawn."""
+DRAWN = 200
+SEED = 0
+"""Of the draws."""
+
+
+def _best_singles(
+    singles: Sequence[MutantOfParent], gain: Floats, most: int
+) -> dict[int, list[Mutant]]:
+    """Return the best single mutants of each parent, by its number."""
     best: dict[int, list[Mutant]] = {}
-    for row in np.argsort(-difference, kind="stable").tolist():
+    for row in np.argsort(-gain, kind="stable").tolist():
         number, changes = singles[row]
         if len(top := best.setdefault(number, [])) < most:
             top.append(changes)
-    doubles: list[MutantOfParent] = []
-    for number in sorted(best):
-        doubles += [(number, pair) for pair in pairs_of(best[number])]
-    return doubles
+    return dict(sorted(best.items()))
+
+
+def _drawn(best: Mapping[int, Sequence[Mutant]], options: ScanOptions) -> list[MutantOfParent]:
+    """Draw mutants with the numbers of mutations that are asked for; say where there are few."""
+    wanted = options.drawn or DRAWN
+    rng = np.random.default_rng(SEED)
+    drawn = list[MutantOfParent]()
+    for mutations in options.mutations or ():
+        few = 0
+        for number, top in best.items():
+            mutants = drawn_of(top, mutations, wanted, rng)
+            few += len(mutants) < wanted
+            drawn += [(number, mutant) for mutant in mutants]
+        if few:
+            messages.say(
+                f"{mutations} mutations: {counted(few, 'parent')} with fewer than {wanted:,} "
+                f"combinations of the best single mutants, of which all are scored"
+            )
+    return drawn
 
 
 def _or_none(value: float | None) -> float | None:

@@ -6,11 +6,12 @@ The residues of an antigen have no common numbering: their positions count from 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from abag.core.errors import PredictionError
@@ -92,6 +93,45 @@ def pairs_of(mutants: Iterable[Mutant]) -> Iterator[Mutant]:
     for (first,), (second,) in combinations(mutants, 2):
         if first[0] != second[0]:
             yield tuple(sorted((first, second), key=_order))
+
+
+def drawn_of(
+    mutants: Sequence[Mutant], mutations: int, number: int, rng: np.random.Generator
+) -> list[Mutant]:
+    """Draw mutants that combine single ones at so many different sites, no two the same.
+
+    All are equally probable. If there are fewer than `number`, all are returned.
+    """
+    at_site: dict[Site, list[Mutant]] = {}
+    for mutant in mutants:
+        at_site.setdefault(mutant[0][0], []).append(mutant)
+    chosen: dict[Mutant, None] = {}
+    if _count_combinations([len(group) for group in at_site.values()], mutations) <= 2 * number:
+        for groups in combinations(at_site.values(), mutations):
+            for singles in product(*groups):
+                chosen[_combined(singles)] = None
+        every = [*chosen]
+        rows = rng.permutation(len(every))[:number]
+        return [every[row] for row in sorted(rows.tolist())]
+    while len(chosen) < number:
+        rows = rng.choice(len(mutants), mutations, replace=False)
+        singles = tuple(mutants[row] for row in rows.tolist())
+        if len({single[0][0] for single in singles}) == mutations:
+            chosen[_combined(singles)] = None
+    return [*chosen]
+
+
+def _combined(singles: Iterable[Mutant]) -> Mutant:
+    return tuple(sorted((change for (change,) in singles), key=_order))
+
+
+def _count_combinations(sizes: Sequence[int], number: int) -> int:
+    """Count the choices of one member each from `number` of the groups of these sizes."""
+    ways = [1] + [0] * number
+    for size in sizes:
+        for chosen in range(number, 0, -1):
+            ways[chosen] += size * ways[chosen - 1]
+    return ways[number]
 
 
 def _order(change: tuple[Site, str]) -> tuple[bool, int, int]:

@@ -395,10 +395,14 @@ def label_pairs(
     trust = read_trust(table, named, affinities, usable, censored == 0)
     of_rows = _beside(len(usable), named, cells, trust)
     rows = _usable_rows(table, labels, censored, cells, trust)
+    if quantity.classes:  # no class is the mean of others: replicates that differ stay apart
+        rows = rows.assign(**{"category of label": rows["pkd"]})
     rows, floored = _apply_floor(rows, options.floor, quantity)
-    if not quantity.affinity:
+    if quantity.classes:
+        reading = replace(reading, conflict=0.0)
+    elif not quantity.affinity:
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
-    noise = replicate_noise(rows)
+    noise = None if quantity.classes else replicate_noise(rows)
     conflicts = int((disagreement(rows) > reading.conflict).sum())
     pairs = merge_replicates(table, rows, options.replicates, quantity)
     # the order of the rows does not matter
@@ -462,7 +466,7 @@ def _check_labels(
         cell = _bad_cell(table, at, affinities.unit, quantity, pkd[at], (low, high))
         bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
     pkd[~usable] = np.nan
-    if not usable.any():
+    if not usable.any() and not quantity.classes:
         _refuse_words_for_classes(table, of_type, quantity)
     return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
 
@@ -605,8 +609,9 @@ def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Qua
     if are_classes or not quantity.affinity:
         words = ", ".join(dict.fromkeys(map(quoted, cells[:LISTED_TYPES])))
         msg = (
-            f"{table.source}: column {column} holds {words}, which are classes, not measurements; "
-            "abag predicts numbers. Choose a column of measurements with --column label=NAME."
+            f"{table.source}: column {column} holds {words}, which are words, not measurements. "
+            "Choose a column of measurements with --column label=NAME; learn two classes with "
+            "--label binary --positive VALUE, or ordered ones with --classes NAMES."
         )
         raise LabelError(msg)
 
@@ -621,14 +626,18 @@ def _bad_cell(
 ) -> BadCell:
     column = table.column("pkd")
     value = table.frame[column].iloc[at]
-    if np.isfinite(pkd):
+    if quantity.classes:
+        expected = f"one of {', '.join(map(quoted, quantity.classes))}"
+    elif np.isfinite(pkd):
         noun = "pKd" if quantity.affinity else "value"
         expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}"
     else:
         kind_of_number = "positive" if UNITS[unit].takes_log else "finite"
         expected = f"a {kind_of_number} number such as 1234.5"
     advice = "Fix it."
-    if says_no_binding(value) and not quantity.affinity:
+    if quantity.classes:
+        advice = "Fix it, or leave out what is of no class with --bad-rows skip."
+    elif says_no_binding(value) and not quantity.affinity:
         advice = (
             "Write a bound, such as <5, or give it with --no-binding VALUE; leave out what was not "
             "measured with --bad-rows skip."
@@ -648,6 +657,8 @@ def _bad_cell(
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
     """Drop or censor the rows at the floor, the worst value, if there is one, and count them."""
+    if quantity.classes:
+        return rows, 0
     exact = rows["censored"] == 0
     strength = quantity.sign * rows["pkd"]
     at_floor = exact & (strength == strength[exact].min())
@@ -681,6 +692,15 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
         msg = (
             f"{pairs.table.source}: all labels of the training part are censored; expected exact "
             "labels too. Use another split or more data."
+        )
+        raise NothingToLearn(msg)
+    if np.ptp(labels) == 0 and pairs.quantity.classes:
+        classes = pairs.quantity.classes
+        others = [quoted(name) for at, name in enumerate(classes) if at != int(labels[0])]
+        msg = (
+            f"{pairs.table.source}: all {counted(len(labels), 'training label')} are "
+            f"{quoted(classes[int(labels[0])])}, which is one class; expected "
+            f"{' and '.join(others)} too. Add rows of it, or check --label and --column label=NAME."
         )
         raise NothingToLearn(msg)
     if np.ptp(labels) == 0:

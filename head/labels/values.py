@@ -23,6 +23,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import LabelError
 from abag.core.messages import counted, quoted, say
 from abag.core.units import UNITS
+from abag.head.labels.classes import read_classes
 from abag.head.labels.column import (
     SIDES,
     read_bounds,
@@ -103,6 +104,8 @@ class Affinities:
         if self.quantity.affinity:
             usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
             return f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"
+        if self.quantity.classes:
+            return self.quantity.count_classes(self.pkd[known])
         low = self.quantity.show(float(self.pkd[known].min()))
         high = self.quantity.show(float(self.pkd[known].max()))
         return f"{counted(int(known.sum()), 'value')}, {low} to {high}"
@@ -112,7 +115,7 @@ class Affinities:
         rows = rows & ~self.no_binding
         raw = self.raw[rows]
         pkd = self.pkd[rows]
-        if not len(raw):
+        if not len(raw) or self.quantity.classes:
             return
         where = f"{self.source}: column {self.column}"
         if not self.quantity.affinity:
@@ -121,7 +124,10 @@ class Affinities:
         role = "pkd" if noun == "labels" else "prediction"
         choose = f"Choose the column with --column {role}=NAME"
         if np.unique(raw).tolist() == [0, 1]:
-            msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
+            msg = (
+                f"{where} holds only 0 and 1, which are classes, not affinities. {choose}, or "
+                "learn classes with --label binary."
+            )
             raise LabelError(msg)
         unusual = outside(pkd, USUAL_PKD)
         if 2 * unusual.sum() > len(raw):
@@ -151,6 +157,20 @@ def _read_column(
         )
         raise LabelError(msg)
     cells = table.frame[column]
+    if meaning.quantity.classes:
+        level = read_classes(cells, meaning.quantity.classes)
+        return Affinities(
+            source=table.source,
+            column=column,
+            unit=unit,
+            why=meaning.why,
+            raw=level,
+            pkd=level,
+            side=np.zeros(len(level), np.int8),
+            no_binding=np.zeros(len(level), np.bool_),
+            molar_mass_kda=options.molar_mass_kda,
+            quantity=meaning.quantity,
+        )
     raw, side = read_bounds(cells)
     is_weaker_above = UNITS[unit].stronger == "lower"
     affinities = Affinities(
@@ -420,6 +440,12 @@ def read_trust(
         return None
     name = trusted[0].name
     kind: Literal["error", "weight"] = "error" if trusted[0].role == "error" else "weight"
+    if kind == "error" and labels.quantity.classes:
+        msg = (
+            f"{table.source}: --error: column {name!r} has errors of measurements, and the labels "
+            "are classes; expected weights. Use --weight, or leave --error out."
+        )
+        raise LabelError(msg)
     values = read_numbers(table.frame[name])
     valid = (values > 1 / LARGEST) & (values < LARGEST)
     bad = used & ~valid
@@ -551,6 +577,10 @@ def merge_replicates(
         return rows.assign(measurements=1)
     if how == "error":
         _refuse_conflicts(table, rows, quantity)
+    if quantity.classes:
+        rows = rows.assign(share=rows.get("share", 1.0))
+        if how == "first":
+            rows = rows.drop_duplicates(["antibody", "antigen"])
     # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
     groups = rows.groupby(_of_pair(rows), sort=False, as_index=False)
     averaged = how in ("median", "mean")
@@ -560,7 +590,8 @@ def merge_replicates(
     merged = groups.agg(
         row=("row", "first"),
         pkd=("pkd", how if averaged else "first"),
-        measurements=("pkd", "nunique"),
+        # equal numbers may be one measurement twice; equal classes are counted
+        measurements=("pkd", "size" if quantity.classes else "nunique"),
         **chosen,
     )
     return merged if averaged else merged.assign(measurements=1)
@@ -590,6 +621,14 @@ def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quanti
     if spread.max() > 0:
         worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
         at = ", ".join(table.row_name(r) for r in worst["row"][:5])
+        if quantity.classes:
+            both = sorted({int(level) for level in worst["pkd"]})
+            classes = " and ".join(quoted(quantity.classes[level]) for level in both)
+            msg = (
+                f"{table.source}: rows {at} measure the same pair and are {classes}; expected one "
+                "class. Fix them, or count both with --replicates median."
+            )
+            raise LabelError(msg)
         msg = (
             f"{table.source}: rows {at} measure the same pair and differ by up to "
             f"{quantity.show(spread.max())} {quantity}. Fix them, or use --replicates median."

@@ -14,7 +14,7 @@ differ, C columns; P pairs, F of them in training.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -463,12 +463,26 @@ class ResidueKernel:
         """Return what `load` needs beside the arrays."""
         return ResidueSettings(self.sides, self.inner.settings)
 
+    @property
+    def alike(self) -> bool:
+        """Return whether columns have views of substitutions."""
+        return self.settings.alike
+
+    @property
+    def compared(self) -> tuple[SideColumns, ...]:
+        """Return the sides that are compared by residues."""
+        return self.sides
+
     def _features(self, vectors: PairVectors) -> PairVectors:
-        return with_residues(vectors, self.sides, alike=self.settings.alike)
+        return with_residues(vectors, self.sides, alike=self.alike)
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,)."""
-        return self.inner.predict(self._features(vectors))
+        return self.predict_columns(self._features(vectors))
+
+    def predict_columns(self, encoded: PairVectors) -> Floats:
+        """Predict pairs whose sides are columns of residues already, (P,)."""
+        return self.inner.predict(encoded)
 
     def variance(self, vectors: PairVectors) -> Floats:
         """Return the variance of each prediction in pKd^2, (P,)."""
@@ -542,9 +556,21 @@ class OneHotRidge(LinearModel):
     __slots__ = ()
     settings: OneHotRidgeSettings
 
+    alike = False
+    """Columns have no views of substitutions."""
+
+    @property
+    def compared(self) -> tuple[SideColumns, ...]:
+        """Return the sides that are compared by residues."""
+        return self.settings.sides
+
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,)."""
-        return LinearModel.predict(self, with_residues(vectors, self.settings.sides))
+        return self.predict_columns(with_residues(vectors, self.compared))
+
+    def predict_columns(self, encoded: PairVectors) -> Floats:
+        """Predict pairs whose sides are columns of residues already, (P,)."""
+        return LinearModel.predict(self, encoded)
 
 
 def ridge_columns(
@@ -583,3 +609,112 @@ def fit_one_hot_ridge(training: TrainingRows) -> OneHotRidge:
     for columns, weight_C in zip(sides, fit.weights, strict=True):
         linear[columns.kind] = replace(linear[columns.kind], weight_D=weight_C)
     return OneHotRidge(OneHotRidgeSettings(fit.intercept, sides), linear, features)
+
+
+# ---- what each residue contributes ---------------------------------------------------------------
+
+
+MOST_EXCHANGES = 16_384
+"""Pairs with an exchanged residue that are predicted at a time."""
+
+
+class Contribution(NamedTuple):
+    """What a residue of one pair contributes to its prediction."""
+
+    pair: int
+    kind: Kind
+    place: int
+    """See the head of this module."""
+    letter: str
+    reference: str
+    """Letter of the consensus of the training sequences."""
+    against_others: float
+    """Difference in pKd from the mean prediction with each other letter that training sequences
+    have in this place."""
+    against_reference: float
+    """Difference in pKd from the prediction with the letter of the reference; 0 if it has that."""
+
+
+def contributions(
+    model: ResidueKernel | OneHotRidge, vectors: PairVectors
+) -> Iterator[Contribution]:
+    """Exchange the residues of pairs one by one, and yield what each of them contributes.
+
+    Only places are looked at where training sequences differ, or that have a letter which none of
+    them has: elsewhere nothing is known.
+    """
+    encoded = with_residues(vectors, model.compared, alike=model.alike)
+    base_P = model.predict_columns(encoded)
+    for side in model.compared:
+        codes_NS = align(chains_of(vectors, side.kind), side.one_hot.reference)
+        reference_S = align([side.one_hot.reference], side.one_hot.reference)[0]
+        waiting = list[_Exchanged]()
+        for pair, number in enumerate(encoded.sides[side.kind].index.tolist()):
+            waiting += _exchanges_of(pair, codes_NS[number], reference_S, side.one_hot.seen)
+            is_last = pair == len(base_P) - 1
+            if is_last or sum(len(place.letters) for place in waiting) > MOST_EXCHANGES:
+                predicted = _predict_exchanged(model, encoded, side, codes_NS, waiting)
+                for place, values in zip(waiting, predicted, strict=True):
+                    yield place.contribution(side.kind, float(base_P[place.pair]), values)
+                waiting = []
+
+
+class _Exchanged(NamedTuple):
+    """A place of a pair, and the letters that it gets in turn."""
+
+    pair: int
+    place: int
+    own: int
+    reference: int
+    letters: tuple[int, ...]
+    """ASCII codes, without its own."""
+
+    def contribution(self, kind: Kind, base: float, predicted: Floats) -> Contribution:
+        of_reference = base
+        if self.reference in self.letters:
+            of_reference = float(predicted[self.letters.index(self.reference)])
+        return Contribution(
+            pair=self.pair,
+            kind=kind,
+            place=self.place,
+            letter=chr(self.own),
+            reference=chr(self.reference),
+            against_others=base - float(predicted.mean()),
+            against_reference=base - of_reference,
+        )
+
+
+def _exchanges_of(
+    pair: int, codes_S: NDArray[np.uint8], reference_S: NDArray[np.uint8], seen: Sequence[str]
+) -> Iterator[_Exchanged]:
+    for place, letters in enumerate(seen):
+        own = int(codes_S[place])
+        others = tuple(code for code in letters.encode() if code != own)
+        if others:
+            yield _Exchanged(pair, place, own, int(reference_S[place]), others)
+
+
+def _predict_exchanged(
+    model: ResidueKernel | OneHotRidge,
+    encoded: PairVectors,
+    side: SideColumns,
+    codes_NS: NDArray[np.uint8],
+    places: Sequence[_Exchanged],
+) -> list[Floats]:
+    """Return the predictions with each letter of each place."""
+    if not places:
+        return []
+    sizes = [len(place.letters) for place in places]
+    rows = np.repeat([place.pair for place in places], sizes)
+    index = encoded.sides[side.kind].index
+    codes_WS = codes_NS[index[rows]]
+    at = np.repeat([place.place for place in places], sizes)
+    codes_WS[np.arange(len(rows)), at] = [code for place in places for code in place.letters]
+    x_WC = side.one_hot.encode_codes(codes_WS, alike=model.alike)
+    sides = {kind: replace(other, index=other.index[rows]) for kind, other in encoded.sides.items()}
+    sides[side.kind] = replace(
+        encoded.sides[side.kind], x_ND=x_WC, index=np.arange(len(rows)), chains=None
+    )
+    features = None if encoded.features is None else encoded.features.take(rows)
+    predicted = model.predict_columns(PairVectors(sides, features))
+    return np.split(predicted, np.cumsum(sizes)[:-1])

@@ -106,6 +106,14 @@ class PredictOptions(ScoringOptions, group="Encoders"):
         "another quantity: that it is this or better.",
     )
 
+    explain: Path | str | None = option(
+        None,
+        metavar="FILE",
+        group="Output",
+        help="Also write what each residue contributes to each prediction, position by position, "
+        "for at most 1,000 pairs: of the parts that compare variants by their residues.",
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(FileOptions, ReferenceOptions, group="Data"):
@@ -221,6 +229,20 @@ class ScanOptions(ScoringOptions, group="Scan"):
         metavar="N",
         help="Also score all double mutants of the N best single mutants of each parent.",
     )
+    mutations: tuple[int, ...] | None = option(
+        None,
+        low=3,
+        metavar="LIST",
+        help="Also score mutants with so many mutations each, such as 3 or 3,4: drawn from the "
+        "best single mutants of each parent, 20 or those of --pairs-of.",
+    )
+    drawn: int | None = option(
+        None,
+        low=1,
+        metavar="N",
+        default_text="200",
+        help="How many mutants to draw per parent and number of --mutations.",
+    )
 
     def check_combination(self) -> None:
         """Raise `OptionError` unless there is one source of parents, and something to mutate."""
@@ -233,6 +255,12 @@ class ScanOptions(ScoringOptions, group="Scan"):
             msg = (
                 "--region and --positions: each chooses the residues to mutate; expected one of "
                 "them. Remove the other."
+            )
+            raise OptionError(msg)
+        if self.drawn is not None and self.mutations is None:
+            msg = (
+                "--drawn: is of mutants with several mutations; expected both or neither. Add "
+                "--mutations 3, or omit --drawn."
             )
             raise OptionError(msg)
         _ = self.regions, self.ranges

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, Self, TypeAlias, TypedDict
 import numpy as np
 import pandas as pd
 
+from abag.core.arrays import Floats
 from abag.core.errors import (
     ColumnError,
     DamagedFile,
@@ -52,7 +53,12 @@ from abag.head.labels.features import (
     read_logliks,
     refuse_features,
 )
-from abag.head.labels.headers import PREDICT_COLUMNS, Quantity
+from abag.head.labels.headers import (
+    PREDICT_COLUMNS,
+    PROBABILITY,
+    PROBABILITY_COLUMNS,
+    Quantity,
+)
 from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.regimes.regimes import (
@@ -623,13 +629,16 @@ class Predictor:
             for name, mixture in mixtures.items():
                 rows = regimes.used == name
                 pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
+                far = rows & ~regimes.is_covered
+                pkd[far] = mixture.pulled(pkd[far])
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
                 of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
-            # errors were not measured so far away: as large as those of the mean, or larger
-            raised = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
-            of_model = np.sqrt(np.square(of_model) + np.square(raised) - np.square(sigma))
-            sigma = raised
-            of_model = np.minimum(of_model, sigma)
+            if not self.quantity.classes:
+                # errors were not measured so far away: as large as those of the mean, or larger
+                raised = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
+                of_model = np.sqrt(np.square(of_model) + np.square(raised) - np.square(sigma))
+                sigma = raised
+                of_model = np.minimum(of_model, sigma)
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
             msg = (
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
@@ -644,7 +653,27 @@ class Predictor:
             regimes.why_far,
             *self._nearest(antibody, antigen),
         )
-        return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
+        scores = pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
+        if not self.quantity.classes:
+            return scores
+        return scores.assign(**self._probabilities(pkd, regimes.used))
+
+    def _probabilities(self, expected: Floats, used: NDArray[np.object_]) -> dict[str, Floats]:
+        """Return the probability of the highest class of P pairs, and its interval, by column.
+
+        `expected`, (P,), are predictions by the regimes that are `used`, (P,).
+        """
+        columns = {name: np.zeros(len(expected)) for name in PROBABILITY_COLUMNS}
+        for name in set(used.tolist()):
+            rows = used == name
+            link = self.regimes[name].mixture.link
+            assert link is not None
+            values = (link.top(expected[rows]), *link.interval(expected[rows]))
+            for column, of_rows in zip(columns.values(), values, strict=True):
+                column[rows] = of_rows
+        if self.quantity.is_binary:  # the prediction itself
+            del columns[PROBABILITY]
+        return columns
 
     def _nearest(
         self, antibody: NewSequences, antigen: NewSequences

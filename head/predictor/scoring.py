@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -61,8 +61,17 @@ from abag.embed.tables.table_writer import (
     writing_table,
 )
 from abag.head.labels.features import FeatureCells, cells_of_run, features_of, joined_cells
-from abag.head.labels.headers import DIGITS, OWN_SCORE, PKD, STRONG_COLUMN, Quantity, read_header
+from abag.head.labels.headers import (
+    DIGITS,
+    OWN_SCORE,
+    PKD,
+    PROBABILITY_COLUMNS,
+    STRONG_COLUMN,
+    Quantity,
+    read_header,
+)
 from abag.head.predictor import folder
+from abag.head.predictor.explain import Explanation, explain, refuse_unexplained
 from abag.head.predictor.options import PredictOptions
 from abag.head.predictor.predictor import (
     SCORE_COLUMNS,
@@ -125,9 +134,10 @@ ROUNDED = (
     OWN_SCORE,
     "expected_best",
 )
-PROBABILITIES = ("p_strong", "probability_above")
+PROBABILITIES = ("p_strong", "probability_above", *PROBABILITY_COLUMNS)
 
 
+ROUNDED_CONTRIBUTIONS = {"contribution": 6, "against_reference": 6}
 PAIRS = 1 << 16
 """Most pairs scored at a time: up to 400 MB of vectors at the real widths."""
 ANTIBODIES = 1 << 14
@@ -353,6 +363,13 @@ class PairTable:
         self._sequences: list[Sequences] = []
         self._row = np.zeros(0, np.int64)
         """Rows of the table to score, from 0, (P,)."""
+        self._first_row = 1
+
+    def explain(self, predictor: Predictor, scorer: Scorer) -> Explanation:
+        """Compute what the residues of all pairs contribute to their predictions."""
+        index = [sequences.of_row for sequences in self._sequences]
+        row = self._row + self._first_row
+        return explain(predictor, scorer, index, row, self._features)
 
     def read(self) -> list[Sequences]:
         """Read and check all rows; return the antibodies and the antigens."""
@@ -367,6 +384,7 @@ class PairTable:
         self._sequences = reader.sequences
         self.name = reader.source
         self.skipped = reader.skipped
+        self._first_row = reader.first_row
         self._features = reader.features
         self.rows = len(self._row)
         return self._sequences
@@ -590,13 +608,20 @@ class PredictSummary(TypedDict):
     antibodies: SequenceCounts
     antigens: SequenceCounts
     seconds: float
+    explanation: NotRequired[str]
+    """Table of what residues contribute."""
+    explained_share: NotRequired[dict[str, float]]
+    """Weight of the parts that it explains, by the regime as which pairs were predicted."""
 
 
 def describe_prediction(summary: PredictSummary) -> str:
     """Describe what was written."""
     skipped = summary["skipped_rows"]
     rest = f"; {counted(skipped, 'row')} skipped" if skipped else ""
-    return f"{counted(summary['rows'], 'row')} in {summary['out']}{rest}"
+    text = f"{counted(summary['rows'], 'row')} in {summary['out']}{rest}"
+    if "explanation" in summary:
+        text += f"\nwhat residues contribute: {summary['explanation']}"
+    return text
 
 
 def predict(
@@ -646,8 +671,11 @@ def predict(
     out = None if out is None else Path(out)
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
+        explanation: Explanation | None = None
+        explained = None if chosen.explain is None else Path(chosen.explain)
+        check_table_out(explained, sources=(table, chosen.cross, out), force=chosen.force)
         quantity = predictor.quantity
-        quantity.check_threshold(chosen.strong, "--strong")
+        quantity.check_strong(chosen.strong)
         chosen = _fitting(chosen, predictor)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
@@ -663,6 +691,8 @@ def predict(
         before = file_stamps(table)
         antibodies, antigens = source.read()
         predictor.refuse_without_chains(antibodies, source.name)
+        if explained is not None:
+            refuse_unexplained(predictor, source.rows)
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
         regimes, why_far = source.count_regimes(scorer)
@@ -677,6 +707,14 @@ def predict(
                 columns = pd.concat([rows, shown_scores.set_axis(rows.index)], axis=1)
                 write(rounded(columns, out, added, predictor.digits))
             refuse_changed(table, before)
+            if explained is not None and isinstance(source, PairTable):
+                explanation = source.explain(predictor, scorer)
+                if explanation.table.empty:
+                    messages.say(f"{explained}: not written, because nothing is explained")
+                    explanation = None
+                else:
+                    with writing_table(explained) as write_explanation:
+                        write_explanation(explanation.table.round(ROUNDED_CONTRIBUTIONS))
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         if several:
             for text in same.describe("row"):
@@ -686,7 +724,7 @@ def predict(
         return pd.concat(frames, ignore_index=True) if is_crossed else in_memory(frames, table)
     for kind, new in zip(KINDS, scorer.new, strict=True):
         counts[kind]["new"] = int((new.level != KNOWN).sum())
-    return {
+    summary: PredictSummary = {
         "out": str(out),
         "rows": source.rows,
         "skipped_rows": source.skipped,
@@ -700,6 +738,10 @@ def predict(
         "antigens": counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),
     }
+    if explained is not None and explanation is not None:
+        summary["explanation"] = str(explained)
+        summary["explained_share"] = explanation.share
+    return summary
 
 
 def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
@@ -711,6 +753,9 @@ def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
     )
     if options.cross is None:
         return options
+    if options.explain is not None:
+        msg = "--explain and --cross: pairs of a table are explained. Leave one of them out."
+        raise PredictionError(msg)
     if options.no_antigen:
         msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
         raise PredictionError(msg)
@@ -771,14 +816,15 @@ def predict_pair(
     advice = "Put the pair in a table that has them, and give --out FILE."
     predictor.refuse_without_features("one pair", advice)
     strong = PredictOptions(strong=strong).strong
-    quantity.check_threshold(strong, "--strong")
+    quantity.check_strong(strong)
     scores = predictor.predict([heavy], [light], [antigen or ""], **options)
     scores = quantity.inward(scores, "pkd_predicted")
     row = with_p_strong(scores, strong, quantity).iloc[0]
     regime = str(row["regime"])
-    pair = {
-        quantity.predicted: float(row["pkd_predicted"]),
-        "sigma": float(row["sigma"]),
+    of_prediction = quantity.columns(("pkd_predicted", "sigma"))
+    shown = quantity.outward(scores).iloc[0]
+    values: dict[str, Any] = {name: float(shown[name]) for name in of_prediction}
+    pair = values | {
         "regime": regime,
         "far": bool(row["far"]),
         "why_far": str(row["why_far"]),
@@ -797,6 +843,8 @@ def describe_pair(pair: dict[str, Any]) -> str:
     """Say what was predicted of one pair, and how far it can be trusted."""
     quantity = Quantity.of_json(pair["quantity"]) if "quantity" in pair else PKD
     show = quantity.show
+    if quantity.classes:
+        return _describe_class(pair, quantity)
     value = pair[quantity.predicted]
     sigma = pair["sigma"]
     away = ndtri(0.95) * sigma
@@ -811,6 +859,23 @@ def describe_pair(pair: dict[str, Any]) -> str:
         side = "more" if quantity.sign > 0 else "less"
         threshold = f"a pKd of {pair['strong']:g}" if quantity.affinity else f"{pair['strong']:g}"
         text += f"\nProbability of {threshold} or {side}: {pair['p_strong']:.0%}."
+    return text + _describe_place(pair)
+
+
+def _describe_class(pair: dict[str, Any], quantity: Quantity) -> str:
+    """Say how probably one pair is of the highest class."""
+    low = pair["probability_low"]
+    high = pair["probability_high"]
+    text = (
+        f"{quantity}: {quantity.named(-1)} with a probability of {pair['probability']:.0%}; of "
+        f"pairs with such a prediction, {low:.0%} to {high:.0%} are (90 % interval)"
+    )
+    return f"{text}\n{pair['verdict']}{_describe_place(pair)}"
+
+
+def _describe_place(pair: dict[str, Any]) -> str:
+    """Say which training sequences are nearest to one pair, and whether it is far from them."""
+    text = ""
     if pair["nearest"]:
         away = pair["distance"]
         differs = "" if away is None else f", {counted(away, 'residue')} away"

@@ -2,9 +2,9 @@
 
 A regime weighs the parts by their errors on its out-of-fold pairs, and its sigma is calibrated on
 the same pairs. The weights with the least error on few groups fit these groups, so they are pulled
-toward the best part, as strongly as if `PRIOR_GROUPS` groups had been measured in favour of it.
-Unless it is better than the training mean by a standard error, it is the best by chance, and they
-are pulled toward the mean.
+toward how often each part is the best one if the groups are drawn again, as strongly as if
+`PRIOR_GROUPS` groups had been measured in favour of that. Unless a part is better than the training
+mean by a standard error, it may be the best by chance, and the mean shares the pull.
 
 Antibodies and antigens whose errors are smaller or larger than others' have a noise of their own:
 errors of held-out pairs, in units of their sigma, are normal with a variance per sequence, drawn
@@ -15,8 +15,8 @@ N sequences, P pairs, R tested or held-out pairs, K parts.
 
 References
 ----------
-Weights: Breiman, Machine Learning 24, 1996; for the rule of one standard error Breiman et al.:
-Classification and Regression Trees, 3.4.3. Noise: Gelman et al., Bayesian Data Analysis, 3rd
+Weights: Breiman, Machine Learning 24, 1996; groups that are drawn again: Buckland, Burnham and
+Augustin, Biometrics 53, 1997. Noise: Gelman et al., Bayesian Data Analysis, 3rd
 edition, 2.6.
 """
 
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +37,7 @@ from scipy.special import gammaln, ndtri, stdtrit
 from abag.core.arrays import Floats, Ints, distinct, label_weights
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
+from abag.head.evaluation.probabilities import add_classes
 from abag.head.evaluation.scores import (
     BoundedPairs,
     RegimeScore,
@@ -43,6 +45,7 @@ from abag.head.evaluation.scores import (
     largest_rmse,
     score_regime,
 )
+from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import fit_sigma
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
@@ -53,11 +56,12 @@ from abag.head.regimes.sides import (
     effective_groups,
     standard_error,
 )
-from abag.head.regimes.splits import TEST, grouped_folds
+from abag.head.regimes.splits import TEST, grouped_folds, learned_rows
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.head.labels.labelled_pairs import LabelledPairs
+    from abag.head.models.probit import ClassLink
     from abag.head.predictor.parts import Predictions
     from abag.head.regimes.folds import MeasuredRegime
 
@@ -74,7 +78,11 @@ MANY_PAIRS = 50
 which a few large ones do not change."""
 LEAST_PAIRS = 3
 """Held-out pairs without which a sequence counts for nothing."""
-PRIOR_GROUPS = 3.0
+PRIOR_GROUPS = 10.0
+RESAMPLED = 100
+"""Draws of the groups."""
+LEAST_PART = 0.05
+"""Least weight of a part."""
 SUM_WEIGHT = 1e4
 """Weight of the condition that the weights add up to 1, relative to the errors."""
 REACHED = 0.95
@@ -190,17 +198,18 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     """Return weights of K parts, (K,), not negative and with sum 1.
 
     They minimise the mean squared error plus `PRIOR_GROUPS` / groups times that of the best part
-    times the squared distance from one part alone: the best, or the training mean if the best is
-    not better by a standard error.
+    times the squared distance from how often each part is the best one; half of these shares goes
+    to the training mean if the best part is not better than it by a standard error. Weights below
+    `LEAST_PART` are left out.
     """
     square_K = np.square(error_RK).mean(axis=0)
-    best = int(np.argmin(square_K))
-    gain_R = np.square(error_RK[:, mean]) - np.square(error_RK[:, best])
+    expected_K = _shares_of_best(error_RK, group)
+    gain_R = np.square(error_RK[:, mean]) - np.square(error_RK[:, int(square_K.argmin())])
     if gain_R.mean() <= standard_error(gain_R, group):
-        best = mean
-    expected_K = np.eye(len(square_K))[best]
+        expected_K /= 2
+        expected_K[mean] += 0.5
     if not square_K.min():
-        return np.asarray(expected_K)
+        return expected_K
     # The normal equations' root has K rows, whatever R.
     root_KK = np.linalg.qr(error_RK, mode="r") / np.sqrt(len(error_RK))
     pull = np.sqrt(PRIOR_GROUPS / effective_groups(group) * square_K.min())
@@ -208,7 +217,19 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
     rows = np.vstack([root_KK, pull * np.eye(len(square_K)), np.full((1, len(square_K)), unit)])
     target = np.concatenate([np.zeros(len(root_KK)), pull * expected_K, [unit]])
     weights, _ = nnls(rows, target)
+    weights[weights < LEAST_PART * weights.sum()] = 0.0
     return np.asarray(weights / weights.sum())
+
+
+def _shares_of_best(error_RK: Floats, group: Ints) -> Floats:
+    """Return how often each of K parts has the smallest error, (K,), in groups drawn again."""
+    _, of_row = np.unique(group, return_inverse=True)
+    count_G = np.bincount(of_row)
+    square_GK = np.stack([np.bincount(of_row, square_R) for square_R in np.square(error_RK).T], 1)
+    rng = np.random.default_rng(0)
+    drawn_SG = rng.multinomial(len(count_G), np.full(len(count_G), 1 / len(count_G)), RESAMPLED)
+    loss_SK = drawn_SG @ square_GK / (drawn_SG @ count_G)[:, None]
+    return np.bincount(loss_SK.argmin(axis=1), minlength=error_RK.shape[1]) / RESAMPLED
 
 
 @dataclass(slots=True)
@@ -306,11 +327,28 @@ def weigh(
         smallest = rows  # too few to weigh by: each pair counts
     half = fold_of_row
     if len(rows_F) == 1:  # the halves of its groups weigh each other
-        half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)
+        level = pairs.pkd[rows] if pairs.quantity.classes else None
+        half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0, level)
+    mean = names.index(MEAN)
+    if pairs.quantity.classes:
+        of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
+        weights, link, predicted_R = _weigh_classes(of_classes, half, mean)
+        used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
+        mixture = Mixture(used, 0.0, 0.0, link=link)
+        return WeighedRegime(
+            measured=measured,
+            mixture=mixture,
+            rows=rows,
+            of_fold=fold_of_row,
+            distance=distance,
+            tells_sigma=np.zeros(len(rows), np.bool_),  # a probability tells it
+            predicted=predicted_R,
+            sigma=mixture.sigma(predicted_R, variance),
+            mean=_training_means(pairs, measured)[fold_of_row],
+        )
     censored = pairs.censored[rows]
     error_RK = pairs.pkd[rows, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
-    mean = names.index(MEAN)
     is_certain = np.ones(len(rows), np.bool_)
     if pairs.share is not None:  # labels that are hardly known say little about the parts
         weight_R = label_weights(pairs.share[rows])
@@ -348,6 +386,35 @@ def weigh(
         sigma=sigma_R,
         mean=mean_R,
     )
+
+
+def _weigh_classes(
+    tested: HeldOutClasses, half: Ints, mean: int
+) -> tuple[Floats, ClassLink, Floats]:
+    """Weigh the parts of R tested pairs of classes by their log losses.
+
+    Returns the weights, (K,), what turns the mixture into classes, and the predictions, (R,), of
+    which each comes from the others of `half`, (R,).
+    """
+    stack = partial(stack_weights, mean=mean)
+    predicted_R = np.empty(len(half))
+    for k in np.unique(half):
+        inside = half == k
+        judging = inside if inside.all() else ~inside
+        weights, link = tested.take(judging).weigh(stack)
+        predicted_R[inside] = link.expected(link.latent(tested.part_RK[inside] @ weights))
+    weights, link = tested.weigh(stack)
+    return weights, link, predicted_R
+
+
+def _training_means(pairs: LabelledPairs, measured: MeasuredRegime) -> Floats:
+    """Return the mean label that each fold of a regime learns from, (F,)."""
+    means = []
+    for split in measured.splits:
+        learned = learned_rows(split)
+        weight = None if pairs.share is None else label_weights(pairs.share[learned])
+        means.append(np.average(pairs.pkd[learned], weights=weight))
+    return np.array(means)
 
 
 def _errors_apart(
@@ -600,6 +667,29 @@ def tail_factor(scaled: Floats) -> float:
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
+def _expect_classes(
+    pairs: LabelledPairs, held_out: WeighedRegime, folds: Sequence[Predictions]
+) -> None:
+    """Turn latent values that folds predict of the tested pairs into expected classes, in place.
+
+    Those of a fold come from the links that the other folds fit to each part and baseline.
+    """
+    for name in folds[0].predicted:
+        if not all(name in fold.predicted for fold in folds):
+            continue
+        expected_R = held_out.mean
+        if name != MEAN:
+            latent = np.stack([fold.predicted[name] for fold in folds])
+            values = latent[held_out.of_fold, held_out.rows]
+            alone = HeldOutClasses.of(pairs, held_out.rows, values[:, None], held_out.of_fold)
+            expected_R = alone.expected(held_out.of_fold)
+        for number, fold in enumerate(folds):
+            inside = held_out.of_fold == number
+            predicted_P = fold.predicted[name].copy()
+            predicted_P[held_out.rows[inside]] = expected_R[inside]
+            fold.predicted[name] = predicted_P
+
+
 def score_held_out(
     pairs: LabelledPairs, held_out: WeighedRegime, folds: Sequence[Predictions]
 ) -> None:
@@ -609,8 +699,14 @@ def score_held_out(
     # as the predictor does: the few that are further than nearly all were not measured
     label_sd = float(pairs.pkd[pairs.censored == 0].std())
     is_far = held_out.distance > held_out.reach
-    held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
+    if mixture.link is None:
+        held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
+    else:
+        held_out.predicted[is_far] = mixture.pulled(held_out.predicted[is_far])
     names = folds[0].parts
+    classes = pairs.quantity.classes
+    if classes:
+        _expect_classes(pairs, held_out, folds)
     exact = pairs.censored[held_out.rows] == 0
     tested = TestedPairs.of(pairs, measured)
     baselines = {}
@@ -632,7 +728,7 @@ def score_held_out(
         held_out.predicted[exact],
         held_out.mean[exact],
         baselines,
-        covered,
+        None if classes else covered,
         weights=mixture.weights,
         bounded=BoundedPairs(
             pkd=pairs.pkd[held_out.rows],
@@ -641,7 +737,10 @@ def score_held_out(
             fold=held_out.of_fold,
             groups=[group[held_out.rows] for group in measured.groups],
         ),
+        of_classes=bool(classes),
     )
+    if classes:
+        add_classes(score, tested, held_out.predicted[exact], held_out.mean[exact], classes)
     if pairs.round_of_row is not None:
         is_first = pairs.round_of_row[pairs.row][tested.rows] == 0
         if min(np.count_nonzero(is_first), np.count_nonzero(~is_first)) >= LEAST_ROWS:
@@ -654,9 +753,14 @@ def score_held_out(
                     held_out.predicted[exact][inside],
                     held_out.mean[exact][inside],
                     {name: values[inside] for name, values in baselines.items()},
-                    covered[inside],
+                    None if classes else covered[inside],
                     weights=mixture.weights,
+                    of_classes=bool(classes),
                 )
+                if classes:
+                    means = held_out.mean[exact][inside]
+                    predicted = held_out.predicted[exact][inside]
+                    add_classes(apart, tested.some(inside), predicted, means, classes)
                 for key in ("words", "sentence"):
                     apart[key] = without_absent(apart[key], pairs.kinds)
                 score["by_round"].append({**apart})

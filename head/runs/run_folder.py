@@ -236,6 +236,8 @@ class DataSummary(TypedDict):
     """Of the labels with its unit, such as pKd, pIC50 or Tm (°C)."""
     better: NotRequired[str]
     """Which values are better, ``higher`` or ``lower``, of another quantity than an affinity."""
+    classes: NotRequired[list[str]]
+    """Names of the classes that labels are, the lowest first."""
 
 
 class RunSummary(TypedDict):

@@ -1,0 +1,306 @@
+"""Weights of the parts of a stack by several rules, judged by rows that abag never saw.
+
+    python benchmarks/bench_mixing.py collect FOLDER --out DIR [--seeds 3] [--cores 16]
+    python benchmarks/bench_mixing.py judge --out DIR
+    python benchmarks/bench_mixing.py collect --tiny --out DIR
+
+`collect` draws training rows of the tables of FOLDER (and of planted laws), fits them with default
+options, and keeps the out-of-fold errors of every part by regime, and what every part predicts of
+rows that were held out before. `judge` weighs the parts of each regime by each rule of `RULES` and
+prints by how much its RMSE on the held-out rows exceeds that of the best part in hindsight, in
+percent, by number of training rows; beside the rule before, the mean difference, and how often it is
+over 5 % worse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+SIZES = (60, 120, 250, 500)
+HELD_OUT = 1500
+LEAST_ROWS = 25
+"""Held-out rows of a regime from which its RMSE is judged."""
+TABLES = {
+    "her2": "alphabind_her2.csv.gz",
+    "rbd": "rbd_escape.csv.gz",
+    "hiv": "hiv_ic50_seen.csv.gz",
+    "skempi": "skempi_measurements.csv",
+}
+
+
+# ---- collect -------------------------------------------------------------------------------------
+
+
+def draw(folder, name, size, seed):
+    """Return training and held-out rows of a table; for complexes, also those of new antigens."""
+    rng = np.random.default_rng([size, seed])
+    if name in ("additive", "epistatic"):
+        from bench_batches import planted_library
+
+        frame = planted_library(name)
+    else:
+        from outside_truth import read
+
+        frame, _, label = read(folder / TABLES[name])
+        frame = frame.rename(columns={label: "pKd"})
+        frame = frame[pd.to_numeric(frame["pKd"], errors="coerce").notna()]
+        if "censored" in frame:
+            frame = frame[~frame["censored"].fillna("").astype(str).str.contains("[<>]")]
+    order = rng.permutation(len(frame))
+    chosen = np.zeros(len(frame), np.bool_)
+    if name in ("hiv", "skempi"):
+        antigens = frame["antigen"].unique()
+        kept = rng.permutation(antigens)[: max(2, int(0.7 * len(antigens)))]
+        order = np.concatenate([order[frame["antigen"].isin(kept).to_numpy()[order]]])
+    chosen[order[:size]] = True
+    rest = rng.permutation(np.flatnonzero(~chosen))[:HELD_OUT]
+    return frame[chosen], frame.iloc[rest]
+
+
+def collect(folder, out, name, size, seed):
+    """Fit one draw, and write what its parts predict."""
+    import torch
+
+    from abag.core.messages import reporting
+    from abag.embed.embed import embed_table
+    from abag.embed.store.store import open_store
+    from abag.head import fit as fitting
+    from abag.head.predictor import weigh as weighing
+    from abag.head.predictor.predictor import Scorer, Sequences
+
+    torch.set_num_threads(1)
+    found = {}
+    kept = {}
+    asked = []
+    weigh, stack_weights, make = weighing.weigh, weighing.stack_weights, fitting.make_predictor
+
+    def weigh_and_keep(pairs, measured, folds):
+        asked.clear()
+        weighed = weigh(pairs, measured, folds)
+        error_RK, group, _ = asked[0]
+        regime = measured.regime.name
+        found[f"{regime}:errors"] = error_RK
+        found[f"{regime}:groups"] = np.unique(group, return_inverse=True)[1]
+        found["parts"] = np.array(folds[0].parts)
+        found["mean"] = np.array(folds[0].parts.index("train_mean"))
+        return weighed
+
+    def stack_and_keep(*arguments):
+        asked.append(arguments)
+        return stack_weights(*arguments)
+
+    def make_and_keep(inputs, parts, *others):
+        kept["predictor"] = replace(make(inputs, parts, *others), parts=parts)
+        return replace(kept["predictor"], parts=parts.used([m.mixture.weights for m in
+                                                            kept["predictor"].regimes.values()]))  # fmt: skip
+
+    weighing.weigh, weighing.stack_weights = weigh_and_keep, stack_and_keep
+    fitting.make_predictor = make_and_keep
+    train, held_out = draw(folder, name, size, seed)
+    plain = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    with tempfile.TemporaryDirectory() as scratch, reporting(silent=True):
+        at = Path(scratch)
+        train.to_csv(at / "train.csv", index=False)
+        held_out.to_csv(at / "new.csv", index=False)
+        embed_table([at / "train.csv", at / "new.csv"], at / "store", **plain)
+        fitting.fit(at / "train.csv", at / "store", at / "run")
+        from abag.embed.tables.options import TableOptions
+        from abag.embed.tables.pairs import read_pairs
+
+        pairs = read_pairs(at / "new.csv", TableOptions())
+        sides = []
+        for kind in ("antibody", "antigen"):
+            sequences = pairs.sequences[kind]
+            chains = [sequences.chains[i] for i in sequences.of_row.tolist()]
+            sides.append(Sequences.of(kind, chains))
+        scorer = Scorer(kept["predictor"], open_store(at / "store"), *sides)
+        _, vectors = scorer.score_rows()
+        regimes = scorer.find_regimes(*(side.of_row for side in sides))
+        parts = kept["predictor"].parts
+        predicted = parts.predict(vectors, parts.models)
+    found["test:regime"] = np.array(regimes.used, dtype=str)
+    found["test:truth"] = held_out["pKd"].to_numpy(float)[pairs.positions]
+    found["test:predicted"] = np.stack([predicted[str(part)] for part in found["parts"]], axis=1)
+    np.savez(out / f"{name}-{size}-{seed}.npz", **found)
+    return name, size, seed
+
+
+# ---- judge ---------------------------------------------------------------------------------------
+
+
+def as_used(error_RK, group, mean):
+    """Weigh as a fit does."""
+    from abag.head.predictor.weigh import stack_weights
+
+    return stack_weights(error_RK, group, mean)
+
+
+def before(error_RK, group, mean):
+    """Pull toward the best part, or toward the mean if that is as good within a standard error."""
+    from abag.head.regimes.sides import standard_error
+
+    square_RK = np.square(error_RK)
+    best = int(square_RK.mean(axis=0).argmin())
+    gain_R = square_RK[:, mean] - square_RK[:, best]
+    chosen = mean if gain_R.mean() <= standard_error(gain_R, group) else best
+    return solve(error_RK, group, np.eye(error_RK.shape[1])[chosen], 3)
+
+
+def solve(error_RK, group, expected_K, prior):
+    """Minimise the squared error plus the pull toward expected weights."""
+    from abag.head.regimes.sides import effective_groups
+
+    square = np.square(error_RK).mean(axis=0).min()
+    root_KK = np.linalg.qr(error_RK, mode="r") / np.sqrt(len(error_RK))
+    pull = np.sqrt(prior / effective_groups(group) * square)
+    unit = 1e3 * max(pull, float(np.abs(root_KK).max()))
+    k = len(expected_K)
+    rows = np.vstack([root_KK, pull * np.eye(k), np.full((1, k), unit)])
+    weights, _ = nnls(rows, np.concatenate([np.zeros(len(root_KK)), pull * expected_K, [unit]]))
+    return weights / weights.sum()
+
+
+def shares_of_best(error_RK, group, mean, draws=100):
+    """Return how often each part is the best one of groups that are drawn again, (K,)."""
+    rng = np.random.default_rng(0)
+    n_groups = int(group.max()) + 1
+    k = error_RK.shape[1]
+    square_GK = np.zeros((n_groups, k))
+    np.add.at(square_GK, group, np.square(error_RK))
+    count_G = np.bincount(group, minlength=n_groups)
+    drawn = rng.multinomial(n_groups, np.full(n_groups, 1 / n_groups), draws)
+    loss = drawn @ square_GK / np.maximum(drawn @ count_G, 1)[:, None]
+    return np.bincount(loss.argmin(axis=1), minlength=k) / draws
+
+
+def resampled(prior):
+    """Pull toward how often each part is the best one."""
+
+    def weigh(error_RK, group, mean):
+        return solve(error_RK, group, shares_of_best(error_RK, group, mean), prior)
+
+    return weigh
+
+
+def softened(prior, scale):
+    """Pull toward parts by their losses, in standard errors of the difference from the best."""
+
+    def weigh(error_RK, group, mean):
+        square_RK = np.square(error_RK)
+        best = int(square_RK.mean(axis=0).argmin())
+        gap_RK = square_RK - square_RK[:, [best]]
+        n_groups = int(group.max()) + 1
+        total_GK = np.zeros((n_groups, gap_RK.shape[1]))
+        np.add.at(total_GK, group, gap_RK)
+        error_K = np.sqrt(np.square(total_GK - total_GK.mean(axis=0)).sum(axis=0)) / len(gap_RK)
+        z_K = gap_RK.mean(axis=0) / np.maximum(error_K, 1e-12)
+        z_K[best] = 0.0
+        likely = np.exp(-np.square(z_K) / 2 * scale)
+        return solve(error_RK, group, likely / likely.sum(), prior)
+
+    return weigh
+
+
+def equal(error_RK, group, mean):
+    """Weigh all parts but the mean alike."""
+    weights = np.ones(error_RK.shape[1])
+    weights[mean] = 0
+    return weights / weights.sum()
+
+
+def one(error_RK, group, mean):
+    """Take the best part alone."""
+    return np.eye(error_RK.shape[1])[np.square(error_RK).mean(axis=0).argmin()]
+
+
+RULES = {
+    "before": before, "as used": as_used, "best out of fold": one, "equal": equal,
+    **{f"resampled, {prior}": resampled(prior) for prior in (1, 3, 10, 30)},
+    **{f"softened, {prior}, {scale}": softened(prior, scale) for prior in (3, 10, 30)
+       for scale in (1.0, 0.5)},
+}  # fmt: skip
+
+
+def judge(out):
+    """Print how much worse each rule is than the best part in hindsight, by size."""
+    rows = []
+    for path in sorted(out.glob("*.npz")):
+        name, size, seed = path.stem.rsplit("-", 2)
+        kept = np.load(path)
+        mean = int(kept["mean"])
+        for regime in np.unique(kept["test:regime"]).tolist():
+            inside = kept["test:regime"] == regime
+            if inside.sum() < LEAST_ROWS or f"{regime}:errors" not in kept:
+                continue
+            truth = kept["test:truth"][inside]
+            predicted = kept["test:predicted"][inside]
+            hindsight = np.sqrt(np.square(predicted - truth[:, None]).mean(axis=0))
+            error_RK, group = kept[f"{regime}:errors"], kept[f"{regime}:groups"]
+            for rule, weigh in RULES.items():
+                weights = weigh(error_RK, group, mean)
+                rmse = np.sqrt(np.square(predicted @ weights - truth).mean())
+                rows.append({"table": name, "size": int(size), "seed": seed, "regime": regime,
+                             "rule": rule, "rmse": rmse, "worse": rmse / hindsight.min() - 1})  # fmt: skip
+    frame = pd.DataFrame(rows)
+    of_used = frame[frame["rule"] == "before"].set_index(["table", "size", "seed", "regime"])
+    used = of_used["rmse"].reindex(pd.MultiIndex.from_frame(frame[of_used.index.names])).to_numpy()
+    frame["beside"] = frame["rmse"] / used - 1
+    frame["much worse"] = frame["beside"] > 0.05
+    table = 100 * frame.pivot_table(index="rule", columns="size", values="worse", sort=False)
+    table["all"] = 100 * frame.groupby("rule")["worse"].mean()
+    table["beside"] = 100 * frame.groupby("rule")["beside"].mean()
+    table["5 % worse"] = 100 * frame.groupby("rule")["much worse"].mean()
+    lines = [f"| {' | '.join(['rule', *map(str, table.columns)])} |"]
+    lines += ["|---" * (len(table.columns) + 1) + "|"]
+    for rule, row in table.iterrows():
+        lines.append(f"| {' | '.join([rule, *(f'{value:.2f}' for value in row)])} |")
+    text = "# Weights of the parts of a stack by several rules\n\n" + "\n".join(lines)
+    (out / "mixing.md").write_text(text + "\n")
+    print(text)
+    by_table = 100 * frame.pivot_table(index="rule", columns="table", values="beside", sort=False)
+    print(by_table.round(2).to_string())
+    return frame
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("step", choices=["collect", "judge"])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=os.cpu_count())
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.step == "judge":
+        judge(args.out)
+        return
+    if args.tiny:
+        collect(None, args.out, "additive", 60, 0)
+        judge(args.out)
+        return
+    names = [*TABLES, "additive", "epistatic"]
+    # the largest first, so that none of them is last
+    jobs = [(name, size, seed) for size in SIZES[::-1] for seed in range(args.seeds)
+            for name in names]  # fmt: skip
+    with ProcessPoolExecutor(args.cores, get_context("spawn"), max_tasks_per_child=1) as pool:
+        done = [pool.submit(collect, args.folder, args.out, *job) for job in jobs]
+        for number, future in enumerate(done):
+            try:
+                print(number + 1, "of", len(done), *future.result(), flush=True)
+            except Exception as error:  # noqa: BLE001 - the others go on
+                print("failed:", *jobs[number], repr(error)[:300], flush=True)
+
+
+if __name__ == "__main__":
+    main()

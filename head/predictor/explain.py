@@ -1,0 +1,198 @@
+"""What each residue contributes to a prediction: ``predict --explain``.
+
+The parts that compare variants by their residues (a ridge on these, and kernels) are asked again
+with one residue exchanged. What a residue contributes is the difference of the prediction from that
+with the other residues that training has in its place, weighted as the regime of the pair weighs
+these parts. The other parts, which read vectors of whole sequences, have no positions; their share
+of the weight is reported. P pairs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from abag.core.errors import PredictionError
+from abag.core.messages import counted, say
+from abag.embed.tables.chains import locate_positions
+from abag.head.models.residue_kernel import (
+    Contribution,
+    OneHotRidge,
+    ResidueKernel,
+    contributions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from abag.core.arrays import Floats, Ints
+    from abag.embed.tables.chains import Kind
+    from abag.head.labels.features import ReadFeatures
+    from abag.head.predictor.predictor import Predictor, Scorer
+
+MOST_PAIRS = 1_000
+"""Pairs that are explained: each takes hundreds of predictions."""
+COLUMNS = (
+    "row",
+    "chain",
+    "position",
+    "residue",
+    "contribution",
+    "reference",
+    "against_reference",
+)
+"""Of the table of contributions."""
+
+
+class Explanation(NamedTuple):
+    """Contributions of residues to P predictions."""
+
+    table: pd.DataFrame
+    """A row per residue that contributes, with `COLUMNS`."""
+    share: dict[str, float]
+    """Weight of the parts that were explained, by the regime of pairs."""
+
+
+def residue_parts(predictor: Predictor) -> list[str]:
+    """Return the names of the parts that compare variants by their residues."""
+    names = []
+    for name, models in predictor.parts.models.items():
+        if all(isinstance(model, OneHotRidge | ResidueKernel) for model in models):
+            names.append(name)
+    return names
+
+
+def refuse_unexplained(predictor: Predictor, pairs: int) -> None:
+    """Raise `PredictionError` if no part of a predictor has positions, or there are many pairs."""
+    if not residue_parts(predictor):
+        msg = (
+            "--explain: no part of the predictor compares variants by their residues; expected "
+            "one of them, as of a table of variants. Leave it out, or fit with --head stack or "
+            "one_hot_ridge on a table of variants."
+        )
+        raise PredictionError(msg)
+    if pairs > MOST_PAIRS:
+        msg = (
+            f"--explain: {counted(pairs, 'pair')}; expected at most {MOST_PAIRS:,}, because each "
+            "takes hundreds of predictions. Explain those that matter, such as an order."
+        )
+        raise PredictionError(msg)
+
+
+def explain(
+    predictor: Predictor,
+    scorer: Scorer,
+    index: Sequence[NDArray[np.integer]],
+    row: Ints,
+    features: ReadFeatures | None,
+) -> Explanation:
+    """Compute what the residues of pairs contribute, and say what share of the parts that explains.
+
+    Parameters
+    ----------
+    predictor : Predictor
+    scorer : Scorer
+    index : sequence of two ndarrays, shape=(P,)
+        Antibody and antigen of each pair.
+    row : ndarray, shape=(P,)
+        Row number of each pair in its table.
+    features : ReadFeatures, optional
+        Those of the pairs, if the run reads any.
+    """
+    _, vectors = scorer.score(*index, features=features)
+    used = scorer.find_regimes(*index).used
+    weight_of = {name: regime.mixture.weights for name, regime in predictor.regimes.items()}
+    found: dict[tuple[int, Kind, int], _Sum] = {}
+    places: dict[Kind, list[tuple[str, str]]] = {}
+    for name in residue_parts(predictor):
+        weight_P = np.array([weight_of[regime].get(name, 0.0) for regime in used.tolist()])
+        if not weight_P.any():
+            continue
+        models: Any = predictor.parts.models[name]
+        for model in models:
+            for side in model.compared:
+                places[side.kind] = _names_of_places(side.kind, side.one_hot.reference)
+            _add(found, contributions(model, vectors), weight_P / len(models))
+    rows = []
+    for (pair, kind, place), total in sorted(found.items()):
+        chain, position = places[kind][place]
+        one = total.first
+        against = (total.against_others, total.against_reference)
+        rows.append((row[pair], chain, position, one.letter, against[0], one.reference, against[1]))
+    share = _shares(predictor, used)
+    _say_shares(predictor, used, share)
+    return Explanation(pd.DataFrame(rows, columns=list(COLUMNS)), share)
+
+
+class _Sum:
+    """What a residue contributes to all parts."""
+
+    def __init__(self, first: Contribution) -> None:
+        self.first = first
+        self.against_others = 0.0
+        self.against_reference = 0.0
+
+
+def _add(
+    found: dict[tuple[int, Kind, int], _Sum],
+    more: Iterable[Contribution],
+    weight_P: Floats,
+) -> None:
+    """Add the contributions of one model, times its weight for each pair."""
+    for part in more:
+        weight = float(weight_P[part.pair])
+        if not weight:
+            continue
+        total = found.setdefault((part.pair, part.kind, part.place), _Sum(part))
+        total.against_others += weight * part.against_others
+        total.against_reference += weight * part.against_reference
+
+
+def _names_of_places(kind: Kind, reference: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the chain and the position of each place of a reference.
+
+    Positions of antibodies are those of IMGT, where their domain is found; others count from 1. A
+    place behind a residue, where some sequences have more, is called ``54+``.
+    """
+    names = []
+    for number, text in enumerate(reference):
+        if kind == "antibody":
+            chain = ("heavy", "light")[number]
+            imgt = locate_positions(text, "heavy" if number == 0 else "light") if text else {}
+            of_index = {at: position for position, at in imgt.items()}
+        else:
+            chain = "antigen" if len(reference) == 1 else f"antigen {number + 1}"
+            of_index = {}
+        before = "0"
+        names.append((chain, f"{before}+"))
+        for at in range(len(text)):
+            before = of_index.get(at, f"{at + 1}" if not of_index else f"residue {at + 1}")
+            names += [(chain, before), (chain, f"{before}+")]
+    return names
+
+
+def _shares(predictor: Predictor, used: NDArray[np.object_]) -> dict[str, float]:
+    names = residue_parts(predictor)
+    shares = {}
+    for regime in dict.fromkeys(used.tolist()):
+        weights = predictor.regimes[regime].mixture.weights
+        shares[str(regime)] = float(sum(weights.get(name, 0.0) for name in names))
+    return shares
+
+
+def _say_shares(predictor: Predictor, used: NDArray[np.object_], shares: dict[str, float]) -> None:
+    pairs = Counter(used.tolist())
+    for regime, share in shares.items():
+        where = f"{counted(pairs[regime], 'row')} predicted as {predictor.words(regime)}"
+        if share > 0:
+            say(f"{where}: residues explain the parts with {share:.0%} of the weight")
+        else:
+            say(
+                f"{where}: the parts that compare residues have no weight there, and nothing is "
+                "explained"
+            )

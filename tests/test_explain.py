@@ -1,0 +1,148 @@
+"""`predict --explain`: what each residue contributes, against a planted law and by deletion."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from drawn import COMPOSITION
+from trastuzumab import HEAVY, LIGHT
+
+import abag
+from abag import PredictionError
+from abag.embed.tables.chains import locate_positions
+
+ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
+PLACES = (52, 54, 98, 100, 102, 104)
+"""Indices in the heavy chain; the first three decide about the label, the others about nothing."""
+ANTIGEN_PLACES = (10, 20, 30)
+RESIDUES = "AFKST"
+
+
+def library(number, seed=0):
+    """Return variants on both sides whose pKd is a sum over residues, and the effect of each."""
+    rng = np.random.default_rng(seed)
+    effect = {}
+    law = np.random.default_rng(1)
+    for side, places in (("heavy", PLACES), ("antigen", ANTIGEN_PLACES)):
+        for number_of_place, place in enumerate(places):
+            size = 1.0 if side == "antigen" or number_of_place < 3 else 0.0
+            for residue in RESIDUES:
+                effect[side, place, residue] = float(size * law.normal())
+    rows = []
+    for _ in range(number):
+        chains = {"heavy": list(HEAVY), "antigen": list(ANTIGEN)}
+        pkd = 8.0
+        for side, places in (("heavy", PLACES), ("antigen", ANTIGEN_PLACES)):
+            for place in places:
+                residue = RESIDUES[rng.integers(5)]
+                chains[side][place] = residue
+                pkd += 0.3 * effect[side, place, residue]
+        texts = {side: "".join(chain) for side, chain in chains.items()}
+        rows.append(texts | {"light": LIGHT, "pKd": pkd + 0.02 * rng.normal()})
+    return pd.DataFrame(rows), effect
+
+
+@pytest.fixture(scope="module", params=["one_hot_ridge", "one_hot_kernel"])
+def case(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("explain")
+    table, effect = library(240)
+    abag.embed_table(table, folder / "store", say=False, **COMPOSITION)
+    options = {"head": request.param, "split": "random", "report": False, "say": False}
+    abag.fit(table, folder / "store", folder / "run", **options)
+    scored = table.head(12)
+    summary = abag.predict(
+        scored, folder / "run", folder / "s.csv", explain=folder / "why.csv", say=False
+    )
+    why = pd.read_csv(folder / "why.csv", dtype={"position": str})
+    return SimpleNamespace(
+        folder=folder, run=folder / "run", effect=effect, scored=scored, summary=summary, why=why
+    )
+
+
+def named(side, place):
+    """Return how the table of contributions names a place."""
+    if side == "antigen":
+        return f"{place + 1}"
+    return {at: name for name, at in locate_positions(HEAVY, "heavy").items()}[place]
+
+
+def test_contributions_are_those_of_a_planted_law(case):
+    expected = []
+    found = []
+    for row, pair in case.scored.reset_index(drop=True).iterrows():
+        of_row = case.why[case.why["row"] == row + 1].set_index(["chain", "position"])
+        for side, places in (("heavy", PLACES), ("antigen", ANTIGEN_PLACES)):
+            for place in places:
+                residue = pair[side][place]
+                effects = [case.effect[side, place, other] for other in RESIDUES]
+                own = case.effect[side, place, residue]
+                expected.append(0.3 * (own - (sum(effects) - own) / 4))
+                cell = of_row.loc[(side, named(side, place))]
+                assert cell["residue"] == residue
+                found.append(cell["contribution"])
+    share = next(iter(case.summary["explained_share"].values()))
+    assert share > 0.9
+    np.testing.assert_allclose(found, np.multiply(share, expected), atol=0.12)
+    assert np.corrcoef(found, expected)[0, 1] > 0.97
+
+
+def test_contributions_are_what_predictions_lose_when_the_residue_is_exchanged(case):
+    pair = case.scored.iloc[0]
+    row = case.why[case.why["row"] == case.why["row"].iloc[0]]
+    base = abag.predict(case.scored.head(1), case.run, store=case.folder / "store", say=False)
+    for side, places in (("heavy", PLACES), ("antigen", ANTIGEN_PLACES)):
+        for place in places:
+            own = pair[side][place]
+            others = [residue for residue in RESIDUES if residue != own]
+            text = pair[side]
+            exchanged = pd.DataFrame(
+                [
+                    pair.to_dict() | {side: text[:place] + residue + text[place + 1 :]}
+                    for residue in others
+                ]
+            )
+            predicted = abag.predict(exchanged, case.run, store=case.folder / "store", say=False)
+            lost = base["pkd_predicted"].iloc[0] - predicted["pkd_predicted"].mean()
+            at = row[(row["chain"] == side) & (row["position"] == named(side, place))].iloc[0]
+            assert at["contribution"] == pytest.approx(lost, abs=1e-4)
+            if own == at["reference"]:
+                assert at["against_reference"] == 0
+            else:
+                alone = predicted["pkd_predicted"].iloc[others.index(at["reference"])]
+                lost = base["pkd_predicted"].iloc[0] - alone
+                assert at["against_reference"] == pytest.approx(lost, abs=1e-4)
+
+
+def test_a_run_without_parts_that_compare_residues_is_refused(case, tmp_path):
+    table = case.scored
+    abag.fit(
+        library(60)[0], case.folder / "store", tmp_path / "run", head="ridge", split="random",
+        report=False, say=False,
+    )  # fmt: skip
+    options = {"store": case.folder / "store", "say": False}
+    with pytest.raises(PredictionError, match=r"^explain: no part of the predictor compares"):
+        abag.predict(table, tmp_path / "run", explain=tmp_path / "why.csv", **options)
+    with pytest.raises(PredictionError, match=r"^explain and cross: pairs of a table"):
+        abag.predict(table, case.run, cross=table, explain=tmp_path / "why.csv", **options)
+    many = pd.concat([table] * 100)
+    with pytest.raises(PredictionError, match=r"^explain: 1,200 pairs; expected at most 1,000"):
+        abag.predict(many, case.run, explain=tmp_path / "why.csv", **options)
+    assert not (tmp_path / "why.csv").exists()
+
+
+def test_a_regime_without_weight_on_residues_is_said_and_not_explained(case, tmp_path, said):
+    predictor = abag.load_predictor(case.run)
+    regimes = {}
+    for name, regime in predictor.regimes.items():
+        mixture = replace(regime.mixture, weights=dict.fromkeys(regime.mixture.weights, 0.0))
+        regimes[name] = replace(regime, mixture=mixture)
+    unweighted = replace(predictor, regimes=regimes)
+    abag.predict(
+        case.scored, unweighted, tmp_path / "s.csv", explain=tmp_path / "why.csv",
+        store=case.folder / "store",
+    )  # fmt: skip
+    assert any("the parts that compare residues have no weight there" in line for line in said)
+    assert not (tmp_path / "why.csv").exists()
+    assert (tmp_path / "s.csv").exists()
