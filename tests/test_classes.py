@@ -598,3 +598,15 @@ def test_a_regressor_refuses_classes_and_names_the_classifier(run):
         AffinityRegressor(run / "store").fit(
             rows[["heavy", "antigen"]], (rows["binder"] == "yes").astype(int)
         )
+
+
+def test_what_residues_contribute_is_on_the_latent_scale(run):
+    with reporting(silent=True, bars=False):
+        abag.fit(planted_table(), run / "store", run / "residues", head="one_hot_ridge")
+        abag.predict(
+            pd.read_csv(run / "new.csv").head(20), run / "residues", run / "r.csv",
+            store=run / "store", explain=run / "why.csv", say=lambda _: None,
+        )  # fmt: skip
+    why = pd.read_csv(run / "why.csv")
+    largest = why.loc[why["contribution"].abs().idxmax()]
+    assert 0.3 < abs(largest["contribution"]) < 5
