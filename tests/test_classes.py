@@ -344,6 +344,15 @@ def test_equal_probabilities_are_never_said_to_rank_or_to_be_better():
         assert "probabilities are not shown to be better than the prevalence" in sentence
 
 
+def test_few_pairs_of_a_class_are_not_judged_by_their_ranks():
+    level = (np.arange(200) < 6).astype(float)
+    sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
+    assert "ranking cannot be judged" in sentence
+    level = (np.arange(200) < 20).astype(float)
+    sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
+    assert "is better than chance" in sentence
+
+
 def test_folds_hold_their_share_of_a_rare_class():
     level = np.zeros(100)
     level[:5] = 1
