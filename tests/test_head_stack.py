@@ -340,7 +340,7 @@ def test_a_stack_leaves_out_what_takes_too_long_and_says_so(
     for name, most in largest.items():
         monkeypatch.setitem(MODELS, name, replace(MODELS[name], most_pairs=most))
     said = []
-    fit(case, tmp_path / "run", say=said.append)
+    fit(case, tmp_path / "run", say=said.append, verbose=True)
     assert not parts_of(tmp_path / "run") & missing
     line = next(text for text in said if "left out: it handles" in text)
     assert all(
