@@ -158,6 +158,10 @@ def _holds_labels(cells: pd.Series) -> bool:
     return 0 < len(filled) <= 2 * int(is_number.sum())
 
 
+class NoRows(TableError):
+    """A table has no rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Rows of a table, and the roles of its columns."""
@@ -335,7 +339,7 @@ def _first_rows(chunks: Iterator[Chunk], limit: int | None, source: str) -> Iter
             return
     if not start:
         msg = f"{source}: the table has no rows; expected at least one."
-        raise TableError(msg)
+        raise NoRows(msg)
 
 
 def _as_one_chunk(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -390,7 +394,7 @@ def _read_matrix(
     read = [*chunks]
     if not read:
         msg = f"{source}: the table has no rows; expected at least one."
-        raise TableError(msg)
+        raise NoRows(msg)
     cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
     texts = cells.map(cell_text)
     texts.columns = [str(name) for name in texts]

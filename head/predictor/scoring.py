@@ -678,7 +678,10 @@ def predict(
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
-        check_table_out(explained, sources=(table, chosen.cross, out), force=chosen.force)
+        check_table_out(explained, sources=(table, chosen.cross), force=chosen.force)
+        if explained is not None and out is not None and explained.resolve() == out.resolve():
+            msg = f"{out}: --explain and --out name one file; expected two. Choose another."
+            raise OutputError(msg)
         quantity = predictor.quantity
         quantity.check_strong(chosen.strong)
         chosen = _fitting(chosen, predictor)
