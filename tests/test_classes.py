@@ -344,6 +344,15 @@ def test_equal_probabilities_are_never_said_to_rank_or_to_be_better():
         assert "probabilities are not shown to be better than the prevalence" in sentence
 
 
+def test_few_pairs_of_a_class_are_not_judged_by_their_ranks():
+    level = (np.arange(200) < 6).astype(float)
+    sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
+    assert "ranking cannot be judged" in sentence
+    level = (np.arange(200) < 20).astype(float)
+    sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
+    assert "is better than chance" in sentence
+
+
 def test_folds_hold_their_share_of_a_rare_class():
     level = np.zeros(100)
     level[:5] = 1
@@ -421,8 +430,8 @@ def test_predictions_are_probabilities_with_an_interval_and_no_sigma(run):
 def test_a_run_says_in_words_what_its_probabilities_are_worth(run):
     summary = json.loads((run / "run/summary.json").read_text())
     config = json.loads((run / "run/config.json").read_text())
-    assert config["quantity"]["classes"] == ["no", "yes"]
-    assert config["label_unit"] == "binary"
+    assert config["layout"]["label"]["quantity"]["classes"] == ["no", "yes"]
+    assert config["layout"]["label"]["unit"] == "binary"
     (regime, *_) = summary["regimes"]
     assert "probabilities are better than the prevalence" in regime["sentence"]
     text = describe_fit(summary, verbose=True)
@@ -598,3 +607,15 @@ def test_a_regressor_refuses_classes_and_names_the_classifier(run):
         AffinityRegressor(run / "store").fit(
             rows[["heavy", "antigen"]], (rows["binder"] == "yes").astype(int)
         )
+
+
+def test_what_residues_contribute_is_on_the_latent_scale(run):
+    with reporting(silent=True, bars=False):
+        abag.fit(planted_table(), run / "store", run / "residues", head="one_hot_ridge")
+        abag.predict(
+            pd.read_csv(run / "new.csv").head(20), run / "residues", run / "r.csv",
+            store=run / "store", explain=run / "why.csv", say=lambda _: None,
+        )  # fmt: skip
+    why = pd.read_csv(run / "why.csv")
+    largest = why.loc[why["contribution"].abs().idxmax()]
+    assert 0.3 < abs(largest["contribution"]) < 5

@@ -10,7 +10,7 @@ from drawn import COMPOSITION
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag import PredictionError
+from abag import OutputError, PredictionError
 from abag.embed.tables.chains import locate_positions
 
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
@@ -126,6 +126,8 @@ def test_a_run_without_parts_that_compare_residues_is_refused(case, tmp_path):
         abag.predict(table, tmp_path / "run", explain=tmp_path / "why.csv", **options)
     with pytest.raises(PredictionError, match=r"^explain and cross: pairs of a table"):
         abag.predict(table, case.run, cross=table, explain=tmp_path / "why.csv", **options)
+    with pytest.raises(OutputError, match="explain and out name one file; expected two"):
+        abag.predict(table, case.run, tmp_path / "s.csv", explain=tmp_path / "s.csv", **options)
     many = pd.concat([table] * 100)
     with pytest.raises(PredictionError, match=r"^explain: 1,200 pairs; expected at most 1,000"):
         abag.predict(many, case.run, explain=tmp_path / "why.csv", **options)

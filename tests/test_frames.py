@@ -179,6 +179,23 @@ def test_rank_without_a_file_says_what_the_batch_is_expected_to_hold(case):
     assert not any(line.startswith("order ") for line in said)
 
 
+def test_column_names_that_are_numbers_stay_numbers(case):
+    table = case.table.rename(columns={"heavy": 0, "light": 1, "antigen": 2, "word": 3.5})
+    columns = {"heavy": "0", "light": "1", "antigen": "2"}
+    scored = abag.predict(table, case.run, columns=columns, say=False)
+    assert [*scored] == [*table, *ADDED]
+    assert scored["pkd_predicted"].tolist() == case.scored["pkd_predicted"].tolist()
+
+
+def test_the_scores_of_an_evaluation_are_a_frame(case):
+    summary = abag.evaluate(case.run, table=case.table, say=False)
+    regimes = summary.frame("table", "regimes")
+    assert regimes["regime"].tolist() == [one["regime"] for one in summary["table"]["regimes"]]
+    assert len(summary.frame("regimes")) == len(summary["regimes"])
+    with pytest.raises(abag.OptionError, match="frame: 'run' is no list of records; expected"):
+        summary.frame("run")
+
+
 def nested(table):
     return table.assign(note=[[1, 2], *[None] * 59])
 

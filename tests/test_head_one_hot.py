@@ -255,7 +255,7 @@ def test_unrelated_antibodies_are_refused_before_anything_is_written(tmp_path, l
         abag.fit(frame, tmp_path / "store", tmp_path / "run", head="residue_kernel", **QUICK)
     assert not (tmp_path / "run").exists()
     said = []
-    options = QUICK | SMALL | {"say": said.append}
+    options = QUICK | SMALL | {"say": said.append, "verbose": True}
     summary = abag.fit(frame, tmp_path / "store", tmp_path / "run", **options)
     assert "residue_kernel" not in summary["regimes"][0]["weights"]
     assert any("residue_kernel left out: " in text for text in said)

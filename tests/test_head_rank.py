@@ -535,6 +535,15 @@ def test_pairs_that_are_ordered_are_not_ordered_again_until_they_are_taken_off_t
     assert pd.read_csv(orders)["order"].tolist()[6:] == ["order 2"] * 6
 
 
+def test_a_list_of_orders_whose_rows_were_all_deleted_is_empty(scored, tmp_path):
+    orders = tmp_path / "orders.csv"
+    first = ranked(scored, tmp_path, batch=3, ordered=orders)
+    orders.write_text(orders.read_text().splitlines()[0] + "\n")
+    again = abag.rank(scored, batch=3, ordered=orders)
+    assert again["id"].tolist() == first["id"].tolist()
+    assert len(pd.read_csv(orders)) == 3
+
+
 def test_ordered_pairs_that_came_back_count_as_measured(run, scored, tmp_path, said):
     orders = tmp_path / "orders.csv"
     order = ranked(scored, tmp_path, batch=6, ordered=orders)

@@ -172,7 +172,9 @@ OTHER_TOOLS = set(
     # hf download
     "--revision "
     # tests/crash/kills.py, tests/many.py and the old notebooks
-    "--build-arg --flaky --jobs --kills --nv --resume --steps --writers".split()
+    "--flaky --jobs --kills --resume --steps --writers "
+    # Docker and Apptainer
+    "--build-arg --nv".split()
 )
 
 

@@ -158,6 +158,10 @@ def _holds_labels(cells: pd.Series) -> bool:
     return 0 < len(filled) <= 2 * int(is_number.sum())
 
 
+class NoRows(TableError):
+    """A table has no rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Rows of a table, and the roles of its columns."""
@@ -279,6 +283,8 @@ def open_source(
         source = "table"
         _refuse_unclear_columns(table)
         refuse_nested(table, source)
+        if not all(isinstance(name, str) for name in table.columns):
+            table = table.set_axis([*map(str, table.columns)], axis=1)
         chunks = in_chunks(table, None if files.matrix else rows)
     else:
         source = Path(table).name or str(table)
@@ -333,7 +339,7 @@ def _first_rows(chunks: Iterator[Chunk], limit: int | None, source: str) -> Iter
             return
     if not start:
         msg = f"{source}: the table has no rows; expected at least one."
-        raise TableError(msg)
+        raise NoRows(msg)
 
 
 def _as_one_chunk(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -388,7 +394,7 @@ def _read_matrix(
     read = [*chunks]
     if not read:
         msg = f"{source}: the table has no rows; expected at least one."
-        raise TableError(msg)
+        raise NoRows(msg)
     cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
     texts = cells.map(cell_text)
     texts.columns = [str(name) for name in texts]

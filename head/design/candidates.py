@@ -8,6 +8,7 @@ text. R rows, N antibodies, M antigens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from abag.embed.tables.chains import KINDS
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_top_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.table import Table, TableLike, read_table
+from abag.embed.tables.table import NoRows, Table, TableLike, read_table
 from abag.embed.tables.table_writer import with_types, writing_table
 from abag.head.design.batches import Aim, probability_above
 from abag.head.labels.column import (
@@ -671,7 +672,8 @@ class OrderList:
         """
         rows = pd.DataFrame(columns=[*ORDER_COLUMNS], dtype=str)
         if path.exists():
-            rows = read_table(path, as_written=True).frame.astype(str)
+            with suppress(NoRows):  # the user has deleted all of them
+                rows = read_table(path, as_written=True).frame.astype(str)
             absent = [name for name in ORDER_COLUMNS if name not in rows]
             if absent:
                 msg = (

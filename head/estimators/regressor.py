@@ -301,7 +301,7 @@ def labelled(
     chosen = options or LabelOptions()
     label = _LABEL
     if isinstance(name := getattr(y, "name", None), str):
-        is_other = chosen.better is not None or chosen.unit is not None
+        is_other = chosen.asks_for_value
         is_known = read_header(name).better is not None
         if is_other:
             _refuse_affinity(name)

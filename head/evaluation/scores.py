@@ -58,6 +58,9 @@ LEARNING = 0.3
 """By how much the RMSE of a predictor may be lower, relative to the share of the pairs that its
 folds did not learn from. With the factor above, its interval then holds the RMSE of new rows in
 95 % of planted tables, without both in 79 % (benchmarks/bench_regimes.py)."""
+FEWEST_OF_CLASS = 10
+"""Tested pairs that are not of the most frequent class below which ranking is not judged: intervals
+of so few ranks are too narrow (benchmarks/bench_binary.py)."""
 FEWEST_RANKED = 3
 """Pairs below which nothing is ranked."""
 ENOUGH_RANKED = MIN_ROWS_PER_ANTIGEN
@@ -324,10 +327,17 @@ def score_regime(
     different = {claim for claim in claims.values() if _has_interval(claim)}
     level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
     judged = _rank_claims(tested, predicted, level)
+    if of_classes and _rarer(pkd) < FEWEST_OF_CLASS:
+        judged = {}
     if is_selection and bounded is not None:
         judged = {" of labels and bounds": concordance_claim(bounded, level, 0.5), **judged}
     score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
     return score
+
+
+def _rarer(level: Floats) -> int:
+    """Count the pairs that are not of the most frequent class, given the classes of R pairs."""
+    return len(level) - int(np.unique(level, return_counts=True)[1].max(initial=0))
 
 
 def _best_baseline(

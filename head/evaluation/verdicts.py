@@ -417,7 +417,7 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     else:
         lines = _repeated_label(pkd, summary["commonest"], pairs)
         lines += _implausible_labels(summary, pairs.reading)
-        if not quantity.affinity:
+        if not quantity.affinity and not quantity.is_log:
             lines += _wide_scale(pkd, quantity)
     groups = {"antigen": pairs.antigen}
     if pairs.assay is not None:
@@ -470,8 +470,8 @@ def _wide_scale(value: Floats, quantity: Quantity) -> list[str]:
         return []
     line = (
         f"The largest label, {quantity.show(float(value.max()))} {quantity}, is "
-        f"{value.max() / median:,.0f} times the median: errors on a few large ones decide. A "
-        "column of logarithms is usually learned better."
+        f"{value.max() / median:,.0f} times the median: errors on a few large ones decide. "
+        "Logarithms are usually learned better: --scale log."
     )
     if without_logarithm:
         none = "has none" if without_logarithm == 1 else "have none"

@@ -110,6 +110,12 @@ _SUMMARIES = frozenset(
 )
 """Words that set one column above those that it summarises."""
 _YEARS = (1900, 2100)
+_LOGARITHM = re.compile(r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|percent|temperature|\btm")
+_LINEAR = re.compile("%|cal|kj|°|celsius|kelvin")
+FEWEST_FOR_SCALE = 10
+"""Fewer values do not show how they are distributed."""
+DECADES = 100.0
+"""Ratio of the largest to the smallest value from which a logarithm is learned."""
 
 
 SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
@@ -437,10 +443,10 @@ class Columns:
         if options.asks_for_classes:
             return self._find_classes(options)
         of_classes = self._only_classes() if label is None and not of_run else None
-        if of_classes is not None and options.better is not None and options.unit is None:
+        is_of_value = options.unit is not None or options.scale is not None
+        if of_classes is not None and options.better is not None and not is_of_value:
             return of_classes
-        asked = options.better is not None or options.unit is not None
-        if label == "value" or asked:
+        if options.asks_for_value:
             numbers = [column for column in self.numbers if not column.header.states_affinity]
             if len(numbers) == 1:
                 return numbers[0].name
@@ -752,15 +758,14 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
     header = column.header
     options = asked.options
     is_affinity = header.names_affinity and not header.not_label
-    is_asked_for = options.label == "value" or options.better is not None
-    is_asked_for = is_asked_for or options.unit is not None
+    is_asked_for = options.asks_for_value
     if not is_asked_for and (header.better is None or is_affinity):
         return None
     if is_affinity and header.units:
         column.refuse(
             f"is named like {header.units[0]}, an affinity, which is learned as pKd, and "
-            "--label value, --better or --unit is of other quantities; expected one or the other. "
-            "Leave these options out, or choose another column with --column label=NAME."
+            "--label value, --better, --unit or --scale is of other quantities; expected one or "
+            "the other. Leave these options out, or choose another column with --column label=NAME."
         )
     if options.label not in (None, "value"):
         column.refuse(
@@ -783,7 +788,31 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
     unit = header.written_unit if options.unit is None else options.unit.strip()
     quantity = Quantity(name=header.quantity, unit=unit, better=better, affinity=False)
     why = "given by the options" if is_asked_for else _IN_THE_NAME
-    return _as_it_is(column.name, why, quantity)
+    scale = options.scale
+    if scale is None and not is_logarithm(quantity) and spans_decades(column.numbers):
+        scale = "log"
+        why += "; over two decades or more, so logarithms: --scale linear learns them as written"
+    return _as_it_is(column.name, why, replace(quantity, scale=scale or "linear"))
+
+
+def is_logarithm(quantity: Quantity) -> bool:
+    """Tell whether a quantity is a logarithm by its name or unit, an energy, or a percentage."""
+    by_name = _LOGARITHM.search(quantity.name.lower())
+    return by_name is not None or _LINEAR.search(quantity.unit.lower()) is not None
+
+
+def spans_decades(values: Floats) -> bool:
+    """Tell whether values, (N,), are positive, far apart, and less skewed as logarithms."""
+    known = values[np.isfinite(values)]
+    if len(known) < FEWEST_FOR_SCALE or known.min() <= 0 or known.max() < DECADES * known.min():
+        return False
+    return abs(_skewness(np.log10(known))) < abs(_skewness(known))
+
+
+def _skewness(values: Floats) -> float:
+    centred = values - values.mean()
+    deviation = np.sqrt(np.mean(centred**2))
+    return float(np.mean((centred / deviation) ** 3)) if deviation > 0 else 0.0
 
 
 def _affinity(column: Column, asked: Asked) -> ColumnMeaning:
@@ -861,8 +890,10 @@ def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quant
     """Raise `LabelError` if options ask for another quantity, or direction, than the run has."""
     better: Better | None = options.better
     of_run = ("binary", "classes") if quantity.classes else ("value",)
-    if options.label not in (None, *of_run) or better not in (None, quantity.better):
+    is_other = options.label not in (None, *of_run) or better not in (None, quantity.better)
+    if is_other or options.scale not in (None, quantity.scale):
         option = f"--label {options.label}" if better is None else f"--better {better}"
+        option = option if is_other else f"--scale {options.scale}"
         msg = (
             f"{table.source}: {option}: the run predicts {quantity.description}; expected labels "
             "of that. Leave the option out."

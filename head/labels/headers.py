@@ -22,7 +22,7 @@ from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
 from abag.core.messages import printable, quoted
 from abag.core.units import ANTIBODY_KDA, UNITS
-from abag.head.labels.options import Better, Label
+from abag.head.labels.options import Better, Label, Scale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -581,13 +581,16 @@ class Quantity:
     better: Better = "higher"
     affinity: bool = True
     """Whether it is pKd, pIC50 or pEC50, to which values of other units were converted."""
+    scale: Scale = "linear"
+    """``log``: labels and predictions are logarithms to base 10 of the values that are written."""
     classes: tuple[str, ...] = ()
     """Names of the classes that labels are, the lowest first; labels are their numbers from 0, and
     a prediction of two classes is the probability of the second. Empty: labels are measurements."""
 
     def __str__(self) -> str:
-        """Write the name with its unit, as in headings: ``Tm (°C)``."""
-        return printable(f"{self.name} ({self.unit})" if self.unit else self.name)
+        """Write the name with its unit, as in headings: ``Tm (°C)``, ``log10 titer (mg/L)``."""
+        name = f"{'log10 ' * self.is_log}{self.name}"
+        return printable(f"{name} ({self.unit})" if self.unit else name)
 
     @property
     def sign(self) -> int:
@@ -629,6 +632,19 @@ class Quantity:
         if self.is_binary and name == "pkd_predicted":
             return PROBABILITY
         return name if self.affinity else _OUTSIDE_OF.get(name, name)
+
+    @property
+    def is_log(self) -> bool:
+        """Whether labels are logarithms of the values that are written."""
+        return self.scale == "log"
+
+    def on_scale(self, values: Floats) -> Floats:
+        """Return values as labels, (N,); on a log scale, NaN for those of 0 or less."""
+        if not self.is_log:
+            return values
+        with np.errstate(divide="ignore", invalid="ignore"):
+            labels = np.log10(values)
+        return np.where(np.isfinite(labels), labels, np.nan)
 
     @property
     def is_binary(self) -> bool:
@@ -691,7 +707,8 @@ class Quantity:
         made = cls(**{**record, "classes": tuple(classes)})
         texts = isinstance(made.name, str) and isinstance(made.unit, str)
         texts = texts and all(isinstance(name, str) for name in classes)
-        if not texts or made.better not in ("higher", "lower") or type(made.affinity) is not bool:
+        choices = made.better in ("higher", "lower") and made.scale in ("linear", "log")
+        if not texts or not choices or type(made.affinity) is not bool:
             msg = f"{dict(record)} is no quantity"
             raise ValueError(msg)
         return made

@@ -459,7 +459,7 @@ def _check_labels(
     of_type = _of_type(table, options.affinity_type)
     pkd = affinities.pkd.copy()
     _refuse_other_units(table, affinities, of_type & np.isfinite(pkd))
-    low, high = options.bounds(affinity=quantity.affinity)
+    low, high = _valid_range(options, quantity)
     usable = of_type & (low <= pkd) & (pkd <= high)
     bad = []
     for at in np.flatnonzero(of_type & ~usable).tolist():
@@ -469,6 +469,13 @@ def _check_labels(
     if not usable.any() and not quantity.classes:
         _refuse_words_for_classes(table, of_type, quantity)
     return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
+
+
+def _valid_range(options: LabelOptions, quantity: Quantity) -> tuple[float, float]:
+    """Return the least and the largest valid label."""
+    low, high = options.bounds(affinity=quantity.affinity)
+    on_scale = quantity.on_scale(np.array([low, high]))
+    return (-np.inf if np.isnan(on_scale[0]) else float(on_scale[0])), float(on_scale[1])
 
 
 def _refuse_other_units(table: SequenceTable, affinities: Affinities, rows: Bools) -> None:
@@ -630,11 +637,14 @@ def _bad_cell(
         expected = f"one of {', '.join(map(quoted, quantity.classes))}"
     elif np.isfinite(pkd):
         noun = "pKd" if quantity.affinity else "value"
-        expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}"
+        low, high = (10**bound for bound in valid) if quantity.is_log else valid
+        expected = f"a {noun} from {low:g} to {high:g}"
     else:
-        kind_of_number = "positive" if UNITS[unit].takes_log else "finite"
-        expected = f"a {kind_of_number} number such as 1234.5"
+        is_log = quantity.is_log or UNITS[unit].takes_log
+        expected = f"a {'positive' if is_log else 'finite'} number such as 1234.5"
     advice = "Fix it."
+    if quantity.is_log:
+        advice = "Write the limit of detection, such as <0.1, or give --scale linear."
     if quantity.classes:
         advice = "Fix it, or leave out what is of no class with --bad-rows skip."
     elif says_no_binding(value) and not quantity.affinity:

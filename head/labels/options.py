@@ -19,6 +19,7 @@ else:
 """Units of affinities, and what is none: ``binary``, ``classes`` and ``value``, any other quantity,
 as it is written."""
 Better: TypeAlias = Literal["higher", "lower"]
+Scale: TypeAlias = Literal["linear", "log"]
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
 Floor: TypeAlias = Literal["keep", "censor", "drop"]
 BesideRole: TypeAlias = Literal["feature", "category", "error", "weight", "split"]
@@ -93,6 +94,12 @@ class LabelOptions(BadRowOptions, group="Data"):
         default_text="in brackets in the column's name",
         help="Unit of another quantity, for messages and reports.",
     )
+    scale: Scale | None = option(
+        None,
+        default_text="log for positive values over two decades or more",
+        help="Scale on which another quantity than an affinity is learned and predicted; log: its "
+        "logarithm to base 10, as for counts, titers and fluorescence.",
+    )
     molar_mass: str | None = option(
         None,
         metavar="KDA",
@@ -156,13 +163,14 @@ class LabelOptions(BadRowOptions, group="Data"):
         return read_molar_mass(self.molar_mass)
 
     def _check_quantity(self) -> None:
-        is_given = self.better is not None or self.unit is not None
-        may_be_better = self.unit is None and self.label in ("binary", "classes")
+        is_of_value = self.unit is not None or self.scale is not None
+        is_given = self.better is not None or is_of_value
+        may_be_better = not is_of_value and self.label in ("binary", "classes")
         if is_given and self.label not in (None, "value") and not may_be_better:
             msg = (
-                f"--better and --unit: are of other quantities than affinities, but --label says "
-                f"{self.label}; expected --label value with them. Leave these options out, or give "
-                "--label value."
+                "--better, --unit and --scale: are of other quantities than affinities, but "
+                f"--label says {self.label}; expected --label value with them. Leave these options "
+                "out, or give --label value."
             )
             raise OptionError(msg)
         unit = self.unit
@@ -172,6 +180,12 @@ class LabelOptions(BadRowOptions, group="Data"):
                 "such as °C or mg/L. Shorten it."
             )
             raise OptionError(msg)
+
+    @property
+    def asks_for_value(self) -> bool:
+        """Whether the label is to be read as another quantity than an affinity."""
+        given = (self.better, self.unit, self.scale)
+        return self.label == "value" or any(value is not None for value in given)
 
     @property
     def asks_for_classes(self) -> bool:
@@ -220,6 +234,7 @@ class LabelOptions(BadRowOptions, group="Data"):
             "--floor": self.floor != "keep",
             "--molar-mass": self.molar_mass is not None,
             "--unit": self.unit is not None,
+            "--scale": self.scale is not None,
         }
         for name, is_given in others.items():
             if is_given:

@@ -179,7 +179,7 @@ def _read_column(
         unit=unit,
         why=meaning.why,
         raw=raw,
-        pkd=to_pkd(raw, unit, options.molar_mass_kda),
+        pkd=meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda)),
         side=-side if is_weaker_above else side,  # >1000 nM is a pKd below 6
         no_binding=np.zeros(len(raw), np.bool_),
         molar_mass_kda=options.molar_mass_kda,
@@ -200,7 +200,14 @@ def _read_column(
 
 def _given_floor(read: Affinities, no_binding: float) -> float:
     """Return ``--no-binding`` as a pKd; refuse one that no affinity has."""
-    floor = float(to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)[0])
+    bound = to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)
+    floor = float(read.quantity.on_scale(bound)[0])
+    if np.isnan(floor):
+        msg = (
+            f"{read.source}: --no-binding {no_binding:g} has no logarithm, which labels are; "
+            "expected a number above 0, such as the limit of detection."
+        )
+        raise LabelError(msg)
     # down to a pKd of 0: a bound may be weaker than any affinity that is measured
     if read.quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
         msg = (
@@ -272,7 +279,7 @@ def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> 
         if is_affinity:
             censored = _with_relations_of_affinity(table, relations, censored, pkd, affinities)
         else:
-            censored = _with_relations(table, relations, censored, pkd)
+            censored = _with_relations(table, relations, censored, pkd, affinities)
     if is_affinity and (affinities.unit == "pkd" or column is not None):
         _refuse_reversed(table, column, censored, pkd, is_bound)
     return censored
@@ -355,11 +362,13 @@ def _with_relations(
     relations: _Relations,
     censored: NDArray[np.int8],
     value: Floats,
+    affinities: Affinities,
 ) -> NDArray[np.int8]:
     """Join relations in labels of another quantity with those in a column, which are of it, too."""
     column = relations.column
     labelled = np.isfinite(value)
-    off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
+    bound = affinities.quantity.on_scale(relations.bound)
+    off = np.where(relations.is_bound & labelled, np.abs(bound - value), 0.0)
     rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value)))  # of numbers in text
     refuse_cells(
         table,
@@ -503,9 +512,9 @@ def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Fl
 
 
 def _of_pkd(error: Floats, labels: Affinities) -> Floats:
-    """Turn the errors of labels into those of pKd, by its slope, or leave other quantities."""
+    """Turn the errors of labels into those of pKd or of logarithms, by the slope of these."""
     unit = UNITS[labels.unit]
-    if unit.takes_log:  # d log10(x) = dx / (x ln 10)
+    if unit.takes_log or labels.quantity.is_log:  # d log10(x) = dx / (x ln 10)
         with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
             return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
     return error / abs(unit.per_pkd)

@@ -14,17 +14,17 @@ differ, C columns; P pairs, F of them in training.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.tables.chains import KINDS, PLURAL, RESIDUES, Kind
 from abag.head.labels.features import Standardizer
-from abag.head.models.kernels import ColumnViews
+from abag.head.models.kernels import ColumnViews, squared_distances
 from abag.head.models.pair_vectors import Arrays, DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.process import GaussianProcess, ProcessSettings, fit_gaussian_process
 from abag.head.models.ridge import (
@@ -478,11 +478,46 @@ class ResidueKernel:
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,)."""
-        return self.predict_columns(self._features(vectors))
+        return self.inner.predict(self._features(vectors))
 
-    def predict_columns(self, encoded: PairVectors) -> Floats:
-        """Predict pairs whose sides are columns of residues already, (P,)."""
-        return self.inner.predict(encoded)
+    def exchange_losses(self, encoded: PairVectors, side: SideColumns) -> LossesOf:
+        """Return a function of what predictions lose by exchanged letters of one side.
+
+        Squared distances are sums over places: one place is taken off and another letter added.
+        """
+        process = self.inner
+        number = KINDS.index(side.kind)
+        train, _ = process.train.sides[number]
+        here = encoded.sides[side.kind]
+        z_LC = train.scaling.apply(_letter_columns(side, alike=self.alike))
+        kernel = process.kernel
+        used = [n for n, weight in enumerate(kernel.weights[number]) if weight]
+        squared = train.distances(train.scaling.apply(here.x_ND), kernel.weights[number])
+        similar_NA = kernel.of_views(number, squared)
+        value_PA = process.values_of(encoded, number)
+        width = side.one_hot.width
+
+        def losses_of(
+            own_P: NDArray[np.uint8], seen_V: NDArray[np.uint8], columns: slice
+        ) -> Floats:
+            away = []  # from training sequences, of each letter at this place, by view
+            for view in used:
+                part = slice(view * width + columns.start, view * width + columns.stop)
+                of_place = squared_distances(z_LC[:, part], train.train_AD[:, part])
+                away.append(of_place / train.units[view])
+            loss_PV = np.empty((len(own_P), len(seen_V)))
+            step = max(1, MOST_VALUES // (len(seen_V) * len(train.train_AD)))
+            for at in range(0, len(own_P), step):
+                rows = slice(at, at + step)
+                exchanged = [np.empty((0, 0))] * len(squared)
+                for view, of_place in zip(used, away, strict=True):
+                    kept_PA = squared[view][here.index[rows]] - of_place[own_P[rows]]
+                    exchanged[view] = np.maximum(kept_PA[:, None] + of_place[seen_V], 0)
+                lost_PVA = similar_NA[here.index[rows], None] - kernel.of_views(number, exchanged)
+                loss_PV[rows] = (lost_PVA @ value_PA[rows, :, None])[..., 0]
+            return loss_PV
+
+        return losses_of
 
     def variance(self, vectors: PairVectors) -> Floats:
         """Return the variance of each prediction in pKd^2, (P,)."""
@@ -566,11 +601,20 @@ class OneHotRidge(LinearModel):
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,)."""
-        return self.predict_columns(with_residues(vectors, self.compared))
+        return LinearModel.predict(self, with_residues(vectors, self.compared))
 
-    def predict_columns(self, encoded: PairVectors) -> Floats:
-        """Predict pairs whose sides are columns of residues already, (P,)."""
-        return LinearModel.predict(self, encoded)
+    def exchange_losses(self, _encoded: PairVectors, side: SideColumns) -> LossesOf:
+        """Return a function of what predictions lose by exchanged letters of one side."""
+        linear = self.sides[side.kind]
+        z_LC = linear.scaling.apply(_letter_columns(side, alike=False))
+
+        def losses_of(
+            own_P: NDArray[np.uint8], seen_V: NDArray[np.uint8], columns: slice
+        ) -> Floats:
+            value_L = z_LC[:, columns] @ linear.weight_D[columns]
+            return np.asarray(value_L[own_P][:, None] - value_L[seen_V])
+
+        return losses_of
 
 
 def ridge_columns(
@@ -614,107 +658,68 @@ def fit_one_hot_ridge(training: TrainingRows) -> OneHotRidge:
 # ---- what each residue contributes ---------------------------------------------------------------
 
 
-MOST_EXCHANGES = 16_384
-"""Pairs with an exchanged residue that are predicted at a time."""
+MOST_VALUES = 1 << 22
+"""Kernels of exchanged residues with training sequences that are in memory at a time."""
 
 
-class Contribution(NamedTuple):
-    """What a residue of one pair contributes to its prediction."""
+class PlaceLosses(NamedTuple):
+    """What predictions of P pairs lose if the letters of one place are exchanged."""
 
-    pair: int
     kind: Kind
     place: int
     """See the head of this module."""
-    letter: str
-    reference: str
+    own_P: NDArray[np.uint8]
+    """Letter of each pair, as its ASCII code."""
+    reference: int
     """Letter of the consensus of the training sequences."""
-    against_others: float
-    """Difference in pKd from the mean prediction with each other letter that training sequences
-    have in this place."""
-    against_reference: float
-    """Difference in pKd from the prediction with the letter of the reference; 0 if it has that."""
+    against_others_P: Floats
+    """Prediction less the mean of those with each other letter that training has here, in pKd; NaN
+    if it has no other."""
+    against_reference_P: Floats
+    """Prediction less that with the letter of the reference; 0 if the pair has that."""
 
 
-def contributions(
-    model: ResidueKernel | OneHotRidge, vectors: PairVectors
-) -> Iterator[Contribution]:
-    """Exchange the residues of pairs one by one, and yield what each of them contributes.
+def place_losses(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Iterator[PlaceLosses]:
+    """Exchange the letters of pairs one by one, and yield what their predictions lose.
 
-    Only places are looked at where training sequences differ, or that have a letter which none of
+    Only places are looked at where training sequences differ, or a pair has a letter that none of
     them has: elsewhere nothing is known.
     """
     encoded = with_residues(vectors, model.compared, alike=model.alike)
-    base_P = model.predict_columns(encoded)
     for side in model.compared:
-        codes_NS = align(chains_of(vectors, side.kind), side.one_hot.reference)
-        reference_S = align([side.one_hot.reference], side.one_hot.reference)[0]
-        waiting = list[_Exchanged]()
-        for pair, number in enumerate(encoded.sides[side.kind].index.tolist()):
-            waiting += _exchanges_of(pair, codes_NS[number], reference_S, side.one_hot.seen)
-            is_last = pair == len(base_P) - 1
-            if is_last or sum(len(place.letters) for place in waiting) > MOST_EXCHANGES:
-                predicted = _predict_exchanged(model, encoded, side, codes_NS, waiting)
-                for place, values in zip(waiting, predicted, strict=True):
-                    yield place.contribution(side.kind, float(base_P[place.pair]), values)
-                waiting = []
+        one_hot = side.one_hot
+        codes_PS = align(chains_of(vectors, side.kind), one_hot.reference)
+        codes_PS = codes_PS[encoded.sides[side.kind].index]
+        reference_S = align([one_hot.reference], one_hot.reference)[0]
+        losses_of = model.exchange_losses(encoded, side)
+        first = 0
+        for place, letters in enumerate(one_hot.seen):
+            after = first + indicators(letters, one_hot.marks_new).shape[1]
+            seen_V = np.frombuffer(letters.encode(), np.uint8)
+            own_P = codes_PS[:, place]
+            is_own_PV = own_P[:, None] == seen_V
+            others_P = len(seen_V) - is_own_PV.sum(axis=1)
+            if after > first and others_P.any():
+                loss_PV = losses_of(own_P, seen_V, slice(first, after))
+                loss_PV[is_own_PV] = 0.0
+                with np.errstate(invalid="ignore"):
+                    mean_P = loss_PV.sum(axis=1) / others_P
+                of_reference_P = loss_PV[:, letters.index(chr(reference_S[place]))]
+                yield PlaceLosses(
+                    side.kind, place, own_P, int(reference_S[place]), mean_P, of_reference_P
+                )
+            first = after
 
 
-class _Exchanged(NamedTuple):
-    """A place of a pair, and the letters that it gets in turn."""
-
-    pair: int
-    place: int
-    own: int
-    reference: int
-    letters: tuple[int, ...]
-    """ASCII codes, without its own."""
-
-    def contribution(self, kind: Kind, base: float, predicted: Floats) -> Contribution:
-        of_reference = base
-        if self.reference in self.letters:
-            of_reference = float(predicted[self.letters.index(self.reference)])
-        return Contribution(
-            pair=self.pair,
-            kind=kind,
-            place=self.place,
-            letter=chr(self.own),
-            reference=chr(self.reference),
-            against_others=base - float(predicted.mean()),
-            against_reference=base - of_reference,
-        )
+LossesOf: TypeAlias = Callable[["NDArray[np.uint8]", "NDArray[np.uint8]", slice], Floats]
+"""Returns what predictions lose with each of V letters, (P, V), given the letters of the pairs,
+(P,), these letters, (V,), and the columns of the place."""
 
 
-def _exchanges_of(
-    pair: int, codes_S: NDArray[np.uint8], reference_S: NDArray[np.uint8], seen: Sequence[str]
-) -> Iterator[_Exchanged]:
-    for place, letters in enumerate(seen):
-        own = int(codes_S[place])
-        others = tuple(code for code in letters.encode() if code != own)
-        if others:
-            yield _Exchanged(pair, place, own, int(reference_S[place]), others)
-
-
-def _predict_exchanged(
-    model: ResidueKernel | OneHotRidge,
-    encoded: PairVectors,
-    side: SideColumns,
-    codes_NS: NDArray[np.uint8],
-    places: Sequence[_Exchanged],
-) -> list[Floats]:
-    """Return the predictions with each letter of each place."""
-    if not places:
-        return []
-    sizes = [len(place.letters) for place in places]
-    rows = np.repeat([place.pair for place in places], sizes)
-    index = encoded.sides[side.kind].index
-    codes_WS = codes_NS[index[rows]]
-    at = np.repeat([place.place for place in places], sizes)
-    codes_WS[np.arange(len(rows)), at] = [code for place in places for code in place.letters]
-    x_WC = side.one_hot.encode_codes(codes_WS, alike=model.alike)
-    sides = {kind: replace(other, index=other.index[rows]) for kind, other in encoded.sides.items()}
-    sides[side.kind] = replace(
-        encoded.sides[side.kind], x_ND=x_WC, index=np.arange(len(rows)), chains=None
-    )
-    features = None if encoded.features is None else encoded.features.take(rows)
-    predicted = model.predict_columns(PairVectors(sides, features))
-    return np.split(predicted, np.cumsum(sizes)[:-1])
+def _letter_columns(side: SideColumns, *, alike: bool) -> Matrix:
+    """Return the columns of sequences that have one letter everywhere, (256, C)."""
+    x_LC = np.zeros((256, side.one_hot.width * (3 if alike else 1)), np.float32)
+    codes = np.frombuffer(LETTERS.encode(), np.uint8)
+    codes_NS = np.repeat(codes[:, None], len(side.one_hot.seen), axis=1)
+    x_LC[codes] = side.one_hot.encode_codes(codes_NS, alike=alike)
+    return x_LC

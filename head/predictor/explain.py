@@ -1,10 +1,11 @@
 """What each residue contributes to a prediction: ``predict --explain``.
 
-The parts that compare variants by their residues (a ridge on these, and kernels) are asked again
-with one residue exchanged. What a residue contributes is the difference of the prediction from that
+The parts that compare variants by their residues (a ridge on these, and kernels) predict again with
+one residue exchanged. What a residue contributes is the difference of the prediction from that
 with the other residues that training has in its place, weighted as the regime of the pair weighs
-these parts. The other parts, which read vectors of whole sequences, have no positions; their share
-of the weight is reported. P pairs.
+these parts. Where labels are classes, it is that of the latent value (probit), in standard
+deviations of its noise. The other parts, which read vectors of whole sequences, have no positions;
+their share of the weight is reported. P pairs.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import pandas as pd
 
 from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
-from abag.embed.tables.chains import locate_positions
+from abag.embed.tables.chains import KINDS, locate_positions
 from abag.head.models.residue_kernel import (
-    Contribution,
     OneHotRidge,
+    PlaceLosses,
     ResidueKernel,
-    contributions,
+    place_losses,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -107,50 +108,82 @@ def explain(
     _, vectors = scorer.score(*index, features=features)
     used = scorer.find_regimes(*index).used
     weight_of = {name: regime.mixture.weights for name, regime in predictor.regimes.items()}
-    found: dict[tuple[int, Kind, int], _Sum] = {}
-    places: dict[Kind, list[tuple[str, str]]] = {}
+    links = {name: regime.mixture.link for name, regime in predictor.regimes.items()}
+    # of classes, contributions are to latent values, whose noise has a standard deviation of 1
+    unit_of = {name: 1.0 if link is None else link.slope for name, link in links.items()}
+    unit_P = np.array([unit_of[regime] for regime in used.tolist()])
+    total: dict[tuple[Kind, int], PlaceLosses] = {}
+    names: dict[Kind, list[tuple[str, str]]] = {}
     for name in residue_parts(predictor):
         weight_P = np.array([weight_of[regime].get(name, 0.0) for regime in used.tolist()])
+        weight_P *= unit_P
         if not weight_P.any():
             continue
         models: Any = predictor.parts.models[name]
         for model in models:
             for side in model.compared:
-                places[side.kind] = _names_of_places(side.kind, side.one_hot.reference)
-            _add(found, contributions(model, vectors), weight_P / len(models))
-    rows = []
-    for (pair, kind, place), total in sorted(found.items()):
-        chain, position = places[kind][place]
-        one = total.first
-        against = (total.against_others, total.against_reference)
-        rows.append((row[pair], chain, position, one.letter, against[0], one.reference, against[1]))
+                names[side.kind] = _names_of_places(side.kind, side.one_hot.reference)
+            _add(total, place_losses(model, vectors), weight_P / len(models))
     share = _shares(predictor, used)
     _say_shares(predictor, used, share)
-    return Explanation(pd.DataFrame(rows, columns=list(COLUMNS)), share)
-
-
-class _Sum:
-    """What a residue contributes to all parts."""
-
-    def __init__(self, first: Contribution) -> None:
-        self.first = first
-        self.against_others = 0.0
-        self.against_reference = 0.0
+    return Explanation(_table(total, names, row), share)
 
 
 def _add(
-    found: dict[tuple[int, Kind, int], _Sum],
-    more: Iterable[Contribution],
-    weight_P: Floats,
+    total: dict[tuple[Kind, int], PlaceLosses], more: Iterable[PlaceLosses], weight_P: Floats
 ) -> None:
-    """Add the contributions of one model, times its weight for each pair."""
-    for part in more:
-        weight = float(weight_P[part.pair])
-        if not weight:
-            continue
-        total = found.setdefault((part.pair, part.kind, part.place), _Sum(part))
-        total.against_others += weight * part.against_others
-        total.against_reference += weight * part.against_reference
+    """Add the losses of one model, times its weight for each pair; NaN where there is none."""
+    for losses in more:
+        weight = np.where(weight_P > 0, weight_P, np.nan)
+        weighed = losses._replace(
+            against_others_P=weight * losses.against_others_P,
+            against_reference_P=weight * losses.against_reference_P,
+        )
+        key = (losses.kind, losses.place)
+        before = total.get(key)
+        if before is not None:
+            weighed = weighed._replace(
+                against_others_P=_sum(before.against_others_P, weighed.against_others_P),
+                against_reference_P=_sum(before.against_reference_P, weighed.against_reference_P),
+            )
+        total[key] = weighed
+
+
+def _sum(left: Floats, right: Floats) -> Floats:
+    """Add values of which one may be missing."""
+    both = np.nansum([left, right], axis=0)
+    return np.where(np.isnan(left) & np.isnan(right), np.nan, both)
+
+
+def _table(
+    total: Mapping[tuple[Kind, int], PlaceLosses],
+    names: Mapping[Kind, Sequence[tuple[str, str]]],
+    row: Ints,
+) -> pd.DataFrame:
+    """Make a row per pair and place, in the order of the pairs, and of the places in a pair."""
+    frames = []
+    for number, ((kind, place), losses) in enumerate(sorted(total.items(), key=_order_of)):
+        chain, position = names[kind][place]
+        columns = {
+            "row": row,
+            "chain": chain,
+            "position": position,
+            "residue": losses.own_P.view("S1").astype(str),
+            "contribution": losses.against_others_P,
+            "reference": chr(losses.reference),
+            "against_reference": losses.against_reference_P,
+        }
+        frame = pd.DataFrame(columns).assign(pair=np.arange(len(row)), place=number)
+        frames.append(frame[frame["contribution"].notna()])
+    if not frames:
+        return pd.DataFrame(columns=[*COLUMNS])
+    table = pd.concat(frames).sort_values(["pair", "place"], ignore_index=True)
+    return table[[*COLUMNS]]
+
+
+def _order_of(item: tuple[tuple[Kind, int], PlaceLosses]) -> tuple[int, int]:
+    (kind, place), _ = item
+    return KINDS.index(kind), place
 
 
 def _names_of_places(kind: Kind, reference: Sequence[str]) -> list[tuple[str, str]]:

@@ -278,11 +278,16 @@ def writing(out: Path | None, frames: list[pd.DataFrame]) -> Iterator[WriteFrame
 
 
 def in_memory(frames: Sequence[pd.DataFrame], table: TableLike) -> pd.DataFrame:
-    """Join the rows of a result, whose index counts those of a table, and give them its index."""
+    """Join the rows of a result, whose index counts those of a table.
+
+    Give them the index of the table, and its columns the names that are no text.
+    """
     result = pd.concat(frames)
     source, *others = tables_of(table)
     if isinstance(source, pd.DataFrame) and not others:
         result.index = source.index[result.index]
+        own_names = {str(name): name for name in source.columns}
+        result = result.rename(columns=own_names)
     return result
 
 
@@ -673,7 +678,10 @@ def predict(
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
-        check_table_out(explained, sources=(table, chosen.cross, out), force=chosen.force)
+        check_table_out(explained, sources=(table, chosen.cross), force=chosen.force)
+        if explained is not None and out is not None and explained.resolve() == out.resolve():
+            msg = f"{out}: --explain and --out name one file; expected two. Choose another."
+            raise OutputError(msg)
         quantity = predictor.quantity
         quantity.check_strong(chosen.strong)
         chosen = _fitting(chosen, predictor)
@@ -854,6 +862,9 @@ def describe_pair(pair: dict[str, Any]) -> str:
         text = f"pKd {show(value)}, Kd {kd_nm:,g} nM; 90 % interval of pKd {interval}"
     else:
         text = f"{quantity} {show(value)}; 90 % interval {interval}"
+        if quantity.is_log:
+            low, middle, high = (f"{10**x:.3g}" for x in (value - away, value, value + away))
+            text += f"\n{replace(quantity, scale='linear')} {middle}; 90 % interval {low} to {high}"
     text += f"\n{pair['verdict']}"
     if "p_strong" in pair:
         side = "more" if quantity.sign > 0 else "less"

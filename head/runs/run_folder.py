@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.table import Table
     from abag.head.labels.options import Label
 
-RUN_FORMAT = "abag-run 5"
+RUN_FORMAT = "abag-run 6"
 _UNREADABLE = (
     OSError,
     ArithmeticError,

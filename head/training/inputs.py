@@ -181,7 +181,8 @@ def layout_of_run(config: FitConfig, label: LabelReading, found: Mapping[str, st
     no_binding_pkd = None
     if config.no_binding is not None:
         value = np.array([config.no_binding])
-        no_binding_pkd = float(to_pkd(value, label.unit, config.molar_mass_kda)[0])
+        bound = label.quantity.on_scale(to_pkd(value, label.unit, config.molar_mass_kda))
+        no_binding_pkd = float(bound[0])
     layout = RunLayout(
         columns=tuple(RunLayout.columns_of(config.columns, found)),
         antigen=constants["antigen"] or "",
