@@ -19,7 +19,7 @@ from abag.adapt.batches import assign_pairs, batch_pairs
 from abag.adapt.config import AdaptConfig
 from abag.adapt.model import AdaptationModel, fit_lora, import_peft
 from abag.core.device import DevicePlan, plan_device
-from abag.core.errors import DamagedFile, OptionError, RunError, TrainingError
+from abag.core.errors import DamagedFile, LabelError, OptionError, RunError, TrainingError
 from abag.core.files import (
     is_partial,
     json_text,
@@ -355,6 +355,13 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
         raise OptionError(msg)
     plan = _plan_training(config)
     pairs = read_labelled_pairs(table, config, config)
+    if pairs.quantity.classes:
+        msg = (
+            f"{pairs.table.source}: the labels are {pairs.quantity.description}, classes, to which "
+            "encoders are not adapted; expected measurements. Use abag fit on the vectors of "
+            "encoders as they are."
+        )
+        raise LabelError(msg)
     say(pairs.reading.line)
     pairs.report_problems()
     assignment = assign_pairs(pairs, config)

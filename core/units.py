@@ -83,8 +83,12 @@ _ROWS = (
          words=("ngml", "ngml1", "ng/ml", "nanog/ml", "ug/l")),
     Unit("dg_kcal", ("dg",), ("kcal", ""), 0.0, -KCAL_PER_PKD, words=("kcal", "kcalmol")),
     Unit("dg_kj", ("dg",), ("kj", ""), 0.0, -KCAL_PER_PKD * KJ_PER_KCAL, words=("kj", "kjmol")),
+    Unit("binary", per_pkd=1.0),
+    Unit("classes", per_pkd=1.0),
     Unit("value", per_pkd=1.0),
 )  # fmt: skip
 UNITS: Mapping[str, Unit] = {unit.name: unit for unit in _ROWS}
-"""By name; of several that fit the name of a column, the first is the most probable one. The last,
-``value``, is any other quantity, as it is written."""
+"""By name; of several that fit the name of a column, the first is the most probable one. The last
+are no affinities: ``binary``, yes or no; ``classes``, ordered ones; and ``value``, any other
+quantity, as it is written."""
+NO_AFFINITIES = ("binary", "classes", "value")

@@ -35,6 +35,7 @@ from abag.head.models.baselines import (
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
 from abag.head.models.pair_vectors import DoesNotApply, PairVectors, SideVectors, TrainingRows
+from abag.head.models.probit import latent_labels
 from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
 from abag.head.predictor.folder import check_saved, make_predictor, save_predictor, store_of_run
@@ -130,17 +131,15 @@ def _fit(
         inputs = read_inputs(table, store, config, run)
     else:
         inputs = read_round(table, store, config)
-    config = replace(inputs.options or config, antibody_region=inputs.layout.antibody_region)
-    named = renamed_split(run, inputs, config)
-    record = describe_inputs(named, inputs)
+    config = renamed_split(run, inputs)
+    record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # if killed after its last file
         sweep_partials(run)
         say(f"{run}: nothing to do, this run has finished")
         return finished
     refuse_read_only(run, run / "predictor", run / "checkpoints")
-    inputs, regimes = split_inputs(inputs, config)
-    config = named
+    inputs, regimes = split_inputs(inputs, inputs.options)
     trainings = Trainings.of(run, inputs, config, regimes, verbose)
     from abag.head.training.networks import torch_settings  # torch: not before all is checked
 
@@ -178,11 +177,12 @@ def _fit(
         return summary
 
 
-def renamed_split(run: Path, inputs: RunInputs, config: FitConfig) -> FitConfig:
-    """Name a split file as the run was started with, if it gives the split that the run has.
+def renamed_split(run: Path, inputs: RunInputs) -> FitConfig:
+    """Return the options, with a split file named as when the run was started, if it is the same.
 
     The run, or the file, may have moved; or its path is spelled otherwise.
     """
+    config = inputs.options
     if config.split_name != "file" or not (run / "config.json").is_file():
         return config
     before = str(read_config(run)["split"])
@@ -412,7 +412,7 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
         run_pairs=trainings.parts.pairs,
         residue_sides=trainings.parts.residue_sides,
     )
-    return impute_censored(training)
+    return impute_censored(latent_labels(training))
 
 
 def _network_tasks(

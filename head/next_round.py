@@ -142,7 +142,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         opened,
         vectors_of_pairs(pairs, opened, remembered, saved.config),
         layout_of_run(remembered, pairs.reading, {x.role: x.name for x in before.columns}),
-        options=remembered,
+        remembered,
         history=history,
     )
 
@@ -342,11 +342,16 @@ def _predictions_of(pairs: LabelledPairs) -> dict[str, Floats]:
     frame = pairs.table.frame.iloc[pairs.usable["row"]]
     columns = {PREDICTED: pairs.quantity.predicted, SIGMA: "sigma"}
     predictions = {}
+    if pairs.quantity.is_binary:  # a probability has the standard deviation of its answer
+        del columns[SIGMA]
     for name, column in columns.items():
         numbers = pd.Series(np.nan, frame.index)
         if {*columns.values()} <= {*frame}:
             numbers = pd.to_numeric(frame[column], errors="coerce")
         predictions[name] = np.asarray(numbers, np.float64)
+    if pairs.quantity.is_binary:
+        p = np.clip(predictions[PREDICTED], 0.0, 1.0)
+        predictions[SIGMA] = np.asarray(np.sqrt(p * (1 - p)), np.float64)
     return predictions
 
 

@@ -58,6 +58,7 @@ def test_a_long_benchmark_imports_what_it_uses_and_shows_its_help(run_script, tm
         "time_to_answer.md",
     ),
     ("bench_weights.py", [], "weights.md"), ("bench_mixing.py", ["collect"], "mixing.md"),
+    ("bench_log_scale.py", [], "log_scale.md"),
     ("bench_strong.py", [], "strong.md"),
     ("bench_fit.py", ["--device", "cpu"], "fit_cpu_*.md"),
     *in_slow(*LONG),

@@ -144,7 +144,7 @@ def test_a_repeated_label_is_shown_with_its_unit_and_as_it_is_written():
     assert "all 60 training labels are 999,999 MFI" in equal["refused"]
 
 
-LOGARITHMS = "A column of logarithms is usually learned better."
+LOGARITHMS = "Logarithms are usually learned better: --scale log."
 
 
 @pytest.mark.parametrize("low", [None, 0.0, -1.0, -999.0])
@@ -152,7 +152,7 @@ def test_logarithms_are_proposed_also_if_a_few_labels_have_none(low):
     values = np.geomspace(1, 1e6, 60)
     if low is not None:
         values[:3] = low
-    problems = plan(table().drop(columns="pkd").assign(MFI=values))["problems"]
+    problems = plan(table().drop(columns="pkd").assign(MFI=values), scale="linear")["problems"]
     (line,) = [line for line in problems if LOGARITHMS in line]
     assert line.startswith("The largest label, 1,000,000 MFI, is ")
     assert ("3 labels of 0 or less have none" in line) == (low is not None)

@@ -13,12 +13,12 @@ from reading import read_labels
 import abag
 from abag import ColumnError, LabelError, OptionError
 from abag.core.options import schema
-from abag.core.units import UNITS
+from abag.core.units import NO_AFFINITIES, UNITS
 from abag.head.labels.headers import read_header, to_pkd
 
 RT_LN10 = 1.987204259e-3 * 298.15 * np.log(10)  # kcal/mol
 PKD = np.linspace(5, 11, 12).round(2)
-AFFINITIES = [name for name in UNITS if name != "value"]
+AFFINITIES = [name for name in UNITS if name not in NO_AFFINITIES]
 
 
 def in_units(pkd):
@@ -164,7 +164,7 @@ def test_each_unit_is_a_choice_of_every_command_and_on_the_page_of_units():
     page = (Path(__file__).parent.parent / "docs/how-to/own-table.md").read_text(encoding="utf-8")
     for options in (abag.PlanOptions, abag.EvaluateOptions, abag.RankOptions):
         (label,) = [option for option in schema(options) if option.name == "label"]
-        assert label.choices == (*AFFINITIES, "value")
+        assert label.choices == (*AFFINITIES, *NO_AFFINITIES)
     for unit in AFFINITIES:
         first = page.split("| stronger |")[1]
         assert f"`{unit}`" in first

@@ -14,7 +14,7 @@ from sklearn.metrics import mean_squared_error
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag import ColumnError, LabelError, OptionError, PredictionError
+from abag import AbagError, ColumnError, LabelError, OptionError, PredictionError
 from abag.head.evaluation.metrics import MeasuredRows
 from abag.head.evaluation.verdicts import score_strong
 from abag.head.labels.headers import PKD, Quantity, read_header
@@ -262,29 +262,17 @@ def test_a_missing_cell_is_missing(cell):
     assert sorted(pairs.pkd) == [60, 62, 63, 64, 65]
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ([0, 1, 0, 1, 1, 0], "holds only 0 and 1, which are two classes"),
-        ([-1, 1, 1, 1, -1, -1], "holds only -1 and 1, which are two classes"),
-        (["yes", "no", "no", "yes", "no", "no"], "'yes', 'no'.*which are classes"),
-        ([True, False, True, True, False, True], "True, False.*which are classes"),
-    ],
-)
-def test_two_values_are_classes_and_refused_with_the_reason(values, said):
-    with pytest.raises(LabelError, match=f"{said}.*predicts numbers"):
-        labelled("expression", values, {"label": "expression"})
-
-
 @pytest.mark.parametrize("options", [{}, {"label": "value"}])
 def test_two_values_are_refused_before_anything_is_asked(options):
     with pytest.raises(LabelError, match="holds only -1 and 1, which are two classes"):
         labelled("y", [-1, 1, 1, 1, -1, -1], {"label": "y"}, **options)
 
 
-def test_words_for_classes_are_no_affinities_either():
-    with pytest.raises(LabelError, match=r"'yes', 'no'.*which are classes"):
-        labelled("binder", ["yes", "no", "no", "yes", "no", "no"], {"label": "binder"})
+@pytest.mark.parametrize("label", ["pkd", "kd_nm", "value"])
+def test_words_for_classes_are_no_numbers_in_any_unit(label):
+    asked = {"label": label} | ({"better": "higher"} if label == "value" else {})
+    with pytest.raises(LabelError, match=r"'yes', 'no'.*which are words.*--label binary"):
+        labelled("binder", ["yes", "no", "no", "yes", "no", "no"], {"label": "binder"}, **asked)
 
 
 def test_numbers_of_an_unknown_name_are_proposed():
@@ -362,10 +350,84 @@ def test_replicates_that_differ_by_more_than_a_standard_deviation_are_said():
     )
 
 
-def test_labels_over_many_orders_of_magnitude_are_a_problem():
+# ---- scale ---------------------------------------------------------------------------------------
+
+
+def test_positive_values_over_decades_are_learned_as_logarithms_unless_said_otherwise():
+    values = 10 ** np.random.default_rng(0).normal(2, 0.8, 40)
+    drawn = variants(40).drop(columns="effect").assign(MFI=values)
+    pairs = read_labels(drawn, no_antigen=True)
+    by_row = pd.Series(pairs.pkd, pairs.row).sort_index()
+    np.testing.assert_allclose(by_row, np.log10(values))
+    assert str(pairs.quantity) == "log10 MFI"
+    assert not any("Logarithms" in line for line in abag.plan(drawn, no_antigen=True)["problems"])
+    linear = read_labels(drawn, no_antigen=True, scale="linear")
+    np.testing.assert_allclose(pd.Series(linear.pkd, linear.row).sort_index(), values)
+    assert str(linear.quantity) == "MFI"
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("MFI", np.linspace(1, 1000, 40)),  # far apart, but evenly spread
+        ("MFI", [0.0, *np.geomspace(1, 1000, 39)]),
+        ("MFI", np.geomspace(1, 50, 40)),
+        ("log2_enrichment", np.geomspace(0.01, 9, 40)),
+        ("ddG (kcal/mol)", np.geomspace(0.01, 9, 40)),
+        ("neutralization (%)", np.geomspace(0.01, 99, 40)),
+    ],
+)  # fmt: skip
+def test_other_values_are_learned_as_they_are_written(name, values):
     drawn = variants(40).drop(columns="effect")
-    planned = abag.plan(drawn.assign(MFI=10 ** np.linspace(0, 6, 40)), no_antigen=True)
-    assert any("logarithms" in problem for problem in planned["problems"])
+    drawn[name] = values
+    assert read_labels(drawn, no_antigen=True).quantity.scale == "linear"
+
+
+def test_bounds_errors_and_ranges_are_of_the_values_that_are_written():
+    drawn = variants(4).drop(columns="effect")
+    drawn["titer (mg/L)"] = ["100", "<10", "ND", "1000"]
+    drawn["sd"] = [10.0, 1.0, 1.0, 230.2585]
+    options = {"scale": "log", "no_antigen": True, "error": "sd"}
+    pairs = read_labels(drawn, **options, no_binding=5, label_range="1:2000")
+    found = dict(zip(pairs.row.tolist(), zip(pairs.pkd, pairs.censored, strict=True), strict=True))
+    assert found[0] == (2.0, 0)
+    assert found[1] == (1.0, -1)
+    assert found[2] == (pytest.approx(np.log10(5)), -1)
+    noise = dict(zip(pairs.row.tolist(), pairs.share.tolist(), strict=True))
+    assert noise[3] > noise[0]  # 230 of 1,000, and 10 of 100
+    with pytest.raises(AbagError, match="expected a value from 1 to 500"):
+        read_labels(drawn, **options, no_binding=5, label_range="1:500")
+    with pytest.raises(LabelError, match="--no-binding 0 has no logarithm"):
+        read_labels(drawn, **options, no_binding=0)
+    zero = drawn.assign(**{"titer (mg/L)": ["100", "0", "5", "1000"]})
+    with pytest.raises(AbagError, match=r"limit of detection, such as <0\.1, or give --scale lin"):
+        read_labels(zero, **options)
+    with pytest.raises(OptionError, match="--scale: are of other quantities than affinities"):
+        read_labels(drawn, label="kd_nm", scale="log")
+
+
+def test_a_run_on_a_log_scale_predicts_and_evaluates_on_it(tmp_path):
+    drawn = variants(60)
+    drawn["titer (mg/L)"] = 10 ** drawn.pop("effect")
+    table = tmp_path / "titers.csv"
+    drawn.to_csv(table, index=False)
+    store = tmp_path / "store"
+    run = tmp_path / "run"
+    plain = ["--antibody-encoder", "composition"]
+    invoke.run("embed", table, "--store", store, "--no-antigen", *plain)
+    invoke.run("fit", table, "--store", store, "--run", run, "--no-antigen", "--head", "ridge")
+    config = json.loads((run / "config.json").read_text())
+    assert config["layout"]["label"]["quantity"]["scale"] == "log"
+    scored = tmp_path / "scored.csv"
+    invoke.run("predict", table, "--run", run, "--store", store, "--out", scored)
+    predicted = pd.read_csv(scored)["predicted"]
+    measured = np.log10(drawn["titer (mg/L)"])
+    said = invoke.run("evaluate", table, "--run", run, "--store", store, "--json").stdout
+    rmse = mean_squared_error(measured, predicted) ** 0.5
+    assert json.loads(said)["table"]["regimes"][0]["rmse"] == pytest.approx(rmse, rel=1e-3)
+    pair = ["--run", run, "--heavy", HEAVY, "--light", LIGHT]
+    one = invoke.run("predict", *pair).output
+    assert re.search(r"\ntiter \(mg/L\) [0-9.e+]+; 90 % interval [0-9.e+-]+ to ", one)
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -458,11 +520,12 @@ def test_a_run_keeps_its_quantity_everywhere(runs):
     predictor = json.loads((runs / "tm/predictor/predictor.json").read_text())
     summary = json.loads((runs / "tm/summary.json").read_text())
     quantity = {"name": "Tm", "unit": "°C", "better": "higher", "affinity": False}
+    quantity |= {"classes": []}
     assert config["layout"] == predictor["layout"]
     assert config["layout"]["label"]["quantity"] == quantity
     assert (summary["data"]["quantity"], summary["data"]["better"]) == ("Tm (°C)", "higher")
     assert summary["strong"] == {"threshold": None, "regimes": []}
-    assert abag.load_predictor(runs / "tm").quantity == Quantity(**quantity)
+    assert abag.load_predictor(runs / "tm").quantity == Quantity.of_json(quantity)
 
 
 def test_nothing_of_such_a_run_says_pkd(runs, tmp_path):

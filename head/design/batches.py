@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from abag.core.arrays import Floats, Ints
 from abag.core.messages import first_line, say
@@ -284,6 +284,32 @@ def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
 
 def _normal(z: Floats) -> Floats:
     return np.asarray(np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi))
+
+
+class Hits(NamedTuple):
+    """Say how many pairs of a batch are of a class."""
+
+    expected: float
+    interval: tuple[float, float]
+    """Central 90 %."""
+
+
+def expect_hits(probability: Floats, deviation: Floats) -> Hits:
+    """Expect how many of B pairs are of a class, given the probability of each.
+
+    Parameters
+    ----------
+    probability : ndarray, shape=(B,)
+        Of the class.
+    deviation : ndarray, shape=(B,)
+        Standard deviation of what is not known of it, which pairs of one model have in common.
+    """
+    expected = float(probability.sum())
+    square = float((probability * (1 - probability)).sum()) + float(deviation.sum()) ** 2
+    half = float(ndtri(0.95)) * square**0.5
+    low = max(0.0, np.floor(expected - half))
+    high = min(float(len(probability)), np.ceil(expected + half))
+    return Hits(expected, (float(low), float(high)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,12 @@ from abag.head.labels.column import (
     decide_label,
     read_numbers,
     read_texts,
+    refuse_absent,
 )
 from abag.head.labels.headers import (
+    NO_OR_YES,
     PKD,
+    PROBABILITY_COLUMNS,
     RANK_COLUMNS,
     USUAL_PKD,
     Quantity,
@@ -48,6 +51,7 @@ from abag.head.labels.headers import (
 from abag.head.labels.labelled_pairs import label_pairs
 from abag.head.labels.options import LabelOptions, read_molar_mass
 from abag.head.models.pair_vectors import Index
+from abag.head.models.probit import WITHIN
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Sequences
@@ -247,6 +251,8 @@ def quantity_of(first: FileLayout, options: RankOptions, predictor: Predictor | 
         return PKD if quantity.affinity else quantity
     column = first.columns.get("prediction")
     names = {*map(str, first.names)}
+    if {*PROBABILITY_COLUMNS} <= names and column is None:
+        return Quantity(name="label", better=better or "higher", affinity=False, classes=NO_OR_YES)
     if better is None and column == "predicted" and names & {"why_far", "difference_sigma"}:
         msg = (
             f"{first.source}: column 'predicted' is of a quantity that the table does not name; "
@@ -314,7 +320,7 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
 def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: float) -> pd.DataFrame:
     """Read what `Candidates.frame` has of the rows of a chunk."""
     if not quantity.affinity:
-        return _read_values(chunk)
+        return _read_values(chunk, quantity)
     try:
         meaning = choose_prediction(chunk)
     except UnclearLabel as error:  # its advice is for labels
@@ -342,8 +348,24 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: floa
     return _with_flags(predictions, chunk)
 
 
-def _read_values(chunk: SequenceTable) -> pd.DataFrame:
+def _read_probabilities(chunk: SequenceTable) -> pd.DataFrame:
+    """Read the probabilities of a table that `predict` wrote of classes, and their intervals."""
+    for name in PROBABILITY_COLUMNS:
+        refuse_absent(name, [*map(str, chunk.frame)], chunk.source, "the run predicts")
+    mean, low, high = (
+        _finite(chunk, name, "probability", "0 to 1", low=0.0) for name in PROBABILITY_COLUMNS
+    )
+    found = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
+    found["sigma"] = np.sqrt(np.maximum(mean * (1 - mean), 0.0))
+    found = _with_flags(found, chunk)
+    found["sigma_model"] = (high - low) / (2 * WITHIN)
+    return found
+
+
+def _read_values(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
     """Read the same of predictions of another quantity than an affinity."""
+    if quantity.is_binary and not chunk.has("prediction"):
+        return _read_probabilities(chunk)
     mean = _finite(chunk, chunk.column("prediction"), "prediction", "a finite number")
     predictions = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
     if chunk.has("sigma"):

@@ -21,7 +21,7 @@ import pandas as pd
 
 from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.errors import OutputError, PredictionError
+from abag.core.errors import OptionError, OutputError, PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import counted
 from abag.embed.tables.chains import Kind
@@ -33,8 +33,10 @@ from abag.head.design.batches import (
     Aim,
     Cap,
     Expectation,
+    Hits,
     best_first,
     choose_capped,
+    expect_hits,
     known_errors,
     pareto_order,
     probability_above,
@@ -239,6 +241,7 @@ def describe_rank(summary: RankSummary) -> str:
     quantity = Quantity.of_json(summary["quantity"]) if "quantity" in summary else PKD
     show = quantity.show
     reach = "above" if quantity.sign > 0 else "below"
+    of_what = quantity.named(-1 if quantity.sign > 0 else 0) if quantity.classes else ""
     lines = [
         f"Chose {summary['pairs']:,} of {summary['candidates']:,} ({summary['chosen_by']}). "
         f"Predicted {quantity}: {show(low)} to {show(high)}."
@@ -256,7 +259,10 @@ def describe_rank(summary: RankSummary) -> str:
     if summary["expected_above"] is not None and summary["above_interval"] is not None:
         few, many = summary["above_interval"]
         lines.append(
-            f"           {summary['expected_above']:.1f} pairs {reach} {summary['above']:g} "
+            f"expected   {summary['expected_above']:.1f} of {counted(summary['pairs'], 'pair')} "
+            f"{of_what} (90 % interval {few:.0f} to {many:.0f})"
+            if of_what
+            else f"           {summary['expected_above']:.1f} pairs {reach} {summary['above']:g} "
             f"({few:.0f} to {many:.0f})"
         )
     if "second" in summary:
@@ -348,6 +354,7 @@ def rank(
             candidates = replace(candidates, frame=candidates.frame.assign(far=far))
         # from here on, higher is better
         candidates = towards_better(candidates, quantity)
+        _refuse_of_numbers(chosen, quantity)
         chosen = aimed(chosen, quantity)
         _say_regimes(candidates, predictor, reading_options.kinds)
         _refuse_missing_columns(candidates, chosen)
@@ -456,6 +463,9 @@ def _summarize(
     if expected is not None and options.above is not None:
         summary["expected_above"] = expected.above
         summary["above_interval"] = expected.above_interval
+    if batch.hits is not None:
+        summary["expected_above"] = batch.hits.expected
+        summary["above_interval"] = batch.hits.interval
     if not quantity.affinity:
         summary["quantity"] = quantity.to_json()
     return summary
@@ -499,6 +509,22 @@ def _rule_in_words(options: RankOptions, quantity: Quantity, explored: str) -> s
     if options.rule == "mean" or options.explore == 0:
         return prediction
     return f"{prediction} {'+' if higher else '-'} {options.explore or 1:g} {explored}"
+
+
+def _refuse_of_numbers(options: RankOptions, quantity: Quantity) -> None:
+    """Refuse rules and values of numbers where predictions are probabilities of classes."""
+    given = {
+        f"--rule {options.rule}": options.rule in ("improvement", "probability"),
+        "--above": options.above is not None,
+        "--best": options.best is not None,
+    }
+    for name, is_given in given.items():
+        if quantity.classes and is_given:
+            msg = (
+                f"{name}: is of numbers, and the predictions are {quantity.description}; expected "
+                "--rule mean, the most probable first, or ucb. Leave it out."
+            )
+            raise OptionError(msg)
 
 
 # ---- what can be chosen --------------------------------------------------------------------------
@@ -642,6 +668,8 @@ class _Batch:
     """None without sigma, or if most of the batch is drawn."""
     front: Ints | None
     """Number of the Pareto front of each candidate, (R,); None unless these order them."""
+    hits: Hits | None = None
+    """How many are of the class that is looked for, where predictions are probabilities."""
 
 
 def _choose_batch(
@@ -673,7 +701,13 @@ def _choose_batch(
     why_not = say_unranked(candidates, equal[eligible], index, drawn, quantity, predictor)
     is_drawn = drawn > MOST_DRAWN * len(index)
     expected = None
-    if candidates.sigma is not None and not is_drawn:
+    hits: Hits | None = None
+    if quantity.classes and not is_drawn:
+        mean = candidates.mean[index]
+        own = candidates.frame.get("sigma_model")
+        unknown = np.zeros(len(index)) if own is None else own.to_numpy(np.float64)[index]
+        hits = expect_hits(mean if quantity.sign > 0 else 1 + mean, unknown)
+    elif candidates.sigma is not None and not is_drawn:
         regimes = set[str]()
         if "regime" in candidates.frame:
             regimes = {*candidates.frame["regime"].iloc[index].astype(str)}
@@ -696,6 +730,7 @@ def _choose_batch(
         why_not=why_not,
         expected=expected,
         front=front,
+        hits=hits,
     )
 
 

@@ -72,7 +72,7 @@ _COMMAND = re.compile(r"\babag [a-z]+ .*--")
 NOT_OF_ESTIMATORS = frozenset(
     """
     adapter_rows add affinity_type allow_adapter_leak antigen bad_rows columns floor folds
-    label learning_curve limit repeats save_every split_seed
+    classes label learning_curve limit positive repeats save_every split_seed
     """.split()
 )
 """Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
@@ -301,7 +301,7 @@ def labelled(
     chosen = options or LabelOptions()
     label = _LABEL
     if isinstance(name := getattr(y, "name", None), str):
-        is_other = chosen.better is not None or chosen.unit is not None
+        is_other = chosen.asks_for_value
         is_known = read_header(name).better is not None
         if is_other:
             _refuse_affinity(name)
@@ -398,7 +398,116 @@ def folders_with(
     return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}
 
 
-class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # no types
+class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
+    """What the estimators of pairs have in common: options, a fit, and scores of rows."""
+
+    def __init__(
+        self,
+        store: Store | Path | str | None = None,
+        *,
+        columns: Mapping[str, str | int] | None = None,
+        encode: bool = False,
+        verbose: bool = False,
+        **options: Any,  # noqa: ANN401 - the fields of FitConfig that are in `_OPTIONS`
+    ) -> None:
+        # stored as given: `sklearn.clone` compares by identity
+        self.store = store
+        self.columns = columns
+        self.encode = encode
+        self.verbose = verbose
+        for name in options.keys() - {field.name for field in _OPTIONS}:
+            raise InvalidParameter(*unknown_option(name, _OPTIONS, type(self).__name__).args)
+        for field in _OPTIONS:
+            setattr(self, field.name, options.get(field.name, field.default))
+
+    def _fit(
+        self,
+        X: pd.DataFrame,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        label: str | None = None,
+    ) -> None:
+        """Train the head; `label` is that of `LabelOptions`."""
+        with naming_own_options(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
+            config = self._config(label)
+            used = as_frame(X, self.columns)
+            if sample_weight is not None:
+                used, y, sample_weight = _of_weight(used, y, sample_weight)
+            table = read_frame(used, columns=self.columns, options=config)
+            store = as_store(self.store)
+            first = replace(
+                config,
+                antibody_encoder=config.views_of("antibody")[0]["encoder"],
+                antigen_encoder=config.views_of("antigen")[0]["encoder"],
+            )
+            folders = folders_with(store, table, first, encode=self.encode)
+            pairs = labelled(table, y, config, sample_weight, folders)
+            if pairs.quantity.classes and label is None:
+                msg = (
+                    "y: it has two values; expected measurements. Use "
+                    "abag.sklearn.BindingClassifier."
+                )
+                raise LabelError(msg)
+            pairs = with_feature_columns(pairs)
+            prints = {f"{kind}_fingerprint": folder.fingerprint for kind, folder in folders.items()}
+            vectors = vectors_of_pairs(pairs, store, config, prints)
+            # what is read of the folder is in memory; adapters stay in the store
+            adapters: dict[str, Path] = {}
+            for kind, folder in folders.items():
+                if folder.info.get("adapter"):
+                    adapters[kind] = folder.path / ADAPTER_FOLDER
+            with TemporaryDirectory(prefix="abag-fit-") as scratch:
+                layout = layout_of_run(config, pairs.reading, table.columns)
+                inputs = RunInputs(pairs, store, vectors, layout, config)
+                at = Path(scratch)
+                self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
+                predictor = load_predictor(at / "predictor")
+            # the folder that it was read from has gone
+            self.predictor_ = replace(predictor, store=store.path, adapters=adapters)
+        self._columns = sequence_columns(table)
+        name_features(self, X)
+
+    def _score(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Score the rows of a frame, as `Scorer` does."""
+        check_is_fitted(self)
+        predictor = self.predictor_
+        with naming_own_options(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
+            table = read_frame(X, columns=self.columns, options=self._config())
+            refuse_missing(table, self._columns)
+            predictor.refuse_without_chains(table.antibodies, "X")
+            store = as_store(self.store)
+            options = replace(
+                self._config(),
+                antibody_encoder=predictor.antibody.fingerprint,
+                antigen_encoder=predictor.antigen.fingerprint or None,
+            )
+            folders_with(store, table, options, encode=self.encode)
+            features = None
+            if predictor.features is not None:
+                features = read_features(predictor.features, table.frame, "X")
+            scorer = Scorer(predictor, store, table.antibodies, table.antigens)
+            return scorer.score_rows(features)[0]
+
+    def _config(self, label: str | None = None) -> FitConfig:
+        given = {setting.name: getattr(self, setting.name) for setting in _OPTIONS}
+        config = FitConfig(**given, label=label)
+        if config.split not in _INNER_SPLITS:
+            msg = (
+                f"split={config.split!r}: chooses what is measured inside; expected one of "
+                f"{', '.join(_INNER_SPLITS)}. Pass test parts to cross_val_score as cv=."
+            )
+            raise OptionError(msg)
+        return config
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - sklearn.utils.Tags
+        """Declare that X holds text."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.string = True
+        return tags
+
+
+class AffinityRegressor(RegressorMixin, PairEstimator):  # type: ignore[misc] # no types
     """Predict pKd from pairs of sequences, with a head of ``abag fit`` on stored vectors.
 
     X is a DataFrame with one pair per row, in columns such as ``heavy``, ``light`` and ``antigen``;
@@ -448,25 +557,6 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
     >>> pkd, sigma = model.predict(new, return_std=True)  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        store: Store | Path | str | None = None,
-        *,
-        columns: Mapping[str, str | int] | None = None,
-        encode: bool = False,
-        verbose: bool = False,
-        **options: Any,  # noqa: ANN401 - the fields of FitConfig that are in `_OPTIONS`
-    ) -> None:
-        # stored as given: `sklearn.clone` compares by identity
-        self.store = store
-        self.columns = columns
-        self.encode = encode
-        self.verbose = verbose
-        for name in options.keys() - {field.name for field in _OPTIONS}:
-            raise InvalidParameter(*unknown_option(name, _OPTIONS, "AffinityRegressor").args)
-        for field in _OPTIONS:
-            setattr(self, field.name, options.get(field.name, field.default))
-
     def fit(
         self, X: pd.DataFrame, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> AffinityRegressor:
@@ -488,38 +578,7 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         AbagError
             If an option, a sequence, a label or the store is invalid.
         """
-        with naming_own_options(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
-            config = self._config()
-            used = as_frame(X, self.columns)
-            if sample_weight is not None:
-                used, y, sample_weight = _of_weight(used, y, sample_weight)
-            table = read_frame(used, columns=self.columns, options=config)
-            store = as_store(self.store)
-            first = replace(
-                config,
-                antibody_encoder=config.views_of("antibody")[0]["encoder"],
-                antigen_encoder=config.views_of("antigen")[0]["encoder"],
-            )
-            folders = folders_with(store, table, first, encode=self.encode)
-            pairs = labelled(table, y, config, sample_weight, folders)
-            pairs = with_feature_columns(pairs)
-            prints = {f"{kind}_fingerprint": folder.fingerprint for kind, folder in folders.items()}
-            vectors = vectors_of_pairs(pairs, store, config, prints)
-            # what is read of the folder is in memory; adapters stay in the store
-            adapters: dict[str, Path] = {}
-            for kind, folder in folders.items():
-                if folder.info.get("adapter"):
-                    adapters[kind] = folder.path / ADAPTER_FOLDER
-            with TemporaryDirectory(prefix="abag-fit-") as scratch:
-                layout = layout_of_run(config, pairs.reading, table.columns)
-                inputs = RunInputs(pairs, store, vectors, layout)
-                at = Path(scratch)
-                self.regimes_ = fit_predictor(inputs, config, at / "run", at / "predictor")
-                predictor = load_predictor(at / "predictor")
-            # the folder that it was read from has gone
-            self.predictor_ = replace(predictor, store=store.path, adapters=adapters)
-        self._columns = sequence_columns(table)
-        name_features(self, X)
+        self._fit(X, y, sample_weight)
         return self
 
     def predict(
@@ -545,42 +604,13 @@ class AffinityRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc] # 
         AbagError
             If a sequence or the store is invalid, or X lacks a column that `fit` had.
         """
-        check_is_fitted(self)
-        predictor = self.predictor_
-        with naming_own_options(_KEYWORDS), reporting(silent=not self.verbose, bars=False):
-            table = read_frame(X, columns=self.columns, options=self._config())
-            refuse_missing(table, self._columns)
-            predictor.refuse_without_chains(table.antibodies, "X")
-            store = as_store(self.store)
-            options = replace(
-                self._config(),
-                antibody_encoder=predictor.antibody.fingerprint,
-                antigen_encoder=predictor.antigen.fingerprint or None,
-            )
-            folders_with(store, table, options, encode=self.encode)
-            features = None
-            if predictor.features is not None:
-                features = read_features(predictor.features, table.frame, "X")
-            scorer = Scorer(predictor, store, table.antibodies, table.antigens)
-            scores, _ = scorer.score_rows(features)
-            pkd = scores["pkd_predicted"].to_numpy()
-            return (pkd, scores["sigma"].to_numpy()) if return_std else pkd
-
-    def _config(self) -> FitConfig:
-        config = FitConfig(**{setting.name: getattr(self, setting.name) for setting in _OPTIONS})
-        if config.split not in _INNER_SPLITS:
-            msg = (
-                f"split={config.split!r}: chooses what is measured inside; expected one of "
-                f"{', '.join(_INNER_SPLITS)}. Pass test parts to cross_val_score as cv=."
-            )
-            raise OptionError(msg)
-        return config
+        scores = self._score(X)
+        pkd = scores["pkd_predicted"].to_numpy()
+        return (pkd, scores["sigma"].to_numpy()) if return_std else pkd
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - sklearn.utils.Tags
-        """Declare that X holds text, and that labels are few and noisy."""
+        """Declare that labels are few and noisy."""
         tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array = False
-        tags.input_tags.string = True
         tags.regressor_tags.poor_score = True
         return tags
 
@@ -599,6 +629,6 @@ def _signature(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=[*fixed, *options])
 
 
-AffinityRegressor.__init__.__signature__ = _signature(  # type: ignore[attr-defined]
-    inspect.signature(AffinityRegressor.__init__)
+PairEstimator.__init__.__signature__ = _signature(  # type: ignore[attr-defined]
+    inspect.signature(PairEstimator.__init__)
 )

@@ -58,6 +58,9 @@ LEARNING = 0.3
 """By how much the RMSE of a predictor may be lower, relative to the share of the pairs that its
 folds did not learn from. With the factor above, its interval then holds the RMSE of new rows in
 95 % of planted tables, without both in 79 % (benchmarks/bench_regimes.py)."""
+FEWEST_OF_CLASS = 10
+"""Tested pairs that are not of the most frequent class below which ranking is not judged: intervals
+of so few ranks are too narrow (benchmarks/bench_binary.py)."""
 FEWEST_RANKED = 3
 """Pairs below which nothing is ranked."""
 ENOUGH_RANKED = MIN_ROWS_PER_ANTIGEN
@@ -67,12 +70,15 @@ NEARLY_ALL = 0.9
 MANY_BOUNDS = 0.2
 """Share of bounds among the tested pairs from which errors of the others are not judged: what could
 be measured exactly is a selection."""
+TIED = 1e-12
+"""Variance of ranks below which they are equal."""
 ROUNDING = 9
 """Digits of predictions that are compared: sums in another order are equal."""
 TRAIN_MEAN = "train_mean"
 """Name of the baseline that predicts the mean of the training labels."""
 INDISTINGUISHABLE = "statistically indistinguishable from"
 NOT_SMALLER = "errors are not shown to be smaller than those of the mean"
+NOT_TRUER = "probabilities are not shown to be better than the prevalence"
 """Said of errors that no interval tells from those of the mean, and of a predictor that is it."""
 
 
@@ -222,6 +228,8 @@ class RegimeScore(TypedDict):
     concordance: NotRequired[dict[str, float | None] | None]
     """Share of the pairs of rows with a known order, bounds among them, that are predicted in this
     order, with its interval; given with ``bounds``."""
+    classes: NotRequired[dict[str, Any]]
+    """Of labels that are classes, see `probabilities.ClassScores`."""
     by_round: NotRequired[list[dict[str, Any]]]
     """After ``--add``, where both have enough pairs: the same scores of the pairs of round 0, and
     of those of later rounds, which were selected."""
@@ -245,13 +253,15 @@ def score_regime(
     *,
     weights: Mapping[str, float] | None = None,
     bounded: BoundedPairs | None = None,
+    of_classes: bool = False,
 ) -> RegimeScore:
     """Judge out-of-fold predictions of a regime, (R,) each.
 
     `mean` has the means of the training parts, `baselines` the predictions of other models by name,
     and `inside` 1 where the label is within the 90 % interval. `weights` are those of the
     predictor's parts: a baseline that has nearly all the weight is the predictor, which is not
-    compared with itself. `bounded` has the tested pairs with their bounds, if there are any.
+    compared with itself. `bounded` has the tested pairs with their bounds, if there are any. With
+    `of_classes`, predictions are probabilities, or expected numbers of classes.
     """
     pkd = tested.pkd
     weight = tested.weight
@@ -300,12 +310,14 @@ def score_regime(
     if weight is not None:
         score["effective_pairs"] = _effective(weight)
     if TRAIN_MEAN in itself:
-        errors_in_words = f"{NOT_SMALLER}, which has nearly all the weight"
+        not_better = NOT_TRUER if of_classes else NOT_SMALLER
+        errors_in_words = f"{not_better}, which has nearly all the weight"
     else:
-        errors_in_words = describe_errors(against_mean, against_best, best)
+        describe = describe_probabilities if of_classes else describe_errors
+        errors_in_words = describe(against_mean, against_best, best)
     is_selection = False
     if bounded is not None and bounded.share:
-        concordance = _concordance_claim(bounded)
+        concordance = concordance_claim(bounded)
         score["bounds"] = bounded.share
         score["concordance"] = _as_json(concordance)
         is_selection = bounded.share >= MANY_BOUNDS
@@ -315,10 +327,17 @@ def score_regime(
     different = {claim for claim in claims.values() if _has_interval(claim)}
     level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
     judged = _rank_claims(tested, predicted, level)
+    if of_classes and _rarer(pkd) < FEWEST_OF_CLASS:
+        judged = {}
     if is_selection and bounded is not None:
-        judged = {" of labels and bounds": _concordance_claim(bounded, level, 0.5), **judged}
+        judged = {" of labels and bounds": concordance_claim(bounded, level, 0.5), **judged}
     score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
     return score
+
+
+def _rarer(level: Floats) -> int:
+    """Count the pairs that are not of the most frequent class, given the classes of R pairs."""
+    return len(level) - int(np.unique(level, return_counts=True)[1].max(initial=0))
 
 
 def _best_baseline(
@@ -410,7 +429,7 @@ def _as_json(claim: Claim | None) -> dict[str, float | None] | None:
     return None if claim is None else claim._asdict()
 
 
-def _cells(fold: Ints, index: Ints) -> Ints:
+def cells(fold: Ints, index: Ints) -> Ints:
     """Number the pairs of one fold and one sequence alike, (R,)."""
     return fold * (int(index.max(initial=0)) + 1) + index
 
@@ -455,6 +474,24 @@ def describe_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
     return f"{text}, {relation} than those of the best baseline ({name})"
 
 
+def describe_probabilities(against_mean: Claim, against_best: Claim, best: str) -> str:
+    """Say what is shown of probabilities beside the prevalence, and the best baseline."""
+    if not _has_interval(against_mean):
+        return "probabilities cannot be judged"
+    if against_mean.fails:
+        return "probabilities are worse than the prevalence"
+    if not against_mean.holds:
+        return NOT_TRUER
+    text = "probabilities are better than the prevalence"
+    if best == TRAIN_MEAN:  # no other baseline
+        return text
+    relation = "but not clearly better"
+    if against_best.holds or against_best.fails:
+        relation = "and better" if against_best.holds else "but worse"
+    name = best.replace("_", " ")
+    return f"{text}, {relation} than those of the best baseline ({name})"
+
+
 def _describe_bounds(share: float, concordance: Claim | None) -> str:
     """Say why errors are not judged where many labels are bounds, and what is known instead."""
     text = f"errors cannot be judged, as {share:.0%} of the tested pairs are bounds"
@@ -464,13 +501,18 @@ def _describe_bounds(share: float, concordance: Claim | None) -> str:
     return f"{text}: of pairs of these with a known order, {cell} are predicted in this order"
 
 
-def _concordance_claim(
-    bounded: BoundedPairs, level: float = LEVEL, chance: float = 0.0
+def concordance_claim(
+    bounded: BoundedPairs,
+    level: float = LEVEL,
+    chance: float = 0.0,
+    *,
+    several: bool | None = None,
 ) -> Claim | None:
     """Return the share of decidable pairs of test pairs in the right order, and its interval.
 
     Pairs of one fold are compared. The interval is a jackknife: a group takes its pairs with it.
-    `chance` is taken off.
+    `chance` is taken off. `several` tells whether pairs come from several folds, by default where
+    they are of several.
     """
     lower = []
     upper = []
@@ -494,7 +536,8 @@ def _concordance_claim(
     times = np.concatenate(size)
     value = float(np.average(right_of_pair, weights=times))
     away = times * (right_of_pair - value) / times.sum()
-    several = len(distinct(bounded.fold)) > 1
+    if several is None:
+        several = len(distinct(bounded.fold)) > 1
     factor = 1 + ((CROSS_VALIDATED if several else 1) - 1) * (1 - (2 * value - 1) ** 2) ** 2
     ends = [value, value]
     least = np.inf
@@ -541,10 +584,13 @@ def compare_models(
     relation = INDISTINGUISHABLE
     if claim.holds or claim.fails:
         relation = "better than" if claim.holds else "worse than"
-    rmse = quantity.show(_root(square, tested.weight), 3)
-    other_rmse = quantity.show(_root(other_square, tested.weight), 3)
+    errors = [_root(square, tested.weight), _root(other_square, tested.weight)]
+    shown = " and ".join(quantity.show(error, 3) for error in errors)
+    in_words = f"RMSE {shown} {quantity}"
+    if quantity.classes:
+        in_words = f"Brier score {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
     return (
-        f"{words}: {name} is {relation} {other} (RMSE {rmse} and {other_rmse} {quantity}, "
+        f"{words}: {name} is {relation} {other} ({in_words}, "
         f"{counted(len(tested.pkd), 'test pair')} in effectively {claim.groups:.0f} groups)"
     )
 
@@ -657,7 +703,7 @@ def rank_values(
     y = within.order(pkd[rows])
     length = np.sqrt(x.variance * y.variance)  # 0 if predictions are equal: they rank nothing
     scale = np.where(length > 0, length, 1.0)
-    correlation = np.clip(within.mean(x.rank * y.rank) / scale, -1, 1)
+    correlation = np.clip(within.mean(x.rank * y.rank) / scale, -1, 1) * (length > 0)
     product = x.rank * y.rank + x.sum_above(w * y.rank) + y.sum_above(w * x.rank)
     influence = (product - within.mean(product)) / scale
     for order in (x, y):
@@ -752,7 +798,10 @@ class _Within:
         run = np.cumsum(is_new) - 1
         rank = _sum_beside(self.weight, order, run, first, self.unit, above=False)
         rank -= self.mean(rank, self.cell)
-        return _Order(rank, self.mean(np.square(rank)), order, run, first, self.unit)
+        variance = self.mean(np.square(rank))
+        # weights leave rounding errors in ranks that are all tied
+        variance[variance < TIED] = 0.0
+        return _Order(rank, variance, order, run, first, self.unit)
 
 
 def _rank_claims(
@@ -766,7 +815,7 @@ def _rank_claims(
     ranked = {}
     claims = {}
     for side, sequence in {"antigens": tested.antigen, "antibodies": tested.antibody}.items():
-        cell = _cells(tested.fold, sequence)
+        cell = cells(tested.fold, sequence)
         ranked[side] = np.count_nonzero(rank_units(cell, sequence) >= 0)
         claims[f" within {side}"] = _rank_claim(tested, predicted, cell, sequence, level)
     if ranked["antibodies"] > ranked["antigens"]:
@@ -844,6 +893,8 @@ def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]
 
     Those that compare sides within each other are left out where pairs have one of the `kinds`.
     """
+    if quantity.classes:
+        return _columns_of_classes(quantity, kinds)
     shown = [
         Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
         Column(f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels."),
@@ -894,6 +945,9 @@ def describe_regimes(
     rows = [["", *head]]
     show = quantity.show
     for regime in scores:
+        if quantity.classes:
+            rows.append([regime["words"], *_class_cells(regime, kinds)])
+            continue
         limits = regime["intervals"]
         pairs = f"{regime['n']:,}"
         if "effective_pairs" in regime:
@@ -915,6 +969,74 @@ def describe_regimes(
         shown = 1 + DECIDING_COLUMNS - (len(kinds) < 2)
         rows = [row[:shown] for row in rows]
     return rows
+
+
+def _columns_of_classes(quantity: Quantity, kinds: Collection[Kind]) -> list[Column]:
+    """Return the columns of the table of regimes where labels are classes; what decides is first.
+
+    Their number before the pairs is that of numbers, see `DECIDING_COLUMNS`.
+    """
+    error = "Brier score" if quantity.is_binary else "squared error"
+    what = "Mean squared error of the probability."
+    if not quantity.is_binary:
+        what = "Mean squared error of the expected number of the class."
+    shown = [
+        Column(error, what),
+        Column(f"{error} of prevalence", "The same of the frequency of the class in training."),
+        Column(
+            f"{error} of best baseline", "The same of the best baseline, chosen after the fact."
+        ),
+        Column(
+            "average precision",
+            f"Mean share of {quantity.named(-1)} among the first pairs, at each of them; chance is "
+            "the prevalence.",
+        ),
+        Column(
+            "AUC within antigen",
+            "Share of two pairs of one antigen and different classes that are in the right order. "
+            "0.5 is chance.",
+        ),
+        Column(
+            "pairs", f"Different pairs that were tested, and how many are {quantity.named(-1)}."
+        ),
+        Column("best baseline", "The baseline with the smallest error."),
+        Column("AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance."),
+        Column("AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance."),
+        Column("log loss", "Mean of minus the logarithm of the probability of the class, in nats."),
+        Column("groups", "Effective number of independent groups of these pairs."),
+    ]
+    within = ("AUC within antigen", "AUC within antibody")
+    return [column for column in shown if len(kinds) > 1 or column.label not in within]
+
+
+def _class_cells(regime: Mapping[str, Any], kinds: Collection[Kind]) -> list[str]:
+    """Lay out the scores of a regime of classes in the columns of `_columns_of_classes`."""
+    of_classes = regime["classes"]
+    cells_of_regime = []
+    for name, error in (
+        ("rmse", "brier"),
+        ("rmse_of_mean", "brier_of_mean"),
+        ("rmse_of_best", "brier_of_best"),
+    ):
+        limits = regime["intervals"][name]
+        square = None if limits is None else [end**2 for end in limits]
+        cells_of_regime.append(_with_interval(of_classes[error], square, _three_digits))
+    cells_of_regime.append(_claim_cell(of_classes["average_precision"]))
+    if len(kinds) > 1:
+        cells_of_regime.append(_claim_cell(of_classes["auc_within_antigen"]))
+    cells_of_regime.append(f"{regime['n']:,} ({of_classes['positives']:,})")
+    cells_of_regime.append(str(regime["best_baseline"]).replace("_", " "))
+    if len(kinds) > 1:
+        cells_of_regime.append(_claim_cell(of_classes["auc_within_antibody"]))
+    cells_of_regime.append(_claim_cell(of_classes["auc"]))
+    log_loss = of_classes["log_loss"]
+    cells_of_regime.append("-" if log_loss is None else _three_digits(log_loss))
+    cells_of_regime.append(f"{regime['groups']:,.0f}")
+    return cells_of_regime
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:z.3f}"
 
 
 def _claim_cell(claim: Mapping[str, float | None] | None) -> str:

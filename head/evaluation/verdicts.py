@@ -28,10 +28,10 @@ import pandas as pd
 from scipy.special import ndtr
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.messages import counted
+from abag.core.messages import counted, quoted
 from abag.head.evaluation.metrics import average_precision
 from abag.head.evaluation.scores import largest_rmse
-from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside
+from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
 from abag.head.labels.labelled_pairs import FLOOR_SHARE
 from abag.head.regimes.regimes import REGIMES, Shown, applicable
 from abag.head.regimes.splits import TEST, grouped_folds, total_leaks
@@ -45,6 +45,8 @@ WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.
 """What cut-offs are chosen for."""
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 """Edges of p_strong."""
+FEW_OF_CLASS = 20
+"""Pairs of a class below which a warning says so."""
 POINTS = 100
 """Points of a curve, at least, if it has as many."""
 StrongSummary: TypeAlias = dict[str, Any]
@@ -58,6 +60,7 @@ def score_strong(
     chosen_on: tuple[pd.DataFrame, Sequence[Mapping[str, Any]]] | None = None,
     *,
     sign: int = 1,
+    are_probabilities: bool = False,
 ) -> StrongSummary:
     """Score how well the pairs with a pKd of at least `threshold` are found.
 
@@ -74,8 +77,10 @@ def score_strong(
     sign : int
         -1 if lower values are better: a pair is strong from the threshold on downward. Cut-offs
         are values of the quantity.
+    are_probabilities : bool
+        Whether labels are 0 and 1, and predictions the probabilities of 1.
     """
-    if sign < 0:  # the highest of the negative are the lowest
+    if sign < 0 and not are_probabilities:  # the highest of the negative are the lowest
         if chosen_on is not None:
             chosen_on = _mirrored(chosen_on[0]), chosen_on[1]
         return _mirrored_back(score_strong(_mirrored(tested), regimes, -threshold, chosen_on))
@@ -91,7 +96,15 @@ def score_strong(
             shown = {score["regime"]: Shown(0, largest_rmse(score)) for score in scores}
             _, used = applicable(REGIMES[name], shown)
             others = _decided(rows_of_run[rows_of_run["regime"] == used], threshold)
-        summaries.append(_score(rows, others, name, regime["words"], threshold))
+        summary = _score(
+            rows,
+            others,
+            name,
+            regime["words"],
+            threshold,
+            are_probabilities=are_probabilities,
+        )
+        summaries.append(summary)
     return {"threshold": threshold, "regimes": summaries}
 
 
@@ -118,11 +131,21 @@ def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
 
 
 def _score(
-    rows: pd.DataFrame, others: pd.DataFrame | None, regime: str, words: str, threshold: float
+    rows: pd.DataFrame,
+    others: pd.DataFrame | None,
+    regime: str,
+    words: str,
+    threshold: float,
+    *,
+    are_probabilities: bool,
 ) -> dict[str, Any]:
     strong = rows["strong"].to_numpy(bool)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    p = ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
+    p = (
+        predicted
+        if are_probabilities
+        else ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
+    )
     recall, precision, _ = _curve(strong, predicted)
     step = max(1, len(recall) // POINTS)
     return {
@@ -221,14 +244,19 @@ def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
 
 def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
-    relation = ">=" if quantity.sign > 0 else "<="
+    relation = ">=" if quantity.sign > 0 or quantity.classes else "<="
     show = quantity.show
     threshold = f"{relation} {summary['threshold']:g}"
     title = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
     lines = [f"{title} {threshold}"]
+    of_class = "strong"
+    if quantity.classes:
+        of_class = quantity.named(-1)
+        lines = [f"Pairs that are {of_class}: {quantity}"]
+    p_strong = PROBABILITY if quantity.is_binary else STRONG_COLUMN
     for regime in summary["regimes"]:
         lines += [
-            f"{regime['words']}: {regime['strong']:,} of {regime['n']:,} pairs are strong "
+            f"{regime['words']}: {regime['strong']:,} of {regime['n']:,} pairs are {of_class} "
             f"(prevalence {regime['prevalence']:.0%})",
             f"  predicted {threshold}: {_describe_pick(regime['at_threshold'])}",
         ]
@@ -244,8 +272,8 @@ def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[st
             limits = f"{bin_['low']:.0%}-{bin_['high']:.0%}"
             shares.append(f"{limits}: {bin_['strong']:.0%} of {bin_['pairs']:,}")
         lines.append(
-            f"  p_strong expects {regime['expected']:.0f} strong pairs; share that is strong by "
-            f"p_strong: {', '.join(shares)}"
+            f"  {p_strong} expects {regime['expected']:.0f} {of_class} pairs; share that is "
+            f"{of_class} by {p_strong}: {', '.join(shares)}"
         )
     return lines
 
@@ -384,10 +412,13 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     exact = pairs.censored == 0
     pkd = pairs.pkd[exact]
     quantity = pairs.quantity
-    lines = _repeated_label(pkd, summary["commonest"], pairs)
-    lines += _implausible_labels(summary, pairs.reading)
-    if not quantity.affinity:
-        lines += _wide_scale(pkd, quantity)
+    if quantity.classes:
+        lines = _problems_of_classes(pairs, summary["conflicting_pairs"])
+    else:
+        lines = _repeated_label(pkd, summary["commonest"], pairs)
+        lines += _implausible_labels(summary, pairs.reading)
+        if not quantity.affinity and not quantity.is_log:
+            lines += _wide_scale(pkd, quantity)
     groups = {"antigen": pairs.antigen}
     if pairs.assay is not None:
         groups["assay"] = pairs.assay
@@ -407,6 +438,22 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     return lines
 
 
+def _problems_of_classes(pairs: LabelledPairs, conflicting: int) -> list[str]:
+    """Say of which class there are few pairs, and which replicates disagree."""
+    lines = []
+    for number, name in enumerate(pairs.quantity.classes):
+        rows = int((pairs.pkd == number).sum())
+        if rows < FEW_OF_CLASS:
+            lines.append(
+                f"Only {counted(rows, 'pair')} of {len(pairs):,} {'is' if rows == 1 else 'are'} "
+                f"{quoted(name)}: probabilities are known roughly, and their intervals are wide."
+            )
+    if conflicting:
+        which = "1 pair has" if conflicting == 1 else f"{conflicting:,} pairs have"
+        lines.append(f"{which} replicates of different classes, which are counted on both sides.")
+    return lines
+
+
 def _wide_scale(value: Floats, quantity: Quantity) -> list[str]:
     """Say if the labels should be logarithms: some are far larger than most.
 
@@ -423,8 +470,8 @@ def _wide_scale(value: Floats, quantity: Quantity) -> list[str]:
         return []
     line = (
         f"The largest label, {quantity.show(float(value.max()))} {quantity}, is "
-        f"{value.max() / median:,.0f} times the median: errors on a few large ones decide. A "
-        "column of logarithms is usually learned better."
+        f"{value.max() / median:,.0f} times the median: errors on a few large ones decide. "
+        "Logarithms are usually learned better: --scale log."
     )
     if without_logarithm:
         none = "has none" if without_logarithm == 1 else "have none"

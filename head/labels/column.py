@@ -29,15 +29,24 @@ from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
 from abag.core.options import parse
-from abag.core.units import UNITS
+from abag.core.units import NO_AFFINITIES, UNITS
 from abag.embed.store.store import LOGLIK
 from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import LayoutRecord
 from abag.embed.tables.table import plain_number
+from abag.head.labels.classes import (
+    advise_classes,
+    decide_classes,
+    has_classes,
+    holds_classes,
+    is_named_like_classes,
+)
 from abag.head.labels.headers import (
+    CAMEL,
     PKD,
+    PROBABILITY,
     SCAN_MEASURED,
     Header,
     Quantity,
@@ -62,23 +71,12 @@ if TYPE_CHECKING:
 LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
 """Likelihoods of a store (``abag embed --loglik``) as features, by name."""
 LABELS_AND_SEQUENCES = frozenset(
-    {
-        "pkd",
-        "label",
-        "heavy",
-        "light",
-        "antibody",
-        "antigen",
-        "censored",
-        "mutations",
-        "antigen_mutations",
-    }
+    "pkd label heavy light antibody antigen censored mutations antigen_mutations".split()
 )
 """Roles of columns that describe no pair."""
 _UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
 """Columns of the index that pandas writes."""
 _MOST_PROPOSED = 4
-_CAMEL = re.compile("(?<=[a-z])(?=[A-Z][a-z]|[A-Z]{2})")
 _BINDING = re.compile(
     "affin|activit|fitness|enrich|bind|bound|avidity|score|potenc|inhibit|neutrali|pkd|ic50|ec50"
 )
@@ -112,6 +110,12 @@ _SUMMARIES = frozenset(
 )
 """Words that set one column above those that it summarises."""
 _YEARS = (1900, 2100)
+_LOGARITHM = re.compile(r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|percent|temperature|\btm")
+_LINEAR = re.compile("%|cal|kj|°|celsius|kelvin")
+FEWEST_FOR_SCALE = 10
+"""Fewer values do not show how they are distributed."""
+DECADES = 100.0
+"""Ratio of the largest to the smallest value from which a logarithm is learned."""
 
 
 SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
@@ -131,24 +135,7 @@ NO_BINDING = frozenset(
 
 
 _CLASS_WORDS = frozenset(
-    {
-        "true",
-        "false",
-        "yes",
-        "no",
-        "y",
-        "n",
-        "+",
-        "-",
-        "binder",
-        "positive",
-        "negative",
-        "pos",
-        "neg",
-        "binding",
-        "high",
-        "low",
-    }
+    "true false yes no y n + - binder positive negative pos neg binding high low".split()
 )
 """Words that classes are called by, beside `NO_BINDING`."""
 
@@ -239,8 +226,8 @@ def refuse_two_values(raw: Floats, where: str, what: str) -> None:
         low, high = distinct
         msg = (
             f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
-            f"{what}; abag predicts numbers, and expected more than two different ones. Choose a "
-            "column of measurements with --column label=NAME."
+            f"{what}; expected more than two different numbers. Choose a column of measurements "
+            f"with --column label=NAME, or learn classes with --label binary --positive {high:g}."
         )
         raise LabelError(msg)
 
@@ -327,7 +314,7 @@ class Column:
         Names of measurements come first, those of binding before others; rates and differences, and
         then what numbers, counts or describes rows, come last.
         """
-        words = re.findall("[a-z]+[0-9]*", plain_text(_CAMEL.sub(" ", self.name))[0])
+        words = re.findall("[a-z]+[0-9]*", plain_text(CAMEL.sub(" ", self.name))[0])
         joined = "".join(words)
         bare = {word.rstrip("0123456789") for word in words} | {*words}
         if _BINDING.search(joined) or not _BINDING_WORDS.isdisjoint(bare):
@@ -345,6 +332,12 @@ class Column:
         is_no_label = bool(self.header.not_label)
         return (is_other, is_no_label, kind, cells.are_whole, not is_summary, cells.are_few)
 
+    @cached_property
+    def is_of_classes(self) -> bool:
+        """Whether it is named like a label of yes and no, and its cells say so."""
+        is_named = is_named_like_classes(self.name) and not self.header.names_affinity
+        return is_named and holds_classes(self.table, self.name)
+
     @property
     def is_probable(self) -> bool:
         """Whether it is named like a measurement, and holds more than classes."""
@@ -355,6 +348,9 @@ class Column:
     def hint(self) -> str:
         """How it is read if it may be the label by its name; empty for others."""
         header = self.header
+        if self.is_of_classes:
+            choice = shlex.quote(f"label={self.name}")
+            return f"{self.name!r} holds classes: use --column {choice} --label binary."
         if header.not_label or not (header.affinity or header.plain):
             return ""
         if not (header.sure or self.holds_numbers):
@@ -409,15 +405,23 @@ class Columns:
         return _likely_first(varied or numbers)
 
     @cached_property
+    def classes(self) -> list[Column]:
+        """Those that are named like a label of yes and no, and whose cells say so."""
+        return [column for column in self.free if column.is_of_classes]
+
+    @cached_property
     def states_unit(self) -> bool:
         """Whether the name of a column states a unit, and more than the unit."""
         headers = [column.header for column in self.free]
         return any(header.units and not header.unit_alone for header in headers)
 
     def find_same(self, quantity: Quantity) -> str:
-        """Return the only column of numbers with the name of a quantity, that of a run."""
+        """Return the only column with the name of a quantity, that of a run, or its classes."""
         name = quantity.name.casefold()
-        same = [x for x in self.numbers if x.header.quantity.casefold() == name]
+        columns = self.free if quantity.classes else self.numbers
+        same = [x for x in columns if x.header.quantity.casefold() == name]
+        if quantity.is_binary and not same:
+            same = self.classes
         if len(same) == 1:
             return same[0].name
         self._refuse_missing(f"no column for {quantity}, which the run predicts")
@@ -436,8 +440,13 @@ class Columns:
         """
         table = self.table
         label = options.label
-        asked = options.better is not None or options.unit is not None
-        if label == "value" or asked:
+        if options.asks_for_classes:
+            return self._find_classes(options)
+        of_classes = self._only_classes() if label is None and not of_run else None
+        is_of_value = options.unit is not None or options.scale is not None
+        if of_classes is not None and options.better is not None and not is_of_value:
+            return of_classes
+        if options.asks_for_value:
             numbers = [column for column in self.numbers if not column.header.states_affinity]
             if len(numbers) == 1:
                 return numbers[0].name
@@ -450,6 +459,8 @@ class Columns:
         hints = self._propose_named()
         if written and not hints:
             hints = self.propose_numbers()
+        if of_classes is not None and not written:
+            return of_classes
         if takes_value and not hints and not written:
             numbers = self.numbers
             if len(numbers) == 1 and numbers[0].header.better:
@@ -469,6 +480,32 @@ class Columns:
         if takes_value:
             self._refuse_unclear_value(options)
         return table.column("pkd", "" if of_run else self._advise_value())
+
+    def _only_classes(self) -> str | None:
+        """Return the only column of classes, if no column of numbers may be the label as well."""
+        if len(self.classes) != 1:
+            return None
+        name = self.classes[0].name
+        beside = [column for column in self.numbers if column.name != name]
+        return None if any(x.hint or x.is_probable for x in beside) else name
+
+    def _find_classes(self, options: LabelOptions) -> str:
+        """Return the only column that holds classes as the options name them, or refuse."""
+        candidates = []
+        for column in self.free:
+            if column.name in self.table.frame and has_classes(self.table, column.name, options):
+                candidates.append(column)
+        named = [column for column in candidates if is_named_like_classes(column.name)]
+        candidates = named or candidates
+        if len(candidates) == 1:
+            return candidates[0].name
+        if not candidates:
+            self._refuse_missing("no column of classes for the label")
+        msg = (
+            f"{self.table.source}: columns {quote_some(_names(candidates))} hold classes; expected "
+            f"one. Choose with --column {shlex.quote(f'label={candidates[0].name}')}."
+        )
+        raise UnclearLabel(msg)
 
     def _refuse_unclear_value(self, options: LabelOptions) -> None:
         """Raise an error that lists the columns that may be another quantity than an affinity."""
@@ -663,7 +700,7 @@ def meaning_of_column(column: Column, asked: Asked) -> ColumnMeaning:
     """
     if asked.role == "pkd":
         _refuse_written(column)
-        for kind in (_quantity_of_run, _other_quantity):
+        for kind in (_classes, _quantity_of_run, _other_quantity):
             meaning = kind(column, asked)
             if meaning is not None:
                 return meaning
@@ -681,6 +718,16 @@ def _refuse_written(column: Column) -> None:
 
 
 # ---- kinds of labels: each returns what it reads a column as, or None ------------------------
+
+
+def _classes(column: Column, asked: Asked) -> ColumnMeaning | None:
+    """Read the classes of a run, or those that the options or the cells name."""
+    of_run = None if asked.remembered is None else asked.remembered.quantity
+    decided = decide_classes(column.table, column.name, asked.options, of_run)
+    if decided is None:
+        return None
+    unit, quantity, why = decided
+    return ColumnMeaning(column=column.name, unit=unit, why=why, quantity=quantity)
 
 
 def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
@@ -711,15 +758,14 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
     header = column.header
     options = asked.options
     is_affinity = header.names_affinity and not header.not_label
-    is_asked_for = options.label == "value" or options.better is not None
-    is_asked_for = is_asked_for or options.unit is not None
+    is_asked_for = options.asks_for_value
     if not is_asked_for and (header.better is None or is_affinity):
         return None
     if is_affinity and header.units:
         column.refuse(
             f"is named like {header.units[0]}, an affinity, which is learned as pKd, and "
-            "--label value, --better or --unit is of other quantities; expected one or the other. "
-            "Leave these options out, or choose another column with --column label=NAME."
+            "--label value, --better, --unit or --scale is of other quantities; expected one or "
+            "the other. Leave these options out, or choose another column with --column label=NAME."
         )
     if options.label not in (None, "value"):
         column.refuse(
@@ -742,7 +788,31 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
     unit = header.written_unit if options.unit is None else options.unit.strip()
     quantity = Quantity(name=header.quantity, unit=unit, better=better, affinity=False)
     why = "given by the options" if is_asked_for else _IN_THE_NAME
-    return _as_it_is(column.name, why, quantity)
+    scale = options.scale
+    if scale is None and not is_logarithm(quantity) and spans_decades(column.numbers):
+        scale = "log"
+        why += "; over two decades or more, so logarithms: --scale linear learns them as written"
+    return _as_it_is(column.name, why, replace(quantity, scale=scale or "linear"))
+
+
+def is_logarithm(quantity: Quantity) -> bool:
+    """Tell whether a quantity is a logarithm by its name or unit, an energy, or a percentage."""
+    by_name = _LOGARITHM.search(quantity.name.lower())
+    return by_name is not None or _LINEAR.search(quantity.unit.lower()) is not None
+
+
+def spans_decades(values: Floats) -> bool:
+    """Tell whether values, (N,), are positive, far apart, and less skewed as logarithms."""
+    known = values[np.isfinite(values)]
+    if len(known) < FEWEST_FOR_SCALE or known.min() <= 0 or known.max() < DECADES * known.min():
+        return False
+    return abs(_skewness(np.log10(known))) < abs(_skewness(known))
+
+
+def _skewness(values: Floats) -> float:
+    centred = values - values.mean()
+    deviation = np.sqrt(np.mean(centred**2))
+    return float(np.mean((centred / deviation) ** 3)) if deviation > 0 else 0.0
 
 
 def _affinity(column: Column, asked: Asked) -> ColumnMeaning:
@@ -779,7 +849,7 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
     if header.units:
         return header.units[0], _IN_THE_NAME
     if header.affinity:
-        units = ", ".join(unit for unit in UNITS if unit not in ("pkd", "value"))
+        units = ", ".join(unit for unit in UNITS if unit not in ("pkd", *NO_AFFINITIES))
         hint = ""
         if role == "pkd":
             hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
@@ -796,7 +866,7 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
         column.refuse(
             "does not say what it measures; expected an affinity in a unit, or another quantity. "
             "Add --label pkd, or another unit such as kd_nm, or for a quantity that is no affinity "
-            "--label value --better higher, or lower.",
+            f"--label value --better higher, or lower.{advise_classes(column.filled)}",
             UnclearLabel,
         )
     return "pkd", "" if role == "prediction" else "no unit is stated"
@@ -819,8 +889,11 @@ def refuse_affinity(column: Column, quantity: Quantity) -> None:
 def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
     """Raise `LabelError` if options ask for another quantity, or direction, than the run has."""
     better: Better | None = options.better
-    if options.label not in (None, "value") or better not in (None, quantity.better):
+    of_run = ("binary", "classes") if quantity.classes else ("value",)
+    is_other = options.label not in (None, *of_run) or better not in (None, quantity.better)
+    if is_other or options.scale not in (None, quantity.scale):
         option = f"--label {options.label}" if better is None else f"--better {better}"
+        option = option if is_other else f"--scale {options.scale}"
         msg = (
             f"{table.source}: {option}: the run predicts {quantity.description}; expected labels "
             "of that. Leave the option out."
@@ -1061,9 +1134,11 @@ def decide_prediction(
                 options = replace(options, molar_mass=molar_mass)
         else:
             refuse_affinity_options(table, options, quantity)
-            column = table.column("prediction")
+            own = PROBABILITY if quantity.is_binary and PROBABILITY in table.names else ""
+            column = own if own and not table.has("prediction") else table.column("prediction")
             refuse_affinity(Column(table, column), quantity)
-            meaning = _as_it_is(column, AS_IN_THE_RUN, quantity)
+            # predictions of classes are numbers
+            meaning = _as_it_is(column, AS_IN_THE_RUN, replace(quantity, classes=()))
     except AbagError as error:
         return LabelLayout(source=table.source, meaning=None, options=options, refused=error)
     return LabelLayout(source=table.source, meaning=meaning, options=options)

@@ -20,9 +20,9 @@ import numpy as np
 
 from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
-from abag.core.messages import printable
+from abag.core.messages import printable, quoted
 from abag.core.units import ANTIBODY_KDA, UNITS
-from abag.head.labels.options import Better, Label
+from abag.head.labels.options import Better, Label, Scale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,11 +63,15 @@ PREDICT_COLUMNS = (
     "nearest",
     "distance",
 )
+SIGMAS = ("sigma", "sigma_model")
 STRONG_COLUMN = "p_strong"
+PROBABILITY = "probability"
+PROBABILITY_COLUMNS = (PROBABILITY, "probability_low", "probability_high")
+"""Columns of predictions of a label that is yes or no."""
 SCAN_MEASURED = ("pkd_measured", "measured")
 WRITTEN_BY = {
     "rank": (*RANK_COLUMNS, *SECOND_COLUMNS, OWN_SCORE),
-    "predict": (*PREDICT_COLUMNS, STRONG_COLUMN, "predicted"),
+    "predict": (*PREDICT_COLUMNS, STRONG_COLUMN, "predicted", *PROBABILITY_COLUMNS),
     "scan": ("difference", "difference_sigma", *SCAN_MEASURED),
 }
 """Columns that commands add to tables, which come back with measurements from the laboratory."""
@@ -81,6 +85,7 @@ _CERTAIN = frozenset(
         "pkd_predicted",
         "why_far",
         "p_strong",
+        *PROBABILITY_COLUMNS[1:],
         "difference_sigma",
         "pkd_measured",
     }
@@ -219,25 +224,9 @@ _OTHERS = {
     "predicted": _PREDICTED, "": (*_KNOWN,),
 }  # fmt: skip
 _PLAIN = frozenset(
-    {
-        "affinity",
-        "bindingaffinity",
-        "affinityvalue",
-        "affinities",
-        "label",
-        "labels",
-        "fitness",
-        "measurement",
-        "measurements",
-        "score",
-        "scores",
-        "bindingscore",
-        "bindingscores",
-        "processedmeasurement",
-        "affinityscore",
-        "affinitylabel",
-        "fitnessscore",
-    }
+    "affinity bindingaffinity affinityvalue affinities label labels fitness measurement "
+    "measurements score scores bindingscore bindingscores processedmeasurement affinityscore "
+    "affinitylabel fitnessscore".split()
 )
 """Names of columns of any measurement, which state no unit."""
 _ALPHASEQ = ("alphaseqaffinity", "predaffinity")
@@ -558,6 +547,8 @@ _LOWER = re.compile(
     "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
     "retentiontime|(?:hic|cic|smac)rt|acsins|selfinteraction"
 )
+CAMEL = re.compile("(?<=[a-z])(?=[A-Z][a-z]|[A-Z]{2})")
+"""Where a word begins inside another, as in ``AgClass``."""
 _FUNCTION = re.compile(
     r"\W*(?:log|log2|log10|log1p|ln|asinh|sqrt|mean|median|delta)", re.IGNORECASE
 )
@@ -590,10 +581,16 @@ class Quantity:
     better: Better = "higher"
     affinity: bool = True
     """Whether it is pKd, pIC50 or pEC50, to which values of other units were converted."""
+    scale: Scale = "linear"
+    """``log``: labels and predictions are logarithms to base 10 of the values that are written."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes that labels are, the lowest first; labels are their numbers from 0, and
+    a prediction of two classes is the probability of the second. Empty: labels are measurements."""
 
     def __str__(self) -> str:
-        """Write the name with its unit, as in headings: ``Tm (°C)``."""
-        return printable(f"{self.name} ({self.unit})" if self.unit else self.name)
+        """Write the name with its unit, as in headings: ``Tm (°C)``, ``log10 titer (mg/L)``."""
+        name = f"{'log10 ' * self.is_log}{self.name}"
+        return printable(f"{name} ({self.unit})" if self.unit else name)
 
     @property
     def sign(self) -> int:
@@ -605,7 +602,25 @@ class Quantity:
         """Say what it is in half a sentence."""
         if self.affinity:
             return f"{self} = -log10({str(self)[1:]} in M)"
+        if self.classes:
+            classes = f"{self}, {self.named(-1)} or {self.named(0)}"
+            if len(self.classes) > 2:
+                classes = f"{self}, {' < '.join(map(quoted, self.classes))}"
+            return f"{classes}, {self.named(-1 if self.sign > 0 else 0)} is better"
         return f"{self}, {self.better} is better"
+
+    def count_classes(self, labels: Floats) -> str:
+        """Say how many of the labels, (R,), are of each class."""
+        parts = []
+        for number, name in reversed([*enumerate(self.classes)]):
+            rows = int((labels == number).sum())
+            parts.append(f"{rows:,} {quoted(name)}")
+        share = float((labels == len(self.classes) - 1).mean()) if len(labels) else 0.0
+        return f"{', '.join(parts)}: {share:.2g} {self.named(-1)}"
+
+    def named(self, number: int) -> str:
+        """Return the quoted name of a class, -1 being the highest."""
+        return quoted(self.classes[number])
 
     @property
     def predicted(self) -> str:
@@ -614,48 +629,100 @@ class Quantity:
 
     def column(self, name: str) -> str:
         """Return the name that a column of the code has in tables."""
+        if self.is_binary and name == "pkd_predicted":
+            return PROBABILITY
         return name if self.affinity else _OUTSIDE_OF.get(name, name)
 
+    @property
+    def is_log(self) -> bool:
+        """Whether labels are logarithms of the values that are written."""
+        return self.scale == "log"
+
+    def on_scale(self, values: Floats) -> Floats:
+        """Return values as labels, (N,); on a log scale, NaN for those of 0 or less."""
+        if not self.is_log:
+            return values
+        with np.errstate(divide="ignore", invalid="ignore"):
+            labels = np.log10(values)
+        return np.where(np.isfinite(labels), labels, np.nan)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether labels are yes or no, so that predictions are probabilities."""
+        return len(self.classes) == 2
+
     def columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names that columns of the code have in tables."""
-        return tuple(map(self.column, names))
+        """Return the names that columns of the code have in tables, in their order.
+
+        Probabilities have no sigma, and their interval beside them.
+        """
+        shown: dict[str, None] = {}
+        for name in names:
+            if self.is_binary and name in SIGMAS:
+                continue
+            shown[self.column(name)] = None
+            if self.classes and name == "pkd_predicted":
+                shown |= dict.fromkeys(PROBABILITY_COLUMNS)
+        return tuple(shown)
 
     def outward(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Name the columns of a table of the code as users see them."""
-        return frame.rename(columns={} if self.affinity else _OUTSIDE_OF)
+        named = frame.rename(columns={name: self.column(name) for name in INSIDE})
+        if not self.classes:
+            return named
+        shown = self.columns(tuple(map(str, frame.columns)))
+        return named[[name for name in shown if name in named]]
 
     def inward(self, frame: pd.DataFrame, *names: str) -> pd.DataFrame:
         """Give these columns of a table that was written back their names in the code."""
-        return frame.rename(columns={self.column(name): name for name in names})
+        named = frame.rename(columns={self.column(name): name for name in names})
+        if self.is_binary and "pkd_predicted" in named and "sigma" not in named:
+            probability = named["pkd_predicted"]
+            named = named.assign(sigma=(probability * (1 - probability)) ** 0.5)
+        return named
 
     def show(self, value: float, digits: int = 2) -> str:
         """Write a value: with `digits` after the point, or as many significant ones and two more.
 
         The latter is for other quantities than affinities, which have any scale.
         """
-        if self.affinity:
+        if self.affinity or self.classes:
             return f"{value:z.{digits}f}"  # z: no -0.00
         return f"{value:,.0f}" if abs(value) >= LARGE else f"{value:.{digits + 2}g}"
 
     def digits(self, spread: float) -> int:
         """Return the digits after the point in text files, for values of this spread."""
-        if self.affinity or not 0 < spread < math.inf:
+        if self.affinity or self.classes or not 0 < spread < math.inf:
             return DIGITS
         return max(0, DIGITS - math.floor(math.log10(spread)))
 
     def to_json(self) -> dict[str, Any]:
         """Return what `of_json` restores."""
-        return asdict(self)
+        return {**asdict(self), "classes": [*self.classes]}
 
     @classmethod
     def of_json(cls, record: Mapping[str, Any]) -> Quantity:
         """Restore from JSON; TypeError or ValueError if it is none."""
-        made = cls(**record)
+        classes = record.get("classes", ())
+        made = cls(**{**record, "classes": tuple(classes)})
         texts = isinstance(made.name, str) and isinstance(made.unit, str)
-        if not texts or made.better not in ("higher", "lower") or type(made.affinity) is not bool:
+        texts = texts and all(isinstance(name, str) for name in classes)
+        choices = made.better in ("higher", "lower") and made.scale in ("linear", "log")
+        if not texts or not choices or type(made.affinity) is not bool:
             msg = f"{dict(record)} is no quantity"
             raise ValueError(msg)
         return made
+
+    def check_strong(self, threshold: float | None) -> None:
+        """Refuse a threshold of strong binders where labels are classes, or out of range."""
+        if self.classes and threshold is not None:
+            msg = (
+                f"--strong: {threshold:g} is a threshold of numbers, and the run predicts "
+                f"{self.description}; the column {PROBABILITY} says how probably a pair is "
+                f"{self.named(-1)}. Leave --strong out."
+            )
+            raise OptionError(msg)
+        self.check_threshold(threshold, "--strong")
 
     def check_threshold(self, value: float | None, name: str) -> None:
         """Refuse a threshold, given for the option `name`, that no value of an affinity reaches."""
@@ -667,6 +734,8 @@ class Quantity:
 
 
 PKD = Quantity()
+NO_OR_YES = ("no", "yes")
+"""Classes of a table of probabilities that does not name them."""
 
 
 def _is_of_function(name: str, bracketed: str) -> bool:

@@ -33,6 +33,7 @@ from abag.head.labels.column import (
     says_no_binding,
 )
 from abag.head.labels.features import (
+    CONSTANT,
     FeatureCells,
     FeatureColumns,
     mean_cells,
@@ -41,7 +42,6 @@ from abag.head.labels.features import (
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Floor, Label, LabelOptions
-from abag.head.labels.stored_vectors import CONSTANT
 from abag.head.labels.values import (
     disagreement,
     merge_replicates,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import TableLike
     from abag.head.labels.column import LabelLayout
-    from abag.head.labels.stored_vectors import PairFeatures
+    from abag.head.labels.features import PairFeatures
     from abag.head.labels.values import Affinities, LabelTrust
 
 
@@ -173,12 +173,14 @@ class ReadLabel(NamedTuple):
 
     affinities: Affinities
     reading: LabelReading
+    options: LabelOptions
 
 
 def read_label(table: SequenceTable) -> ReadLabel:
     """Convert the label of a table; what it is was decided when the table was read."""
-    affinities = read_affinities(table, one_label(table))
-    return ReadLabel(affinities, _reading_of(table, affinities))
+    label = one_label(table)
+    affinities = read_affinities(table, label)
+    return ReadLabel(affinities, _reading_of(table, affinities), label.options)
 
 
 def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
@@ -378,8 +380,7 @@ def label_pairs(
     table, if it is read already. Replicates of different categories are not merged.
     """
     named = columns_beside(table) if beside is None else tuple(beside)
-    affinities, reading = label or read_label(table)
-    options = one_label(table).options
+    affinities, reading, options = label or read_label(table)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     quantity = affinities.quantity
     labels = _check_labels(table, affinities, options)
@@ -394,10 +395,14 @@ def label_pairs(
     trust = read_trust(table, named, affinities, usable, censored == 0)
     of_rows = _beside(len(usable), named, cells, trust)
     rows = _usable_rows(table, labels, censored, cells, trust)
+    if quantity.classes:  # no class is the mean of others: replicates that differ stay apart
+        rows = rows.assign(**{"category of label": rows["pkd"]})
     rows, floored = _apply_floor(rows, options.floor, quantity)
-    if not quantity.affinity:
+    if quantity.classes:
+        reading = replace(reading, conflict=0.0)
+    elif not quantity.affinity:
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
-    noise = replicate_noise(rows)
+    noise = None if quantity.classes else replicate_noise(rows)
     conflicts = int((disagreement(rows) > reading.conflict).sum())
     pairs = merge_replicates(table, rows, options.replicates, quantity)
     # the order of the rows does not matter
@@ -454,16 +459,23 @@ def _check_labels(
     of_type = _of_type(table, options.affinity_type)
     pkd = affinities.pkd.copy()
     _refuse_other_units(table, affinities, of_type & np.isfinite(pkd))
-    low, high = options.bounds(affinity=quantity.affinity)
+    low, high = _valid_range(options, quantity)
     usable = of_type & (low <= pkd) & (pkd <= high)
     bad = []
     for at in np.flatnonzero(of_type & ~usable).tolist():
         cell = _bad_cell(table, at, affinities.unit, quantity, pkd[at], (low, high))
         bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
     pkd[~usable] = np.nan
-    if not usable.any():
+    if not usable.any() and not quantity.classes:
         _refuse_words_for_classes(table, of_type, quantity)
     return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
+
+
+def _valid_range(options: LabelOptions, quantity: Quantity) -> tuple[float, float]:
+    """Return the least and the largest valid label."""
+    low, high = options.bounds(affinity=quantity.affinity)
+    on_scale = quantity.on_scale(np.array([low, high]))
+    return (-np.inf if np.isnan(on_scale[0]) else float(on_scale[0])), float(on_scale[1])
 
 
 def _refuse_other_units(table: SequenceTable, affinities: Affinities, rows: Bools) -> None:
@@ -604,8 +616,9 @@ def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Qua
     if are_classes or not quantity.affinity:
         words = ", ".join(dict.fromkeys(map(quoted, cells[:LISTED_TYPES])))
         msg = (
-            f"{table.source}: column {column} holds {words}, which are classes, not measurements; "
-            "abag predicts numbers. Choose a column of measurements with --column label=NAME."
+            f"{table.source}: column {column} holds {words}, which are words, not measurements. "
+            "Choose a column of measurements with --column label=NAME; learn two classes with "
+            "--label binary --positive VALUE, or ordered ones with --classes NAMES."
         )
         raise LabelError(msg)
 
@@ -620,14 +633,21 @@ def _bad_cell(
 ) -> BadCell:
     column = table.column("pkd")
     value = table.frame[column].iloc[at]
-    if np.isfinite(pkd):
+    if quantity.classes:
+        expected = f"one of {', '.join(map(quoted, quantity.classes))}"
+    elif np.isfinite(pkd):
         noun = "pKd" if quantity.affinity else "value"
-        expected = f"a {noun} from {valid[0]:g} to {valid[1]:g}"
+        low, high = (10**bound for bound in valid) if quantity.is_log else valid
+        expected = f"a {noun} from {low:g} to {high:g}"
     else:
-        kind_of_number = "positive" if UNITS[unit].takes_log else "finite"
-        expected = f"a {kind_of_number} number such as 1234.5"
+        is_log = quantity.is_log or UNITS[unit].takes_log
+        expected = f"a {'positive' if is_log else 'finite'} number such as 1234.5"
     advice = "Fix it."
-    if says_no_binding(value) and not quantity.affinity:
+    if quantity.is_log:
+        advice = "Write the limit of detection, such as <0.1, or give --scale linear."
+    if quantity.classes:
+        advice = "Fix it, or leave out what is of no class with --bad-rows skip."
+    elif says_no_binding(value) and not quantity.affinity:
         advice = (
             "Write a bound, such as <5, or give it with --no-binding VALUE; leave out what was not "
             "measured with --bad-rows skip."
@@ -647,6 +667,8 @@ def _bad_cell(
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
     """Drop or censor the rows at the floor, the worst value, if there is one, and count them."""
+    if quantity.classes:
+        return rows, 0
     exact = rows["censored"] == 0
     strength = quantity.sign * rows["pkd"]
     at_floor = exact & (strength == strength[exact].min())
@@ -680,6 +702,15 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
         msg = (
             f"{pairs.table.source}: all labels of the training part are censored; expected exact "
             "labels too. Use another split or more data."
+        )
+        raise NothingToLearn(msg)
+    if np.ptp(labels) == 0 and pairs.quantity.classes:
+        classes = pairs.quantity.classes
+        others = [quoted(name) for at, name in enumerate(classes) if at != int(labels[0])]
+        msg = (
+            f"{pairs.table.source}: all {counted(len(labels), 'training label')} are "
+            f"{quoted(classes[int(labels[0])])}, which is one class; expected "
+            f"{' and '.join(others)} too. Add rows of it, or check --label and --column label=NAME."
         )
         raise NothingToLearn(msg)
     if np.ptp(labels) == 0:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     Label: TypeAlias = str
 else:
     Label = Literal[*UNITS]
-"""Units of affinities, and ``value``: any other quantity, as it is written."""
+"""Units of affinities, and what is none: ``binary``, ``classes`` and ``value``, any other quantity,
+as it is written."""
 Better: TypeAlias = Literal["higher", "lower"]
+Scale: TypeAlias = Literal["linear", "log"]
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
 Floor: TypeAlias = Literal["keep", "censor", "drop"]
 BesideRole: TypeAlias = Literal["feature", "category", "error", "weight", "split"]
@@ -67,7 +69,19 @@ class LabelOptions(BadRowOptions, group="Data"):
         None,
         default_text="stated by the column's name, else pkd",
         help="Unit of the label column; Kd stands for IC50 and EC50 too. value: another quantity "
-        "than an affinity, such as expression or a melting temperature.",
+        "than an affinity, such as expression or a melting temperature; binary: yes or no.",
+    )
+    positive: str | None = option(
+        None,
+        metavar="VALUE",
+        default_text="known for words such as yes, binder, 1 or +",
+        help="Cell that says yes, where the label is binary.",
+    )
+    classes: tuple[str, ...] | None = option(
+        None,
+        metavar="NAMES",
+        default_text="yes and no, where the label is binary",
+        help="Cells of a label of ordered classes, the lowest first, such as low,medium,high.",
     )
     better: Better | None = option(
         None,
@@ -79,6 +93,12 @@ class LabelOptions(BadRowOptions, group="Data"):
         metavar="TEXT",
         default_text="in brackets in the column's name",
         help="Unit of another quantity, for messages and reports.",
+    )
+    scale: Scale | None = option(
+        None,
+        default_text="log for positive values over two decades or more",
+        help="Scale on which another quantity than an affinity is learned and predicted; log: its "
+        "logarithm to base 10, as for counts, titers and fluorescence.",
     )
     molar_mass: str | None = option(
         None,
@@ -124,6 +144,7 @@ class LabelOptions(BadRowOptions, group="Data"):
     def check_combination(self) -> None:
         """Raise `OptionError` if options of the label contradict each other or lack one another."""
         self._check_quantity()
+        self._check_classes()
         low, high = self.bounds(affinity=True)
         if not low < high:
             msg = (
@@ -142,12 +163,14 @@ class LabelOptions(BadRowOptions, group="Data"):
         return read_molar_mass(self.molar_mass)
 
     def _check_quantity(self) -> None:
-        is_given = self.better is not None or self.unit is not None
-        if is_given and self.label not in (None, "value"):
+        is_of_value = self.unit is not None or self.scale is not None
+        is_given = self.better is not None or is_of_value
+        may_be_better = not is_of_value and self.label in ("binary", "classes")
+        if is_given and self.label not in (None, "value") and not may_be_better:
             msg = (
-                f"--better and --unit: are of other quantities than affinities, but --label says "
-                f"{self.label}; expected --label value with them. Leave these options out, or give "
-                "--label value."
+                "--better, --unit and --scale: are of other quantities than affinities, but "
+                f"--label says {self.label}; expected --label value with them. Leave these options "
+                "out, or give --label value."
             )
             raise OptionError(msg)
         unit = self.unit
@@ -157,6 +180,66 @@ class LabelOptions(BadRowOptions, group="Data"):
                 "such as °C or mg/L. Shorten it."
             )
             raise OptionError(msg)
+
+    @property
+    def asks_for_value(self) -> bool:
+        """Whether the label is to be read as another quantity than an affinity."""
+        given = (self.better, self.unit, self.scale)
+        return self.label == "value" or any(value is not None for value in given)
+
+    @property
+    def asks_for_classes(self) -> bool:
+        """Whether the label is to be read as classes."""
+        named = self.positive is not None or self.classes is not None
+        return named or self.label in ("binary", "classes")
+
+    def _check_classes(self) -> None:
+        """Refuse options of classes that contradict each other, or those of numbers."""
+        names = self.classes
+        if self.label == "classes" and names is None:
+            msg = (
+                "--label classes: which classes there are is not given; expected --classes too, "
+                "the lowest first, such as --classes low,medium,high. Add it."
+            )
+            raise OptionError(msg)
+        if names is not None and (len(names) < 2 or not all(names) or len(set(names)) < len(names)):
+            msg = (
+                f"--classes: {quoted(','.join(names))} is not valid; expected two or more "
+                "different names, the lowest first, such as low,medium,high."
+            )
+            raise OptionError(msg)
+        given = {"--positive": self.positive is not None, "--classes": names is not None}
+        are_given = [name for name, is_given in given.items() if is_given]
+        if not are_given and self.label not in ("binary", "classes"):
+            return
+        asked = " and ".join(are_given) or f"--label {self.label}"
+        if len(are_given) > 1 or (names and self.label == "binary" and len(names) > 2):
+            msg = f"{asked}: expected one of two ways to name the classes. Leave one out."
+            if names and self.label == "binary" and len(names) > 2:
+                msg = (
+                    f"--label binary: --classes names {len(names)} classes; expected two. Leave "
+                    "--label out."
+                )
+            raise OptionError(msg)
+        wanted = "binary" if names is None else "classes"
+        if self.label not in (None, "binary", "classes"):
+            msg = (
+                f"{asked}: is of classes, but --label says {self.label}; expected --label "
+                f"{wanted}. Leave one of the two out."
+            )
+            raise OptionError(msg)
+        others = {
+            "--no-binding": self.no_binding is not None,
+            "--label-range": self.label_range is not None,
+            "--floor": self.floor != "keep",
+            "--molar-mass": self.molar_mass is not None,
+            "--unit": self.unit is not None,
+            "--scale": self.scale is not None,
+        }
+        for name, is_given in others.items():
+            if is_given:
+                msg = f"{asked} and {name}: {name} is of numbers, not of classes. Leave one out."
+                raise OptionError(msg)
 
     def bounds(self, *, affinity: bool) -> tuple[float, float]:
         """Return the least and the largest valid label, in pKd or in its own unit."""

@@ -23,6 +23,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import LabelError
 from abag.core.messages import counted, quoted, say
 from abag.core.units import UNITS
+from abag.head.labels.classes import read_classes
 from abag.head.labels.column import (
     SIDES,
     read_bounds,
@@ -103,6 +104,8 @@ class Affinities:
         if self.quantity.affinity:
             usual = int((known & ~outside(self.pkd, USUAL_PKD)).sum())
             return f"{usual:,} of {known.sum():,} are in the usual range of pKd (2 to 14)"
+        if self.quantity.classes:
+            return self.quantity.count_classes(self.pkd[known])
         low = self.quantity.show(float(self.pkd[known].min()))
         high = self.quantity.show(float(self.pkd[known].max()))
         return f"{counted(int(known.sum()), 'value')}, {low} to {high}"
@@ -112,7 +115,7 @@ class Affinities:
         rows = rows & ~self.no_binding
         raw = self.raw[rows]
         pkd = self.pkd[rows]
-        if not len(raw):
+        if not len(raw) or self.quantity.classes:
             return
         where = f"{self.source}: column {self.column}"
         if not self.quantity.affinity:
@@ -121,7 +124,10 @@ class Affinities:
         role = "pkd" if noun == "labels" else "prediction"
         choose = f"Choose the column with --column {role}=NAME"
         if np.unique(raw).tolist() == [0, 1]:
-            msg = f"{where} holds only 0 and 1, which are classes, not affinities. {choose}."
+            msg = (
+                f"{where} holds only 0 and 1, which are classes, not affinities. {choose}, or "
+                "learn classes with --label binary."
+            )
             raise LabelError(msg)
         unusual = outside(pkd, USUAL_PKD)
         if 2 * unusual.sum() > len(raw):
@@ -151,6 +157,20 @@ def _read_column(
         )
         raise LabelError(msg)
     cells = table.frame[column]
+    if meaning.quantity.classes:
+        level = read_classes(cells, meaning.quantity.classes)
+        return Affinities(
+            source=table.source,
+            column=column,
+            unit=unit,
+            why=meaning.why,
+            raw=level,
+            pkd=level,
+            side=np.zeros(len(level), np.int8),
+            no_binding=np.zeros(len(level), np.bool_),
+            molar_mass_kda=options.molar_mass_kda,
+            quantity=meaning.quantity,
+        )
     raw, side = read_bounds(cells)
     is_weaker_above = UNITS[unit].stronger == "lower"
     affinities = Affinities(
@@ -159,7 +179,7 @@ def _read_column(
         unit=unit,
         why=meaning.why,
         raw=raw,
-        pkd=to_pkd(raw, unit, options.molar_mass_kda),
+        pkd=meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda)),
         side=-side if is_weaker_above else side,  # >1000 nM is a pKd below 6
         no_binding=np.zeros(len(raw), np.bool_),
         molar_mass_kda=options.molar_mass_kda,
@@ -180,7 +200,14 @@ def _read_column(
 
 def _given_floor(read: Affinities, no_binding: float) -> float:
     """Return ``--no-binding`` as a pKd; refuse one that no affinity has."""
-    floor = float(to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)[0])
+    bound = to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)
+    floor = float(read.quantity.on_scale(bound)[0])
+    if np.isnan(floor):
+        msg = (
+            f"{read.source}: --no-binding {no_binding:g} has no logarithm, which labels are; "
+            "expected a number above 0, such as the limit of detection."
+        )
+        raise LabelError(msg)
     # down to a pKd of 0: a bound may be weaker than any affinity that is measured
     if read.quantity.affinity and not USUAL_PKD[0] - 2 <= floor <= USUAL_PKD[1]:
         msg = (
@@ -252,7 +279,7 @@ def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> 
         if is_affinity:
             censored = _with_relations_of_affinity(table, relations, censored, pkd, affinities)
         else:
-            censored = _with_relations(table, relations, censored, pkd)
+            censored = _with_relations(table, relations, censored, pkd, affinities)
     if is_affinity and (affinities.unit == "pkd" or column is not None):
         _refuse_reversed(table, column, censored, pkd, is_bound)
     return censored
@@ -335,11 +362,13 @@ def _with_relations(
     relations: _Relations,
     censored: NDArray[np.int8],
     value: Floats,
+    affinities: Affinities,
 ) -> NDArray[np.int8]:
     """Join relations in labels of another quantity with those in a column, which are of it, too."""
     column = relations.column
     labelled = np.isfinite(value)
-    off = np.where(relations.is_bound & labelled, np.abs(relations.bound - value), 0.0)
+    bound = affinities.quantity.on_scale(relations.bound)
+    off = np.where(relations.is_bound & labelled, np.abs(bound - value), 0.0)
     rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value)))  # of numbers in text
     refuse_cells(
         table,
@@ -420,6 +449,12 @@ def read_trust(
         return None
     name = trusted[0].name
     kind: Literal["error", "weight"] = "error" if trusted[0].role == "error" else "weight"
+    if kind == "error" and labels.quantity.classes:
+        msg = (
+            f"{table.source}: --error: column {name!r} has errors of measurements, and the labels "
+            "are classes; expected weights. Use --weight, or leave --error out."
+        )
+        raise LabelError(msg)
     values = read_numbers(table.frame[name])
     valid = (values > 1 / LARGEST) & (values < LARGEST)
     bad = used & ~valid
@@ -477,9 +512,9 @@ def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Fl
 
 
 def _of_pkd(error: Floats, labels: Affinities) -> Floats:
-    """Turn the errors of labels into those of pKd, by its slope, or leave other quantities."""
+    """Turn the errors of labels into those of pKd or of logarithms, by the slope of these."""
     unit = UNITS[labels.unit]
-    if unit.takes_log:  # d log10(x) = dx / (x ln 10)
+    if unit.takes_log or labels.quantity.is_log:  # d log10(x) = dx / (x ln 10)
         with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
             return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
     return error / abs(unit.per_pkd)
@@ -551,6 +586,10 @@ def merge_replicates(
         return rows.assign(measurements=1)
     if how == "error":
         _refuse_conflicts(table, rows, quantity)
+    if quantity.classes:
+        rows = rows.assign(share=rows.get("share", 1.0))
+        if how == "first":
+            rows = rows.drop_duplicates(["antibody", "antigen"])
     # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
     groups = rows.groupby(_of_pair(rows), sort=False, as_index=False)
     averaged = how in ("median", "mean")
@@ -560,7 +599,8 @@ def merge_replicates(
     merged = groups.agg(
         row=("row", "first"),
         pkd=("pkd", how if averaged else "first"),
-        measurements=("pkd", "nunique"),
+        # equal numbers may be one measurement twice; equal classes are counted
+        measurements=("pkd", "size" if quantity.classes else "nunique"),
         **chosen,
     )
     return merged if averaged else merged.assign(measurements=1)
@@ -590,6 +630,14 @@ def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quanti
     if spread.max() > 0:
         worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
         at = ", ".join(table.row_name(r) for r in worst["row"][:5])
+        if quantity.classes:
+            both = sorted({int(level) for level in worst["pkd"]})
+            classes = " and ".join(quoted(quantity.classes[level]) for level in both)
+            msg = (
+                f"{table.source}: rows {at} measure the same pair and are {classes}; expected one "
+                "class. Fix them, or count both with --replicates median."
+            )
+            raise LabelError(msg)
         msg = (
             f"{table.source}: rows {at} measure the same pair and differ by up to "
             f"{quantity.show(spread.max())} {quantity}. Fix them, or use --replicates median."

@@ -3,8 +3,9 @@
 The parts that compare variants by their residues (a ridge on these, and kernels) predict again with
 one residue exchanged. What a residue contributes is the difference of the prediction from that
 with the other residues that training has in its place, weighted as the regime of the pair weighs
-these parts. The other parts, which read vectors of whole sequences, have no positions; their share
-of the weight is reported. P pairs.
+these parts. Where labels are classes, it is that of the latent value (probit), in standard
+deviations of its noise. The other parts, which read vectors of whole sequences, have no positions;
+their share of the weight is reported. P pairs.
 """
 
 from __future__ import annotations
@@ -107,10 +108,15 @@ def explain(
     _, vectors = scorer.score(*index, features=features)
     used = scorer.find_regimes(*index).used
     weight_of = {name: regime.mixture.weights for name, regime in predictor.regimes.items()}
+    links = {name: regime.mixture.link for name, regime in predictor.regimes.items()}
+    # of classes, contributions are to latent values, whose noise has a standard deviation of 1
+    unit_of = {name: 1.0 if link is None else link.slope for name, link in links.items()}
+    unit_P = np.array([unit_of[regime] for regime in used.tolist()])
     total: dict[tuple[Kind, int], PlaceLosses] = {}
     names: dict[Kind, list[tuple[str, str]]] = {}
     for name in residue_parts(predictor):
         weight_P = np.array([weight_of[regime].get(name, 0.0) for regime in used.tolist()])
+        weight_P *= unit_P
         if not weight_P.any():
             continue
         models: Any = predictor.parts.models[name]

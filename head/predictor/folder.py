@@ -67,11 +67,10 @@ from abag.head.predictor.predictor import (
     Predictor,
     Scorer,
     Sequences,
-    TrainedChains,
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.sides import KnownSequences, Recogniser, standard_error
+from abag.head.regimes.sides import KnownSequences, Recogniser, TrainedChains, standard_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,12 +79,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.store import Store
-    from abag.head.labels.stored_vectors import StoredVectors, View
+    from abag.head.labels.features import StoredVectors, View
     from abag.head.predictor.weigh import WeighedRegime, WeighedRun
     from abag.head.training.inputs import RunInputs
 
 
-SCHEMA = 18
+SCHEMA = 19
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 _MISMATCHES = (

@@ -22,6 +22,7 @@ from abag.core.errors import RunError
 from abag.core.options import parse
 from abag.head.labels.options import MOST_VALUE
 from abag.head.models.pair_vectors import DoesNotApply
+from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import find_residue_sides
 from abag.head.regimes.regimes import REGIMES
@@ -378,11 +379,17 @@ class Mixture:
     """How the variance of the errors grows with the distance from training."""
     levels: SigmaLevels = SigmaLevels()
     """How it depends on the prediction."""
+    link: ClassLink | None = None
+    """What turns predictions into classes; None: labels are measurements."""
 
     def pkd(self, parts: Mapping[str, Floats]) -> Floats:
-        """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError."""
+        """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError.
+
+        Of classes, those of the parts are latent values, and the result is `ClassLink.expected`.
+        """
         weighed = [weight * parts[name] for name, weight in self.weights.items()]
-        return np.asarray(np.sum(weighed, axis=0))
+        mixed = np.asarray(np.sum(weighed, axis=0))
+        return mixed if self.link is None else self.link.expected(self.link.latent(mixed))
 
     def sigma(
         self,
@@ -404,6 +411,8 @@ class Mixture:
         factor : ndarray, shape=(P,), or float
             Of the variance of the errors, for the two sequences of each pair.
         """
+        if self.link is not None:
+            return self.link.spread(self.link.latent_of(predicted))
         larger = self.levels.factor(predicted)
         if distance is not None:
             larger *= self.growth.factor(distance)
@@ -415,9 +424,15 @@ class Mixture:
 
         What errors grow by away from training is of this part; the factor of sequences is not.
         """
+        if self.link is not None:
+            return self.link.deviation(predicted, variance)
         growth = self.growth.factor(distance)
         square = self.spread**2 * variance * growth + self.noise**2 * (growth - 1.0)
         return np.asarray(np.sqrt(square * self.levels.factor(predicted)))
+
+    def pulled(self, predicted: Floats) -> Floats:
+        """Return predictions of classes, (P,), as they are where nothing was measured."""
+        return predicted if self.link is None else self.link.pulled(predicted)
 
     def scaled(self, factor: float) -> Mixture:
         """Return the mixture whose sigma is so many times as large."""
@@ -453,3 +468,5 @@ class UsedRegime:
             raise ValueError(msg)
         mixture.growth.check()
         mixture.levels.check()
+        if mixture.link is not None:
+            mixture.link.check()

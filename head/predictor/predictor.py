@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
 
+from abag.core.arrays import Floats
 from abag.core.errors import (
     ColumnError,
     DamagedFile,
@@ -41,19 +42,24 @@ from abag.embed.store.store import NoSuchEncoder, name_encoders, open_store
 from abag.embed.tables.chains import KINDS, NO_ANTIGEN, keys_array
 from abag.embed.tables.chains import antibody as antibody_chains
 from abag.embed.tables.chains import antigen as antigen_chains
-from abag.embed.tables.columns import CHAIN_ROLES, column_option
+from abag.embed.tables.columns import column_option
 from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
 from abag.embed.tables.pairs import table_of
 from abag.head.labels.column import LOGLIKS, RunLayout
 from abag.head.labels.features import (
     FeatureColumns,
     ReadFeatures,
+    StoredVectors,
     read_features,
     read_logliks,
     refuse_features,
 )
-from abag.head.labels.headers import PREDICT_COLUMNS, Quantity
-from abag.head.labels.stored_vectors import StoredVectors
+from abag.head.labels.headers import (
+    PREDICT_COLUMNS,
+    PROBABILITY,
+    PROBABILITY_COLUMNS,
+    Quantity,
+)
 from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.regimes.regimes import (
     NEW,
@@ -66,7 +72,7 @@ from abag.head.regimes.regimes import (
     words_of,
 )
 from abag.head.regimes.relations import NONE
-from abag.head.regimes.sides import Recogniser
+from abag.head.regimes.sides import Recogniser, TrainedChains
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,8 +86,6 @@ if TYPE_CHECKING:
 AnySequences: TypeAlias = "Sequences | UniqueSequences"
 WEIGHTS = "weights.safetensors"
 RECORD = "predictor.json"
-NEARLY_ALL = 0.95
-"""Share of the training antibodies from which a chain is one that they have; the rest is odd."""
 SCORE_COLUMNS = PREDICT_COLUMNS
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
@@ -152,52 +156,6 @@ class KnownNoise:
     """Shape (T, 16)."""
     factor: NDArray[np.float64]
     """Of the variance of errors, (T,)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedChains:
-    """Shares of the distinct training antibodies that have a heavy and a light chain."""
-
-    heavy: float
-    light: float
-
-    @classmethod
-    def of(cls, antibodies: Sequence[Chains]) -> Self:
-        """Count the chains of the training antibodies, N of them."""
-        present = np.array([[bool(chain) for chain in chains] for chains in antibodies])
-        heavy, light = present.mean(axis=0).tolist()
-        return cls(heavy=heavy, light=light)
-
-    def check(self) -> None:
-        """Raise ValueError for what no fit has written."""
-        if not (0 <= self.heavy <= 1 and 0 <= self.light <= 1):
-            msg = f"shares of heavy and light chains are {self.heavy} and {self.light}"
-            raise ValueError(msg)
-
-    def why_far(self, antibodies: Sequence[Chains]) -> NDArray[np.object_]:
-        """Say of N antibodies why their chains are not those of training, (N,); empty if not."""
-        why = np.full(len(antibodies), "", object)
-        for place, role in enumerate(CHAIN_ROLES):
-            share = getattr(self, role)
-            has_chain = np.array([bool(chains[place]) for chains in antibodies], np.bool_)
-            if share >= NEARLY_ALL:
-                why[~has_chain] = f"it has no {role} chain, which {self.owners(role)} have"
-            elif share == 0:
-                why[has_chain] = f"it has a {role} chain, which no training antibody has"
-        return why
-
-    def lacking(self, antibodies: Sequence[Chains]) -> str:
-        """Return the role of a chain that nearly all had in training and none has here, or ""."""
-        for place, role in enumerate(CHAIN_ROLES):
-            is_usual = getattr(self, role) >= NEARLY_ALL
-            if is_usual and not any(chains[place] for chains in antibodies):
-                return role
-        return ""
-
-    def owners(self, role: str) -> str:
-        """Say which training antibodies have a chain."""
-        share = getattr(self, role)
-        return f"{'all' if share == 1 else f'{share:.1%} of the'} training antibodies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -623,13 +581,16 @@ class Predictor:
             for name, mixture in mixtures.items():
                 rows = regimes.used == name
                 pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
+                far = rows & ~regimes.is_covered
+                pkd[far] = mixture.pulled(pkd[far])
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
                 of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
-            # errors were not measured so far away: as large as those of the mean, or larger
-            raised = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
-            of_model = np.sqrt(np.square(of_model) + np.square(raised) - np.square(sigma))
-            sigma = raised
-            of_model = np.minimum(of_model, sigma)
+            if not self.quantity.classes:
+                # errors were not measured so far away: as large as those of the mean, or larger
+                raised = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
+                of_model = np.sqrt(np.square(of_model) + np.square(raised) - np.square(sigma))
+                sigma = raised
+                of_model = np.minimum(of_model, sigma)
         if not (np.isfinite(pkd).all() and np.isfinite(sigma).all()):
             msg = (
                 "the predictor gives infinity or NaN; expected finite predictions. Train it again."
@@ -644,7 +605,27 @@ class Predictor:
             regimes.why_far,
             *self._nearest(antibody, antigen),
         )
-        return pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
+        scores = pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
+        if not self.quantity.classes:
+            return scores
+        return scores.assign(**self._probabilities(pkd, regimes.used))
+
+    def _probabilities(self, expected: Floats, used: NDArray[np.object_]) -> dict[str, Floats]:
+        """Return the probability of the highest class of P pairs, and its interval, by column.
+
+        `expected`, (P,), are predictions by the regimes that are `used`, (P,).
+        """
+        columns = {name: np.zeros(len(expected)) for name in PROBABILITY_COLUMNS}
+        for name in set(used.tolist()):
+            rows = used == name
+            link = self.regimes[name].mixture.link
+            assert link is not None
+            values = (link.top(expected[rows]), *link.interval(expected[rows]))
+            for column, of_rows in zip(columns.values(), values, strict=True):
+                column[rows] = of_rows
+        if self.quantity.is_binary:  # the prediction itself
+            del columns[PROBABILITY]
+        return columns
 
     def _nearest(
         self, antibody: NewSequences, antigen: NewSequences

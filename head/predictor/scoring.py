@@ -61,7 +61,15 @@ from abag.embed.tables.table_writer import (
     writing_table,
 )
 from abag.head.labels.features import FeatureCells, cells_of_run, features_of, joined_cells
-from abag.head.labels.headers import DIGITS, OWN_SCORE, PKD, STRONG_COLUMN, Quantity, read_header
+from abag.head.labels.headers import (
+    DIGITS,
+    OWN_SCORE,
+    PKD,
+    PROBABILITY_COLUMNS,
+    STRONG_COLUMN,
+    Quantity,
+    read_header,
+)
 from abag.head.predictor import folder
 from abag.head.predictor.explain import Explanation, explain, refuse_unexplained
 from abag.head.predictor.options import PredictOptions
@@ -126,7 +134,7 @@ ROUNDED = (
     OWN_SCORE,
     "expected_best",
 )
-PROBABILITIES = ("p_strong", "probability_above")
+PROBABILITIES = ("p_strong", "probability_above", *PROBABILITY_COLUMNS)
 
 
 ROUNDED_CONTRIBUTIONS = {"contribution": 6, "against_reference": 6}
@@ -675,7 +683,7 @@ def predict(
             msg = f"{out}: --explain and --out name one file; expected two. Choose another."
             raise OutputError(msg)
         quantity = predictor.quantity
-        quantity.check_threshold(chosen.strong, "--strong")
+        quantity.check_strong(chosen.strong)
         chosen = _fitting(chosen, predictor)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
@@ -816,14 +824,15 @@ def predict_pair(
     advice = "Put the pair in a table that has them, and give --out FILE."
     predictor.refuse_without_features("one pair", advice)
     strong = PredictOptions(strong=strong).strong
-    quantity.check_threshold(strong, "--strong")
+    quantity.check_strong(strong)
     scores = predictor.predict([heavy], [light], [antigen or ""], **options)
     scores = quantity.inward(scores, "pkd_predicted")
     row = with_p_strong(scores, strong, quantity).iloc[0]
     regime = str(row["regime"])
-    pair = {
-        quantity.predicted: float(row["pkd_predicted"]),
-        "sigma": float(row["sigma"]),
+    of_prediction = quantity.columns(("pkd_predicted", "sigma"))
+    shown = quantity.outward(scores).iloc[0]
+    values: dict[str, Any] = {name: float(shown[name]) for name in of_prediction}
+    pair = values | {
         "regime": regime,
         "far": bool(row["far"]),
         "why_far": str(row["why_far"]),
@@ -842,6 +851,8 @@ def describe_pair(pair: dict[str, Any]) -> str:
     """Say what was predicted of one pair, and how far it can be trusted."""
     quantity = Quantity.of_json(pair["quantity"]) if "quantity" in pair else PKD
     show = quantity.show
+    if quantity.classes:
+        return _describe_class(pair, quantity)
     value = pair[quantity.predicted]
     sigma = pair["sigma"]
     away = ndtri(0.95) * sigma
@@ -851,11 +862,31 @@ def describe_pair(pair: dict[str, Any]) -> str:
         text = f"pKd {show(value)}, Kd {kd_nm:,g} nM; 90 % interval of pKd {interval}"
     else:
         text = f"{quantity} {show(value)}; 90 % interval {interval}"
+        if quantity.is_log:
+            low, middle, high = (f"{10**x:.3g}" for x in (value - away, value, value + away))
+            text += f"\n{replace(quantity, scale='linear')} {middle}; 90 % interval {low} to {high}"
     text += f"\n{pair['verdict']}"
     if "p_strong" in pair:
         side = "more" if quantity.sign > 0 else "less"
         threshold = f"a pKd of {pair['strong']:g}" if quantity.affinity else f"{pair['strong']:g}"
         text += f"\nProbability of {threshold} or {side}: {pair['p_strong']:.0%}."
+    return text + _describe_place(pair)
+
+
+def _describe_class(pair: dict[str, Any], quantity: Quantity) -> str:
+    """Say how probably one pair is of the highest class."""
+    low = pair["probability_low"]
+    high = pair["probability_high"]
+    text = (
+        f"{quantity}: {quantity.named(-1)} with a probability of {pair['probability']:.0%}; of "
+        f"pairs with such a prediction, {low:.0%} to {high:.0%} are (90 % interval)"
+    )
+    return f"{text}\n{pair['verdict']}{_describe_place(pair)}"
+
+
+def _describe_place(pair: dict[str, Any]) -> str:
+    """Say which training sequences are nearest to one pair, and whether it is far from them."""
+    text = ""
     if pair["nearest"]:
         away = pair["distance"]
         differs = "" if away is None else f", {counted(away, 'residue')} away"

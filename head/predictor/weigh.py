@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +37,7 @@ from scipy.special import gammaln, ndtri, stdtrit
 from abag.core.arrays import Floats, Ints, distinct, label_weights
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
+from abag.head.evaluation.probabilities import add_classes
 from abag.head.evaluation.scores import (
     BoundedPairs,
     RegimeScore,
@@ -43,6 +45,7 @@ from abag.head.evaluation.scores import (
     largest_rmse,
     score_regime,
 )
+from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import fit_sigma
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
@@ -53,11 +56,12 @@ from abag.head.regimes.sides import (
     effective_groups,
     standard_error,
 )
-from abag.head.regimes.splits import TEST, grouped_folds
+from abag.head.regimes.splits import TEST, grouped_folds, learned_rows
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.head.labels.labelled_pairs import LabelledPairs
+    from abag.head.models.probit import ClassLink
     from abag.head.predictor.parts import Predictions
     from abag.head.regimes.folds import MeasuredRegime
 
@@ -323,11 +327,28 @@ def weigh(
         smallest = rows  # too few to weigh by: each pair counts
     half = fold_of_row
     if len(rows_F) == 1:  # the halves of its groups weigh each other
-        half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0)
+        level = pairs.pkd[rows] if pairs.quantity.classes else None
+        half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0, level)
+    mean = names.index(MEAN)
+    if pairs.quantity.classes:
+        of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
+        weights, link, predicted_R = _weigh_classes(of_classes, half, mean)
+        used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
+        mixture = Mixture(used, 0.0, 0.0, link=link)
+        return WeighedRegime(
+            measured=measured,
+            mixture=mixture,
+            rows=rows,
+            of_fold=fold_of_row,
+            distance=distance,
+            tells_sigma=np.zeros(len(rows), np.bool_),  # a probability tells it
+            predicted=predicted_R,
+            sigma=mixture.sigma(predicted_R, variance),
+            mean=_training_means(pairs, measured)[fold_of_row],
+        )
     censored = pairs.censored[rows]
     error_RK = pairs.pkd[rows, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
-    mean = names.index(MEAN)
     is_certain = np.ones(len(rows), np.bool_)
     if pairs.share is not None:  # labels that are hardly known say little about the parts
         weight_R = label_weights(pairs.share[rows])
@@ -365,6 +386,35 @@ def weigh(
         sigma=sigma_R,
         mean=mean_R,
     )
+
+
+def _weigh_classes(
+    tested: HeldOutClasses, half: Ints, mean: int
+) -> tuple[Floats, ClassLink, Floats]:
+    """Weigh the parts of R tested pairs of classes by their log losses.
+
+    Returns the weights, (K,), what turns the mixture into classes, and the predictions, (R,), of
+    which each comes from the others of `half`, (R,).
+    """
+    stack = partial(stack_weights, mean=mean)
+    predicted_R = np.empty(len(half))
+    for k in np.unique(half):
+        inside = half == k
+        judging = inside if inside.all() else ~inside
+        weights, link = tested.take(judging).weigh(stack)
+        predicted_R[inside] = link.expected(link.latent(tested.part_RK[inside] @ weights))
+    weights, link = tested.weigh(stack)
+    return weights, link, predicted_R
+
+
+def _training_means(pairs: LabelledPairs, measured: MeasuredRegime) -> Floats:
+    """Return the mean label that each fold of a regime learns from, (F,)."""
+    means = []
+    for split in measured.splits:
+        learned = learned_rows(split)
+        weight = None if pairs.share is None else label_weights(pairs.share[learned])
+        means.append(np.average(pairs.pkd[learned], weights=weight))
+    return np.array(means)
 
 
 def _errors_apart(
@@ -617,6 +667,29 @@ def tail_factor(scaled: Floats) -> float:
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
+def _expect_classes(
+    pairs: LabelledPairs, held_out: WeighedRegime, folds: Sequence[Predictions]
+) -> None:
+    """Turn latent values that folds predict of the tested pairs into expected classes, in place.
+
+    Those of a fold come from the links that the other folds fit to each part and baseline.
+    """
+    for name in folds[0].predicted:
+        if not all(name in fold.predicted for fold in folds):
+            continue
+        expected_R = held_out.mean
+        if name != MEAN:
+            latent = np.stack([fold.predicted[name] for fold in folds])
+            values = latent[held_out.of_fold, held_out.rows]
+            alone = HeldOutClasses.of(pairs, held_out.rows, values[:, None], held_out.of_fold)
+            expected_R = alone.expected(held_out.of_fold)
+        for number, fold in enumerate(folds):
+            inside = held_out.of_fold == number
+            predicted_P = fold.predicted[name].copy()
+            predicted_P[held_out.rows[inside]] = expected_R[inside]
+            fold.predicted[name] = predicted_P
+
+
 def score_held_out(
     pairs: LabelledPairs, held_out: WeighedRegime, folds: Sequence[Predictions]
 ) -> None:
@@ -626,8 +699,14 @@ def score_held_out(
     # as the predictor does: the few that are further than nearly all were not measured
     label_sd = float(pairs.pkd[pairs.censored == 0].std())
     is_far = held_out.distance > held_out.reach
-    held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
+    if mixture.link is None:
+        held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
+    else:
+        held_out.predicted[is_far] = mixture.pulled(held_out.predicted[is_far])
     names = folds[0].parts
+    classes = pairs.quantity.classes
+    if classes:
+        _expect_classes(pairs, held_out, folds)
     exact = pairs.censored[held_out.rows] == 0
     tested = TestedPairs.of(pairs, measured)
     baselines = {}
@@ -649,7 +728,7 @@ def score_held_out(
         held_out.predicted[exact],
         held_out.mean[exact],
         baselines,
-        covered,
+        None if classes else covered,
         weights=mixture.weights,
         bounded=BoundedPairs(
             pkd=pairs.pkd[held_out.rows],
@@ -658,7 +737,10 @@ def score_held_out(
             fold=held_out.of_fold,
             groups=[group[held_out.rows] for group in measured.groups],
         ),
+        of_classes=bool(classes),
     )
+    if classes:
+        add_classes(score, tested, held_out.predicted[exact], held_out.mean[exact], classes)
     if pairs.round_of_row is not None:
         is_first = pairs.round_of_row[pairs.row][tested.rows] == 0
         if min(np.count_nonzero(is_first), np.count_nonzero(~is_first)) >= LEAST_ROWS:
@@ -671,9 +753,14 @@ def score_held_out(
                     held_out.predicted[exact][inside],
                     held_out.mean[exact][inside],
                     {name: values[inside] for name, values in baselines.items()},
-                    covered[inside],
+                    None if classes else covered[inside],
                     weights=mixture.weights,
+                    of_classes=bool(classes),
                 )
+                if classes:
+                    means = held_out.mean[exact][inside]
+                    predicted = held_out.predicted[exact][inside]
+                    add_classes(apart, tested.some(inside), predicted, means, classes)
                 for key in ("words", "sentence"):
                     apart[key] = without_absent(apart[key], pairs.kinds)
                 score["by_round"].append({**apart})

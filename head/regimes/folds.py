@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import Bools, Ints, distinct
+from abag.core.arrays import Bools, Floats, Ints, distinct
 from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.core.options import user_path
@@ -123,12 +123,15 @@ class HeldOutPairs(NamedTuple):
 
 
 def held_out_parts(
-    held: Sequence[Ints], folds: int, repeats: int, seed: int
+    held: Sequence[Ints], folds: int, repeats: int, seed: int, level: Floats | None = None
 ) -> Iterator[HeldOutPairs]:
-    """Yield what each fold holds out; groups of `held`, (P,) each, are kept whole."""
+    """Yield what each fold holds out; groups of `held`, (P,) each, are kept whole.
+
+    Folds have about equally many pairs of each class, `level` (P,), if labels are classes.
+    """
     first, *beside = held
     for repeat in range(repeats):
-        first_fold = grouped_folds(first, folds, [seed, repeat, 0])
+        first_fold = grouped_folds(first, folds, [seed, repeat, 0], level)
         fold_of_pairs = [first_fold]
         for group in beside:
             fold_of_pairs.append(_beside_folds(group, first_fold, [seed, repeat, 1]))
@@ -155,14 +158,20 @@ def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
     return fold[dense]
 
 
-def with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
-    """Turn groups with `HELD_OUT_SHARE` of the training pairs, or pairs, into validation pairs."""
+def with_validation(
+    part: Parts, group: Ints, seed: Sequence[int], level: Floats | None = None
+) -> Parts:
+    """Turn groups with `HELD_OUT_SHARE` of the training pairs, or pairs, into validation pairs.
+
+    Each class, `level` (P,), is among them in proportion, if labels are classes.
+    """
     rows = np.flatnonzero(part == TRAIN)
     n_groups = len(distinct(group[rows]))
     wanted = round(1 / HELD_OUT_SHARE)
     fold = np.zeros(len(rows), np.int64)
     if n_groups >= 2:
-        fold = grouped_folds(group[rows], min(wanted, n_groups), [*seed, 1])
+        of_rows = None if level is None else level[rows]
+        fold = grouped_folds(group[rows], min(wanted, n_groups), [*seed, 1], of_rows)
     sizes = np.bincount(fold)
     chosen = np.abs(sizes - HELD_OUT_SHARE * len(rows)).argmin()
     if sizes[chosen] > 2 * HELD_OUT_SHARE * len(rows):  # groups are too large: single pairs then
@@ -171,6 +180,11 @@ def with_validation(part: Parts, group: Ints, seed: Sequence[int]) -> Parts:
     part = part.copy()
     part[rows[fold == chosen]] = VALIDATION
     return part
+
+
+def classes_of(pairs: LabelledPairs) -> Floats | None:
+    """Return the class of each pair as its number, (P,); None if labels are measurements."""
+    return pairs.pkd if pairs.quantity.classes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +262,7 @@ class RegimesOfTable:
         self.seed = options.effective_split_seed
         self.folds = options.folds or FOLDS
         self.repeats = options.repeats
+        self.level = classes_of(groups.pairs)
         self.sides = sides or sides_of(groups)
 
     @property
@@ -345,7 +360,7 @@ class RegimesOfTable:
         train = np.flatnonzero(part == TRAIN)
         if not len(train):
             return
-        part = with_validation(part, whole, [self.seed, number])
+        part = with_validation(part, whole, [self.seed, number], self.level)
         levels = self.sides.levels(train)
         asked = np.flatnonzero(test | is_apart)
         distance = np.zeros(len(part), np.int64)
@@ -356,7 +371,8 @@ class RegimesOfTable:
             inside = (antibody_level == regime.antibody) & (antigen_level == regime.antigen)
             asked_here = test & inside & ~tested[name]
             part_here = np.where(asked_here, np.int8(TEST), part)
-            if 0 < asked_here.sum() < len(train) and is_trainable(part_here):
+            is_learnable = is_trainable(part_here) and self._has_classes(part_here)
+            if 0 < asked_here.sum() < len(train) and is_learnable:
                 yield Split(
                     name=name,
                     part=part_here,
@@ -366,6 +382,13 @@ class RegimesOfTable:
                     # of neighbourhoods only those that are as new
                     distance=np.where(is_apart & ~inside, NONE, distance),
                 )
+
+    def _has_classes(self, part: Parts) -> bool:
+        """Return whether the training part has pairs of several classes, where labels are classes.
+
+        All positive pairs may have the residue, or be of the sequences, that a fold holds out.
+        """
+        return self.level is None or bool(np.ptp(self.level[part == TRAIN]) > 0)
 
     def _variants(self, number: int) -> Bools:
         """Return the pairs of sequences that a fold of single pairs holds out as a whole, (P,)."""
@@ -445,7 +468,7 @@ class RegimesOfTable:
             return usual
         splits = list[Split]()
         for number, held_out in enumerate(self._tests(())):
-            part = with_validation(held_out.parts(), pairs, [self.seed, number])
+            part = with_validation(held_out.parts(), pairs, [self.seed, number], self.level)
             if is_trainable(part):
                 splits.append(Split(name="pairs", part=part, group=pairs, fold=len(splits)))
         if not np.any(is_tested(splits) & (self.groups.pairs.censored == 0)):
@@ -460,7 +483,7 @@ class RegimesOfTable:
             held = [side.held_out for side in sides] or [self.groups.pair]
             # the side with more to hold out first, so that exchanged sides give the same folds
             held.sort(key=effective_groups, reverse=True)
-            yield from held_out_parts(held, self.folds, self.repeats, self.seed)
+            yield from held_out_parts(held, self.folds, self.repeats, self.seed, self.level)
             return
         for repeat in range(self.repeats):
             masks = []
@@ -648,7 +671,7 @@ def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
     """Hold out whole groups: pairs, clusters of antigens, of antibodies, or of both."""
     kinds = KINDS if options.split == "both" else (options.split,)
     held = [groups.of_method(kind) for kind in kinds]
-    return _hold_out(held, options)
+    return _hold_out(held, options, classes_of(groups.pairs))
 
 
 def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
@@ -696,7 +719,7 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         return [_with_validation_part(named, groups, f"column {column!r}")]
     # sorted: the folds do not depend on the order of the rows
     group, names = pd.factorize(values, sort=True)
-    splits = _hold_out([group.astype(np.int64)], options)
+    splits = _hold_out([group.astype(np.int64)], options, classes_of(pairs))
     say(f"split: column {column!r}: no train or test in it; {_describe_held_out(splits, names)}")
     return splits
 
@@ -755,7 +778,7 @@ def _with_validation_part(split: Split, groups: PairGroups, where: str) -> Split
             held_out = f"{kind} clusters, as the test part is"
             break
     seed = [groups.options.effective_split_seed, split.fold]
-    part = with_validation(split.part, group, seed)
+    part = with_validation(split.part, group, seed, classes_of(groups.pairs))
     taken = np.flatnonzero(part == VALIDATION)
     rest = np.flatnonzero(part == TRAIN)
     if np.isin(group[taken], group[rest]).any():
@@ -769,8 +792,11 @@ def _with_validation_part(split: Split, groups: PairGroups, where: str) -> Split
     return replace(split, part=part)
 
 
-def _hold_out(held: Sequence[Ints], options: SplitOptions) -> list[Split]:
-    """Hold out each group once; without folds, about `HELD_OUT_SHARE` of the pairs."""
+def _hold_out(held: Sequence[Ints], options: SplitOptions, level: Floats | None) -> list[Split]:
+    """Hold out each group once; without folds, about `HELD_OUT_SHARE` of the pairs.
+
+    `level`, (P,), is the class of each pair, if labels are classes.
+    """
     seed = options.effective_split_seed
     folds = options.folds
     fewest = min(len(distinct(group)) for group in held)
@@ -781,12 +807,12 @@ def _hold_out(held: Sequence[Ints], options: SplitOptions) -> list[Split]:
         )
         raise SplitError(msg)
     n = folds or min(round(1 / HELD_OUT_SHARE), fewest)
-    held_out = [*held_out_parts(held, n, options.repeats, seed)]
+    held_out = [*held_out_parts(held, n, options.repeats, seed, level)]
     if not folds:
         held_out = [min(held_out, key=lambda fold: abs(fold.test.mean() - HELD_OUT_SHARE))]
     splits = list[Split]()
     for fold in held_out:
-        part = with_validation(fold.parts(), held[-1], [seed, len(splits)])
+        part = with_validation(fold.parts(), held[-1], [seed, len(splits)], level)
         splits.append(Split(name=options.split, part=part, group=held[-1], fold=len(splits)))
     return splits
 

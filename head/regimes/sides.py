@@ -27,6 +27,7 @@ from abag.core.arrays import Bools, Floats, Ints, checked_array, distinct, is_am
 from abag.core.files import cache_dir
 from abag.core.messages import LONGEST_QUOTE
 from abag.embed.tables.chains import IMGT_REGIONS, RESIDUES, keys_array, position_number
+from abag.embed.tables.columns import CHAIN_ROLES
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, Levels, NewSequences
 from abag.head.regimes.relations import (
@@ -581,6 +582,8 @@ def _fill(x_NT: Bools, queue: Sequence[int], share: float) -> tuple[Bools, list[
 
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+NEARLY_ALL = 0.95
+"""Share of the training antibodies from which a chain is one that they have; the rest is odd."""
 SEPARATOR = "|"
 """Stands between the chains of a stored sequence."""
 END = "\n"
@@ -721,6 +724,52 @@ class KnownSequences:
                 loops = checked_array(arrays, f"{name}.loops", (len(chains), 2), np.int32)
         residues = _load_residues(kind, arrays) if f"{name}.tokens" in arrays else None
         return cls(kind, keys, identity, chains, residues, names, loops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedChains:
+    """Shares of the distinct training antibodies that have a heavy and a light chain."""
+
+    heavy: float
+    light: float
+
+    @classmethod
+    def of(cls, antibodies: Sequence[Chains]) -> TrainedChains:
+        """Count the chains of the training antibodies, N of them."""
+        present = np.array([[bool(chain) for chain in chains] for chains in antibodies])
+        heavy, light = present.mean(axis=0).tolist()
+        return cls(heavy=heavy, light=light)
+
+    def check(self) -> None:
+        """Raise ValueError for what no fit has written."""
+        if not (0 <= self.heavy <= 1 and 0 <= self.light <= 1):
+            msg = f"shares of heavy and light chains are {self.heavy} and {self.light}"
+            raise ValueError(msg)
+
+    def why_far(self, antibodies: Sequence[Chains]) -> NDArray[np.object_]:
+        """Say of N antibodies why their chains are not those of training, (N,); empty if not."""
+        why = np.full(len(antibodies), "", object)
+        for place, role in enumerate(CHAIN_ROLES):
+            share = getattr(self, role)
+            has_chain = np.array([bool(chains[place]) for chains in antibodies], np.bool_)
+            if share >= NEARLY_ALL:
+                why[~has_chain] = f"it has no {role} chain, which {self.owners(role)} have"
+            elif share == 0:
+                why[has_chain] = f"it has a {role} chain, which no training antibody has"
+        return why
+
+    def lacking(self, antibodies: Sequence[Chains]) -> str:
+        """Return the role of a chain that nearly all had in training and none has here, or ""."""
+        for place, role in enumerate(CHAIN_ROLES):
+            is_usual = getattr(self, role) >= NEARLY_ALL
+            if is_usual and not any(chains[place] for chains in antibodies):
+                return role
+        return ""
+
+    def owners(self, role: str) -> str:
+        """Say which training antibodies have a chain."""
+        share = getattr(self, role)
+        return f"{'all' if share == 1 else f'{share:.1%} of the'} training antibodies"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Ints, hex_keys
+from abag.core.arrays import Bools, Floats, Ints, hex_keys
 from abag.core.errors import SplitError
 from abag.core.messages import counted, quoted, say
 from abag.embed.tables.chains import KINDS
@@ -177,10 +177,13 @@ def thinned(split: Split, share: float, seed: int) -> Split:
     return replace(split, part=part)
 
 
-def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
+def grouped_folds(
+    group: Ints, folds: int, seed: int | Sequence[int], level: Floats | None = None
+) -> Ints:
     """Assign whole groups to folds of about equally many rows: the fold of each row, (P,).
 
-    The seed perturbs the order, so that repeats differ even if all groups differ in size.
+    The seed perturbs the order, so that repeats differ even if all groups differ in size. With the
+    class of each row, `level` (P,), folds have about equally many rows of each class.
     """
     _, dense, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(sizes) < folds:
@@ -191,12 +194,25 @@ def grouped_folds(group: Ints, folds: int, seed: int | Sequence[int]) -> Ints:
         raise SplitError(msg)
     rng = np.random.default_rng(seed)
     if len(sizes) == len(group):  # groups of one row, maybe a million: no need to balance
-        return rng.permutation(len(group))[dense] % folds
+        drawn = rng.permutation(len(group))[dense]
+        if level is not None:  # class after class, in a random order each
+            order = np.lexsort((drawn, level))
+            drawn[order] = np.arange(len(group))
+        return drawn % folds
+    rare = np.zeros(len(sizes), np.int64)
+    if level is not None:  # rows of other classes than the most frequent one
+        _, number, rows = np.unique(level, return_inverse=True, return_counts=True)
+        rare = np.bincount(dense, number != rows.argmax()).astype(np.int64)
     order = np.argsort(-sizes * rng.uniform(0.5, 1.0, len(sizes)), kind="stable")
+    order = order[np.argsort(rare[order] == 0, kind="stable")]
     fold_of_group = np.empty(len(sizes), np.int64)
     load = [0] * folds
+    rare_load = [0] * folds
     for index, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
         fold = load.index(min(load))  # the largest groups first, each to the emptiest fold
+        if rare[index]:
+            fold = min(range(folds), key=lambda k: (rare_load[k], load[k]))
+            rare_load[fold] += int(rare[index])
         fold_of_group[index] = fold
         load[fold] += size
     return fold_of_group[dense]

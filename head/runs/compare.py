@@ -39,6 +39,8 @@ from abag.head.runs.run_folder import (
 )
 from abag.head.runs.summary import recorded_quantity
 
+OF_BASELINES = ("of mean", "of prevalence", "baseline")
+"""Words in the headings of scores of baselines."""
 ALIVE_SECONDS = 120
 """Time without writing after which a run counts as stopped where files cannot be locked; it saves
 every 30 s."""
@@ -170,6 +172,8 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
     }
     if not saved.quantity.affinity:
         state["better"] = saved.quantity.better
+    if saved.quantity.classes:
+        state["classes"] = [*saved.quantity.classes]
     state["rounds"] = rounds
     return state, saved
 
@@ -286,7 +290,7 @@ def _lay_out(table: Sequence[Sequence[str]]) -> list[list[str]]:
     """
     columns = sorted(
         zip(*table, strict=True),
-        key=lambda column: column[0].startswith("RMSE of") or column[0] == "best baseline",
+        key=lambda column: any(word in column[0] for word in OF_BASELINES),
     )
     headings = []
     for heading, *cells in columns:

@@ -28,6 +28,7 @@ from abag.embed.tables.chains import KINDS
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
+from abag.head.evaluation.probabilities import add_classes
 from abag.head.evaluation.scores import (
     LEVEL,
     MANY_BOUNDS,
@@ -120,7 +121,10 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
             {},
             None,
             bounded=_with_bounds(saved, regime["regime"], reference),
+            of_classes=bool(saved.quantity.classes),
         )
+        if saved.quantity.classes:
+            add_classes(score, tested, theirs, mean, saved.quantity.classes)
         scores.append(score)
         verdict = compare_models(
             words, "the run", table.source, tested, ours, theirs, saved.quantity
@@ -165,12 +169,18 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
     affinities = read_affinities(table, one_label(table))
     column = affinities.column
     value = affinities.pkd
-    affinities.refuse_other_units(np.isfinite(value), "predictions")
+    if not saved.quantity.classes:
+        affinities.refuse_other_units(np.isfinite(value), "predictions")
     messages.say(affinities.describe(noun="predictions"))
-    invalid = np.flatnonzero(~np.isfinite(value) | (affinities.side != 0))
+    invalid_R = ~np.isfinite(value) | (affinities.side != 0)
+    if saved.quantity.is_binary:
+        invalid_R |= (value < 0) | (value > 1)
+    invalid = np.flatnonzero(invalid_R)
     if len(invalid):
         cell = table.describe_cell(invalid[0], column)
         expected = "a finite number"
+        if saved.quantity.is_binary:
+            expected = "a probability from 0 to 1"
         if saved.quantity.affinity:
             unit = affinities.unit
             expected = "a pKd" if unit == "pkd" else f"a number in {unit}"
@@ -260,21 +270,32 @@ def evaluate(
     with messages.reporting(say):
         saved = read_run(Path(run))
         sign = saved.quantity.sign
-        saved.quantity.check_threshold(chosen.strong, "--strong")
+        strong = chosen.strong
+        if saved.quantity.classes:  # pairs of the highest class are found by its probability
+            strong = len(saved.quantity.classes) - 1.5
+        is_binary = saved.quantity.is_binary
+        saved.quantity.check_strong(chosen.strong)
         summary: RunSummary = {**saved.summary, "run": str(run)}
         remembered = saved.layout
         reading = _reading_of(saved, chosen, remembered)
         if table is not None:
             summary["table"], scored = _evaluate_table(saved, table, reading, remembered, chosen)
-            if chosen.strong is not None:
+            if strong is not None:
                 regimes = summary["table"]["regimes"]
                 of_run = saved.summary["regimes"]
                 summary["strong_at"] = score_strong(
-                    scored, regimes, chosen.strong, (saved.tested, of_run), sign=sign
+                    scored,
+                    regimes,
+                    strong,
+                    (saved.tested, of_run),
+                    sign=sign,
+                    are_probabilities=is_binary,
                 )
-        elif chosen.strong is not None:
+        elif strong is not None:
             regimes = summary["regimes"]
-            summary["strong_at"] = score_strong(saved.tested, regimes, chosen.strong, sign=sign)
+            summary["strong_at"] = score_strong(
+                saved.tested, regimes, strong, sign=sign, are_probabilities=is_binary
+            )
         if chosen.predictions is not None:
             decide = partial(
                 decide_prediction,
@@ -450,6 +471,9 @@ def _score_regimes(
         predicted_here = predicted[rows]
         mean_label = np.full(len(rows), saved.mean_label)
         baselines_here = {name: values[rows] for name, values in baselines.items()}
+        classes = pairs.quantity.classes
+        if classes:  # latent values, which no link turns into classes
+            baselines_here = {}
         error = np.abs(tested.pkd - predicted_here)
         inside = (error <= COVERED * sigma[rows]).astype(np.float64)
         words = predictor.words(name)
@@ -467,10 +491,13 @@ def _score_regimes(
             predicted_here,
             mean_label,
             baselines_here,
-            inside,
+            None if classes else inside,
             weights=weights,
             bounded=bounded,
+            of_classes=bool(classes),
         )
+        if classes:
+            add_classes(score, tested, predicted_here, mean_label, classes)
         score["sentence"] = without_absent(score["sentence"], pairs.kinds)
         regimes.append(score)
     return regimes
@@ -523,11 +550,13 @@ def _score_shift(
     if abs(bias.value) >= noticeable and without is not None:
         show = quantity.show
         side = "high" if bias.value > 0 else "low"
-        sentence = f"predictions are {show(abs(bias.value))}"
+        noun = "probabilities" if quantity.is_binary else "predictions"
+        sentence = f"{noun} are {show(abs(bias.value))}"
         if bias.low is not None and bias.high is not None:
             ends = sorted(np.sign(bias.value) * np.array([bias.low, bias.high]))
             sentence += f" [{show(ends[0])}, {show(ends[1])}]"
-        sentence += f" {quantity} too {side} on average"
+        unit = "" if quantity.classes else f" {quantity}"
+        sentence += f"{unit} too {side} on average"
         if bias.low is not None:
             sentence += f"; RMSE {show(root)}, and {show(without)} once this is taken off"
     is_selection = len(rows) < (1 - MANY_BOUNDS) * len(pairs)

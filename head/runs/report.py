@@ -251,10 +251,11 @@ def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: S
     predicted = exact["pkd_predicted"].to_numpy(np.float64)
     sigma = exact["sigma"].to_numpy(np.float64)
     error = predicted - measured
+    has_sigma = len(exact) > 0 and not saved.quantity.classes
     return {
         "calibration": _calibration(measured, predicted, digits) if len(exact) > 1 else None,
-        "coverage": _coverage(error, sigma) if len(exact) else None,
-        "deciles": _deciles(error, sigma, digits) if len(exact) else None,
+        "coverage": _coverage(error, sigma) if has_sigma else None,
+        "deciles": _deciles(error, sigma, digits) if has_sigma else None,
         "antigens": _antigens(antigen_rows, names[antigen_rows["pair"]]),
         "training": _training(log, set(rows["fold"].tolist())),
     }
@@ -511,8 +512,10 @@ def _largest_errors(saved: SavedRun) -> dict[str, Any]:
         "predicted − measured": error[worst].tolist(),
         f"sigma ({quantity})": mean["sigma"][worst].tolist(),
     }
+    if quantity.is_binary:
+        del cells[f"sigma ({quantity})"]
     if not quantity.affinity:  # of any scale
-        for name in list(cells)[-4:]:
+        for name in list(cells)[-3 if quantity.is_binary else -4 :]:
             cells[name] = [quantity.show(value, 3) for value in cells[name]]
     return {"head": [*cells], "rows": [*zip(*cells.values(), strict=True)]}
 

@@ -248,10 +248,15 @@ def _describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -
     for entry in rounds:
         if entry.get("errors") is not None:
             errors = entry["errors"]
-            batches.append(
-                f"round {entry['round']}: RMSE {quantity.show(errors['rmse'])} (sigma "
-                f"{quantity.show(errors['sigma'])}) of {counted(errors['pairs'], 'pair')}"
+            in_words = (
+                f"RMSE {quantity.show(errors['rmse'])} (sigma {quantity.show(errors['sigma'])})"
             )
+            if quantity.classes:
+                in_words = (
+                    f"Brier score {errors['rmse'] ** 2:.3f} (expected {errors['sigma'] ** 2:.3f})"
+                )
+            pairs = counted(errors["pairs"], "pair")
+            batches.append(f"round {entry['round']}: {in_words} of {pairs}")
     if not batches:
         return []
     return [f"predictions of batches before they were measured: {'; '.join(batches)}"]
@@ -274,8 +279,13 @@ def say_earlier_batches(run: Path, quantity: Quantity) -> None:
 def _apart_in_words(score: Mapping[str, Any], quantity: Quantity) -> str:
     text = f"RMSE {quantity.show(score['rmse'])} {quantity}"
     claim = score["spearman"]
+    name = "Spearman"
+    if "classes" in score:
+        text = f"Brier score {score['classes']['brier']:.3f}"
+        claim = score["classes"]["average_precision"]
+        name = "average precision"
     if claim is not None:
-        text += f", Spearman {claim['value']:z.2f}"
+        text += f", {name} {claim['value']:z.2f}"
         if claim["low"] is not None:
             text += f" [{claim['low']:z.2f}, {claim['high']:z.2f}]"
     return f"{text} ({counted(score['n'], 'pair')})"
@@ -366,7 +376,8 @@ def refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: Labe
     exact = labels.loc[labels["censored"] == "", "pkd"]
     conflict = CONFLICT_PKD if quantity.affinity else spread_of(exact)
     conflicts = _other_antibodies(measured, new)
-    conflicts += _other_labels(measured, new, quantity, conflict)
+    if not quantity.classes:  # answers that differ are counted on both sides
+        conflicts += _other_labels(measured, new, quantity, conflict)
     if not conflicts:
         return
     shown = "; ".join(conflicts[:LISTED])

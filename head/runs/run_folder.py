@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.table import Table
     from abag.head.labels.options import Label
 
-RUN_FORMAT = "abag-run 5"
+RUN_FORMAT = "abag-run 6"
 _UNREADABLE = (
     OSError,
     ArithmeticError,
@@ -236,6 +236,8 @@ class DataSummary(TypedDict):
     """Of the labels with its unit, such as pKd, pIC50 or Tm (°C)."""
     better: NotRequired[str]
     """Which values are better, ``higher`` or ``lower``, of another quantity than an affinity."""
+    classes: NotRequired[list[str]]
+    """Names of the classes that labels are, the lowest first."""
 
 
 class RunSummary(TypedDict):

@@ -73,13 +73,18 @@ def write_results(
         with replacing(run / name) as partial:
             pairs.quantity.outward(frame).to_parquet(partial, index=False)
     threshold = metrics.strong_threshold(config["select"], pairs.quantity)
+    if pairs.quantity.classes:  # pairs of the highest class are found by its probability
+        threshold = len(pairs.quantity.classes) - 1.5
     # products of some thousand numbers: to wake threads for them takes longer
     with limit_blas(1):
         summary = _summarise(run, pairs, measured, weighed, fitted, parts, threshold)
     if threshold is not None:
         regimes = summary["regimes"]
         sign = pairs.quantity.sign
-        summary["strong"] = score_strong(tested, regimes, threshold, sign=sign)
+        is_binary = pairs.quantity.is_binary
+        summary["strong"] = score_strong(
+            tested, regimes, threshold, sign=sign, are_probabilities=is_binary
+        )
     if curve:
         first = weighed[0]
         last = curve_point(first.measured.splits, first.score, 1.0)
@@ -199,6 +204,8 @@ def _describe_source(pairs: LabelledPairs) -> DataSummary:
     }
     if not pairs.quantity.affinity:
         data["better"] = pairs.quantity.better
+    if pairs.quantity.classes:
+        data["classes"] = [*pairs.quantity.classes]
     return data
 
 
@@ -296,6 +303,7 @@ def recorded_quantity(data: Mapping[str, Any]) -> Quantity:
         name=data.get("quantity", "pKd"),
         better=data.get("better", "higher"),
         affinity="better" not in data,
+        classes=tuple(data.get("classes", ())),
     )
 
 

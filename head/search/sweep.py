@@ -25,7 +25,14 @@ import pandas as pd
 
 from abag.core.arrays import distinct
 from abag.core.device import resolve_device
-from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
+from abag.core.errors import (
+    DamagedFile,
+    LabelError,
+    MissingPackage,
+    OptionError,
+    RunError,
+    SplitError,
+)
 from abag.core.files import (
     cache_dir,
     host_name,
@@ -339,8 +346,14 @@ def _sweep(
     if not (folder / "final" / "summary.json").exists():
         refuse_read_only(folder, folder / "final")
     inputs = read_inputs(table, store, config)
-    config = replace(config, antibody_region=inputs.layout.antibody_region)
-    config, split = _hold_out_test(inputs.pairs, config)
+    if inputs.pairs.quantity.classes:
+        msg = (
+            f"{inputs.pairs.table.source}: the labels are {inputs.pairs.quantity.description}, "
+            "classes, whose heads a sweep does not compare; expected measurements. Use abag fit, "
+            "which weighs all heads by their log losses."
+        )
+        raise LabelError(msg)
+    config, split = _hold_out_test(inputs.pairs, inputs.options)
     problem, record = _define_search(inputs, config, split, search_options.folds)
     trials = search_options.trials or (0 if search_options.final else TRIALS)
     if not trials and not (folder / "sweep.json").exists():

@@ -21,7 +21,7 @@ from abag.embed.tables.layout import NamesFile
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.references import constant_sequences, names_digest
 from abag.head.labels.column import Remembered, RunLayout, decide_label
-from abag.head.labels.features import with_logliks
+from abag.head.labels.features import StoredVectors, read_vectors, with_logliks
 from abag.head.labels.headers import to_pkd
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
@@ -32,7 +32,6 @@ from abag.head.labels.labelled_pairs import (
     training_labels,
     with_feature_columns,
 )
-from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.regimes import without_absent
@@ -56,12 +55,13 @@ class RunInputs:
     vectors: dict[Kind, StoredVectors]
     layout: RunLayout
     """What the columns of the table are."""
+    options: FitConfig
+    """Those that were given, with the region of the antibodies, and those of the run of ``--add``.
+    """
     sides: Sides | None = None
     """Antibodies and antigens as the folds see them; by `split_inputs`."""
     identities: tuple[float, float] = (0.9, 0.4)
     """Identities from which antibodies, and antigens, are of one family."""
-    options: FitConfig | None = None
-    """With ``--add``, the options with those of the earlier run."""
     history: list[dict[str, Any]] | None = None
     """With ``--add``, source and promise of each round."""
 
@@ -104,7 +104,8 @@ def read_inputs(
     pairs.report_problems()
     config = replace(config, antibody_region=region)
     layout = layout_of_run(config, pairs.reading, pairs.table.columns)
-    return RunInputs(pairs, opened, vectors_of_pairs(pairs, opened, config, before), layout)
+    vectors = vectors_of_pairs(pairs, opened, config, before)
+    return RunInputs(pairs, opened, vectors, layout, config)
 
 
 def first_folders(
@@ -180,7 +181,8 @@ def layout_of_run(config: FitConfig, label: LabelReading, found: Mapping[str, st
     no_binding_pkd = None
     if config.no_binding is not None:
         value = np.array([config.no_binding])
-        no_binding_pkd = float(to_pkd(value, label.unit, config.molar_mass_kda)[0])
+        bound = label.quantity.on_scale(to_pkd(value, label.unit, config.molar_mass_kda))
+        no_binding_pkd = float(bound[0])
     layout = RunLayout(
         columns=tuple(RunLayout.columns_of(config.columns, found)),
         antigen=constants["antigen"] or "",

@@ -17,7 +17,8 @@ if find_spec("sklearn") is None:
     )
     raise AbagError(msg)
 
+from abag.head.estimators.classifier import BindingClassifier
 from abag.head.estimators.regressor import AffinityRegressor
 from abag.head.estimators.scikit import PairVectorizer, pair_groups
 
-__all__ = ["AffinityRegressor", "PairVectorizer", "pair_groups"]
+__all__ = ["AffinityRegressor", "BindingClassifier", "PairVectorizer", "pair_groups"]

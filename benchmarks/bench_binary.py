@@ -1,0 +1,283 @@
+"""Yes or no: `abag fit` on classes beside scikit-learn's classifiers on the same rows.
+
+Measured affinities are cut so that a share of the rows are yes. Random rows are kept, the others
+are held out before abag and the classifiers see them. One-hot columns of the residues are what the
+classifiers read: logistic regression (its strength chosen by the log loss of 5 folds), a random
+forest, and a Gaussian process (Laplace's approximation). `numbers` is abag on the affinities of the
+same rows, ranked. Planted tables have known probabilities: additive effects of substitutions on a
+latent scale. The interval of a prediction should hold the mean true probability of the tenth of the
+rows with such predictions. Planted tables without any effect show how often abag claims one.
+
+    python benchmarks/bench_binary.py public FOLDER --out lines.jsonl [--only her2] [--seeds 2]
+    python benchmarks/bench_binary.py planted --out lines.jsonl [--seeds 4]
+    python benchmarks/bench_binary.py null --out lines.jsonl [--seeds 100]
+    python benchmarks/bench_binary.py summary --out lines.jsonl       means of the lines
+
+FOLDER has tables as `outside_truth.TABLES` names them; vectors are residue compositions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from outside_truth import COMPOSITION, TABLES, read
+from scipy.special import ndtr, ndtri
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.linear_model import LogisticRegressionCV
+from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
+
+import abag
+from abag.core.messages import reporting
+
+CASES = {
+    "her2": [(60, 0.5), (120, 0.1), (400, 0.1), (400, 0.5), (1500, 0.01)],
+    "rbd": [(120, 0.5), (400, 0.1), (400, 0.5)],
+}
+"""Rows that are kept, and the share of yes."""
+HELD_OUT = 3000
+MOST_OF_PROCESS = 600
+"""Rows above which the process, which takes minutes, is left out."""
+LAWS = [(1.0, 0.3, 300), (1.0, 0.1, 300), (2.0, 0.3, 200), (0.5, 0.3, 300), (1.0, 0.3, 100)]
+"""Standard deviation of the effects on the latent scale, share of yes, rows."""
+LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+SMALLEST = 1e-6
+
+
+def one_hot(columns):
+    """Encode the letters of sequences of one length at positions that vary."""
+    blocks = []
+    for texts in columns:
+        letters = np.array([list(text) for text in texts])
+        for at in range(letters.shape[1]):
+            present = np.unique(letters[:, at])
+            if len(present) > 1:
+                blocks.append(letters[:, at, None] == present)
+    return np.hstack(blocks).astype(np.float64)
+
+
+def peers(x_ND, y, kept, held_out):
+    """Return the probabilities of each classifier for the held-out rows, by name."""
+    models = {
+        "logistic": LogisticRegressionCV(
+            Cs=np.logspace(-3, 2, 8), cv=min(5, int(np.bincount(y[kept]).min())),
+            scoring="neg_log_loss", max_iter=1000,
+        ),
+        "forest": RandomForestClassifier(500, min_samples_leaf=2, random_state=0),
+    }  # fmt: skip
+    if len(kept) <= MOST_OF_PROCESS:
+        kernel = ConstantKernel(1.0) * RBF(np.sqrt(2 * x_ND[kept].var(axis=0).sum()))
+        models["process"] = GaussianProcessClassifier(kernel, random_state=0)
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        for name, model in models.items():
+            found[name] = model.fit(x_ND[kept], y[kept]).predict_proba(x_ND[held_out])[:, 1]
+    return found
+
+
+def scores(y, p):
+    """Score probabilities of yes."""
+    return {
+        "ap": average_precision_score(y, p),
+        "auc": roc_auc_score(y, p),
+        "brier": brier_score_loss(y, np.clip(p, 0, 1)),
+        "log_loss": log_loss(y, np.clip(p, SMALLEST, 1 - SMALLEST)),
+    }
+
+
+def fit(table, new, folder, store, **options):
+    """Fit a table without the new rows, and predict these."""
+    summary = abag.fit(table, store, folder / "run", report=False, **options)
+    out = folder / "out.parquet"
+    abag.predict(new, folder / "run", out, store=store, force=True)
+    return summary, pd.read_parquet(out)
+
+
+def public(arguments):
+    """Yield lines of a public table, its labels cut at shares of yes."""
+    for name, cases in CASES.items():
+        if arguments.only and name not in arguments.only:
+            continue
+        frame, _, label = read(arguments.folder / TABLES[name])
+        heavy = next(column for column in ("antibody_heavy", "heavy") if column in frame)
+        chains = [heavy] if name == "her2" else ["antigen", heavy]
+        usual = np.ones(len(frame), np.bool_)
+        for column in chains[:1]:
+            length = frame[column].str.len()
+            usual &= (length == length.mode()[0]).to_numpy()
+        frame = frame[usual].reset_index(drop=True)
+        value = frame[label].to_numpy()
+        x_ND = one_hot([frame[chains[0]]])
+        if name == "rbd":
+            x_ND = np.hstack([x_ND, pd.get_dummies(frame[heavy]).to_numpy(float)])
+        bare = frame.drop(columns=[c for c in ("id", "antigen_name", "genotype") if c in frame])
+        for rows, share in cases:
+            for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+                y = (value >= np.quantile(value, 1 - share)).astype(int)
+                order = np.random.default_rng(seed).permutation(len(y))
+                kept = order[:rows]
+                held_out = order[rows : rows + HELD_OUT]
+                if y[kept].sum() < 2:
+                    continue
+                line = {"what": name, "rows": rows, "share": share, "seed": seed}
+                for peer, p in peers(x_ND, y, kept, held_out).items():
+                    yield {**line, "model": peer, **scores(y[held_out], p)}
+                with tempfile.TemporaryDirectory() as at:
+                    store = Path(at) / "store"
+                    both = bare.iloc[np.concatenate([kept, held_out])].drop(columns=[label])
+                    abag.embed_table(both, store, **COMPOSITION)
+                    new = both.iloc[rows:].reset_index(drop=True)
+                    table = both.iloc[:rows].assign(binder=y[kept]).reset_index(drop=True)
+                    started = time.perf_counter()
+                    _, predicted = fit(table, new, Path(at), store, **arguments.options)
+                    seconds = time.perf_counter() - started
+                    result = scores(y[held_out], predicted["probability"].to_numpy())
+                    yield {**line, "model": "abag", **result, "seconds": seconds}
+                    if not arguments.numbers:
+                        continue
+                    numbers = bare.iloc[kept].reset_index(drop=True)
+                    options = {"columns": {"pkd": label}, **arguments.options}
+                    at_numbers = Path(at) / "numbers"
+                    at_numbers.mkdir()
+                    _, predicted = fit(numbers, new, at_numbers, store, **options)
+                    ap = average_precision_score(y[held_out], predicted["pkd_predicted"])
+                    yield {**line, "model": "numbers", "ap": ap}
+
+
+def law(seed, rows, strength, share, sites=12):
+    """Return variants of one chain and the probability of yes of each, additive in its changes."""
+    rng = np.random.default_rng(seed)
+    parent = rng.choice(LETTERS, 120)
+    places = rng.choice(120, sites, replace=False)
+    others = [rng.choice(LETTERS[LETTERS != parent[at]], 3, replace=False) for at in places]
+    effect = np.hstack([np.zeros((sites, 1)), rng.normal(size=(sites, 3))])
+    choice = np.where(rng.random((rows, sites)) < 0.35, rng.integers(1, 4, (rows, sites)), 0)
+    latent = effect[np.arange(sites), choice].sum(axis=1)
+    latent = strength * (latent - latent.mean()) / latent.std()
+    chains = np.tile(parent, (rows, 1))
+    for site, at in enumerate(places):
+        changed = choice[:, site] > 0
+        chains[changed, at] = others[site][choice[changed, site] - 1]
+    p = ndtr(ndtri(share) * np.sqrt(1 + strength**2) + latent)
+    answers = (rng.random(rows) < p).astype(int)
+    frame = pd.DataFrame({"heavy": ["".join(chain) for chain in chains]})
+    return frame.assign(antigen="ACDEFGHIKL" * 6, binder=answers), p
+
+
+def planted(arguments):
+    """Yield lines of planted tables with known probabilities."""
+    for strength, share, rows in LAWS:
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+            frame, p = law(seed, rows + 1000, strength, share)
+            with tempfile.TemporaryDirectory() as at:
+                store = Path(at) / "store"
+                abag.embed_table(frame, store, **COMPOSITION)
+                new = frame.iloc[rows:].drop(columns="binder").reset_index(drop=True)
+                table = frame.iloc[:rows]
+                summary, predicted = fit(table, new, Path(at), store, **arguments.options)
+            probability = predicted["probability"].to_numpy()
+            held = []
+            for tenth in np.array_split(np.argsort(probability, kind="stable"), 10):
+                true_mean = p[rows:][tenth].mean()
+                low, high = (predicted[f"probability_{end}"].to_numpy()[tenth] for end in ENDS)
+                held.append(((low <= true_mean) & (true_mean <= high)).mean())
+            yield {
+                "what": f"planted {strength:g}",
+                "rows": rows,
+                "share": share,
+                "seed": seed,
+                "model": "abag",
+                "held": float(np.mean(held)),
+                "width": float(
+                    (predicted["probability_high"] - predicted["probability_low"]).mean()
+                ),
+                **scores(frame["binder"].to_numpy()[rows:], probability),
+                "brier_of_truth": brier_score_loss(frame["binder"].to_numpy()[rows:], p[rows:]),
+                "better": sum("better than the prev" in x["sentence"] for x in summary["regimes"]),
+            }
+
+
+ENDS = ("low", "high")
+
+
+def null(arguments):
+    """Yield lines of tables without any effect: what is claimed of them."""
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+        frame, _ = law(seed, arguments.rows, 1.0, 0.3)
+        answers = np.random.default_rng([seed, 1]).random(len(frame)) < (0.1 if seed % 2 else 0.4)
+        with tempfile.TemporaryDirectory() as at:
+            store = Path(at) / "store"
+            abag.embed_table(frame, store, **COMPOSITION)
+            summary = abag.fit(
+                frame.assign(binder=answers.astype(int)), store, Path(at) / "run", report=False,
+                **{"head": "residue_kernel", **arguments.options},
+            )  # fmt: skip
+        for regime in summary["regimes"]:
+            ranking, probabilities = regime["sentence"].split(": ", 1)[1].split("; ")[:2]
+            yield {
+                "what": "null", "rows": len(frame), "share": float(answers.mean()), "seed": seed,
+                "model": regime["regime"],
+                "ranks": float("is better than chance" in ranking),
+                "probabilities": float("are better than the prevalence" in probabilities),
+            }  # fmt: skip
+
+
+def show(lines):
+    """Print the mean of each number by table, rows, share and model."""
+    frame = pd.DataFrame(lines).drop(columns="seed")
+    means = frame.groupby(["what", "rows", "share", "model"], sort=False)
+    if (frame["what"] == "null").all():
+        means = frame.drop(columns=["rows", "share"]).groupby(["what", "model"])
+    print(means.mean().assign(draws=means.size()).round(4).to_string())
+
+
+WORK = {"public": public, "planted": planted, "null": null}
+
+
+def main():
+    """Measure what is asked for; print and append its lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", choices=[*WORK, "summary"])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=100, help="of each table without effects")
+    parser.add_argument("--head")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--numbers", action="store_true", help="fit the affinities, too")
+    parser.add_argument("--tiny", action="store_true", help="one small planted table")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    given = {"head": arguments.head, "epochs": arguments.epochs}
+    arguments.options = {name: value for name, value in given.items() if value is not None}
+    if arguments.tiny:
+        LAWS[:] = [(1.0, 0.4, 60)]
+        arguments.seeds = 1
+        arguments.options = {"head": "ridge"}
+        arguments.rows = 60
+    if arguments.work == "summary":
+        show([json.loads(line) for line in arguments.out.read_text().splitlines()])
+        return
+    lines = []
+    with reporting(silent=True, bars=False):
+        for line in WORK[arguments.work](arguments):
+            lines.append(line)
+            with arguments.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+    show(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,357 @@
+"""Labels that are yes or no, or ordered classes: their words, and which of them are better.
+
+A column is read as classes if `--label binary` or `--classes` says so, or if all its cells are
+words for yes and no, or 0 and 1. Which word is positive is known for such words; else the user says
+so. A class is a number from 0, the lowest, and the label of a pair is that number.
+
+C classes; R rows of a table.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from abag.core.errors import LabelError
+from abag.core.messages import quoted
+from abag.embed.tables.chains import MISSING_TEXT
+from abag.embed.tables.formats import cell_text
+from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from abag.core.arrays import Floats
+    from abag.embed.tables.table import Table
+    from abag.head.labels.options import Label, LabelOptions
+
+
+BINARY: Label = "binary"
+ORDERED: Label = "classes"
+_WORDS = (
+    ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-", "+"),
+    ("non-binder", "binder"), ("non-binding", "binding"), ("not binding", "binding"),
+    ("non-binders", "binders"), ("no binder", "binder"), ("no binding", "binding"),
+    ("not a binder", "binder"), ("does not bind", "binds"), ("not bound", "bound"),
+    ("unbound", "bound"), ("nonbinder", "binder"), ("nonbinding", "binding"),
+    ("nb", "binder"), ("neg", "pos"), ("negative", "positive"), ("inactive", "active"),
+    ("non-neutralizing", "neutralizing"), ("non-neutralising", "neutralising"),
+    ("not neutralizing", "neutralizing"), ("not neutralising", "neutralising"),
+    ("non-neutralizer", "neutralizer"), ("does not neutralize", "neutralizes"),
+    ("does not neutralise", "neutralises"), ("non-reactive", "reactive"),
+    ("non-polyreactive", "polyreactive"), ("not polyreactive", "polyreactive"),
+    ("not enriched", "enriched"), ("depleted", "enriched"), ("miss", "hit"),
+    ("non-hit", "hit"), ("fail", "pass"), ("absent", "present"),
+)  # fmt: skip
+"""Words for no and yes, as they are used beside each other."""
+_PAIRS = re.compile(
+    "bind|bound|neutrali|reactiv|specific|positiv|active|enrich|escap|block|inhibit|hit|viable|"
+    "success|recogni|interact"
+)
+"""Parts of the names of columns that say whether something is so."""
+_NAMES = frozenset("label labels class target outcome y response binary isbinder call".split())
+"""Names of columns of classes, without signs."""
+_LAST_WORDS = frozenset("label labels class binary call".split())
+"""Last words of such names."""
+MOST_CLASSES = 20
+_STRAY = 10
+"""Cells for each one that is no class in a column of words for yes and no, at least."""
+_LISTED = 8
+
+
+def spelled(cell: object) -> str:
+    """Spell a cell as classes are compared: in lower case, ``1.0`` as ``1``; empty if missing."""
+    text = " ".join(str(cell_text(cell)).split())
+    if text in MISSING_TEXT or not text:
+        return ""
+    text = text.casefold().replace("−", "-").replace("–", "-")
+    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", text)
+
+
+def _plain(word: str) -> str:
+    """Return a word without the signs that divide it, as ``non_binder`` and ``non-binder``."""
+    is_sign = word in ("+", "-") or re.search("[0-9]", word) is not None
+    return word if is_sign else re.sub(r"[\s_\-./()]+", "", word)
+
+
+_NO = frozenset(_plain(no) for no, _ in _WORDS)
+_YES = frozenset(_plain(yes) for _, yes in _WORDS)
+
+
+def _spelled_values(cells: pd.Series) -> dict[str, int]:
+    """Count the distinct spellings of the cells that are not empty."""
+    values, counts = np.unique(cells.dropna().astype(object).map(spelled), return_counts=True)
+    found = dict(zip(map(str, values), counts.tolist(), strict=True))
+    found.pop("", None)
+    return found
+
+
+def says_yes_or_no(word: str) -> bool:
+    """Tell whether a spelled cell is a word for yes or no, or 0 or 1."""
+    return _plain(word) in _NO | _YES
+
+
+def class_words(values: Iterable[str]) -> tuple[str, str] | None:
+    """Return the words for no and for yes among the values of a column.
+
+    None unless all are such words, one for each: of several, one may mean another class. A column
+    that holds only one of them, as the first rows of a table may, has the other word beside it.
+    """
+    values = [*values]
+    if not values or not all(map(says_yes_or_no, values)):
+        return None
+    no = [value for value in values if _plain(value) in _NO]
+    yes = [value for value in values if _plain(value) in _YES]
+    if len(no) > 1 or len(yes) > 1:
+        return None
+    known = {_plain(word) for word in (*no, *yes)}
+    for of_no, of_yes in _WORDS:
+        if known <= {_plain(of_no), _plain(of_yes)}:
+            return (no or [of_no])[0], (yes or [of_yes])[0]
+    return (no[0], yes[0]) if no and yes else None
+
+
+def _words_among(values: dict[str, int]) -> tuple[str, str] | None:
+    """Return the words for no and yes of a column in which a few cells may be neither.
+
+    None if these are many, or numbers beside words, as in a table of affinities and non-binders.
+    """
+    words = [value for value in values if says_yes_or_no(value)]
+    found = class_words(words)
+    others = {value: rows for value, rows in values.items() if value not in words}
+    if found is None or _STRAY * sum(others.values()) > sum(values.values()):
+        return None
+    are_numbers = any(re.search("[0-9]", value) for value in others)
+    return None if are_numbers else found
+
+
+def is_named_like_classes(name: str) -> bool:
+    """Tell whether the name of a column says that it holds classes, such as ``is_binder``."""
+    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    joined = "".join(words)
+    is_named = joined in _NAMES or not _LAST_WORDS.isdisjoint(words[-1:])
+    return is_named or _PAIRS.search(joined) is not None
+
+
+def _names_affinity(name: str) -> bool:
+    return read_header(name).names_affinity or "affin" in plain_text(name)[0]
+
+
+def has_classes(table: Table, name: str, options: LabelOptions) -> bool:
+    """Tell whether a column has the classes that the options name, or words for yes and no."""
+    if options.classes is None and options.positive is None:
+        return holds_classes(table, name)
+    cells = table.frame[name]
+    if cells.nunique() > MOST_CLASSES:
+        return False
+    values = _spelled_values(cells)
+    if options.classes is not None:
+        return bool(values) and {*values} <= set(map(spelled, options.classes))
+    return len(values) == 2 and spelled(options.positive) in values
+
+
+def holds_classes(table: Table, name: str) -> bool:
+    """Tell whether the cells of a column are words for yes and no, or 0 and 1.
+
+    One of them alone says so only where the name does, too.
+    """
+    if name not in table.frame:
+        return False
+    cells = table.frame[name]
+    if cells.nunique() > 2 * len(_WORDS):  # spelling many cells takes long
+        return False
+    values = _spelled_values(cells)
+    is_enough = len(values) > 1 or is_named_like_classes(name)
+    has_words = _words_among(values) is not None or all(map(says_yes_or_no, values))
+    return is_enough and bool(values) and has_words
+
+
+def decide_classes(
+    table: Table, column: str, options: LabelOptions, quantity_of_run: Quantity | None
+) -> tuple[Label, Quantity, str] | None:
+    """Decide whether a column of labels holds classes: its unit, its quantity, and what says so.
+
+    None if it holds numbers.
+
+    Raises
+    ------
+    LabelError
+        If it is to hold classes, and which is not known; or it does, and the options say
+        otherwise, or differ from the run.
+    """
+    if quantity_of_run is not None:
+        return _as_in_the_run(table, column, options, quantity_of_run)
+    where = f"{table.source}: column {column!r}"
+    header = read_header(column)
+    asked = options.asks_for_classes
+    if not asked and not _may_be_classes(options):
+        return None
+    if asked and header.names_affinity and header.units:
+        msg = (
+            f"{where} is named like {header.units[0]}, an affinity, but classes are asked for; "
+            "expected one or the other. Leave --label, --positive and --classes out, or rename "
+            "the column."
+        )
+        raise LabelError(msg)
+    values = _spelled_values(table.frame[column])
+    why = "given by the options"
+    if options.classes:
+        classes = tuple(spelled(name) for name in options.classes)
+        _refuse_others(table, column, classes)
+    elif asked:
+        classes = _two_classes(where, values, options.positive)
+    else:
+        if _names_affinity(column) or not holds_classes(table, column):
+            return None
+        classes = _words_among(values) or _two_classes(where, values, None)
+        replace(options, label=BINARY)  # raises if others are of numbers
+        why = f"cells are {quoted(classes[0])} or {quoted(classes[1])}"
+    quantity = Quantity(
+        name=header.quantity,
+        better=options.better or header.better or "higher",
+        affinity=False,
+        classes=classes,
+    )
+    return (BINARY if len(classes) == 2 else ORDERED), quantity, why
+
+
+def _may_be_classes(options: LabelOptions) -> bool:
+    """Tell whether the options leave open that the label is classes."""
+    of_numbers = (options.label, options.unit, options.no_binding)
+    return all(value is None for value in of_numbers)
+
+
+def _as_in_the_run(
+    table: Table, column: str, options: LabelOptions, of_run: Quantity
+) -> tuple[Label, Quantity, str] | None:
+    """Return the classes of a run for another table; None if the run has none."""
+    if not of_run.classes and options.asks_for_classes:
+        msg = (
+            f"{table.source}: the run predicts {of_run.description}, and the options ask for "
+            "classes; expected that of the run. Leave them out."
+        )
+        raise LabelError(msg)
+    if not of_run.classes:
+        return None
+    unit = BINARY if len(of_run.classes) == 2 else ORDERED
+    is_other = options.label not in (None, unit) or options.better not in (None, of_run.better)
+    if options.classes:
+        is_other = is_other or tuple(map(spelled, options.classes)) != of_run.classes
+    if options.positive:
+        is_other = is_other or spelled(options.positive) != of_run.classes[-1]
+    if is_other:
+        msg = (
+            f"{table.source}: the run predicts {of_run.description}, and the options ask for "
+            "another label; expected that of the run. Leave them out."
+        )
+        raise LabelError(msg)
+    if read_header(column).states_affinity:
+        msg = (
+            f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
+            f"affinity; expected {of_run.description}, as in the run. Choose another with "
+            "--column label=NAME."
+        )
+        raise LabelError(msg)
+    _refuse_others(table, column, of_run.classes)
+    return unit, of_run, "as in the run"
+
+
+def _refuse_others(table: Table, column: str, classes: tuple[str, ...]) -> None:
+    """Refuse a column of which no cell is one of the classes."""
+    cells = table.frame[column]
+    if np.isfinite(read_classes(cells, classes)).any() or not cells.notna().any():
+        return
+    values = [*map(quoted, cells.dropna().unique()[:_LISTED].tolist())]
+    msg = (
+        f"{table.source}: column {column!r} has no cell that is "
+        f"{' or '.join(map(quoted, classes))}; it holds {', '.join(values)}. "
+        "Choose the column with --column label=NAME, or correct --classes."
+    )
+    raise LabelError(msg)
+
+
+def _two_classes(where: str, values: dict[str, int], positive: str | None) -> tuple[str, str]:
+    """Return the words for no and yes of a column that is to hold two classes."""
+    listed = ", ".join(map(quoted, [*values][:_LISTED])) + ", ..." * (len(values) > _LISTED)
+    chosen = None if positive is None else spelled(positive)
+    known = _words_among(values)
+    yes = [value for value in values if _plain(value) in _YES]
+    no = [value for value in values if _plain(value) in _NO]
+    for words, meaning in ((yes, "yes"), (no, "no")):
+        if known is None and len(words) > 1 and len(yes) + len(no) == len(values):
+            msg = (
+                f"{where} holds {' and '.join(map(quoted, words))}, which both say {meaning}; "
+                "expected one word for each class. Write the same word in all rows of a class, or "
+                "name ordered classes with --classes NAMES."
+            )
+            raise LabelError(msg)
+    if chosen is not None and chosen not in values and known is None:
+        msg = (
+            f"{where} has no cell {quoted(positive)}, the value of --positive; its cells are "
+            f"{listed or 'empty'}; expected one of them. Correct --positive."
+        )
+        raise LabelError(msg)
+    if len(values) == 1 and (known is None or chosen is not None):
+        msg = (
+            f"{where} holds {listed} alone, which is one class; expected two. Add rows of the "
+            "other class, or choose another column with --column label=NAME."
+        )
+        raise LabelError(msg)
+    if len(values) > 2 and known is None:
+        are_counts = all(value.isdigit() for value in values)
+        which = "which may be counts or classes" if are_counts else "which are more than two"
+        msg = (
+            f"{where} holds {len(values)} values ({listed}), {which}; expected two. Name ordered "
+            f"classes from low to high with --classes {_in_order(values)}, or read numbers with "
+            "--label value --better higher, or lower."
+        )
+        raise LabelError(msg)
+    if chosen is not None and (chosen in values or chosen in (known or ())):
+        pair = [*values] if known is None else [*known]
+        return next(value for value in pair if value != chosen), chosen
+    if known is None:
+        choices = " or ".join(f"--positive {shlex.quote(value)}" for value in values)
+        msg = (
+            f"{where} holds {listed or 'no value'}; expected words of which one is known to be "
+            f"positive, such as yes and no. Choose it with {choices or '--column label=NAME'}."
+        )
+        raise LabelError(msg)
+    return known
+
+
+def advise_classes(cells: pd.Series) -> str:
+    """Say how a column of a few whole numbers is read as classes; empty for others."""
+    values = _spelled_values(cells) if cells.nunique() <= MOST_CLASSES else {}
+    is_few = 2 < len(values) and 5 * len(values) <= len(cells)
+    if not is_few or not all(value.isdigit() for value in values):
+        return ""
+    return f" If its numbers are ordered classes, not counts, add --classes {_in_order(values)}."
+
+
+def _in_order(values: Iterable[str]) -> str:
+    usual = ["none", "no", "negative", "low", "weak", "medium", "intermediate", "moderate", "high"]
+    number = {word: at for at, word in enumerate([*usual, "strong", "very high"])}
+    ordered = sorted(values, key=lambda word: (number.get(word, 0), word))
+    return shlex.quote(",".join(ordered[:_LISTED]))
+
+
+def read_classes(cells: pd.Series, classes: Sequence[str]) -> Floats:
+    """Return the class of each cell as its number, (R,); NaN for a cell that is none of them.
+
+    Of two classes that are words for no and yes, all other such words are read, too.
+    """
+    number = {name: float(at) for at, name in enumerate(classes)}
+    if len(classes) == 2 and all(map(says_yes_or_no, classes)):
+        for word, at in (*((no, 0.0) for no in _NO), *((yes, 1.0) for yes in _YES)):
+            number.setdefault(word, at)
+    codes, distinct = pd.factorize(cells.astype(object), use_na_sentinel=True)
+    of_value = np.full(len(distinct) + 1, np.nan)  # the last is that of missing cells
+    for at, value in enumerate(distinct):
+        word = spelled(value)
+        of_value[at] = number.get(word, number.get(_plain(word), np.nan))
+    return np.asarray(of_value[codes])

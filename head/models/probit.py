@@ -1,0 +1,447 @@
+"""Labels that are classes, on a latent scale: a class is where a normal variable falls.
+
+A yes is a latent value above a threshold, a no one below it, and ordered classes are intervals
+between thresholds; the latent value is a function of the pair plus noise of standard deviation 1
+(probit). Models in closed form learn from what is expected of the latent value of each class, the
+first step of expectation maximisation from a model that knows the frequencies of the classes alone.
+It is as well the first step of Fisher scoring, and changes nothing but the scale of two classes. So
+they stay the models of any label; `ClassLink` turns what they predict into probabilities, and is
+fitted, as the weights of the models are, to the log loss of held-out pairs.
+
+R rows, C classes, K parts of a predictor.
+
+References
+----------
+McCullagh, Regression models for ordinal data, J. R. Stat. Soc. B 42, 1980; Rasmussen and Williams,
+Gaussian Processes for Machine Learning, chapter 3; Albert and Chib, J. Am. Stat. Assoc. 88, 1993.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import ndtr, ndtri, stdtrit
+
+from abag.core.arrays import Bools, Floats, Ints, label_weights
+from abag.head.regimes.sides import effective_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from abag.head.labels.labelled_pairs import LabelledPairs
+    from abag.head.models.pair_vectors import TrainingRows
+
+
+LEAST_SHARE = 1e-6
+"""Least share of a class: one that training rows lack has a threshold, too."""
+SLOPE_SPREAD = 0.35
+"""Standard deviation of the slope, relative to that of expected latent values."""
+THRESHOLD_SPREAD = 0.35
+"""Standard deviation of the thresholds of a regime around those of all pairs."""
+BEYOND = 0.1
+"""Share by which predictions count that are further out than those of held-out pairs."""
+OUTERMOST = 3
+"""Held-out pairs that lie beyond the ends of a link on either side, or on it."""
+MOST_RATIO = 20.0
+"""Largest slope, relative to that of expected latent values."""
+MOST_LATENT = 6.0
+"""Largest latent value, beyond which a probability is 0 or 1 in single precision."""
+ENDS = (1e-15, 1 - 1e-15)
+"""Probabilities that have a latent value."""
+STEPS = 2
+"""Steps of Fisher scoring in which parts are weighed."""
+WITHIN = float(ndtri(0.95))
+"""Half the width of a 90 % interval, in standard deviations."""
+LEAST_NOISE = 0.2
+"""Least share of noise in the variance of latent values."""
+CROSS_VALIDATED = 3.0
+"""Factor of the variance of slope and thresholds: each held-out pair is in training elsewhere, and
+the models of all pairs are others than those of the folds (benchmarks/bench_binary.py)."""
+FAR = 0.5
+"""What is left of the distance from the frequencies of the classes where a regime was not measured:
+as if errors were as large as all that models tell apart."""
+
+
+def class_thresholds(level: Floats, classes: int, weight: Floats | None = None) -> Floats:
+    """Return the thresholds of a standard normal variable, (C - 1,), from class frequencies.
+
+    Parameters
+    ----------
+    level : ndarray, shape=(R,)
+        Number of the class of each row.
+    classes : int
+        C.
+    weight : ndarray, shape=(R,), optional
+        How much each row counts.
+    """
+    counts = np.bincount(level.astype(np.int64), weight, minlength=classes).astype(np.float64)
+    share = np.maximum(counts / counts.sum(), LEAST_SHARE)
+    return np.asarray(ndtri(np.cumsum(share / share.sum())[:-1]))
+
+
+def expected_latent(thresholds: Floats) -> Floats:
+    """Return the mean of a standard normal variable within each class, (C,)."""
+    density = np.concatenate([[0.0], _density(thresholds), [0.0]])
+    share = np.diff(np.concatenate([[0.0], ndtr(thresholds), [1.0]]))
+    return np.asarray((density[:-1] - density[1:]) / share)
+
+
+def _density(x: Floats) -> Floats:
+    return np.asarray(np.exp(-np.square(x) / 2) / np.sqrt(2 * np.pi))
+
+
+def latent_labels(training: TrainingRows) -> TrainingRows:
+    """Replace the classes of training rows by what is expected of their latent values.
+
+    Rows whose labels are measurements stay as they are.
+    """
+    pairs = training.pairs
+    classes = len(pairs.quantity.classes)
+    if not classes:
+        return training
+    rows = training.rows
+    level = pairs.pkd[rows]
+    scores = expected_latent(class_thresholds(level, classes, training.weight))
+    pkd = pairs.pkd.copy()
+    pkd[rows] = scores[level.astype(np.int64)]
+    return replace(training, pairs=replace(pairs, pkd=pkd))
+
+
+class _Steps(NamedTuple):
+    """Hold derivatives of the log-likelihood by the latent value of each row, (R,)."""
+
+    log_likelihood: Floats
+    gradient: Floats
+    information: Floats
+    """Minus its expected second derivative."""
+
+
+def _steps(latent: Floats, level: Ints, thresholds: Floats) -> _Steps:
+    """Return the derivatives at latent values, (R,), given thresholds, (C - 1,)."""
+    inner = thresholds[:, None] - latent
+    ends = np.vstack([np.full_like(latent, -np.inf), inner, np.full_like(latent, np.inf)])
+    density = _density(ends)
+    share = np.maximum(_between(ends[:-1], ends[1:]), 1e-300)
+    slope = density[:-1] - density[1:]
+    at = np.arange(len(latent))
+    own = share[level, at]
+    return _Steps(
+        log_likelihood=np.log(own),
+        gradient=slope[level, at] / own,
+        information=np.square(slope / np.sqrt(share)).sum(axis=0),
+    )
+
+
+def _between(low: Floats, high: Floats) -> Floats:
+    """Return the probability between two ends, on the side of 0 where it keeps its digits."""
+    is_right = low > 0
+    first = np.where(is_right, -high, low)
+    second = np.where(is_right, -low, high)
+    return np.asarray(ndtr(second) - ndtr(first))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassLink:
+    """Turn what parts predict into latent values and probabilities of classes."""
+
+    slope: float
+    """Latent value per unit of the prediction."""
+    thresholds: tuple[float, ...]
+    """Between the classes, C - 1, ascending."""
+    unit: float
+    """Expected prediction of a pair whose latent value is 1 standard deviation of all these and
+    their noise above the mean."""
+    told: float
+    """Share of the variance of latent values and their noise that predictions tell."""
+    usual: float
+    """Prediction of a model that knows the frequencies of the classes alone."""
+    ends: tuple[float, float]
+    """Predictions of nearly all held-out pairs lie between them."""
+    errors: tuple[float, float, float]
+    """Variance of the thresholds, of the slope, and their covariance, of the predictions less
+    `usual`."""
+
+    def check(self) -> None:
+        """Raise ValueError for what no fit has written."""
+        is_ascending = bool((np.diff(self.thresholds) >= 0).all())
+        least = min(self.slope, self.errors[0], self.errors[1])
+        numbers = (self.slope, self.usual, *self.thresholds, *self.ends, *self.errors)
+        is_ascending = is_ascending and self.ends[0] <= self.ends[1]
+        if least < 0 or not is_ascending or not np.isfinite(numbers).all():
+            msg = f"classes have thresholds {self.thresholds}, slope {self.slope}, {self.errors}"
+            raise ValueError(msg)
+
+    def latent(self, mixed: Floats) -> Floats:
+        """Return the latent values of P predictions, (P,).
+
+        Those of pairs that are in training themselves follow their own labels, further than
+        held-out pairs show that they should: beyond these, predictions count by `BEYOND`.
+        """
+        inside = np.clip(mixed, *self.ends)
+        latent = self.slope * (inside + BEYOND * (mixed - inside))
+        return np.asarray(np.clip(latent, -MOST_LATENT, MOST_LATENT))
+
+    def latent_of(self, expected: Floats) -> Floats:
+        """Return the latent values that have expected numbers of the class, (P,)."""
+        if len(self.thresholds) == 1:
+            return np.asarray(self.thresholds[0] + ndtri(np.clip(expected, *ENDS)))
+        tried = np.linspace(-2 * MOST_LATENT, 2 * MOST_LATENT, 4001)
+        return np.asarray(np.interp(expected, self.expected(tried), tried))
+
+    def pulled(self, expected: Floats) -> Floats:
+        """Return expected numbers of the class where nothing was measured, (P,).
+
+        They are nearer to that of a model that knows the frequencies of the classes alone.
+        """
+        usual = self.slope * self.usual
+        return self.expected(usual + FAR * (self.latent_of(expected) - usual))
+
+    def expected(self, latent: Floats) -> Floats:
+        """Return the expected number of the class, (P,): of two, the probability of the second."""
+        above = [ndtr(latent - threshold) for threshold in self.thresholds]
+        return np.asarray(np.sum(above, axis=0))
+
+    def spread(self, latent: Floats) -> Floats:
+        """Return the standard deviation of the class number around the expected one, (P,)."""
+        above = np.array([ndtr(latent - threshold) for threshold in self.thresholds])
+        odd = 2 * np.arange(len(self.thresholds)) + 1
+        square = odd @ above - np.square(above.sum(axis=0))
+        return np.asarray(np.sqrt(np.maximum(square, 0.0)))
+
+    def top(self, expected: Floats) -> Floats:
+        """Return the probability of the highest class, (P,), given the expected numbers."""
+        return np.asarray(ndtr(self.latent_of(expected) - self.thresholds[-1]))
+
+    def interval(self, expected: Floats) -> tuple[Floats, Floats]:
+        """Return the 90 % interval of the share of such pairs that are of the highest class, (P,).
+
+        It is as wide as the held-out pairs that slope and thresholds were fitted to are few.
+        """
+        latent = self.latent_of(expected)
+        away = latent / self.slope - self.usual if self.slope else np.zeros(len(latent))
+        of_threshold, of_slope, both = self.errors
+        square = of_threshold - 2 * both * away + of_slope * np.square(away)
+        half = WITHIN * np.sqrt(np.maximum(square, 0.0))
+        centre = latent - self.thresholds[-1]
+        return np.asarray(ndtr(centre - half)), np.asarray(ndtr(centre + half))
+
+    def deviation(self, expected: Floats, variance: Floats) -> Floats:
+        """Return the standard deviation of the probability that the models do not know, (P,).
+
+        `variance`, (P,), is that of their predictions.
+        """
+        latent = self.latent_of(expected) - self.thresholds[-1]
+        # shares of the variance of latent values and their noise together
+        unknown = variance / self.unit**2
+        noise = np.maximum(1 - self.told - unknown, LEAST_NOISE)
+        known = np.sqrt(1 + unknown / noise)
+        step = np.sqrt(unknown / noise)
+        return np.asarray((ndtr(latent * known + step) - ndtr(latent * known - step)) / 2)
+
+
+def fit_link(
+    mixed: Floats,
+    level: Floats,
+    prior: Floats,
+    *,
+    usual: float = 0.0,
+    weight: Floats | None = None,
+    groups: float | None = None,
+) -> ClassLink:
+    """Fit slope and thresholds to held-out predictions by the log loss.
+
+    Few pairs say little of both. The slope is pulled toward that of a model whose predictions are
+    expected latent values, and the thresholds toward those of all training pairs, as if both were
+    known to `SLOPE_SPREAD` and `THRESHOLD_SPREAD`. The slope is never negative.
+
+    Parameters
+    ----------
+    mixed : ndarray, shape=(R,)
+        Predictions of pairs that the models had not seen.
+    level : ndarray, shape=(R,)
+        Their classes.
+    prior : ndarray, shape=(C - 1,)
+        `class_thresholds` of all pairs.
+    usual : float
+        Prediction without any knowledge of a pair.
+    weight : ndarray, shape=(R,), optional
+        How much each pair counts, with mean 1.
+    groups : float, optional
+        Effective number of independent groups of the pairs; None: all are independent.
+    """
+    weight_R = np.ones(len(mixed)) if weight is None else weight
+    number = level.astype(np.int64)
+    classes = len(prior) + 1
+    # of the expected latent values of a standard normal variable, the variance that they explain
+    shares = np.diff(np.concatenate([[0.0], ndtr(prior), [1.0]]))
+    unit = float(shares @ np.square(expected_latent(prior)))
+    away = mixed - usual
+    told = float(np.average(np.square(away / unit), weights=weight_R))
+    # pairs of one group count as one beside what is known before
+    trust = 1.0 if groups is None else max(1.0, len(mixed) / max(groups, 1.0))
+    is_flat = told < LEAST_SHARE  # nothing is told apart
+
+    def usual_thresholds(ratio: float) -> Floats:
+        # latent values that vary more have thresholds that are further out for the same shares
+        return np.asarray(prior * np.sqrt(1 + ratio**2 * told))
+
+    def unpack(values: Floats) -> tuple[float, Floats]:
+        gaps = np.exp(values[2:])
+        return float(values[0]), values[1] + np.concatenate([[0.0], np.cumsum(gaps)])
+
+    def loss(values: Floats) -> tuple[float, Floats]:
+        ratio, ends = unpack(values)
+        latent = ratio / unit * away
+        step = _steps(latent, number, ends)
+        off = (ends - usual_thresholds(ratio)) / THRESHOLD_SPREAD**2
+        total = -float(weight_R @ step.log_likelihood)
+        total += trust * (ratio - 1) ** 2 / (2 * SLOPE_SPREAD**2)
+        total += trust * THRESHOLD_SPREAD**2 * float(off @ off) / 2
+        by_ratio = -float((weight_R * step.gradient) @ away) / unit
+        by_ratio += trust * (ratio - 1) / SLOPE_SPREAD**2
+        by_ratio -= trust * float(off @ prior) * ratio * told / np.sqrt(1 + ratio**2 * told)
+        by_ends = _by_thresholds(latent, number, ends, weight_R) + trust * off
+        from_end = np.cumsum(by_ends[::-1])[::-1]
+        by_gaps = from_end[1:] * np.exp(values[2:])
+        return total, np.concatenate([[by_ratio, from_end[0]], by_gaps])
+
+    ends = usual_thresholds(1.0)
+    start = np.concatenate([[1.0, ends[0]], np.log(np.maximum(np.diff(ends), 1e-3))])
+    slopes = (1.0, 1.0) if is_flat else (0.0, MOST_RATIO)
+    bounds = [slopes, (-MOST_LATENT, MOST_LATENT), *[(-12.0, 3.0)] * (classes - 2)]
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    ratio, ends = unpack(np.asarray(found.x, np.float64))
+    slope = ratio / unit
+    information = weight_R * _steps(slope * away, number, ends).information / trust
+    ordered = np.sort(mixed)
+    outermost = min(OUTERMOST, (len(ordered) + 1) // 2) - 1
+    # of a shift of all thresholds, and of the slope
+    both = -float(information @ away)
+    of_slope = float(information @ np.square(away)) + (unit / SLOPE_SPREAD) ** 2
+    of_threshold = float(information.sum()) + 1 / THRESHOLD_SPREAD**2
+    determinant = of_threshold * of_slope - both**2
+    factor = CROSS_VALIDATED
+    if groups is not None:  # of few groups, an interval is one of Student's t
+        factor *= (stdtrit(max(groups - 1, 1.0), 0.95) / WITHIN) ** 2
+    scale = factor / determinant
+    errors = (scale * of_slope, scale * of_threshold, -scale * both)
+    if is_flat:
+        errors = (factor / of_threshold, 0.0, 0.0)
+    return ClassLink(
+        slope=slope,
+        unit=unit,
+        told=min(1.0, told),
+        thresholds=tuple((ends + slope * usual).tolist()),
+        usual=usual,
+        ends=(float(ordered[outermost]), float(ordered[-1 - outermost])),
+        errors=errors,
+    )
+
+
+def _by_thresholds(latent: Floats, level: Ints, thresholds: Floats, weight: Floats) -> Floats:
+    """Return the derivatives of minus the log-likelihood by the thresholds, (C - 1,)."""
+    inner = thresholds[:, None] - latent
+    ends = np.vstack([np.full_like(latent, -np.inf), inner, np.full_like(latent, np.inf)])
+    own = np.maximum(_between(ends[:-1], ends[1:]), 1e-300)[level, np.arange(len(latent))]
+    density = _density(inner) * weight / own
+    derivative = np.empty(len(thresholds))
+    for at in range(len(thresholds)):
+        derivative[at] = density[at] @ (level == at + 1).astype(float) - density[at] @ (
+            level == at
+        ).astype(float)
+    return derivative
+
+
+def working_errors(part_RK: Floats, level: Floats, link: ClassLink, mixed: Floats) -> Floats:
+    """Return errors of parts, (R, K), whose squares are to first order their log losses.
+
+    They are those of the latent values that a step of Fisher scoring from the mixture of the parts,
+    (R,), asks for; parts are on the scale of the mixture.
+    """
+    thresholds = np.array(link.thresholds)
+    latent = link.latent(mixed)
+    step = _steps(latent, level.astype(np.int64), thresholds)
+    information = np.maximum(step.information, LEAST_SHARE)
+    wanted = latent + step.gradient / information
+    return np.asarray((wanted[:, None] - link.slope * part_RK) * np.sqrt(information)[:, None])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutClasses:
+    """Hold the classes of R held-out pairs, and what K parts predict of them."""
+
+    part_RK: Floats
+    level: Floats
+    prior: Floats
+    """`class_thresholds` of all pairs of the table, (C - 1,)."""
+    group: Ints
+    """Pairs of one group are one measurement, (R,)."""
+    weight: Floats | None = None
+
+    @classmethod
+    def of(cls, pairs: LabelledPairs, rows: Ints, part_RK: Floats, group: Ints) -> HeldOutClasses:
+        """Take the classes and weights of R of the pairs; `group`, (R,), is that of each."""
+        of_all = None if pairs.share is None else label_weights(pairs.share)
+        return cls(
+            part_RK=part_RK,
+            level=pairs.pkd[rows],
+            prior=class_thresholds(pairs.pkd, len(pairs.quantity.classes), of_all),
+            group=group,
+            weight=None if pairs.share is None else label_weights(pairs.share[rows]),
+        )
+
+    def expected(self, fold: Ints) -> Floats:
+        """Return what a single part expects of each pair, (R,), by the link of the other folds."""
+        expected_R = np.empty(len(self.level))
+        alone = np.ones(1)
+        for number in np.unique(fold):
+            inside = fold == number
+            link = self.take(inside if inside.all() else ~inside).link(alone)
+            expected_R[inside] = link.expected(link.latent(self.part_RK[inside, 0]))
+        return expected_R
+
+    def take(self, rows: Bools) -> HeldOutClasses:
+        """Return some of these pairs."""
+        weight = None if self.weight is None else self.weight[rows]
+        return replace(
+            self,
+            part_RK=self.part_RK[rows],
+            level=self.level[rows],
+            group=self.group[rows],
+            weight=weight,
+        )
+
+    def link(self, weights: Floats) -> ClassLink:
+        """Fit the link of a mixture of the parts."""
+        return fit_link(
+            self.part_RK @ weights,
+            self.level,
+            self.prior,
+            weight=self.weight,
+            groups=effective_groups(self.group),
+        )
+
+    def weigh(self, stack: Callable[[Floats, Ints], Floats]) -> tuple[Floats, ClassLink]:
+        """Weigh the parts by their log losses; return the weights, (K,), and their link.
+
+        `stack` returns the weights that errors, (R, K), of groups, (R,), ask for. The first errors
+        are those of expected latent values, the others follow from the link of the mixture.
+        """
+        wanted = expected_latent(self.prior)[self.level.astype(np.int64)]
+        error_RK = wanted[:, None] - self.part_RK
+        root = np.ones(len(self.level)) if self.weight is None else np.sqrt(self.weight)
+        weights = stack(error_RK * root[:, None], self.group)
+        for _ in range(STEPS):
+            link = self.link(weights)
+            error_RK = working_errors(self.part_RK, self.level, link, self.part_RK @ weights)
+            weights = stack(error_RK * root[:, None], self.group)
+        return weights, self.link(weights)
+
+
+def log_loss(level: Floats, latent: Floats, link: ClassLink) -> Floats:
+    """Return the log loss of each row, (R,), in nats."""
+    steps = _steps(latent, level.astype(np.int64), np.array(link.thresholds))
+    return np.asarray(-steps.log_likelihood)

@@ -1,0 +1,621 @@
+"""Labels that are yes or no, or ordered classes: how they are read, learned, predicted, scored."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from invoke import one_line
+from invoke import run as run_command
+from sklearn.base import clone, is_classifier
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+from sklearn.metrics import log_loss as sklearn_log_loss
+from sklearn.utils.estimator_checks import check_estimator
+
+import abag
+from abag.core.arrays import label_weights
+from abag.core.errors import AbagError, ColumnError, LabelError, OptionError, PredictionError
+from abag.core.messages import reporting
+from abag.embed.tables.pairs import read_pairs
+from abag.head.design.rank import describe_rank
+from abag.head.evaluation import scores as scores_of_regimes
+from abag.head.evaluation.probabilities import add_classes
+from abag.head.labels.column import decide_label
+from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, training_labels
+from abag.head.models.config import FitConfig
+from abag.head.models.probit import (
+    class_thresholds,
+    expected_latent,
+    fit_link,
+    log_loss,
+    working_errors,
+)
+from abag.head.regimes.splits import grouped_folds
+from abag.head.runs.summary import describe_fit, describe_scores
+from abag.sklearn import AffinityRegressor, BindingClassifier
+
+LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+ROWS = 30
+
+
+def variants(rows, seed=0, length=60):
+    """Return variants of one chain, each with a few substitutions."""
+    rng = np.random.default_rng(seed)
+    parent = rng.choice(LETTERS, length)
+    chains = np.tile(parent, (rows, 1))
+    for row in chains:
+        row[rng.choice(length, 4, replace=False)] = rng.choice(LETTERS, 4)
+    return ["".join(row) for row in chains]
+
+
+def table(rows=ROWS, **columns):
+    """Return pairs of one antigen with columns of cells."""
+    frame = pd.DataFrame({"heavy": variants(rows), "antigen": "".join(LETTERS) * 3})
+    return frame.assign(**columns)
+
+
+def labelled(frame, **options):
+    config = FitConfig(**options)
+    return read_labelled_pairs(frame, config, config)
+
+
+def labelled_with(frame, **options):
+    """Read labels with the columns beside them."""
+    config = FitConfig(**options)
+    return label_pairs(read_pairs(frame, config, label=partial(decide_label, options=config)))
+
+
+def of_rows(pairs):
+    """Return the labels in the order of the rows."""
+    return pairs.pkd[np.argsort(pairs.row)]
+
+
+ANSWERS = np.random.default_rng(1).integers(0, 2, ROWS)
+
+
+def words(no, yes):
+    return [(no, yes)[answer] for answer in ANSWERS]
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("binder", words("no", "yes")),
+        ("is_binder", ANSWERS),
+        ("Binding", words("Non-binder", "Binder")),
+        ("neutralizes", words("-", "+")),
+        ("binds", words(False, True)),
+        ("polyreactive", words("neg", "pos")),
+        ("label", ANSWERS.astype(float)),
+        ("class", words("negative", "positive")),
+        ("hit", words("N", "Y")),
+        ("Interaction label", ANSWERS),
+        ("AgClass", ANSWERS),
+    ],
+)
+def test_words_for_yes_and_no_are_recognised_by_name_and_cells(name, cells):
+    pairs = labelled(table(**{name: cells}))
+    assert np.array_equal(of_rows(pairs), ANSWERS)
+    assert (pairs.unit, len(pairs.quantity.classes)) == ("binary", 2)
+    assert "cells are" in pairs.reading.line
+
+
+def test_classes_of_an_unknown_name_are_taken_when_they_are_asked_for():
+    frame = table(expressed=words("no", "yes"))
+    with pytest.raises(ColumnError):
+        labelled(frame)
+    for options in ({"label": "binary"}, {"columns": {"label": "expressed"}}):
+        assert np.array_equal(of_rows(labelled(frame, **options)), ANSWERS)
+
+
+def test_a_value_of_any_name_is_positive_if_the_user_says_so():
+    frame = table(outcome=words("weak", "strong"))
+    assert np.array_equal(of_rows(labelled(frame, positive="strong")), ANSWERS)
+    with pytest.raises(LabelError, match=r"no cell 'stong'.*'strong', 'weak'"):
+        labelled(frame, positive="stong", columns={"label": "outcome"})
+    with pytest.raises(LabelError, match="--positive strong or --positive weak"):
+        labelled(frame, label="binary", columns={"label": "outcome"})
+
+
+def test_ordered_classes_are_numbered_from_the_lowest():
+    level = np.random.default_rng(2).integers(0, 3, ROWS)
+    cells = np.array(["low", "medium", "high"])[level]
+    pairs = labelled(table(bin=cells), classes=("low", "medium", "high"))
+    assert np.array_equal(of_rows(pairs), level)
+    assert (pairs.unit, pairs.quantity.classes) == ("classes", ("low", "medium", "high"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "said"),
+    [
+        (range(ROWS), {"label": "binary"}, "30 values .*which may be counts or classes"),
+        ([n % 6 for n in range(ROWS)], {}, "does not say what it measures.*--classes 0,1,2,3,4,5"),
+        (["yes", "pos", "no"] * 10, {}, "holds 'pos' and 'yes', which both say yes"),
+        (["maybe", *words("no", "yes")[1:]], {}, "row 1.*'maybe'.*expected one of 'no', 'yes'"),
+        (words("no", "yes"), {"classes": ("low", "high")}, "has no cell"),
+        ([1.5, 2.5] * 15, {"label": "binary"}, "--positive 1.5 or --positive 2.5"),
+    ],
+)
+def test_what_is_no_class_is_refused_in_one_line(cells, options, said):
+    with pytest.raises(AbagError, match=said) as refused:
+        labelled(table(**{"class": [*cells]}), columns={"label": "class"}, **options)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"label": "kd_nm", "positive": "yes"}, "--label says kd_nm"),
+        ({"label": "binary", "no_binding": 3.0}, "--no-binding is of numbers"),
+        ({"label": "binary", "classes": ("a", "b", "c")}, "names 3 classes"),
+        ({"classes": ("a", "a")}, "two or more different names"),
+        ({"label": "classes"}, "expected --classes too"),
+        ({"positive": "a", "classes": ("a", "b")}, "Leave one out"),
+        ({"label": "binary", "floor": "drop"}, "--floor is of numbers"),
+    ],
+)
+def test_options_of_classes_that_contradict_others_are_refused(options, said):
+    with pytest.raises(OptionError, match=said):
+        FitConfig(**options)
+
+
+def test_numbers_beside_words_stay_affinities_with_bounds():
+    kd = [f"{value:.4g}" for value in np.geomspace(1, 9000, ROWS - 5)]
+    pairs = labelled(table(**{"KD (nM)": ["NB"] * 5 + kd}), no_binding=1e4)
+    assert pairs.quantity.affinity
+    assert (pairs.censored != 0).sum() == 5
+    both = table(**{"KD (nM)": np.geomspace(1, 9000, ROWS)}, binder=words("no", "yes"))
+    assert labelled(both).quantity.affinity
+
+
+def test_replicates_that_disagree_are_counted_on_both_sides():
+    frame = table(binder=words("no", "yes"))
+    other = frame.iloc[[0]].assign(binder=words("yes", "no")[0])
+    pairs = labelled(pd.concat([frame, frame.iloc[[0]], other], ignore_index=True))
+    assert len(pairs) == ROWS + 1
+    assert pairs.counts["conflicting_pairs"] == 1
+    of_pair = pairs.antibody == pairs.antibody[pairs.row == 0][0]
+    assert sorted(pairs.measurements[of_pair]) == [1, 2]
+    weight = 1 / pairs.share[of_pair]
+    assert weight.max() == pytest.approx(2 * weight.min())
+    with pytest.raises(LabelError, match="measure the same pair and are 'no' and 'yes'"):
+        labelled(pd.concat([frame, other], ignore_index=True), replicates="error")
+
+
+def test_the_direction_of_a_recognised_label_may_be_given():
+    pairs = labelled(table(polyreactive=words("no", "yes")))
+    assert pairs.quantity.better == "lower"
+    pairs = labelled(table(binder=words("no", "yes")), better="lower")
+    assert (pairs.quantity.better, pairs.quantity.sign) == ("lower", -1)
+    assert "'no' is better" in pairs.reading.line
+    with pytest.raises(OptionError, match="--floor is of numbers"):
+        labelled(table(binder=words("no", "yes")), floor="drop")
+
+
+def test_classes_have_weights_and_no_errors():
+    frame = table(binder=words("no", "yes"), trust=np.arange(1.0, ROWS + 1))
+    weight = label_weights(labelled_with(frame, weight="trust").share)
+    assert weight.max() == pytest.approx(ROWS * weight.min())
+    with pytest.raises(LabelError, match=r"expected weights[.] Use"):
+        labelled_with(frame, error="trust")
+
+
+def test_one_class_is_nothing_to_learn():
+    pairs = labelled(table(binder=["yes"] * ROWS))
+    with pytest.raises(AbagError, match="'yes', which is one class; expected 'no' too"):
+        training_labels(pairs, np.arange(len(pairs)))
+
+
+# ---- on the latent scale -------------------------------------------------------------------------
+
+
+def latent_pairs(rows, thresholds, seed=0):
+    """Return predictions, and classes of a latent value that they are half of the variance of."""
+    rng = np.random.default_rng(seed)
+    known = rng.normal(size=rows)
+    level = np.searchsorted(thresholds, known + rng.normal(size=rows)).astype(float)
+    return known, level
+
+
+def link_of(mixed, level, classes=2, **options):
+    return fit_link(mixed, level, class_thresholds(level, classes), **options)
+
+
+@pytest.mark.parametrize("thresholds", [[1.0], [-0.5, 0.8], [-1.0, 0.3, 1.2]])
+def test_slope_and_thresholds_of_a_latent_value_are_found(thresholds):
+    known, level = latent_pairs(4000, thresholds)
+    link = link_of(0.4 * known, level, len(thresholds) + 1)
+    assert link.slope == pytest.approx(2.5, rel=0.1)
+    assert link.thresholds == pytest.approx(thresholds, abs=0.1)
+    expected = link.expected(link.latent(0.4 * known))
+    assert expected.mean() == pytest.approx(level.mean(), rel=0.02)
+    assert np.allclose(link.latent_of(expected), link.latent(0.4 * known), atol=1e-2)
+    assert link.spread(link.latent(0.4 * known)).mean() < level.std()
+
+
+def test_two_classes_are_learned_as_their_numbers_are():
+    level = np.random.default_rng(0).integers(0, 2, 50).astype(float)
+    no, yes = expected_latent(class_thresholds(level, 2))
+    assert (1 - level.mean()) * no + level.mean() * yes == pytest.approx(0)
+    assert yes > 0 > no
+
+
+def test_predictions_that_tell_nothing_give_the_prevalence():
+    level = (np.arange(200) % 10 == 0).astype(float)
+    link = link_of(np.zeros(200), level)
+    assert link.expected(link.latent(np.zeros(3))) == pytest.approx(0.1, abs=0.005)
+    low, high = link.interval(np.array([0.1]))
+    assert low[0] < 0.1 < high[0]
+
+
+def test_few_pairs_say_little_of_slope_and_thresholds():
+    known, level = latent_pairs(2000, [1.0])
+    prior = class_thresholds(level, 2)
+    few = slice(0, 12)
+    alone = fit_link(known[few] * 5, np.zeros(12), prior)
+    assert 0 < alone.slope
+    usual = alone.expected(alone.latent(np.zeros(1)))[0]
+    assert 0.02 < usual < level.mean()  # none of 12 is yes, and yet some will be
+    many = fit_link(known, level, prior)
+    width = np.subtract(*many.interval(np.array([0.3]))[::-1])
+    wider = np.subtract(*fit_link(known[:50], level[:50], prior).interval(np.array([0.3]))[::-1])
+    assert wider > 3 * width
+    grouped = fit_link(known, level, prior, groups=20.0)
+    assert np.subtract(*grouped.interval(np.array([0.3]))[::-1]) > 2 * width
+
+
+def test_what_is_far_is_pulled_to_the_prevalence():
+    known, level = latent_pairs(2000, [1.0])
+    link = link_of(known, level)
+    usual = link.expected(link.latent(np.zeros(1)))[0]
+    pulled = link.pulled(np.array([0.9, usual, 0.001]))
+    assert usual < pulled[0] < 0.9
+    assert pulled[1] == pytest.approx(usual, abs=1e-6)
+    assert 0.001 < pulled[2] < usual
+
+
+def test_errors_of_parts_are_their_log_losses_to_first_order():
+    known, level = latent_pairs(3000, [0.5])
+    link = link_of(known, level)
+    part_RK = np.stack([known, known + 0.05, 0.9 * known], axis=1)
+    square = np.square(working_errors(part_RK, level, link, known)).mean(axis=0) / 2
+    loss = [log_loss(level, link.latent(part), link).mean() for part in part_RK.T]
+    assert square - square[0] == pytest.approx(np.array(loss) - loss[0], abs=3e-4)
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def measured_pairs(level, folds=1, weight=None):
+    rows = np.arange(len(level))
+    antigen = rows % 3
+    return scores_of_regimes.TestedPairs(
+        rows, level, rows % folds, rows, antigen, [rows], weight=weight
+    )
+
+
+def class_scores(tested, probability, mean=0.3):
+    means = np.full(len(probability), mean)
+    score = scores_of_regimes.score_regime(
+        "known", "w", tested, probability, means, {}, None, of_classes=True
+    )
+    add_classes(score, tested, probability, means, ("no", "yes"))
+    return score
+
+
+def test_average_precision_area_and_losses_are_those_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    level = (rng.random(300) < 0.3).astype(float)
+    p = np.round(np.clip(0.3 + 0.3 * (level - 0.3) + 0.2 * rng.normal(size=300), 0.01, 0.99), 2)
+    score = class_scores(measured_pairs(level), p)
+    scores = score["classes"]
+    assert scores["average_precision"]["value"] == pytest.approx(average_precision_score(level, p))
+    assert scores["auc"]["value"] == pytest.approx(roc_auc_score(level, p))
+    assert scores["brier"] == pytest.approx(brier_score_loss(level, p))
+    assert scores["log_loss"] == pytest.approx(sklearn_log_loss(level, p))
+    within = [roc_auc_score(level[g::3], p[g::3]) for g in range(3)]
+    assert min(within) < scores["auc_within_antigen"]["value"] < max(within)
+    for name in ("average_precision", "auc"):
+        assert scores[name]["low"] < scores[name]["value"] < scores[name]["high"]
+    assert score["sentence"].endswith("probabilities are better than the prevalence")
+
+
+def test_weights_count_in_the_average_precision_as_in_scikit_learn():
+    rng = np.random.default_rng(1)
+    level = (rng.random(200) < 0.4).astype(float)
+    p = rng.random(200) * 0.5 + 0.3 * level
+    weight = rng.random(200) + 0.5
+    scores = class_scores(measured_pairs(level, weight=weight), p)["classes"]
+    expected = average_precision_score(level, p, sample_weight=weight)
+    assert scores["average_precision"]["value"] == pytest.approx(expected)
+
+
+def test_equal_probabilities_are_never_said_to_rank_or_to_be_better():
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        level = (np.random.default_rng(seed).random(120) < 0.3).astype(float)
+        tested = measured_pairs(level, folds=4, weight=rng.random(120) + 0.5)
+        sentence = class_scores(tested, np.full(120, 0.3))["sentence"]
+        assert "ranking is not shown to be better than chance" in sentence
+        assert "probabilities are not shown to be better than the prevalence" in sentence
+
+
+def test_few_pairs_of_a_class_are_not_judged_by_their_ranks():
+    level = (np.arange(200) < 6).astype(float)
+    sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
+    assert "ranking cannot be judged" in sentence
+    level = (np.arange(200) < 20).astype(float)
+    sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
+    assert "is better than chance" in sentence
+
+
+def test_folds_hold_their_share_of_a_rare_class():
+    level = np.zeros(100)
+    level[:5] = 1
+    for group in (np.arange(100), np.arange(100) // 2):
+        fold = grouped_folds(group, 5, seed=3, level=level)
+        assert np.bincount(fold, minlength=5).tolist() == pytest.approx([20] * 5, abs=2)
+        of_class = np.bincount(fold[level == 1], minlength=5)
+        assert of_class.max() <= (1 if group[-1] == 99 else 2)
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+
+PARENT = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDT"
+    "AVYYCSRWGGDGFYAMDYWGQGTLVTVSS"
+)
+ANTIGENS = ("ACDEFGHIKL" * 6, "LKIHGFEDCA" * 6)
+
+
+def planted_table(rows=140, seed=0):
+    """Return variants of an antibody that bind by a few of their residues, and two antigens."""
+    rng = np.random.default_rng(seed)
+    sites = np.array([28, 33, 52, 57, 75, 99, 101, 104])
+    others = np.array(list("WKDYEHRT"))
+    effect = np.array([1.5, -1.5, 1.2, -1.2, 0.9, -0.9, 0.6, -0.6])
+    changed = rng.random((rows, len(sites))) < 0.4
+    chains = np.tile(list(PARENT), (rows, 1))
+    for site, residue, rows_of_site in zip(sites, others, changed.T, strict=True):
+        chains[rows_of_site, site] = residue
+    antigen = rng.integers(0, 2, rows)
+    binds = changed @ effect + antigen - 0.5 + 0.5 * rng.normal(size=rows) > 0.3
+    return pd.DataFrame(
+        {
+            "heavy": ["".join(chain) for chain in chains],
+            "antigen": np.array(ANTIGENS)[antigen],
+            "binder": np.where(binds, "yes", "no"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a folder with a store, a run of yes and no, and predictions of new rows."""
+    folder = tmp_path_factory.mktemp("classes")
+    table_of_run = planted_table()
+    new = planted_table(80, seed=1)
+    both = pd.concat([table_of_run, new], ignore_index=True)
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    with reporting(silent=True, bars=False):
+        abag.embed_table(both, folder / "store", **encoders)
+        abag.fit(table_of_run, folder / "store", folder / "run", head="ridge")
+        abag.predict(
+            new, folder / "run", folder / "out.csv", store=folder / "store", say=lambda _: None
+        )
+    new.to_csv(folder / "new.csv", index=False)
+    return folder
+
+
+def test_predictions_are_probabilities_with_an_interval_and_no_sigma(run):
+    predicted = pd.read_csv(run / "out.csv")
+    assert [*predicted][3:] == [
+        "probability", "probability_low", "probability_high", "regime", "far", "why_far",
+        "nearest", "distance",
+    ]  # fmt: skip
+    inside = (predicted["probability_low"] <= predicted["probability"]) & (
+        predicted["probability"] <= predicted["probability_high"]
+    )
+    assert inside.all()
+    answers = pd.read_csv(run / "new.csv")["binder"] == "yes"
+    assert average_precision_score(answers, predicted["probability"]) > 0.8
+    assert brier_score_loss(answers, predicted["probability"]) < 0.17
+
+
+def test_a_run_says_in_words_what_its_probabilities_are_worth(run):
+    summary = json.loads((run / "run/summary.json").read_text())
+    config = json.loads((run / "run/config.json").read_text())
+    assert config["layout"]["label"]["quantity"]["classes"] == ["no", "yes"]
+    assert config["layout"]["label"]["unit"] == "binary"
+    (regime, *_) = summary["regimes"]
+    assert "probabilities are better than the prevalence" in regime["sentence"]
+    text = describe_fit(summary, verbose=True)
+    for word in ("Brier score of prevalence", "average precision", "AUC within antigen"):
+        assert word in text
+    for path in ("run/report.html", "run/predictor/README.md"):
+        page = (run / path).read_text()
+        assert "pKd" not in page.split("<script")[0].split("<style")[0]
+        assert "Brier score" in page
+
+
+def test_another_table_is_read_as_in_the_run_whatever_words_it_uses(run):
+    other = pd.read_csv(run / "new.csv")
+    other["binder"] = np.where(other["binder"] == "yes", 1, 0)
+    said = []
+    evaluated = abag.evaluate(run / "run", table=other, store=run / "store", say=said.append)
+    assert any("'yes' or 'no'" in line and "as in the run" in line for line in said)
+    text = describe_scores(evaluated)
+    assert "Pairs that are 'yes'" in text
+    assert "cut-off for a precision of 80%" in text
+    with pytest.raises(LabelError, match="has no cell that is 'no' or 'yes'"):
+        abag.evaluate(
+            run / "run",
+            table=other.assign(binder="strong"),
+            store=run / "store",
+            say=said.append,
+        )
+
+
+def test_probabilities_of_another_tool_are_compared_by_their_brier_score(run):
+    others = planted_table().assign(probability=0.4).drop(columns="binder")
+    compared = abag.evaluate(run / "run", predictions=others, say=lambda _: None)["predictions"]
+    assert all("the run is better than table (Brier score" in v for v in compared["verdicts"])
+    with pytest.raises(PredictionError, match="expected a probability from 0 to 1"):
+        abag.evaluate(run / "run", predictions=others.assign(probability=1.4), say=lambda _: None)
+
+
+def test_rank_expects_so_many_hits_of_a_batch(run):
+    for options in ({"run": run / "run"}, {"rule": "ucb"}):
+        ranked = abag.rank(
+            run / "out.csv", run / "batch.csv", batch=8, force=True, say=lambda _: None, **options
+        )
+        few, many = ranked["above_interval"]
+        assert few <= ranked["expected_above"] <= many <= 8
+        assert "of 8 pairs 'yes' (90 % interval" in describe_rank(ranked)
+    chosen = pd.read_csv(run / "batch.csv")
+    assert chosen["probability"].min() > pd.read_csv(run / "out.csv")["probability"].median()
+    for option in ({"rule": "improvement", "best": 0.5}, {"above": 0.5}):
+        with pytest.raises(OptionError, match="is of numbers"):
+            abag.rank(run / "out.csv", run / "b.csv", run=run / "run", batch=8, **option)
+
+
+def test_a_mutant_is_scored_by_the_change_of_its_probability(run):
+    parent = planted_table()["heavy"][0]
+    scanned = abag.scan(
+        run / "run",
+        run / "scan.csv",
+        heavy=parent,
+        antigen=ANTIGENS[0],
+        positions="H105",
+        store=run / "store",
+        say=lambda _: None,
+    )
+    table_of_scan = pd.read_csv(run / "scan.csv")
+    assert "probability_high" in table_of_scan
+    assert not {"sigma", "sigma_model", "difference_sigma"} & {*table_of_scan}
+    of_parent = scanned["parent_pkd"]
+    change = (table_of_scan["probability"] - of_parent).to_numpy()
+    assert change == pytest.approx(table_of_scan["difference"].to_numpy(), abs=2e-4)
+
+
+def test_the_next_round_joins_classes_with_the_first(run):
+    results = pd.read_csv(run / "out.csv").assign(
+        binder=pd.read_csv(run / "new.csv")["binder"].map({"yes": "binder", "no": "non-binder"})
+    )
+    said = []
+    summary = abag.fit(results, None, run / "next", add=run / "run", report=False, say=said.append)
+    assert summary["data"]["classes"] == ["no", "yes"]
+    assert summary["data"]["pairs"] > 150
+    (errors,) = [entry["errors"] for entry in summary["rounds"] if entry.get("errors")]
+    assert errors["rmse"] < 0.45
+    assert any("Brier score" in line for line in describe_fit(summary).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["predict", "--strong", "8"], "--strong: 8 is a threshold of numbers"),
+        (["sweep"], "classes, whose heads a sweep does not compare"),
+    ],
+)
+def test_what_needs_numbers_is_refused_in_one_line(run, command, said):
+    name, *options = command
+    arguments = {
+        "predict": [str(run / "new.csv"), "--run", str(run / "run"), "--out", str(run / "x.csv")],
+        "sweep": [str(run / "new.csv"), "--sweep", str(run / "swept")],
+    }
+    line = one_line(name, *arguments[name], "--store", run / "store", *options)
+    assert said in line
+
+
+def test_one_pair_is_said_to_be_probable(run):
+    done = run_command(
+        "predict", "--run", run / "run", "--store", run / "store",
+        "--heavy", planted_table()["heavy"][0], "--antigen", ANTIGENS[0],
+    )  # fmt: skip
+    assert "'yes' with a probability of" in done.stdout
+    assert "pKd" not in done.stdout
+
+
+def test_a_plan_says_what_the_classes_are():
+    planned = abag.plan(planted_table())
+    assert "'yes' or 'no'" in planned["sense"]
+
+
+def test_ordered_classes_are_predicted_as_expected_numbers(run):
+    table_of_three = planted_table()
+    rng = np.random.default_rng(0)
+    is_strong = (table_of_three["binder"] == "yes") & (rng.random(len(table_of_three)) < 0.5)
+    level = (table_of_three["binder"] == "yes").astype(int) + is_strong
+    frame = table_of_three.drop(columns="binder").assign(
+        response=np.array(["none", "weak", "strong"])[level]
+    )
+    summary = abag.fit(
+        frame, run / "store", run / "three", head="ridge", report=False, say=lambda _: None,
+        classes=("none", "weak", "strong"),
+    )  # fmt: skip
+    assert summary["data"]["classes"] == ["none", "weak", "strong"]
+    abag.predict(
+        pd.read_csv(run / "new.csv"), run / "three", run / "three.csv", store=run / "store",
+        say=lambda _: None,
+    )  # fmt: skip
+    predicted = pd.read_csv(run / "three.csv")
+    assert predicted["predicted"].between(0, 2).all()
+    assert predicted["probability"].between(0, 1).all()
+    assert predicted["probability"].corr(predicted["predicted"]) > 0.8
+
+
+# ---- scikit-learn --------------------------------------------------------------------------------
+
+
+def test_a_classifier_gives_probabilities_of_both_classes(run):
+    rows = planted_table()
+    new = planted_table(80, seed=1)
+    columns = ["heavy", "antigen"]
+    model = BindingClassifier(run / "store", head="ridge")
+    assert model.fit(rows[columns], rows["binder"]) is model
+    assert model.classes_.tolist() == ["no", "yes"]
+    probability = model.predict_proba(new[columns])
+    assert probability.sum(axis=1) == pytest.approx(np.ones(len(new)))
+    assert set(model.predict(new[columns])) <= {"no", "yes"}
+    assert model.score(new[columns], new["binder"]) > 0.65
+    predicted = pd.read_csv(run / "out.csv")["probability"]
+    assert probability[:, 1] == pytest.approx(predicted.to_numpy(), abs=1e-3)
+    assert is_classifier(model)
+    assert clone(model).get_params()["head"] == "ridge"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other checks want numbers
+        (cloneable,) = check_estimator(BindingClassifier(run / "store"), on_skip=None)
+    assert cloneable["status"] == "passed"
+
+
+@pytest.mark.parametrize("y", [[0] * 140, [0, 1, 2, 3] * 35])
+def test_a_classifier_takes_two_classes(run, y):
+    rows = planted_table()
+    with pytest.raises(ValueError, match="only binary classification is supported"):
+        BindingClassifier(run / "store").fit(rows[["heavy", "antigen"]], y)
+
+
+def test_a_regressor_refuses_classes_and_names_the_classifier(run):
+    rows = planted_table()
+    with pytest.raises(ValueError, match=r"Use abag\.sklearn\.BindingClassifier"):
+        AffinityRegressor(run / "store").fit(
+            rows[["heavy", "antigen"]], (rows["binder"] == "yes").astype(int)
+        )
+
+
+def test_what_residues_contribute_is_on_the_latent_scale(run):
+    with reporting(silent=True, bars=False):
+        abag.fit(planted_table(), run / "store", run / "residues", head="one_hot_ridge")
+        abag.predict(
+            pd.read_csv(run / "new.csv").head(20), run / "residues", run / "r.csv",
+            store=run / "store", explain=run / "why.csv", say=lambda _: None,
+        )  # fmt: skip
+    why = pd.read_csv(run / "why.csv")
+    largest = why.loc[why["contribution"].abs().idxmax()]
+    assert 0.3 < abs(largest["contribution"]) < 5
