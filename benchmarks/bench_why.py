@@ -29,9 +29,9 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
 from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import spearman
-from abag.head.labels.features import Standardizer
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
+from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models.baselines import group_mean, inner_folds
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.folds import make_splits

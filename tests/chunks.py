@@ -35,7 +35,7 @@ SIZES = {
     "neighbours": "head.regimes.similar:NEIGHBOURS",
     "projected_sample": "head.regimes.similar:SAMPLE",
     "clustered_sequences": "head.regimes.relations:MANY_SEQUENCES",
-    "standardised_numbers": "head.labels.features:BLOCK",
+    "standardised_numbers": "head.labels.stored_vectors:BLOCK",
     "recognised_cells": "embed.tables.content:CHECKED_AT_MOST",
     "large_table": "head.regimes.folds:LARGE_TABLE",
     "compared_antibodies": "head.models.baselines:MAX_COMPARISONS",

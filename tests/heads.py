@@ -15,8 +15,8 @@ from reading import demo_table, groups_of, read_labels, read_sequences, splits_o
 from abag import open_store
 from abag.core.arrays import hex_keys
 from abag.core.options import parse, schema
-from abag.head.labels.features import Standardizer
 from abag.head.labels.options import SPLIT_VALUES
+from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models.baselines import BASELINES, inner_folds
 from abag.head.models.config import is_used
 from abag.head.models.pair_vectors import DoesNotApply, PairVectors, TrainingRows

@@ -85,3 +85,21 @@ def test_a_damaged_cache_is_numbered_again(antibodies, tmp_path):
             path.write_bytes(content)
             assert same(first, number_antibodies(antibodies[:9], tmp_path))
             assert path.read_bytes() == whole
+
+
+def test_a_chain_whose_beginning_is_unknown_has_no_positions_or_one_for_each_residue():
+    numbered = 0
+    for unknown in range(len(HEAVY)):
+        chain = "X" * unknown + HEAVY[unknown:]
+        places = locate_positions(chain, "heavy")
+        assert [*places.values()] == [*range(min(places.values(), default=0), len(chain))][
+            : len(places)
+        ]
+        numbered += bool(places)
+    assert numbered > 10
+    # a domain is found, but none of its residues is numbered
+    chain = (
+        "XXXXXXXXXXXXXXXXXXXXXXXASGGTFSTYAITWVRRAPGQGLEWMGGIIPRLGRTEYAQKFLGRVTITADEITSTAHMQLTSLRPDDTAVYYCARE"
+        "GAIDDPQAGYHYYNGIDVWGQGTTVTVSS"
+    )
+    assert locate_positions(chain, "heavy") == {}

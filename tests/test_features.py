@@ -15,7 +15,7 @@ from sklearn.linear_model import LinearRegression
 
 import abag
 from abag import ColumnError
-from abag.head.labels.features import FeatureScaling, PairFeatures
+from abag.head.labels.stored_vectors import FeatureScaling, PairFeatures
 from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.predictor.folder import record_digest
 

@@ -11,7 +11,7 @@ from marks import in_ci
 
 import abag
 from abag import FitConfig, OptionError, load_predictor
-from abag.head.labels.features import Standardizer
+from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models import kernels as kernels
 from abag.head.models.baselines import inner_folds
 from abag.head.models.kernels import Side, view_weights

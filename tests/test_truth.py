@@ -218,7 +218,7 @@ def test_known_pairs_of_few_families_have_the_sigma_of_their_own_errors(complexe
     summary = fit(complexes, table, tmp_path / "run", head="kernel")
     known = next(regime for regime in summary["regimes"] if regime["regime"] == "known")
     assert known["intervals"]["rmse"] is None
-    assert known["sentence"].endswith("sigma is that of pairs like these")
+    assert known["sentence"].endswith("errors are those of pairs like these")
     _, coverage, scored = score(
         complexes, complexes.frame[~is_in], tmp_path / "run", tmp_path / "out.csv"
     )

@@ -191,6 +191,8 @@ def locate_positions(sequence: str, chain: ChainName, scheme: str = "imgt") -> d
     if not _is_domain(numbered, sequence):
         return {}
     places = range(numbered.query_start, numbered.query_end + 1)
+    if len(numbered.numbering) != len(places):  # immunum numbers no residue after many X
+        return {}
     return dict(zip(numbered.numbering, places, strict=True))
 
 

@@ -34,6 +34,7 @@ from abag.head.design.heat_map import BEST_ON_PAGE, draw_heat_map
 from abag.head.design.sites import (
     Mutant,
     Parent,
+    Site,
     drawn_of,
     name_mutant,
     pairs_of,
@@ -436,11 +437,11 @@ def _score_all(
     single_scores = score_mutants(predictor, store, parents, singles, measured, encoding)
     scores = single_scores
     gain = quantity.sign * single_scores.frame["difference"]
-    best = _best_singles(singles, gain.to_numpy(), options.pairs_of or BEST_COMBINED)
     doubles = list[MutantOfParent]()
-    for number, top in best.items() if options.pairs_of else ():
+    for number, top in _best_singles(singles, gain.to_numpy(), options.pairs_of or 0).items():
         doubles += [(number, pair) for pair in pairs_of(top)]
-    drawn = _drawn(best, options)
+    most = options.pairs_of or BEST_COMBINED
+    drawn = _drawn(_best_singles(singles, gain.to_numpy(), most, MOST_PER_SITE), options)
     if doubles or drawn:
         multiple = score_mutants(predictor, store, parents, doubles + drawn, measured, encoding)
         scores = _with_multiple(single_scores, multiple, parents)
@@ -600,20 +601,29 @@ def _add_counts(
 
 BEST_COMBINED = 20
 """Best single mutants of a parent from which mutants with several mutations are drawn."""
+MOST_PER_SITE = 3
+"""Of these at one site: all may be of one, whose mutants cannot be combined."""
 DRAWN = 200
 SEED = 0
 """Of the draws."""
 
 
 def _best_singles(
-    singles: Sequence[MutantOfParent], gain: Floats, most: int
+    singles: Sequence[MutantOfParent], gain: Floats, most: int, per_site: int | None = None
 ) -> dict[int, list[Mutant]]:
-    """Return the best single mutants of each parent, by its number."""
+    """Return the best single mutants of each parent, by its number.
+
+    At most `per_site` are of one site.
+    """
     best: dict[int, list[Mutant]] = {}
+    at_site = Counter[tuple[int, Site]]()
     for row in np.argsort(-gain, kind="stable").tolist():
         number, changes = singles[row]
-        if len(top := best.setdefault(number, [])) < most:
+        site = (number, changes[0][0])
+        top = best.setdefault(number, [])
+        if len(top) < most and (per_site is None or at_site[site] < per_site):
             top.append(changes)
+            at_site[site] += 1
     return dict(sorted(best.items()))
 
 

@@ -33,7 +33,6 @@ from abag.head.labels.column import (
     says_no_binding,
 )
 from abag.head.labels.features import (
-    CONSTANT,
     FeatureCells,
     FeatureColumns,
     mean_cells,
@@ -42,6 +41,7 @@ from abag.head.labels.features import (
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Floor, Label, LabelOptions
+from abag.head.labels.stored_vectors import CONSTANT
 from abag.head.labels.values import (
     disagreement,
     merge_replicates,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import TableLike
     from abag.head.labels.column import LabelLayout
-    from abag.head.labels.features import PairFeatures
+    from abag.head.labels.stored_vectors import PairFeatures
     from abag.head.labels.values import Affinities, LabelTrust
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, distinct
-from abag.head.labels.features import FeatureScaling, Standardizer
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.residue_kernel import common_reference
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.relations import distance_to_parent

@@ -24,7 +24,7 @@ from torch.optim.adamw import adamw
 
 from abag.core.arrays import Floats
 from abag.embed.tables.chains import KINDS
-from abag.head.labels.features import FeatureScaling, Standardizer
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.pair_vectors import Arrays, NetworkSettings, PairVectors, given_features
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import torch
 
     from abag.embed.tables.chains import Chains, Kind
-    from abag.head.labels.features import PairFeatures
     from abag.head.labels.labelled_pairs import LabelledPairs
+    from abag.head.labels.stored_vectors import PairFeatures
 
 
 COUNTED = 4_096

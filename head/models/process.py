@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.labels.features import FeatureScaling, Standardizer
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.kernels import (
     BLOCK,
     SEARCH_PAIRS,

@@ -23,7 +23,7 @@ import numpy as np
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.tables.chains import KINDS, PLURAL, RESIDUES, Kind
-from abag.head.labels.features import Standardizer
+from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models.kernels import ColumnViews, squared_distances
 from abag.head.models.pair_vectors import Arrays, DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.process import GaussianProcess, ProcessSettings, fit_gaussian_process

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.core.cores import limit_blas
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.labels.features import FeatureScaling, Standardizer
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.pair_vectors import Arrays, PairVectors, TrainingRows, given_features
 
 if TYPE_CHECKING:

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.store.store import Store
-    from abag.head.labels.features import StoredVectors, View
+    from abag.head.labels.stored_vectors import StoredVectors, View
     from abag.head.predictor.weigh import WeighedRegime, WeighedRun
     from abag.head.training.inputs import RunInputs
 

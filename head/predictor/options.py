@@ -234,7 +234,8 @@ class ScanOptions(ScoringOptions, group="Scan"):
         low=3,
         metavar="LIST",
         help="Also score mutants with so many mutations each, such as 3 or 3,4: drawn from the "
-        "best single mutants of each parent, 20 or those of --pairs-of.",
+        "best single mutants of each parent: 20, or as many as --pairs-of says, at most 3 per "
+        "position.",
     )
     drawn: int | None = option(
         None,

@@ -49,7 +49,6 @@ from abag.head.labels.column import LOGLIKS, RunLayout
 from abag.head.labels.features import (
     FeatureColumns,
     ReadFeatures,
-    StoredVectors,
     read_features,
     read_logliks,
     refuse_features,
@@ -60,6 +59,7 @@ from abag.head.labels.headers import (
     PROBABILITY_COLUMNS,
     Quantity,
 )
+from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.regimes.regimes import (
     NEW,

@@ -88,7 +88,7 @@ SINGLE_PAIRS = (
     "each pair counts as one measurement: the intervals are too narrow"
 )
 DEPENDENT_PAIRS = (
-    "too few sequences are independent for intervals: sigma is that of pairs like these"
+    "too few sequences are independent for intervals: errors are those of pairs like these"
 )
 ENOUGH_GROUPS = 50.0
 """Effective test groups from which one fold is enough, in tables of `LARGE_TABLE` pairs."""

@@ -20,8 +20,8 @@ from abag.core.errors import SplitError
 from abag.core.messages import reporting
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import MeasuredRows, is_better
-from abag.head.labels.features import read_vectors
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features
+from abag.head.labels.stored_vectors import read_vectors
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES

@@ -21,7 +21,7 @@ from abag.embed.tables.layout import NamesFile
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.references import constant_sequences, names_digest
 from abag.head.labels.column import Remembered, RunLayout, decide_label
-from abag.head.labels.features import StoredVectors, read_vectors, with_logliks
+from abag.head.labels.features import with_logliks
 from abag.head.labels.headers import to_pkd
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
@@ -32,6 +32,7 @@ from abag.head.labels.labelled_pairs import (
     training_labels,
     with_feature_columns,
 )
+from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
 from abag.head.regimes.folds import MeasuredRegime, measure_regimes
 from abag.head.regimes.regimes import without_absent

@@ -24,8 +24,8 @@ from torch.nn.functional import embedding
 from abag.core.arrays import label_weights
 from abag.core.errors import DamagedFile
 from abag.core.messages import detail
-from abag.head.labels.features import FeatureScaling, Standardizer
 from abag.head.labels.labelled_pairs import training_labels
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.losses import LOSSES, PredictedPairs
 from abag.head.models.network import AdamW, Mlp, NetworkModel
 from abag.head.models.pair_vectors import NetworkSettings

@@ -77,6 +77,7 @@ const charts = {
     };
   },
   sigma({ deciles }) {
+    if (!deciles) return { series: [] };
     const exact = tested().filter((t) => !pairs.bound[t.pair]);
     const items = exact.map((t) => ({
       x: t.sigma, y: Math.abs(t.predicted - pairs.pkd[t.pair]), tip: () => describeTest(t),
