@@ -258,7 +258,7 @@ def main():
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--numbers", action="store_true", help="fit the affinities, too")
     parser.add_argument("--tiny", action="store_true", help="one small planted table")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="lines of JSON; appended")
     arguments = parser.parse_args()
     given = {"head": arguments.head, "epochs": arguments.epochs}
     arguments.options = {name: value for name, value in given.items() if value is not None}
@@ -274,6 +274,8 @@ def main():
     with reporting(silent=True, bars=False):
         for line in WORK[arguments.work](arguments):
             lines.append(line)
+            if arguments.out is None:
+                continue
             with arguments.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
     show(lines)
