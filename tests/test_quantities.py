@@ -520,7 +520,7 @@ def test_a_run_keeps_its_quantity_everywhere(runs):
     predictor = json.loads((runs / "tm/predictor/predictor.json").read_text())
     summary = json.loads((runs / "tm/summary.json").read_text())
     quantity = {"name": "Tm", "unit": "°C", "better": "higher", "affinity": False}
-    quantity |= {"classes": []}
+    quantity |= {"classes": [], "scale": "linear"}
     assert config["layout"] == predictor["layout"]
     assert config["layout"]["label"]["quantity"] == quantity
     assert (summary["data"]["quantity"], summary["data"]["better"]) == ("Tm (°C)", "higher")
