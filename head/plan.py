@@ -131,6 +131,8 @@ def plan(
         labels["quantity"] = str(pairs.quantity)
         if not pairs.quantity.affinity:
             labels["better"] = pairs.quantity.better
+        if pairs.quantity.classes:
+            labels["classes"] = pairs.quantity.count_classes(pairs.pkd)
         problems += label_problems(pairs)
         read = pairs.table
     if chosen.skipped is not None:
@@ -290,6 +292,8 @@ def _describe_labels(labels: Mapping[str, Any]) -> str:
     pairs = counted(labels["pairs"], "pair")
     replicates = counted(labels["duplicate_rows"], "replicate row")
     censored = counted(labels["censored"], "censored pair")
+    if "classes" in labels:
+        return f"{pairs} with {labels['quantity']}: {labels['classes']}; {replicates}"
     return (
         f"{pairs} with {labels['quantity']} {show(low)} to {show(high)}; {replicates}, {censored}"
     )

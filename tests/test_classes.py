@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from functools import partial
 
@@ -545,6 +546,7 @@ def test_one_pair_is_said_to_be_probable(run):
 def test_a_plan_says_what_the_classes_are():
     planned = abag.plan(planted_table())
     assert "'yes' or 'no'" in planned["sense"]
+    assert re.search(r"pairs with binder: \d+ 'yes', \d+ 'no': 0\.\d+ 'yes'", str(planned))
 
 
 def test_ordered_classes_are_predicted_as_expected_numbers(run):
