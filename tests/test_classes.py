@@ -546,7 +546,8 @@ def test_one_pair_is_said_to_be_probable(run):
 def test_a_plan_says_what_the_classes_are():
     planned = abag.plan(planted_table())
     assert "'yes' or 'no'" in planned["sense"]
-    assert re.search(r"pairs with binder: \d+ 'yes', \d+ 'no': 0\.\d+ 'yes'", str(planned))
+    counts = re.fullmatch(r"(\d+) 'yes', (\d+) 'no': 0\.\d+ 'yes'", planned["labels"]["classes"])
+    assert sum(map(int, counts.groups())) == planned["labels"]["pairs"]
 
 
 def test_ordered_classes_are_predicted_as_expected_numbers(run):
