@@ -161,9 +161,8 @@ def test_the_run_folder_contains_the_documented_files(case):
     assert not list(run.rglob("*.partial"))
 
 
-@pytest.mark.parametrize("epochs", [3, 4])
-def test_sigma_of_members_without_weight_is_the_one_that_was_measured(case, epochs):
-    summary, _ = quick_fit(case, members=3, epochs=epochs, lr=1e-3)  # hardly trained
+def test_sigma_of_members_without_weight_is_the_one_that_was_measured(case):
+    summary, _ = quick_fit(case, members=3, epochs=1, lr=3e-3)  # hardly trained
     (weights,) = (regime["weights"] for regime in summary["regimes"])
     assert "mlp" not in weights
     out = case.at / "scores.csv"
