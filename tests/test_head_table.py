@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import read_labels
 
-from abag import LabelError
+from abag import LabelError, TableError
 from abag.head.labels.stored_vectors import Standardizer
 
 ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}
@@ -233,7 +233,7 @@ def test_identical_copies_do_not_lower_the_noise_of_replicates():
 
 NOT_LABELS = {
     "times": pd.to_datetime(["2020-01-01"] * 6), "booleans": [True, False] * 3,
-    "arrow booleans": pd.array([True, None] * 3, dtype="bool[pyarrow]"), "lists": [[7.0]] * 6,
+    "arrow booleans": pd.array([True, None] * 3, dtype="bool[pyarrow]"),
     "words": ["True", "x", "", "1_0", "0x7", "７,1"],
     "integers beyond float64": pd.Series([10**400] * 6, dtype=object),
 }  # fmt: skip
@@ -258,6 +258,11 @@ def test_a_label_of_another_type_or_size_is_not_a_number(name):
         read_labels(frame)
     with pytest.raises(LabelError, match="no usable label"):
         read_labels(frame, bad_rows="skip")
+
+
+def test_lists_as_labels_are_refused_by_their_type():
+    with pytest.raises(TableError, match="column 'pKd' has cells of the nested type list"):
+        read_labels(six_pairs([[7.0]] * 6))
 
 
 @pytest.mark.parametrize("cell", [1e300, 1_577_836_800, "1e300"])

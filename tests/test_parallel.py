@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from drawn import COMPOSITION, demo_table
+from workers import embed_part, predict_part
 
 import abag
 
@@ -23,18 +24,6 @@ def case(tmp_path_factory):
     abag.fit(table.head(60), folder / "store", run, head="ridge", report=False, say=False)
     expected = abag.predict(table, run, store=folder / "alone", say=False)["pkd_predicted"]
     return SimpleNamespace(folder=folder, run=run, table=table, expected=expected.tolist())
-
-
-def predict_part(run, store, part):
-    """Predict into one store, as each worker does; return the predictions and the vectors."""
-    scored = abag.predict(part, run, store=store, say=False)
-    opened = abag.open_store(store)
-    vectors = opened.vectors("antigen", part["antigen"].tolist())
-    return scored["pkd_predicted"].tolist(), vectors
-
-
-def embed_part(store, part):
-    abag.embed_table(part, store, say=False, **COMPOSITION)
 
 
 def shares(table):
