@@ -26,6 +26,7 @@ LONG = [
     ("bench_steps.py", [], "steps.md"),
     ("bench_time_to_answer.py", ["--case", "embed, nothing missing"], "time_to_answer.md"),
     ("bench_plan.py", [], "plan.md"), ("bench_export.py", [], "export.md"),
+    ("bench_mixing.py", ["collect"], "mixing.md"), ("bench_log_scale.py", [], "log_scale.md"),
 ]  # fmt: skip
 """Five seconds or more each; `.ci/run` only imports what they use."""
 
@@ -57,8 +58,7 @@ def test_a_long_benchmark_imports_what_it_uses_and_shows_its_help(run_script, tm
         ["--case", "fit, one split", "--repeats", "0"],
         "time_to_answer.md",
     ),
-    ("bench_weights.py", [], "weights.md"), ("bench_mixing.py", ["collect"], "mixing.md"),
-    ("bench_log_scale.py", [], "log_scale.md"),
+    ("bench_weights.py", [], "weights.md"),
     ("bench_strong.py", [], "strong.md"),
     ("bench_fit.py", ["--device", "cpu"], "fit_cpu_*.md"),
     *in_slow(*LONG),
