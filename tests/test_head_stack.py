@@ -180,6 +180,15 @@ def shares_of_best(error_RK, group):
     return best / best.sum()
 
 
+def test_weights_of_many_groups_hardly_depend_on_how_many_are_drawn_as_one():
+    error_RK = np.random.default_rng(0).normal(size=(5_000, 4)) * [0.5, 0.6, 0.7, 1.0]
+    group = np.random.default_rng(1).permutation(5_000)
+    pooled = stack_weights(error_RK, group, 3)
+    with mock.patch.object(weighing, "MOST_DRAWN", 5_000):
+        single = stack_weights(error_RK, group, 3)
+    np.testing.assert_allclose(pooled, single, atol=1e-3)
+
+
 def test_few_groups_pull_the_weights_to_the_best_part_and_many_follow_the_errors():
     rows = 600
     error_RK = np.random.default_rng(0).normal(size=(rows, 2)) * [0.5, 1.0]

@@ -202,7 +202,7 @@ def _given_floor(read: Affinities, no_binding: float) -> float:
     """Return ``--no-binding`` as a pKd; refuse one that no affinity has."""
     bound = to_pkd(np.array([no_binding]), read.unit, read.molar_mass_kda)
     floor = float(read.quantity.on_scale(bound)[0])
-    if np.isnan(floor):
+    if read.quantity.is_log and np.isnan(floor):
         msg = (
             f"{read.source}: --no-binding {no_binding:g} has no logarithm, which labels are; "
             "expected a number above 0, such as the limit of detection."
