@@ -78,8 +78,6 @@ class BindingClassifier(ClassifierMixin, PairEstimator):  # type: ignore[misc] #
             If an option, a sequence, a label or the store is invalid, or y has not two classes.
         """
         values = np.asarray(y)
-        if values.ndim == 2 and values.shape[1] == 1:  # as of a frame with one column
-            values = values[:, 0]
         classes, level = np.unique(values, return_inverse=True)
         if len(classes) != 2:
             msg = (

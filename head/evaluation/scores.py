@@ -456,38 +456,44 @@ def _has_interval(claim: Claim | None) -> bool:
     return claim is not None and claim.low is not None
 
 
+class _LossWords(NamedTuple):
+    """How a loss is spoken of."""
+
+    noun: str
+    better: str
+    worse: str
+    mean: str
+    """What it is compared with first."""
+    not_shown: str
+
+
+_ERRORS = _LossWords("errors", "smaller", "larger", "those of the mean", NOT_SMALLER)
+_PROBABILITIES = _LossWords("probabilities", "better", "worse", "the prevalence", NOT_TRUER)
+
+
 def describe_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
     """Say what is shown of the errors beside those of the mean, and of the best baseline."""
-    if not _has_interval(against_mean):
-        return "errors cannot be judged"
-    if against_mean.fails:
-        return "errors are larger than those of the mean"
-    if not against_mean.holds:
-        return NOT_SMALLER
-    text = "errors are smaller than those of the mean"
-    if best == TRAIN_MEAN:  # no other baseline
-        return text
-    relation = "but not clearly smaller"
-    if against_best.holds or against_best.fails:
-        relation = "and smaller" if against_best.holds else "but larger"
-    name = best.replace("_", " ")
-    return f"{text}, {relation} than those of the best baseline ({name})"
+    return _describe_loss(_ERRORS, against_mean, against_best, best)
 
 
 def describe_probabilities(against_mean: Claim, against_best: Claim, best: str) -> str:
     """Say what is shown of probabilities beside the prevalence, and the best baseline."""
+    return _describe_loss(_PROBABILITIES, against_mean, against_best, best)
+
+
+def _describe_loss(words: _LossWords, against_mean: Claim, against_best: Claim, best: str) -> str:
     if not _has_interval(against_mean):
-        return "probabilities cannot be judged"
+        return f"{words.noun} cannot be judged"
     if against_mean.fails:
-        return "probabilities are worse than the prevalence"
+        return f"{words.noun} are {words.worse} than {words.mean}"
     if not against_mean.holds:
-        return NOT_TRUER
-    text = "probabilities are better than the prevalence"
+        return words.not_shown
+    text = f"{words.noun} are {words.better} than {words.mean}"
     if best == TRAIN_MEAN:  # no other baseline
         return text
-    relation = "but not clearly better"
+    relation = f"but not clearly {words.better}"
     if against_best.holds or against_best.fails:
-        relation = "and better" if against_best.holds else "but worse"
+        relation = f"and {words.better}" if against_best.holds else f"but {words.worse}"
     name = best.replace("_", " ")
     return f"{text}, {relation} than those of the best baseline ({name})"
 
