@@ -24,6 +24,34 @@ def test_dir_and_help_show_every_public_name():
         assert f" {name}" in done.stdout or name == "__version__"
 
 
+WITHOUT_EXTRAS = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in EXTRAS else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+import abag
+
+for name in abag.__all__:
+    getattr(abag, name)
+print(sorted(EXTRAS & {*sys.modules}))
+"""
+
+
+def test_every_public_name_needs_no_package_of_an_extra():
+    extras = {
+        "ablang2", "anndata", "antiberty", "faesm", "flash_attn", "openpyxl", "optuna", "peft",
+        "polars", "ray", "sklearn", "triton",
+    }  # fmt: skip
+    code = f"EXTRAS = {extras!r}\n{WITHOUT_EXTRAS}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
 @pytest.mark.parametrize("name", abag._FUNCTIONS)
 def test_a_public_function_has_no_open_keywords(name):
     parameters = inspect.signature(getattr(abag, name)).parameters.values()
