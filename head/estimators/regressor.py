@@ -486,7 +486,7 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
             if predictor.features is not None:
                 features = read_features(predictor.features, table.frame, "X")
             scorer = Scorer(predictor, store, table.antibodies, table.antigens)
-            return scorer.score_rows(features)[0]
+            return scorer.score_rows(features)
 
     def _config(self, label: str | None = None) -> FitConfig:
         given = {setting.name: getattr(self, setting.name) for setting in _OPTIONS}

@@ -72,7 +72,7 @@ from abag.head.regimes.regimes import (
     words_of,
 )
 from abag.head.regimes.relations import NONE
-from abag.head.regimes.sides import Recogniser, TrainedChains
+from abag.head.regimes.sides import KnownSequences, TrainedChains
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -364,8 +364,8 @@ class Predictor:
     """Those that the run has measured, by name."""
     antibody: VectorSpec
     antigen: VectorSpec
-    seen: Recogniser
-    """Tells what of a pair is new."""
+    seen: Mapping[Kind, KnownSequences]
+    """The training sequences, which tell what of a pair is new."""
     chains: TrainedChains
     """Chains that the training antibodies have."""
     label_sd: float
@@ -493,7 +493,7 @@ class Predictor:
                 batch_tokens=batch_tokens,
                 progress=progress,
             )
-            scores, _ = Scorer(self, open_store(path), left, right).score_rows(read)
+            scores = Scorer(self, open_store(path), left, right).score_rows(read)
         scores = self.quantity.outward(scores)
         return scores if index is None else scores.set_axis(index)
 
@@ -549,7 +549,7 @@ class Predictor:
     def why_far_by_chains(self, antibodies: AnySequences) -> NDArray[np.object_]:
         """Say of N antibodies why their chains make them far, (N,); empty if they do not."""
         why = self.chains.why_far(antibodies.chains)
-        trained = {key.tobytes() for key in self.seen.of_kind("antibody").keys}
+        trained = {key.tobytes() for key in self.seen["antibody"].keys}
         for n in np.flatnonzero(why != "").tolist():
             if antibodies.keys[n].tobytes() in trained:  # one of the few that are so in training
                 why[n] = ""
@@ -638,7 +638,7 @@ class Predictor:
         for numbers in distinct_2U.T.tolist():
             known = []
             for kind, number in zip(KINDS, numbers, strict=True):
-                names_of_kind = self.seen.of_kind(kind).names
+                names_of_kind = self.seen[kind].names
                 if names_of_kind is not None and kind in self.kinds:
                     known.append("new" if number == NONE else names_of_kind[number])
             names.append(" + ".join(known) if {*known} != {"new"} else "")
@@ -793,8 +793,7 @@ class Scorer:
         self._store = store
         self._sides = antibodies, antigens
         self.new = tuple(
-            predictor.seen.of_kind(sequences.kind).compare(sequences.chains)
-            for sequences in self._sides
+            predictor.seen[sequences.kind].compare(sequences.chains) for sequences in self._sides
         )
         """What is new about the distinct antibodies, (N,), and antigens, (M,)."""
         self._factors = [
@@ -872,9 +871,9 @@ class Scorer:
         x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
         return SideVectors(x_ND, row, [sequences.chains[n] for n in used.tolist()])
 
-    def score_rows(self, features: ReadFeatures | None = None) -> tuple[pd.DataFrame, PairVectors]:
+    def score_rows(self, features: ReadFeatures | None) -> pd.DataFrame:
         """Score the pair of each row of both `Sequences`, all at once."""
-        return self.score(*(sequences.of_row for sequences in self._sides), features=features)
+        return self.score(*(sequences.of_row for sequences in self._sides), features=features)[0]
 
     def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
         """Return the regimes of P pairs, given by indices, (P,) each."""
