@@ -290,7 +290,7 @@ LAYERS = """
     head.training head.predictor head.runs
     head.design
     head.next_round head.fit
-    head.search head.prepare head.machines head.demo head.plan
+    head.search head.prepare head.demo head.plan
     head.estimators
     head.share
     adapt
@@ -351,7 +351,6 @@ def test_head_imports_no_encoder_to_learn_or_score():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
             tokens = {
-                "head.machines": ("embed.encoders.registry",),
                 "head.plan": ("embed.encoders.packing", "embed.encoders.registry"),
                 "head.runs.report": ("embed.encoders.registry",),  # licences
                 "head.share": ("embed.encoders.registry",),  # licences and hub names

@@ -163,6 +163,8 @@ class LabelReading:
     problems: tuple[str, ...] = ()
     """What contradicts it."""
     quantity: Quantity = PKD
+    no_binding_pkd: float | None = None
+    """What cells are read as that say in words that nothing binds; None if they are refused."""
     conflict: float = CONFLICT_PKD
     """Labels of one pair that differ by more contradict each other: by 1 pKd, and by a standard
     deviation of the labels of another quantity."""
@@ -208,6 +210,7 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
         line=affinities.describe(),
         problems=tuple(problems),
         quantity=affinities.quantity,
+        no_binding_pkd=affinities.floor,
     )
 
 

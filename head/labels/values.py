@@ -77,6 +77,8 @@ class Affinities:
     """Some of these cells."""
     bound: str = ""
     """What they are read as."""
+    floor: float | None = None
+    """The same in pKd; None if they are refused."""
     quantity: Quantity = PKD
 
     def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
@@ -240,6 +242,7 @@ def _with_no_binding(
         no_binding=says,
         words=words,
         bound=bound,
+        floor=floor,
         side=np.where(says, -sign, read.side).astype(np.int8),
     )
 
@@ -324,7 +327,9 @@ def _with_relations(
     problem = f"is not the label{units}; expected the same bound, or > or < alone. Fix it."
     refuse_cells(table, is_other, relations.column, problem)
     relation = np.where(labelled, side, 0).astype(np.int8)
-    problem = f"contradicts the relation in column {relations.column}; expected one. Remove the other."
+    problem = (
+        f"contradicts the relation in column {relations.column}; expected one. Remove the other."
+    )
     refuse_cells(table, censored * relation < 0, table.column("pkd"), problem)
     return np.where(censored == 0, relation, censored)
 

@@ -945,16 +945,13 @@ class SamePredictions:
 
     def add(self, scores: pd.DataFrame) -> None:
         """Add rows with ``regime``, ``pkd_predicted`` and ``sigma``."""
-        regime = scores["regime"].astype(str).to_numpy()
-        values = scores[["pkd_predicted", "sigma"]].groupby(regime)
-        self._parts.append(
-            values.agg(
-                rows=("sigma", "size"),
-                low=("pkd_predicted", "min"),
-                high=("pkd_predicted", "max"),
-                sigma=("sigma", "sum"),
-            )
+        ranges = scores.groupby("regime", observed=True).agg(
+            rows=("sigma", "size"),
+            low=("pkd_predicted", "min"),
+            high=("pkd_predicted", "max"),
+            sigma=("sigma", "sum"),
         )
+        self._parts.append(ranges.rename(index=str))
 
     @property
     def _ranges(self) -> pd.DataFrame:
