@@ -284,7 +284,7 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
 LAYERS = """
     core
     embed.tables embed.store embed.kernels embed.encoders
-    embed.options embed.job embed.encode embed.workers embed.embed embed.residues
+    embed.options embed.export embed.job embed.encode embed.workers embed.embed embed.residues
     embed.doctor
     head.labels head.regimes head.evaluation head.models
     head.training head.predictor head.runs
@@ -346,7 +346,7 @@ def test_no_two_packages_import_each_other():
 
 
 def test_head_imports_no_encoder_to_learn_or_score():
-    allowed = ("embed.tables.", "embed.store.", "embed.options")
+    allowed = ("embed.tables.", "embed.store.", "embed.options", "embed.export")
     for module, imports in IMPORTS.items():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)

@@ -54,7 +54,7 @@ from abag.head.training.inputs import RunInputs, layout_of_run, vectors_of_pairs
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from abag.embed.store.options import VectorOptions
+    from abag.core.options import VectorOptions
     from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable

@@ -40,7 +40,7 @@ from abag.head.regimes.sides import Sides, sides_of
 from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
 
 if TYPE_CHECKING:
-    from abag.embed.store.options import VectorsOf
+    from abag.core.options import VectorsOf
     from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import TableLike
