@@ -706,7 +706,8 @@ def meaning_of_column(column: Column, asked: Asked) -> ColumnMeaning:
             meaning = kind(column, asked)
             if meaning is not None:
                 return meaning
-    return _affinity(column, asked)
+    unit, why = _unit_of_affinity(column, asked)
+    return ColumnMeaning(column=column.name, unit=unit, why=why)
 
 
 def _refuse_written(column: Column) -> None:
@@ -817,14 +818,11 @@ def _skewness(values: Floats) -> float:
     return float(np.mean((centred / deviation) ** 3)) if deviation > 0 else 0.0
 
 
-def _affinity(column: Column, asked: Asked) -> ColumnMeaning:
-    """Read an affinity in a unit; refuse one without, or in another than is asked for."""
-    unit, why = _unit_of_affinity(column, asked)
-    return ColumnMeaning(column=column.name, unit=unit, why=why)
-
-
 def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
-    """Return the unit of a column of affinities, and what says so."""
+    """Return the unit of a column of affinities, and what says so.
+
+    A column without a unit, or in another than is asked for, is refused.
+    """
     header = column.header
     role = asked.role
     given = asked.options.label

@@ -505,7 +505,7 @@ def _score_regimes(
 
 def _counted(predictor: Predictor, groups: PairGroups, kind: Kind, level: int) -> Ints:
     """Number what counts as one sequence of a level among the pairs, (P,), as in `Side`."""
-    if predictor.seen.of_kind(kind).residues is not None:
+    if predictor.seen[kind].residues is not None:
         return groups.pairs.index(kind)  # of a library, clusters would be too few
     is_strain = kind == "antigen" and level == VARIANT
     return groups.near_antigen if is_strain else groups.of_method(kind)
