@@ -286,7 +286,7 @@ def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[Measu
         drawn = rng.permutation(np.flatnonzero(problem.fold == fold))[:VALIDATION_PAIRS]
         scored = np.sort(drawn)
         rows.append(scored)
-        labels.append(
-            MeasuredRows.of(pairs.pkd[scored], pairs.antigen[scored], pairs.censored[scored], sign)
-        )
+        columns = (pairs.pkd[scored], pairs.antigen[scored], pairs.censored[scored])
+        weight = None if pairs.share is None else label_weights(pairs.share[scored])
+        labels.append(MeasuredRows.of(*columns, sign, weight))
     return rows, labels
