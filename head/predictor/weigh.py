@@ -737,6 +737,7 @@ def score_held_out(
         predicted=held_out.predicted,
         fold=held_out.of_fold,
         groups=[group[held_out.rows] for group in measured.groups],
+        weight=None if pairs.share is None else label_weights(pairs.share[held_out.rows]),
     )
     score = scored(np.ones(len(tested.rows), np.bool_), bounded)
     if pairs.round_of_row is not None:
