@@ -31,11 +31,7 @@ _FUNCTIONS = {
         "head.runs.summary:describe_evaluation",
         "head.predictor.options:EvaluateOptions",
     ),
-    "export_vectors": (
-        "embed.store.export",
-        "describe_export",
-        "embed.store.options:ExportOptions",
-    ),
+    "export_vectors": ("embed.export", "describe_export", "embed.options:ExportOptions"),
     "export_residues": (
         "embed.residues",
         "describe_residues",

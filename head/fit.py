@@ -245,11 +245,10 @@ def save_checked(
     Returns its digest.
     """
     inputs = trainings.inputs
-    config = trainings.config
     predictor = make_predictor(inputs, parts, weighed)
     digest = save_predictor(folder, predictor, inputs.vectors)
     trained = all_pairs(regimes).rows(TRAIN)
-    check_saved(folder, predictor, inputs, weighed.regimes, trained, config.seed)
+    check_saved(folder, predictor, inputs, trained, trainings.config.seed)
     return digest
 
 

@@ -299,13 +299,13 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
 LAYERS = """
     core
     embed.tables embed.store embed.kernels embed.encoders
-    embed.options embed.job embed.encode embed.workers embed.embed embed.residues
+    embed.options embed.export embed.job embed.encode embed.workers embed.embed embed.residues
     embed.doctor
     head.labels head.regimes head.evaluation head.models
     head.training head.predictor head.runs
     head.design
     head.next_round head.fit
-    head.search head.prepare head.machines head.demo head.plan
+    head.search head.prepare head.demo head.plan
     head.estimators
     head.share
     adapt
@@ -361,12 +361,11 @@ def test_no_two_packages_import_each_other():
 
 
 def test_head_imports_no_encoder_to_learn_or_score():
-    allowed = ("embed.tables.", "embed.store.", "embed.options")
+    allowed = ("embed.tables.", "embed.store.", "embed.options", "embed.export")
     for module, imports in IMPORTS.items():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
             tokens = {
-                "head.machines": ("embed.encoders.registry",),
                 "head.plan": ("embed.encoders.packing", "embed.encoders.registry"),
                 "head.runs.report": ("embed.encoders.registry",),  # licences
                 "head.share": ("embed.encoders.registry",),  # licences and hub names

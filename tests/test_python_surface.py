@@ -145,7 +145,10 @@ def test_results_are_shown_in_a_few_lines(tmp_path):
     store = repr(abag.open_store(tmp_path / "store"))
     assert store.startswith(f"Store {tmp_path / 'store'}\nantibody: composition (")
     assert len(store.splitlines()) == 3
-    assert len(repr(abag.plan(table, **COMPOSITION)).splitlines()) == SHOWN_LINES
+    planned = abag.plan(table, **COMPOSITION)
+    assert len(repr(planned).splitlines()) == SHOWN_LINES
+    assert "pairs with pKd" in str(planned), "print() shows all of it"
+    assert "more lines" not in str(planned)
 
 
 def test_what_is_shown_has_few_lines_of_limited_width_and_is_escaped():

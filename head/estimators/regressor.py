@@ -54,7 +54,7 @@ from abag.head.training.inputs import RunInputs, layout_of_run, vectors_of_pairs
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from abag.embed.store.options import VectorOptions
+    from abag.core.options import VectorOptions
     from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
@@ -478,7 +478,7 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
             if predictor.features is not None:
                 features = read_features(predictor.features, table.frame, "X")
             scorer = Scorer(predictor, store, table.antibodies, table.antigens)
-            return scorer.score_rows(features)[0]
+            return scorer.score_rows(features)
 
     def _config(self, label: str | None = None) -> FitConfig:
         given = {setting.name: getattr(self, setting.name) for setting in _OPTIONS}

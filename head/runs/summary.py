@@ -151,6 +151,8 @@ def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) ->
             pkd_predicted=regime.predicted[regime.in_fold(at)],
             sigma=regime.sigma[regime.in_fold(at)],
         )
+        if pairs.share is not None:
+            frame = frame.assign(weight=label_weights(pairs.share)[rows])
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
 
