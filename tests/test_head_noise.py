@@ -112,6 +112,14 @@ def test_sigma_does_not_grow_where_errors_do_not(seed):
     assert sigma[1] < 1.3 * sigma[0]
 
 
+def test_errors_of_zero_next_to_training_leave_sigma_above_zero():
+    rng = np.random.default_rng(2)
+    distance = np.repeat([1, 2, 4], 30)
+    error = np.where(distance < 4, 0.0, rng.normal(size=90))
+    mixture = calibrate({"ridge": 1.0}, errors(error, distance, variance=0.0))
+    assert mixture.sigma(np.zeros(3), np.zeros(3), np.array([1, 2, 4])).min() > 0
+
+
 def test_a_mixture_of_a_part_that_is_not_there_is_an_error():
     with pytest.raises(KeyError):
         Mixture({"kernel": 0.7, "ridge": 0.3}, 1.0, 0.5).pkd({"ridge": np.ones(3)})

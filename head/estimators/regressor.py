@@ -35,7 +35,7 @@ from abag.core.options import schema, unknown_option
 from abag.core.python_surface import naming_keywords
 from abag.embed.embed import embed_like_folders
 from abag.embed.store.shard import ADAPTER_FOLDER
-from abag.embed.store.store import Store, folder_with, open_store
+from abag.embed.store.store import Store, as_store, folder_with
 from abag.embed.tables.columns import CHAIN_ROLES, SEQUENCE_ROLES, with_found
 from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.options import TableOptions
@@ -365,14 +365,6 @@ def pair_of_row(pairs: LabelledPairs) -> NDArray[np.int64]:
     number_of_pair = pairs.antibody * antigens + pairs.antigen  # ascending, one per pair
     of_row = pairs.table.antibodies.of_row * antigens + pairs.table.antigens.of_row
     return np.searchsorted(number_of_pair, of_row)
-
-
-def as_store(store: Store | Path | str | None) -> Store:
-    """Open a store, unless it is open; raise `NotAFrame` if none is given."""
-    if store is None:
-        msg = "store=None: not given; expected a store with vectors. Pass store='PATH'."
-        raise NotAFrame(msg)
-    return store if isinstance(store, Store) else open_store(store)
 
 
 def folders_with(

@@ -413,7 +413,9 @@ class Columns:
     def states_unit(self) -> bool:
         """Whether the name of a column states a unit, and more than the unit."""
         headers = [column.header for column in self.free]
-        return any(header.units and not header.unit_alone for header in headers)
+        return any(
+            header.of_alphaseq or (header.units and not header.unit_alone) for header in headers
+        )
 
     def find_same(self, quantity: Quantity) -> str:
         """Return the only column with the name of a quantity, that of a run, or its classes."""
@@ -846,6 +848,13 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
         return remembered.unit, AS_IN_THE_RUN
     if header.units:
         return header.units[0], _IN_THE_NAME
+    if header.of_alphaseq:
+        choice = f"--column {shlex.quote(f'{role}={column.name}')} --label log10_kd_nm"
+        column.refuse(
+            "names no unit; AlphaSeq gives log10 of Kd in nM, lower is stronger. If it is that, "
+            f"add {choice}.",
+            UnclearLabel,
+        )
     if header.affinity:
         units = ", ".join(unit for unit in UNITS if unit not in ("pkd", *NO_AFFINITIES))
         hint = ""

@@ -228,14 +228,19 @@ class PairSet:
                 side, column_of = self.sides[number]
                 other, row_of = block.sides[number]
                 similar_NA = side.scaled_kernel(kernel, number, other.train_AD)
-                similar.append(similar_NA[row_of][:, column_of])
+                # rows after rows, as they are written; an index of columns would transpose them
+                similar.append(similar_NA[row_of].take(column_of, axis=1))
             yield rows, self.mix(kernel, similar[0], similar[1], block)
 
     def matrix(self, kernel: PairKernel) -> Floats:
         """Return the kernel of these pairs with each other, (C, C), in the order of LAPACK."""
         matrix = np.empty((len(self),) * 2)
-        for rows, block in self.blocks(kernel, self):
-            matrix[rows] = block
+        for at in range(0, len(self), BLOCK):
+            rows = slice(at, at + BLOCK)
+            # each pair of pairs once
+            ((_, block),) = self.select(slice(at, None)).blocks(kernel, self.select(rows))
+            matrix[rows, at:] = block
+            matrix[at:, rows] = block.T
         return np.asarray(matrix.T)  # symmetric
 
 

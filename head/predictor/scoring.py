@@ -758,12 +758,20 @@ def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
     return options
 
 
+_REASONS_SAID = 3
+
+
 def _say_far(why_far: Counter[str]) -> None:
     """Say how many rows no measured regime covers, by reason."""
     if not why_far:
         return
     far = counted(why_far.total(), "row")
-    why = ", ".join(f"{rows:,} because {text}" for text, rows in why_far.items())
+    common = why_far.most_common(_REASONS_SAID)
+    reasons = [f"{rows:,} because {text}" for text, rows in common]
+    others = why_far.total() - sum(rows for _, rows in common)
+    if others:
+        reasons.append(f"{others:,} for other reasons, in column 'why_far'")
+    why = ", ".join(reasons)
     messages.say(
         f"outside the training data: {far} ({why}); measure some of these pairs before you use "
         "their scores"

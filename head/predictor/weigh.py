@@ -496,15 +496,7 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
         return leveled
     is_tested = np.arange(len(distance)) < len(near.error)
     square = np.square(both.error / leveled.sigma(both.predicted, both.variance))
-    grown = []
-    for most in np.unique(distance)[1:].tolist():
-        # further away errors may be smaller again, as where nothing binds any more: sigma stays
-        inside = distance <= most
-        if (inside & is_tested).sum() >= LEAST_CALIBRATED:
-            grown.append(_fit_growth(square[inside], distance[inside], is_tested[inside]))
-    if not grown:
-        return leveled
-    best = max(grown, key=lambda candidate: candidate.gain)
+    best = _fit_growth(square, distance, is_tested)
     if best.gain < CLEAR_GROWTH:
         return leveled
     return replace(leveled.scaled(float(np.sqrt(best.unit))), growth=best.growth)
@@ -524,6 +516,8 @@ def fit_levels(square: Floats, near: Errors) -> SigmaLevels:
     for first in (0, 1):
         judging = order[first::2]
         judged = order[1 - first :: 2]
+        if not square[judging].any():
+            return SigmaLevels()
         factor = _levels_of(square[judging], near.predicted[judging], n_bins).factor(
             near.predicted[judged]
         )
@@ -556,17 +550,33 @@ class GrowthFit(NamedTuple):
 
 
 def _fit_growth(square: Floats, distance: Ints, is_tested: NDArray[np.bool_]) -> GrowthFit:
-    """Fit the growth to the squares of R errors, in units of a sigma that does not grow."""
-    fits = []
-    for growth, power in product(GROWTHS, POWERS):
-        law = Growth(growth, power, int(distance.min()), int(distance.max()))
-        larger = law.factor(distance)
-        # the factor that gives scaled errors of tested pairs a mean square of 1
-        unit = float(np.mean((square / larger)[is_tested]))
-        loss = float(np.sum(np.log(unit * larger) + square / (unit * larger))) / 2
-        fits.append(GrowthFit(law, unit, -loss))
-    best = max(fits, key=lambda fit: fit.gain)
-    return best._replace(gain=best.gain - fits[0].gain)
+    """Fit the growth to the squares of R errors, in units of a sigma that does not grow.
+
+    Further away errors may be smaller again, as where nothing binds any more: sigma stays. So each
+    law is fitted up to each of D distances that has `LEAST_CALIBRATED` tested pairs within it.
+    """
+    distances, of_row = np.unique(distance, return_inverse=True)
+    count_D = np.bincount(of_row)
+    square_D = np.bincount(of_row, square)
+    tested_D = np.cumsum(np.bincount(of_row[is_tested], minlength=len(distances)))
+    square_of_tested_D = np.bincount(of_row, square * is_tested)
+    nearest = int(distances[0])
+    laws = [Growth(*law, nearest, int(distances[-1])) for law in product(GROWTHS, POWERS)]
+    larger_GD = np.stack([law.factor(distances) for law in laws])
+    # the factor that gives scaled errors of tested pairs a mean square of 1
+    unit_GD = np.cumsum(square_of_tested_D / larger_GD, axis=1) / np.maximum(tested_D, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # no tested pair, or none with an error
+        loss_GD = (
+            np.cumsum(count_D) * np.log(unit_GD)
+            + np.cumsum(count_D * np.log(larger_GD), axis=1)
+            + np.cumsum(square_D / larger_GD, axis=1) / unit_GD
+        )
+    gain_DG = (loss_GD[0] - loss_GD).T / 2
+    is_told_D = (tested_D >= LEAST_CALIBRATED) & (unit_GD[0] > 0) & (distances > nearest)
+    gain_DG[~is_told_D] = -np.inf
+    most, law = divmod(int(gain_DG.argmax()), len(laws))
+    growth = replace(laws[law], most=int(distances[most]))
+    return GrowthFit(growth, float(unit_GD[law, most]), float(gain_DG[most, law]))
 
 
 def fit_noise(pairs: LabelledPairs, held_out: Sequence[WeighedRegime]) -> dict[Kind, Floats]:
@@ -727,6 +737,7 @@ def score_held_out(
         predicted=held_out.predicted,
         fold=held_out.of_fold,
         groups=[group[held_out.rows] for group in measured.groups],
+        weight=None if pairs.share is None else label_weights(pairs.share[held_out.rows]),
     )
     score = scored(np.ones(len(tested.rows), np.bool_), bounded)
     if pairs.round_of_row is not None:
