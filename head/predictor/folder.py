@@ -16,7 +16,7 @@ and compares (`check_saved`). P pairs of a table, R rows of a sample.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b, file_digest, sha256
@@ -25,6 +25,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
@@ -53,11 +55,12 @@ from abag.core.hub import Repository, is_hub_address, parse_address
 from abag.core.messages import counted, say
 from abag.core.options import parse, user_path
 from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
-from abag.embed.store.store import open_store
+from abag.embed.store.store import Store, open_store
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
 from abag.head.labels.column import RunLayout
 from abag.head.labels.features import FeatureColumns, ReadFeatures
+from abag.head.labels.stored_vectors import StoredVectors, View
 from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.predictor.parts import MOST, Parts, UsedRegime, check_weights
 from abag.head.predictor.predictor import (
@@ -73,13 +76,6 @@ from abag.head.predictor.predictor import (
 from abag.head.regimes.sides import KnownSequences, TrainedChains
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    from abag.embed.store.store import Store
-    from abag.head.labels.stored_vectors import StoredVectors, View
     from abag.head.predictor.weigh import WeighedRun
     from abag.head.training.inputs import RunInputs
 
