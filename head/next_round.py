@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -249,16 +250,9 @@ def _read_results(
 
     `named` are the features, categories, errors and weights that it has to have.
     """
-
-    def decide(top: Table) -> LabelLayout:
-        return _label_of_results(top, config, saved, given, named)
-
-    read = read_pairs(
-        table,
-        replace(config, add=None, bad_rows="skip"),
-        remembered=saved.layout,
-        label=decide,
-    )
+    reading = replace(config, add=None, bad_rows="skip")
+    decide = partial(_label_of_results, config=config, saved=saved, given=given, named=named)
+    read = read_pairs(table, reading, remembered=saved.layout, label=decide)
     pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error")
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))

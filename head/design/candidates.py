@@ -56,7 +56,7 @@ from abag.head.models.probit import WITHIN
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Sequences
-from abag.head.predictor.scoring import PairReader
+from abag.head.predictor.scoring import PairReader, refuse_antigen
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
 from abag.head.runs.run_folder import labels_as_in_the_run, layout_of, read_config
 
@@ -276,12 +276,7 @@ def with_antigen(
 ) -> RankOptions:
     """Give a table that names no antigen the same one in every row, or none, as the run has."""
     if predictor is not None and "antigen" not in predictor.kinds:
-        if options.antigen is not None or "antigen" in options.columns:
-            msg = (
-                "rank: an antigen is given, but the run is of antibodies alone; expected none. "
-                "Leave --antigen and --column antigen=NAME out."
-            )
-            raise PredictionError(msg)
+        refuse_antigen(options)
         return replace(options, no_antigen=True)
     if options.antigen is not None or options.no_antigen or first.has("antigen"):
         return options

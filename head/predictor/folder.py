@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
-from abag.core.arrays import Ints, checked_array, distinct
+from abag.core.arrays import Floats, Ints, checked_array, distinct
 from abag.core.errors import (
     DamagedFile,
     OptionError,
@@ -423,12 +423,17 @@ def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
         if f"noise.{kind}.keys" not in tensors or f"noise.{kind}.factor" not in tensors:
             continue
         keys = checked_array(tensors, f"noise.{kind}.keys", (None, 16), np.uint8)
-        factor = checked_array(tensors, f"noise.{kind}.factor", (len(keys),), np.float64)
-        if not (factor > 0).all():
-            msg = f"noise.{kind}.factor has factors that are not above 0"
-            raise ValueError(msg)
-        noise[kind] = KnownNoise(keys, factor)
+        noise[kind] = KnownNoise(keys, _factors(tensors, f"noise.{kind}.factor", len(keys)))
     return noise
+
+
+def _factors(tensors: Mapping[str, NDArray[Any]], name: str, number: int) -> Floats:
+    """Restore factors of a variance, (N,); ValueError if they are no such."""
+    factor = checked_array(tensors, name, (number,), np.float64)
+    if not (factor > 0).all():
+        msg = f"{name} has factors that are not above 0"
+        raise ValueError(msg)
+    return factor
 
 
 def _load_category_noise(
@@ -437,14 +442,9 @@ def _load_category_noise(
     """Restore the factors of values of categories; ValueError if they are no such."""
     factors: dict[str, dict[str, float]] = {}
     for number, column in enumerate(features.categories if features is not None else ()):
-        if f"noise.category.{number}" not in tensors:
-            continue
-        shape = (len(column.values),)
-        factor = checked_array(tensors, f"noise.category.{number}", shape, np.float64)
-        if not (factor > 0).all():
-            msg = f"noise.category.{number} has factors that are not above 0"
-            raise ValueError(msg)
-        factors[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
+        if f"noise.category.{number}" in tensors:
+            factor = _factors(tensors, f"noise.category.{number}", len(column.values))
+            factors[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
     return factors
 
 

@@ -51,7 +51,7 @@ from abag.embed.tables.layout import (
 )
 from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.notes import SkippedRows, describe_counts
-from abag.embed.tables.options import AntibodyRegion
+from abag.embed.tables.options import AntibodyRegion, ReferenceOptions
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, check_chunks, read_pairs
 from abag.embed.tables.table import OneTable, TableLike
 from abag.embed.tables.table_writer import (
@@ -313,17 +313,23 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
 def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
     """Return whether the run is of antibodies alone, which must not be contradicted."""
     is_alone = "antigen" not in predictor.kinds
-    if is_alone and (options.antigen is not None or "antigen" in options.columns):
-        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
-        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
-        raise PredictionError(msg)
-    if options.no_antigen and not is_alone:
+    if is_alone:
+        refuse_antigen(options)
+    elif options.no_antigen:
         msg = (
             "no_antigen=True: the run was trained with antigens; expected the antigen of each "
             "pair. Leave it out."
         )
         raise PredictionError(msg)
     return is_alone
+
+
+def refuse_antigen(options: ReferenceOptions) -> None:
+    """Refuse an antigen that is given for a run of antibodies alone."""
+    if options.antigen is not None or "antigen" in options.columns:
+        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
+        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
+        raise PredictionError(msg)
 
 
 def check_table_out(

@@ -57,7 +57,7 @@ from abag.head.labels.values import read_affinities
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
-from abag.head.predictor.scoring import load_predictor
+from abag.head.predictor.scoring import load_predictor, refuse_antigen
 from abag.head.predictor.weigh import COVERED
 from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, Regime, without_absent
 from abag.head.regimes.relations import PairGroups, with_clusters
@@ -267,33 +267,25 @@ def evaluate(
     _check_inputs(table, chosen)
     with messages.reporting(say):
         saved = read_run(Path(run))
-        sign = saved.quantity.sign
         strong = chosen.strong
         if saved.quantity.classes:  # pairs of the highest class are found by its probability
             strong = len(saved.quantity.classes) - 1.5
-        is_binary = saved.quantity.is_binary
         saved.quantity.check_strong(chosen.strong)
+        score_hits = partial(
+            score_strong, sign=saved.quantity.sign, are_probabilities=saved.quantity.is_binary
+        )
         summary: RunSummary = {**saved.summary, "run": str(run)}
         remembered = saved.layout
         reading = _reading_of(saved, chosen, remembered)
         if table is not None:
             summary["table"], scored = _evaluate_table(saved, table, reading, remembered, chosen)
             if strong is not None:
-                regimes = summary["table"]["regimes"]
-                of_run = saved.summary["regimes"]
-                summary["strong_at"] = score_strong(
-                    scored,
-                    regimes,
-                    strong,
-                    (saved.tested, of_run),
-                    sign=sign,
-                    are_probabilities=is_binary,
+                of_run = (saved.tested, saved.summary["regimes"])
+                summary["strong_at"] = score_hits(
+                    scored, summary["table"]["regimes"], strong, of_run
                 )
         elif strong is not None:
-            regimes = summary["regimes"]
-            summary["strong_at"] = score_strong(
-                saved.tested, regimes, strong, sign=sign, are_probabilities=is_binary
-            )
+            summary["strong_at"] = score_hits(saved.tested, summary["regimes"], strong)
         if chosen.predictions is not None:
             decide = partial(
                 decide_prediction,
@@ -340,7 +332,8 @@ def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: RunLayout)
     """Return how tables are read: by the options, and as the run read its own."""
     table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
     reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
-    reading_options["antigen"] = _no_antigen_given(saved, chosen)
+    if saved.config["no_antigen"]:
+        refuse_antigen(chosen)
     return _TableOfRun(
         **reading_options,
         no_antigen=saved.config["no_antigen"],
@@ -348,17 +341,6 @@ def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: RunLayout)
         chains=remembered.chains,
         bad_rows=chosen.bad_rows or remembered.bad_rows,
     )
-
-
-def _no_antigen_given(saved: SavedRun, options: EvaluateOptions) -> str | None:
-    """Return the antigen that was given; refuse one for a run of antibodies alone."""
-    if saved.config["no_antigen"] and (options.antigen or "antigen" in options.columns):
-        msg = (
-            "evaluate: an antigen is given, but the run is of antibodies alone; expected none. "
-            "Leave --antigen and --column antigen=NAME out."
-        )
-        raise OptionError(msg)
-    return options.antigen
 
 
 def _evaluate_table(
