@@ -15,7 +15,7 @@ from pathlib import Path as _Path
 
 from abag.core import errors as _errors
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 # where the checkout keeps the package that is installed as abag.sklearn
 if "__path__" in globals():  # not where pytest reads a checkout in a folder of another name
     __path__.append(str(_Path(__file__).parent / "head" / "estimators" / "public"))
@@ -31,11 +31,7 @@ _FUNCTIONS = {
         "head.runs.summary:describe_evaluation",
         "head.predictor.options:EvaluateOptions",
     ),
-    "export_vectors": (
-        "embed.store.export",
-        "describe_export",
-        "embed.store.options:ExportOptions",
-    ),
+    "export_vectors": ("embed.export", "describe_export", "embed.options:ExportOptions"),
     "export_residues": (
         "embed.residues",
         "describe_residues",

@@ -30,13 +30,13 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.core.frames import AnyTables
     from abag.core.options import EncoderOptions as EncoderOptions
     from abag.embed.embed import EmbedSummary
+    from abag.embed.export import ExportSummary
     from abag.embed.options import EmbedOptions as EmbedOptions
+    from abag.embed.options import ExportOptions as ExportOptions
     from abag.embed.options import ResidueFileOptions as ResidueFileOptions
     from abag.embed.options import ResidueOptions as ResidueOptions
     from abag.embed.residues import ResidueSummary
     from abag.embed.residues import ResidueVectors
-    from abag.embed.store.export import ExportSummary
-    from abag.embed.store.options import ExportOptions as ExportOptions
     from abag.head.design.rank import RankSummary
     from abag.head.design.scan import ScanSummary
     from abag.head.estimators.dataset import DatasetOptions as DatasetOptions

@@ -19,7 +19,7 @@ from abag.adapt.batches import assign_pairs, batch_pairs
 from abag.adapt.config import AdaptConfig
 from abag.adapt.model import AdaptationModel, fit_lora, import_peft
 from abag.core.device import DevicePlan, plan_device
-from abag.core.errors import DamagedFile, LabelError, OptionError, RunError, TrainingError
+from abag.core.errors import DamagedFile, OptionError, RunError, TrainingError
 from abag.core.files import (
     is_partial,
     json_text,
@@ -49,6 +49,7 @@ from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
 from abag.head.models.config import check_same
 from abag.head.models.losses import one_sided_errors
+from abag.head.models.probit import latent_pairs
 from abag.head.training.networks import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import cosine_rates
 from abag.head.training.tasks import digest
@@ -127,12 +128,14 @@ class AdapterTraining(ResumableTraining):
         config: AdaptConfig,
     ) -> None:
         self.out = out
-        self.pairs = pairs
         self.assignment = assignment
         self.identities = identities
         self.plan = plan
         self.config = config
+        training_labels(pairs, assignment.adapter)  # raises for one class, which has no values
+        pairs = latent_pairs(pairs, assignment.adapter)
         labels = training_labels(pairs, assignment.adapter)
+        self.pairs = pairs
         self.mean = float(labels.mean())
         self.scale = float(labels.std())
         target = torch.from_numpy(((pairs.pkd - self.mean) / self.scale).astype(np.float32))
@@ -355,13 +358,6 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
         raise OptionError(msg)
     plan = _plan_training(config)
     pairs = read_labelled_pairs(table, config, config)
-    if pairs.quantity.classes:
-        msg = (
-            f"{pairs.table.source}: the labels are {pairs.quantity.description}, classes, to which "
-            "encoders are not adapted; expected measurements. Use abag fit on the vectors of "
-            "encoders as they are."
-        )
-        raise LabelError(msg)
     say(pairs.reading.line)
     pairs.report_problems()
     assignment = assign_pairs(pairs, config)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from abag.embed.store.export import export_vectors
+from abag.embed.export import export_vectors
 from abag.embed.store.store import open_store
 
 ROWS_PER_SHARD = 4096

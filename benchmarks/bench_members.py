@@ -151,6 +151,7 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
         poolings=poolings,
         config=config,
         device=device,
+        objective=config.select,
     )
     rng = np.random.default_rng(0)
     rows = []

@@ -31,7 +31,7 @@ from bench_clusters import RESIDUES, synthetic_antibodies, synthetic_antigens
 from abag.embed.tables.options import TableOptions
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions
-from abag.head.machines import fit_time
+from abag.head.plan import fit_time
 
 
 class Case(NamedTuple):

@@ -153,4 +153,4 @@ def _words(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint
 
 def label_weights(share: Floats) -> Floats:
     """Return how much labels count, with mean 1, given the variances of their noise."""
-    return np.asarray(1 / share / np.mean(1 / share))
+    return np.asarray(1 / share / np.mean(1 / share)) if len(share) else np.zeros(0)

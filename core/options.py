@@ -469,3 +469,45 @@ class EncoderOptions(Options, group="Encoders"):
     def encoder(self, kind: str) -> str:
         """Return the encoder of antibodies, or of antigens, as the user gave it."""
         return self.antibody_encoder if kind == "antibody" else self.antigen_encoder
+
+
+class VectorsOf(TypedDict):
+    """Choice of the stored vectors of one kind."""
+
+    encoder: str | None
+    """None: the only one in the store."""
+    pooling: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions(Options, group="Encoders"):
+    """Options that choose among stored vectors."""
+
+    antibody_encoder: str | None = option(
+        None,
+        metavar="NAME",
+        default_text="the only one in the store",
+        help="Encoder of the antibody vectors.",
+    )
+    antigen_encoder: str | None = option(
+        None,
+        metavar="NAME",
+        default_text="the only one in the store",
+        help="Encoder of the antigen vectors.",
+    )
+    antibody_pooling: str = option(
+        "mean",
+        metavar="NAME",
+        help="Pooling of the antibody vectors: mean, heavy_mean, light_mean, cls or mean@LAYER.",
+    )
+    antigen_pooling: str = option(
+        "mean",
+        metavar="NAME",
+        help="Pooling of the antigen vectors: mean, cls or mean@LAYER.",
+    )
+
+    def vectors_of(self, kind: str) -> VectorsOf:
+        """Return the encoder and the pooling of a kind."""
+        if kind == "antibody":
+            return {"encoder": self.antibody_encoder, "pooling": self.antibody_pooling}
+        return {"encoder": self.antigen_encoder, "pooling": self.antigen_pooling}

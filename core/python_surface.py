@@ -344,6 +344,9 @@ class Summary(dict[str, Any]):
     def __repr__(self) -> str:
         return shorten(self._lines(), f"keys: {', '.join(self)}")
 
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
     def _repr_html_(self) -> str:
         path = self.get(self._page or "")
         if not path:

@@ -1,4 +1,4 @@
-"""The options of stage one.
+"""The options of stage one, and those of exporting its vectors.
 
 Flags, checks, help and signatures are derived from these fields, see `abag.core.options`.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from abag.core.errors import OptionError
-from abag.core.options import DeviceOptions, Precision, option
+from abag.core.options import DeviceOptions, Precision, VectorOptions, option
 from abag.embed.tables.options import SkippedOptions, TableOptions
 
 if TYPE_CHECKING:
@@ -187,3 +187,33 @@ class ResidueFileOptions(ResidueOptions, group="Output"):
         rare=True,
         help="Megabytes of vectors per file; a longer sequence has a file of its own.",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(VectorOptions, TableOptions, group="Data"):
+    """All options of ``store export``."""
+
+    table: Path | str | Any | None = option(
+        None,
+        metavar="TABLE",
+        default_text="every stored vector",
+        help="Export one vector per row of this table, beside its columns.",
+    )
+    kind: Literal["antibody", "antigen", "pair"] | None = option(
+        None,
+        default_text="the only kind in the store, or pair with --table",
+        help="Vectors of antibodies or of antigens; pair: both joined, with --table.",
+    )
+    dtype: Literal["stored", "float32"] = option(
+        "stored", group="Output", help="Number format of the vectors; stored: usually float16."
+    )
+    force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
+
+    def check_combination(self) -> None:
+        """Raise `OptionError` if pairs are asked for without a table of pairs."""
+        if self.kind == "pair" and self.table is None:
+            msg = (
+                "--kind pair: a store holds sequences, not pairs; expected a table of pairs. Give "
+                "--table TABLE, or another --kind."
+            )
+            raise OptionError(msg)

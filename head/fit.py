@@ -38,6 +38,7 @@ from abag.head.models.pair_vectors import DoesNotApply, PairVectors, SideVectors
 from abag.head.models.probit import latent_labels
 from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
+from abag.head.predictor.explain import average_contributions
 from abag.head.predictor.folder import check_saved, make_predictor, save_predictor, store_of_run
 from abag.head.predictor.parts import Parts, RunParts, fit_fold
 from abag.head.predictor.weigh import weigh_run
@@ -156,6 +157,9 @@ def _fit(
             fitted, weighed, parts = fit_regimes(trainings, regimes)
             curve = _learning_curve(trainings, regimes)
         digest = save_checked(run / "predictor", trainings, regimes, weighed, parts)
+        mixtures = {regime.measured.regime.name: regime.mixture for regime in weighed.regimes}
+        trained = all_pairs(regimes).rows(TRAIN)
+        residues = average_contributions(parts.models, mixtures, trainings.vectors, trained)
         join_logs(run)
         summary = write_results(
             run,
@@ -168,6 +172,7 @@ def _fit(
             predictor_digest=digest,
             report=report,
             history=inputs.history,
+            residues=residues,
         )
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
         for text in summary["warnings"]:
@@ -240,11 +245,10 @@ def save_checked(
     Returns its digest.
     """
     inputs = trainings.inputs
-    config = trainings.config
     predictor = make_predictor(inputs, parts, weighed)
     digest = save_predictor(folder, predictor, inputs.vectors)
     trained = all_pairs(regimes).rows(TRAIN)
-    check_saved(folder, predictor, inputs, weighed.regimes, trained, config.seed)
+    check_saved(folder, predictor, inputs, trained, trainings.config.seed)
     return digest
 
 

@@ -133,7 +133,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         columns={**before.named(), **columns},
         antigen=config.antigen or before.antigen or None,
         sequences=_named_sequences(config, saved),
-        # in the unit of the run, which that of the results may not be
+        # the bound itself is that of the run, whose unit that of the results may not be
         no_binding=saved.config["no_binding"],
         no_binding_empty=saved.config["no_binding_empty"],
     )
@@ -418,6 +418,7 @@ def _label_joined(
         unit=label_of_run.unit,
         why=label_of_run.why,
         line=f"labels: those of {source}",
+        no_binding_pkd=label_of_run.no_binding_pkd,
     )
     kept = [beside_name(what, name) for name, what in named.named_columns.items()]
     as_named = []

@@ -103,7 +103,7 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
         raise OptionError(msg)
     folder = predictor_folder(run)
     predictor = load_predictor(folder)  # checks all of it
-    keeps = chosen.with_sequences and predictor.seen.has_sequences
+    keeps = chosen.with_sequences and _has_sequences(predictor)
     if not is_hub_address(to):
         where = Path(to).resolve().name
         files = public_files(folder, predictor, chosen.license, where, with_sequences=keeps)
@@ -176,10 +176,17 @@ def _without_sequences(weights: bytes, predictor: Predictor) -> bytes:
     """Leave out the arrays from which training sequences are recognised, apart from their keys."""
     from safetensors.numpy import load, save
 
-    if not predictor.seen.has_sequences:
+    if not _has_sequences(predictor):
         return weights
     arrays = {name: x for name, x in load(weights).items() if not name.startswith("seen.")}
-    return save(arrays | predictor.seen.without_sequences().arrays())
+    for known in predictor.seen.values():
+        arrays |= known.without_sequences().arrays()
+    return save(arrays)
+
+
+def _has_sequences(predictor: Predictor) -> bool:
+    """Tell whether relatives of training sequences can be found, not only repeats."""
+    return predictor.seen["antibody"].chains is not None
 
 
 def _public_record(folder: Path, weights: bytes, *, with_sequences: bool) -> bytes:

@@ -39,7 +39,7 @@ def stub():
 
 TYPES = {
     "AdaptSummary": "abag.adapt.train", "EmbedSummary": "abag.embed.embed",
-    "ExportSummary": "abag.embed.store.export", "ResidueSummary": "abag.embed.residues",
+    "ExportSummary": "abag.embed.export", "ResidueSummary": "abag.embed.residues",
     "ResidueVectors": "abag.embed.residues", "AnyTable": "abag.core.frames",
     "AnyTables": "abag.core.frames",
     "Plan": "abag.head.plan", "PredictSummary": "abag.head.predictor.scoring",

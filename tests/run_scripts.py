@@ -24,7 +24,7 @@ from pathlib import Path
 MODULES = (
     "peft", "pyarrow.parquet", "scipy.stats", "torch", "transformers.models.esm.modeling_esm",
     "transformers.models.t5.modeling_t5", "abag.adapt.train", "abag.cli", "abag.embed.embed",
-    "abag.embed.encoders.packed", "abag.embed.store.export", "abag.head.design.rank",
+    "abag.embed.encoders.packed", "abag.embed.export", "abag.head.design.rank",
     "abag.head.design.scan", "abag.head.fit", "abag.head.predictor.scoring",
     "abag.head.search.sweep", "abag.head.share",
 )  # fmt: skip

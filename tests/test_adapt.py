@@ -32,6 +32,7 @@ from abag.adapt.batches import assign_pairs, batch_pairs
 from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.train import AdapterTraining
 from abag.embed.encoders.packed import PackedEncoder
+from abag.head.models.probit import latent_pairs
 from abag.head.regimes.splits import TRAIN
 from abag.head.training.tasks import load
 
@@ -111,6 +112,23 @@ def test_frozen_vectors_survive_batches_that_do_not_fit(monkeypatch):
     ours = encode_frozen(identity, chains, plan_device("cpu"))
     assert max(sizes) > 400
     np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_encoders_are_adapted_to_the_latent_values_of_classes(given_split, tmp_path):
+    table, _, split = given_split
+    level = np.digitize(table["pKd"], [6.5, 7.5])
+    classes = ("low", "medium", "high")
+    frame = table.drop(columns="pKd").assign(response=np.array(classes)[level])
+    options = {**SMALL, "split_from": split, "epochs": 4, "lr": 1e-2, "classes": classes}
+    summary = adapt_encoders(frame, tmp_path / "a", **options, say=lambda _: None)
+    assert summary["last_loss"] < summary["first_loss"]
+    lines = (tmp_path / "a/metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["validation"]["spearman"] is not None
+    # targets of classes are as far apart as their latent values, not as their numbers
+    pairs = read_labels(frame, classes=classes)
+    latent = np.unique(latent_pairs(pairs, np.arange(len(pairs))).pkd)
+    assert len(latent) == 3
+    assert not np.isclose(np.diff(latent)[0], np.diff(latent)[1])
 
 
 def test_a_censored_label_gives_a_one_sided_loss(given_split, tmp_path):

@@ -517,21 +517,10 @@ def test_the_next_round_joins_classes_with_the_first(run):
     assert any("Brier score" in line for line in describe_fit(summary).splitlines())
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["predict", "--strong", "8"], "--strong: 8 is a threshold of numbers"),
-        (["sweep"], "classes, whose heads a sweep does not compare"),
-    ],
-)
-def test_what_needs_numbers_is_refused_in_one_line(run, command, said):
-    name, *options = command
-    arguments = {
-        "predict": [str(run / "new.csv"), "--run", str(run / "run"), "--out", str(run / "x.csv")],
-        "sweep": [str(run / "new.csv"), "--sweep", str(run / "swept")],
-    }
-    line = one_line(name, *arguments[name], "--store", run / "store", *options)
-    assert said in line
+def test_what_needs_numbers_is_refused_in_one_line(run):
+    arguments = [run / "new.csv", "--run", run / "run", "--store", run / "store"]
+    line = one_line("predict", *arguments, "--out", run / "x.csv", "--strong", "8")
+    assert "--strong: 8 is a threshold of numbers" in line
 
 
 def test_one_pair_is_said_to_be_probable(run):

@@ -160,7 +160,7 @@ def test_columns_that_may_play_one_role_are_listed_as_alternatives():
     with pytest.raises(ColumnError, match=words):
         read_sequences(both)
     parts = pd.DataFrame({"fwr3": [HEAVY[65:97]] * 2, "cdr3_aa": ["ARDYYGMDVARDYYGMDVARD"] * 2})
-    with pytest.raises(ColumnError, match="No column holds sequences"):
+    with pytest.raises(ColumnError, match="'fwr3', 'cdr3_aa' hold parts of chains"):
         abag.plan(parts)
 
 
@@ -176,3 +176,11 @@ def test_a_role_given_twice_and_a_column_given_for_two_roles_are_errors(tmp_path
     )
     with pytest.raises(OptionError, match="one column for two roles"):
         abag.plan(tmp_path / "t.csv", columns={"heavy": "heavy", "antigen": "heavy"})
+
+
+def test_a_table_of_loops_without_chains_is_told_to_write_them_into_the_parent():
+    loops = {"HCDR1": ["GFNIKDTY", "GYNIKDTY"], "HCDR3": ["ARWGGYGFYAMDY", "TRWGEYFYFMDL"]}
+    distances = {"HCDR3 edit distance to trastuzumab": [3, 5], "KD (nM)": [0.56, 0.63]}
+    words = "'HCDR1', 'HCDR3' hold parts of chains: write whole variable domains"
+    with pytest.raises(TableError, match=words):
+        abag.plan(pd.DataFrame(loops | distances), no_antigen=True)

@@ -1,5 +1,7 @@
 """`predict --explain`: what each residue contributes, against a planted law and by deletion."""
 
+import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -57,7 +59,13 @@ def case(request, tmp_path_factory):
     )
     why = pd.read_csv(folder / "why.csv", dtype={"position": str})
     return SimpleNamespace(
-        folder=folder, run=folder / "run", effect=effect, scored=scored, summary=summary, why=why
+        folder=folder,
+        run=folder / "run",
+        table=table,
+        effect=effect,
+        scored=scored,
+        summary=summary,
+        why=why,
     )
 
 
@@ -148,3 +156,101 @@ def test_a_regime_without_weight_on_residues_is_said_and_not_explained(case, tmp
     assert any("the parts that compare residues have no weight there" in line for line in said)
     assert not (tmp_path / "why.csv").exists()
     assert (tmp_path / "s.csv").exists()
+
+
+def test_a_run_says_what_residues_contribute_on_average(case):
+    averages = pd.read_parquet(case.run / "residues.parquet")
+    summary = json.loads((case.run / "summary.json").read_text())
+    assert [*averages["regime"].unique()] == [regime["regime"] for regime in summary["regimes"]]
+    share = averages["share"].iloc[0]
+    assert share > 0.9
+    assert not averages.duplicated(["chain", "position", "residue"]).any()
+    of_residue = averages.set_index(["chain", "position", "residue"])
+    expected = []
+    found = []
+    for side, places in (("heavy", PLACES), ("antigen", ANTIGEN_PLACES)):
+        for place in places:
+            effects = [case.effect[side, place, residue] for residue in RESIDUES]
+            for residue in RESIDUES:
+                own = case.effect[side, place, residue]
+                expected.append(0.3 * (own - (sum(effects) - own) / 4))
+                cell = of_residue.loc[(side, named(side, place), residue)]
+                assert cell["pairs"] == (case.table[side].str[place] == residue).sum()
+                found.append(cell["contribution"])
+    np.testing.assert_allclose(found, np.multiply(share, expected), atol=0.12)
+    assert len(averages) == len(found)
+
+
+def test_the_report_shows_the_positions_that_matter(case):
+    abag.report(case.run, say=False)
+    page = (case.run / "report.html").read_text()
+    drawn = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["residues"]
+    shown = {*drawn["places"][:6]}
+    deciding = {("heavy", place) for place in PLACES[:3]}
+    deciding |= {("antigen", place) for place in ANTIGEN_PLACES}
+    assert shown == {f"{side} {named(side, place)}" for side, place in deciding}
+    assert {*drawn["letter"]} == {*RESIDUES}
+    assert "Residues that matter" in page
+    assert re.search(
+        r"For new variants, new antigen variants, by the parts with \d+% of the weight\.", page
+    )
+
+
+def test_a_run_without_parts_that_compare_residues_shows_no_positions(case, tmp_path):
+    table = library(60)[0]
+    abag.fit(
+        table, case.folder / "store", tmp_path / "run", head="ridge", split="random", say=False
+    )
+    assert not (tmp_path / "run" / "residues.parquet").exists()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Residues that matter" not in page
+
+
+def drawn_parents(case, out, **options):
+    options |= {"store": case.folder / "store", "say": False, "mutate_to": "AF"}
+    abag.scan(case.run, out, **options)
+    page = out.with_suffix(".html").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    return data["parents"], page
+
+
+def test_a_heat_map_shows_what_the_residues_of_the_parent_contribute(case, tmp_path):
+    of_pair = case.why[case.why["row"] == 2].set_index(["chain", "position"])["contribution"]
+    parent = case.scored.iloc[[1]]
+    positions = "H50-H129,A5-A40"
+    (drawn,), page = drawn_parents(case, tmp_path / "m.csv", parents=parent, positions=positions)
+    found = {}
+    for (chain, _, position, *_), value in zip(drawn["sites"], drawn["contribution"], strict=True):
+        if value is not None:
+            found[chain, position] = value
+    assert len(found) == len(PLACES) + len(ANTIGEN_PLACES)
+    for place, value in found.items():
+        assert value == pytest.approx(of_pair[place], abs=2e-3)
+    assert 'The row "own"' in page
+
+
+def test_residues_of_a_parent_with_an_insertion_keep_their_places(case, tmp_path):
+    plain = case.scored.iloc[[1]]
+    longer = plain.assign(heavy=plain["heavy"].str[:3] + "S" + plain["heavy"].str[3:])
+    cells = []
+    for number, parents in enumerate((plain, longer)):
+        out = tmp_path / f"{number}.csv"
+        (drawn,), _ = drawn_parents(case, out, parents=parents, positions="H50-H129")
+        values = [value for value in drawn["contribution"] if value is not None]
+        cells.append((np.array(values), [site[4] for site in drawn["sites"]]))
+    (values, residues), (values_longer, residues_longer) = cells
+    assert residues == residues_longer
+    np.testing.assert_allclose(values, values_longer, atol=0.1)
+
+
+def test_a_heat_map_of_a_run_without_such_parts_has_no_such_row(case, tmp_path):
+    run = tmp_path / "run"
+    abag.fit(
+        library(60)[0], case.folder / "store", run, head="ridge", split="random", report=False,
+        say=False,
+    )  # fmt: skip
+    other = SimpleNamespace(folder=case.folder, run=run)
+    parent = case.scored.iloc[[1]]
+    (drawn,), page = drawn_parents(other, tmp_path / "m.csv", parents=parent, positions="A5-A40")
+    assert "contribution" not in drawn
+    assert 'The row "own"' not in page

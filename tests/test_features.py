@@ -265,6 +265,17 @@ def test_rows_outside_the_trained_features_are_far_with_their_reason(planted, fi
     assert sum(summary["why_far"].values()) == 2
 
 
+def test_only_the_most_frequent_reasons_for_being_far_are_said(planted, tmp_path):
+    rows = planted.train.head(9).assign(lab=list("PPPQQRRST"))
+    said = []
+    run = planted.at / "with-ridge"
+    summary = abag.predict(rows, run=run, out=tmp_path / "o.csv", say=said.append)
+    assert len(summary["why_far"]) == 5
+    (line,) = (line for line in said if line.startswith("outside the training data: 9 rows"))
+    assert "(3 because its lab is 'P', which training lacks" in line
+    assert "2 for other reasons, in column 'why_far')" in line
+
+
 def test_categories_are_the_same_however_a_file_writes_them(tmp_path, planted):
     table = planted.train.assign(lab=planted.train["lab"].map({"A": 1, "B": 2, "C": 3}))
     predictor = fit(planted, "numbered", table, head="ridge", **COLUMNS)

@@ -1,7 +1,14 @@
 """The commands do what was recorded in ``tests/golden``; its script says how to record it again."""
 
 import copy
+import json
+import re
+import shutil
+from pathlib import Path
 
+import formats
+import numpy as np
+import pandas as pd
 import pytest
 from golden.make_golden import PARTS, Folder, differences, read_golden, record
 from heads import BASELINES, MODELS, SPLIT_VALUES, choices_of
@@ -57,3 +64,61 @@ def test_each_difference_is_listed_with_both_values():
         "x/text: - two",
         "x/text: + 2",
     ]
+
+
+RELEASED = Path(__file__).parent / "golden" / "formats"
+"""A store and a predictor of 1.0.0, by tests/golden/make_formats.py."""
+
+
+def test_files_of_a_released_version_are_read(tmp_path):
+    files = tmp_path / "formats"
+    shutil.copytree(RELEASED, files)  # which may become read-only
+    expected = json.loads((files / "expected.json").read_text())
+    pairs = expected["pairs"]
+    store = abag.open_store(files / "store")
+    vectors = store.vectors("antigen", pairs["antigen"])[:, :4]
+    np.testing.assert_allclose(vectors, expected["vectors"], atol=1e-6)
+    scores = abag.load_predictor(files / "predictor").predict(**pairs, store=files / "store")
+    assert scores["regime"].tolist() == expected["scores"]["regime"]
+    for name in ("pkd_predicted", "sigma"):
+        np.testing.assert_allclose(scores[name], expected["scores"][name], atol=1e-4)
+
+
+def test_an_update_encodes_no_sequence_again(tmp_path):
+    shutil.copytree(RELEASED / "store", tmp_path / "store")
+    pairs = pd.DataFrame(json.loads((RELEASED / "expected.json").read_text())["pairs"])
+    composition = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    summary = abag.embed_table(pairs, tmp_path / "store", say=False, **composition)
+    assert summary["antibodies"]["encoded"] == summary["antigens"]["encoded"] == 0
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "compatibility.md").read_text()
+
+
+def test_the_page_of_what_stays_has_the_formats_of_the_files():
+    stated = dict(re.findall(r"^\| ([^|]+) \| `[\w-]+\.json` \| ([^|]+) \|$", PAGE, re.MULTILINE))
+    store = json.loads((RELEASED / "store" / "abag-store.json").read_text())
+    predictor = json.loads((RELEASED / "predictor" / "predictor.json").read_text())
+    assert stated["store"] == f"`abag-store`, version {store['version']}"
+    assert stated["predictor"] == f"schema {predictor['schema']}"
+    assert stated["run"] == f"`{formats.RUN}`"
+    assert stated["sweep"] == f"`{formats.SWEEP}`"
+    assert stated["shared predictor"] == f"`abag-predictor`, version {formats.SHARED['version']}"
+    assert stated["adapter"] == f"`abag-adapter`, version {formats.ADAPTER['version']}"
+    assert f"| attribute `format` | `{formats.SHARD}` |" in PAGE
+    assert f"| attribute `format` | `abag-residues {formats.RESIDUES['version']}` |" in PAGE
+
+
+@pytest.mark.parametrize("name", ["store/abag-store.json", "run/config.json"])
+def test_a_file_of_a_newer_version_is_refused_as_the_page_says(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = Path(name)
+    path.parent.mkdir()
+    if path.parent.name == "store":
+        path.write_text('{"format": "abag-store", "version": 3}')
+    else:
+        path.write_text('{"format": "abag-run 7"}')
+    read = {"store": abag.open_store, "run": abag.report}[path.parent.name]
+    with pytest.raises(abag.AbagError) as refusal:
+        read(path.parent)
+    assert str(refusal.value) in PAGE

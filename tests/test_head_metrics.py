@@ -195,6 +195,24 @@ def test_censored_rows_count_only_in_concordance_and_beyond_their_bound():
     assert differ == {"n", "n_censored", "concordance", "beyond_bound"}
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_label_of_weight_three_counts_as_three_rows(seed):
+    rng = np.random.default_rng(seed)
+    pkd, predicted = rng.integers(7, 12, size=(2, 40)).astype(float)
+    antigen = np.arange(40) % 2
+    censored = rng.choice([0, 0, 0, -1, 1], 40)
+    times = rng.integers(1, 4, 40)
+    times[0] += (-times[censored == 0].sum()) % 10 if censored[0] == 0 else 0
+    whole_tenth = times[censored == 0].sum() % 10 == 0
+    once = MeasuredRows.of(pkd, antigen, censored, weight=times / times.mean()).score(predicted)
+    row = np.repeat(np.arange(40), times)
+    repeated = MeasuredRows.of(pkd[row], antigen[row], censored[row]).score(predicted[row])
+    for name in METRICS:
+        if name != "top_enrichment" or whole_tenth:
+            key = metric_key(name)
+            assert once[key] == pytest.approx(repeated[key], abs=1e-9), name
+
+
 def test_the_share_of_predictions_beyond_their_bound_is_that_of_censored_rows():
     y = [6, 6, 6, 6]
     p = [7, 5, 5, 9]

@@ -14,8 +14,7 @@ from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import guess_family
 from abag.head.labels import labelled_pairs
 from abag.head.labels.values import read_affinities
-from abag.head.machines import FIT_S, GPUS, WITH_FEATURES, fit_time
-from abag.head.plan import describe_plan, format_duration
+from abag.head.plan import FIT_S, GPUS, WITH_FEATURES, describe_plan, fit_time, format_duration
 
 
 def table(rows=60, antigen_length=200, **columns):

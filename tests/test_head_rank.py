@@ -199,6 +199,19 @@ def test_a_table_without_antigens_is_ranked_by_antibody(scored, tmp_path, said):
     assert batch["id"].tolist() == ranked(antibodies.iloc[4:], tmp_path, batch=9)["id"].tolist()
 
 
+def test_several_tables_of_another_quantity_give_the_best_rows_of_all(tmp_path):
+    tables = []
+    for n, letters in enumerate(("ACDEF", "GHIKL")):
+        heavies = [HEAVY[:100] + letter + HEAVY[101:] for letter in letters]
+        values = {"heavy": heavies, "antigen": "MKTAYIAKQRQISFVKSHFSRQ" * 3}
+        tables.append(tmp_path / f"{n}.csv")
+        frame = pd.DataFrame(values | {"predicted": np.arange(5.0) + 5 * n})
+        frame.to_csv(tables[-1], index=False)
+    columns = {"prediction": "predicted"}
+    batch = abag.rank(tables, better="higher", batch=3, columns=columns)
+    assert batch["predicted"].tolist() == [9.0, 8.0, 7.0]
+
+
 def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path, said):
     large = scored.assign(pkd_predicted=scored["pkd_predicted"] * 1000)
     batch = ranked(large, tmp_path, batch=9)

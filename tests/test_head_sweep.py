@@ -17,6 +17,7 @@ from heads import MODELS, PairVectors, TrainingRows, inner_folds, read_sequences
 from marks import in_ci
 from optuna.storages.journal import JournalFileBackend
 from scipy.stats import spearmanr
+from sklearn.metrics import log_loss
 
 import abag
 from abag import (
@@ -29,6 +30,7 @@ from abag import (
     SplitError,
 )
 from abag.head.models.pair_vectors import SideVectors
+from abag.head.models.probit import HeldOutClasses, latent_labels
 from abag.head.search import search, sweep
 from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
 from abag.head.training.inputs import read_inputs
@@ -313,11 +315,11 @@ def test_two_processes_share_a_sweep(case, tmp_path):
     assert not frame.duplicated(["lr", "dropout"]).any()
 
 
-def make_problem(case, **options):
+def make_problem(case, objective="spearman", **options):
     config = FitConfig(split="antigen", epochs=8, device="cpu", **options)
     inputs = read_inputs(case.table, case.store, config)
     config, split = sweep._hold_out_test(inputs.pairs, config)
-    return sweep._define_search(inputs, config, split, 3)[0]
+    return sweep._define_search(inputs, config, split, folds=3, objective=objective)[0]
 
 
 def draw(problem, rng, count):
@@ -364,6 +366,58 @@ def with_closed_form(monkeypatch):
     monkeypatch.setitem(SHAPES, "mlp 64", {"head": "mlp", "widths": (8,)})
     for name in search.ON_VECTORS:
         monkeypatch.setitem(SHAPES, name, {"head": name})
+
+
+@pytest.fixture(scope="module")
+def classes(case):
+    """The pairs of `case`, of which the stronger half are binders."""
+    pkd = case.frame["pKd"]
+    answer = np.where(pkd > pkd.median(), "binder", "non-binder")
+    frame = case.frame.drop(columns="pKd").assign(binds=answer)
+    return SimpleNamespace(table=frame, store=case.store, frame=frame)
+
+
+def test_trials_of_classes_are_scored_by_the_log_loss_of_pairs_held_out(classes, monkeypatch):
+    with_closed_form(monkeypatch)
+    problem = make_problem(classes, objective=search.LOG_LOSS)
+    informative = dict.fromkeys(search.POOLINGS, "mean")
+    (params,) = drawn_batch(problem, 1, shape="ridge", **informative)
+    pairs = problem.pairs
+    vectors = search._vectors(problem, params)
+    latent = np.empty(len(pairs))
+    for fold in range(3):
+        rows = np.flatnonzero(problem.fold != fold)
+        training = TrainingRows(pairs, vectors, rows, inner_folds(problem.group[rows]))
+        held = problem.fold == fold
+        latent[held] = MODELS["ridge"].fit(latent_labels(training)).predict(vectors)[held]
+    every = np.arange(len(pairs))
+    held_out = HeldOutClasses.of(pairs, every, latent[:, None], problem.group)
+    probability = held_out.expected(problem.fold)
+    expected = log_loss(pairs.pkd, probability)
+    assert expected < 0.95 * np.log(2)
+    assert score_batch(problem, [params]) == [pytest.approx(expected, rel=1e-6)]
+
+
+def test_networks_of_classes_are_searched_and_the_best_is_refitted(classes, tmp_path):
+    summary, _ = quick_sweep(classes, tmp_path / "s", trials=8, final=True, members=1)
+    assert summary["select"] == "log_loss"
+    values = [trial["value"] for trial in summary["best_trials"]]
+    assert values == sorted(values)
+    assert values[0] < 0.7
+    assert "classes" in summary["final"]["regimes"][0]
+    assert json.loads((tmp_path / "s/sweep.json").read_text())["objective"] == "log_loss"
+    assert "log_loss" in sweep.describe_trials(summary)
+
+
+def test_classes_can_be_searched_by_their_average_precision(classes, tmp_path):
+    key = "average_precision_at_0.5"
+    summary, _ = quick_sweep(classes, tmp_path / "s", select=key)
+    assert summary["select"] == key
+    values = [trial["value"] for trial in summary["best_trials"]]
+    assert values == sorted(values, reverse=True)
+    assert 0.5 < values[0] <= 1
+    with pytest.raises(RunError, match="other options"):
+        quick_sweep(classes, tmp_path / "s")
 
 
 def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypatch):

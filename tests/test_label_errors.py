@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from reading import read_labels
+from scipy.stats import spearmanr
 from sklearn.linear_model import Ridge
 
 import abag
@@ -188,6 +189,17 @@ def test_scores_count_pairs_by_the_weights_of_the_fit(unequal):
     assert regime["effective_pairs"] == pytest.approx(effective)
     assert regime["groups"] < 0.7 * len(rows)
     assert f"({effective:,.0f} effective)" in " ".join(describe_regimes([regime])[1])
+    (strong,) = summary["strong"]["regimes"]
+    is_strong = rows["pkd"] >= summary["strong"]["threshold"]
+    assert strong["prevalence"] == pytest.approx(np.average(is_strong, weights=weight))
+    spearmans = []
+    for fold in rows["fold"].unique():
+        inside = (rows["fold"] == fold).to_numpy()
+        times = np.round(40 * weight[inside] / weight.max()).astype(int)  # in whole rows
+        repeated = rows.loc[np.repeat(np.flatnonzero(inside), times)]
+        spearmans.append(spearmanr(repeated["pkd"], repeated["pkd_predicted"]).statistic)
+    of_head = regime["metrics"]["head"]
+    assert of_head["spearman"] == pytest.approx(np.mean(spearmans), abs=0.01)
     own = unequal.train[["heavy", "antigen"]].iloc[rows["row"] - 1]
     own = own.assign(fold=rows["fold"].array, prediction=rows["pkd_predicted"].array)
     again = abag.evaluate(run, predictions=own)["predictions"]["regimes"][0]

@@ -92,6 +92,12 @@ def test_a_column_that_may_hold_the_antigen_is_named(column, values, frame):
         read_sequences(frame)
 
 
+def test_a_column_of_measurements_is_not_named_as_one_of_antigens(frame):
+    frame["avg_off_target_affinity"] = np.linspace(4.5, 5.5, len(frame))
+    with pytest.raises(ColumnError, match=r"--no-antigen\.$"):
+        read_sequences(frame)
+
+
 def test_a_column_of_names_of_antigens_is_told_the_option_too(frame):
     frame["target"] = "HER2"
     with pytest.raises(ColumnError, match=r"holds names, such as 'HER2'.*alone: --no-antigen"):

@@ -492,3 +492,18 @@ def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
     assert read_sequences(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
     with pytest.raises(AbagError, match="fit light equally well"):
         abag.plan(table.assign(light=LIGHTS))
+
+
+def test_the_affinity_of_alphaseq_is_proposed_alone_and_with_the_unit_that_it_has():
+    frame = pd.DataFrame(
+        {
+            "mata_sequence": [h + "GGGGS" * 3 + LIGHT for h in HEAVIES],
+            "alphaseq_affinity": 9 - PKD, "predicted_affinity": 9.5 - PKD,
+            "avg_off_target_affinity": 4.5 + PKD / 100,
+        }
+    )  # fmt: skip
+    option = "--column pkd=alphaseq_affinity --label log10_kd_nm"
+    for columns in ({}, {"label": "alphaseq_affinity"}):
+        reason = abag.plan(frame, columns=columns, no_antigen=True)["refused"]
+        assert option in reason
+        assert "off_target" not in reason

@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 from marks import in_slow
 
+import abag
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("core", "embed", "head", "adapt")
 
@@ -110,13 +112,26 @@ RECIPE = (ROOT / "packaging" / "conda" / "meta.yaml").read_text()
 
 
 def test_a_release_has_one_version():
-    version = PROJECT["version"]
+    version = abag.__version__
+    assert PROJECT["dynamic"] == ["version"]
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {version}\n" in citation
     assert f'\n  version: "{version}"\n' in RECIPE
     (date,) = re.findall(rf"^## {version} \((.*)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     (cited,) = re.findall(r"^date-released: (\d{4}-\d\d-\d\d)$", citation, re.M)
     assert date in ("unreleased", cited)
+
+
+def test_the_project_page_of_a_release_has_no_link_that_leads_nowhere():
+    page = (ROOT / PROJECT["readme"]).read_text()
+    assert not re.findall(r"\]\((?![a-z]+:)|(?:src|href)=", page)
+    shown = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    commands = re.findall(r"^abag (\w+)", shown, re.MULTILINE)
+    readme = (ROOT / "README.md").read_text()
+    assert len(commands) > 5
+    assert all(f"| `abag {name}` |" in readme for name in commands)
+    named = {*re.findall(r"`abag\[(\w+)\]`", page)}
+    assert named <= {*PROJECT["optional-dependencies"]}
 
 
 def test_a_release_has_one_address():
@@ -284,13 +299,13 @@ def test_mypy_finds_the_types_of_an_install(installed, tmp_path):
 LAYERS = """
     core
     embed.tables embed.store embed.kernels embed.encoders
-    embed.options embed.job embed.encode embed.workers embed.embed embed.residues
+    embed.options embed.export embed.job embed.encode embed.workers embed.embed embed.residues
     embed.doctor
     head.labels head.regimes head.evaluation head.models
     head.training head.predictor head.runs
     head.design
     head.next_round head.fit
-    head.search head.prepare head.machines head.demo head.plan
+    head.search head.prepare head.demo head.plan
     head.estimators
     head.share
     adapt
@@ -346,12 +361,11 @@ def test_no_two_packages_import_each_other():
 
 
 def test_head_imports_no_encoder_to_learn_or_score():
-    allowed = ("embed.tables.", "embed.store.", "embed.options")
+    allowed = ("embed.tables.", "embed.store.", "embed.options", "embed.export")
     for module, imports in IMPORTS.items():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
             tokens = {
-                "head.machines": ("embed.encoders.registry",),
                 "head.plan": ("embed.encoders.packing", "embed.encoders.registry"),
                 "head.runs.report": ("embed.encoders.registry",),  # licences
                 "head.share": ("embed.encoders.registry",),  # licences and hub names

@@ -24,6 +24,34 @@ def test_dir_and_help_show_every_public_name():
         assert f" {name}" in done.stdout or name == "__version__"
 
 
+WITHOUT_EXTRAS = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in EXTRAS else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+import abag
+
+for name in abag.__all__:
+    getattr(abag, name)
+print(sorted(EXTRAS & {*sys.modules}))
+"""
+
+
+def test_every_public_name_needs_no_package_of_an_extra():
+    extras = {
+        "ablang2", "anndata", "antiberty", "faesm", "flash_attn", "openpyxl", "optuna", "peft",
+        "polars", "ray", "sklearn", "triton",
+    }  # fmt: skip
+    code = f"EXTRAS = {extras!r}\n{WITHOUT_EXTRAS}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
 @pytest.mark.parametrize("name", abag._FUNCTIONS)
 def test_a_public_function_has_no_open_keywords(name):
     parameters = inspect.signature(getattr(abag, name)).parameters.values()
@@ -117,7 +145,10 @@ def test_results_are_shown_in_a_few_lines(tmp_path):
     store = repr(abag.open_store(tmp_path / "store"))
     assert store.startswith(f"Store {tmp_path / 'store'}\nantibody: composition (")
     assert len(store.splitlines()) == 3
-    assert len(repr(abag.plan(table, **COMPOSITION)).splitlines()) == SHOWN_LINES
+    planned = abag.plan(table, **COMPOSITION)
+    assert len(repr(planned).splitlines()) == SHOWN_LINES
+    assert "pairs with pKd" in str(planned), "print() shows all of it"
+    assert "more lines" not in str(planned)
 
 
 def test_what_is_shown_has_few_lines_of_limited_width_and_is_escaped():

@@ -30,7 +30,7 @@ from abag.head.regimes.regimes import (
     find_regimes,
 )
 from abag.head.regimes.relations import NONE, by_length, find_nearest
-from abag.head.regimes.sides import KnownSequences, Recogniser, Side, effective_groups, sides_of
+from abag.head.regimes.sides import KnownSequences, Side, effective_groups, sides_of
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION
 
 
@@ -272,33 +272,36 @@ def test_a_chain_that_cannot_be_compared_is_new_unless_it_is_the_same():
     assert known_sequences.compare([(HEAVY, "")]).level.tolist() == [VARIANT]
 
 
+def loaded(arrays):
+    """Restore the training sequences of both kinds."""
+    return {kind: KnownSequences.load(kind, arrays) for kind in ("antibody", "antigen")}
+
+
 def test_what_is_new_is_read_back_and_forged_arrays_are_refused():
     rng = np.random.default_rng(6)
     antibodies = [(mutated(rng, HEAVY, 3), "") for _ in range(12)]
     variants = [(mutated(rng, "MKTAYIAKQRQISFVKSHFSRQ" * 4, 2),) for _ in range(12)]
-    made = Recogniser(known_of("antibody", antibodies), known_of("antigen", variants))
-    arrays = made.arrays()
-    read = Recogniser.load(arrays)
+    made = {"antibody": known_of("antibody", antibodies), "antigen": known_of("antigen", variants)}
+    arrays = made["antibody"].arrays() | made["antigen"].arrays()
+    read = loaded(arrays)
     new = [(mutated(rng, HEAVY, 1), ""), (draw_chain(rng, 100), "")]
     for kind, asked in (("antibody", new), ("antigen", [(mutated(rng, variants[0][0], 1),)])):
-        for array, other in zip(
-            made.of_kind(kind).compare(asked), read.of_kind(kind).compare(asked), strict=True
-        ):
+        for array, other in zip(made[kind].compare(asked), read[kind].compare(asked), strict=True):
             assert (array == other).all()
-    assert read.antibodies.compare(antibodies).level.tolist() == [KNOWN] * 12
-    compared = read.antibodies.compare(new)
+    assert read["antibody"].compare(antibodies).level.tolist() == [KNOWN] * 12
+    compared = read["antibody"].compare(new)
     assert compared.level.tolist() == [MUTATED, NEW]
-    assert read.antibodies.names == [f"row {number}" for number in range(1, 13)]
+    assert read["antibody"].names == [f"row {number}" for number in range(1, 13)]
     expected = min(mismatches(new[0][0], heavy) for heavy, _ in antibodies)
     assert compared.distance.tolist() == [expected, 0]
     assert compared.nearest[1] == NONE
     assert mismatches(new[0][0], antibodies[compared.nearest[0]][0]) == expected
     for name in arrays:
         with pytest.raises(ValueError, match="has float32"):
-            Recogniser.load(arrays | {name: arrays[name].astype(np.float32)})
+            loaded(arrays | {name: arrays[name].astype(np.float32)})
     tokens = arrays["seen.antigen.tokens"][::-1]  # searched for as sorted
     with pytest.raises(ValueError, match=r"tokens are not in ascending order"):
-        Recogniser.load(arrays | {"seen.antigen.tokens": tokens})
+        loaded(arrays | {"seen.antigen.tokens": tokens})
     for forged in (
         "row 1\n" * 11,
         "row 1\n" * 13,
@@ -307,17 +310,17 @@ def test_what_is_new_is_read_back_and_forged_arrays_are_refused():
     ):
         names = np.frombuffer(forged.encode(), np.uint8)
         with pytest.raises(ValueError, match=r"names are not 12 names"):
-            Recogniser.load(arrays | {"seen.antibody.names": names})
+            loaded(arrays | {"seen.antibody.names": names})
 
 
 def test_without_sequences_all_but_repeats_is_new():
     rng = np.random.default_rng(6)
     antibodies = [(mutated(rng, HEAVY, 3), "") for _ in range(12)]
-    made = Recogniser(known_of("antibody", antibodies), known_of("antigen", [("MKTAYIAKQR" * 9,)]))
-    shared = Recogniser.load(made.without_sequences().arrays())
-    assert not shared.has_sequences
+    made = known_of("antibody", antibodies)
+    shared = KnownSequences.load("antibody", made.without_sequences().arrays())
+    assert shared.chains is None
     asked = [antibodies[0], (mutated(rng, HEAVY, 1), "")]
-    assert shared.antibodies.compare(asked).level.tolist() == [KNOWN, NEW]
+    assert shared.compare(asked).level.tolist() == [KNOWN, NEW]
     for array in shared.arrays().values():
         assert HEAVY[:8].encode() not in array.tobytes()
 

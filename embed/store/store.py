@@ -617,6 +617,14 @@ def open_store(path: Path | str, *, create: bool = False) -> Store:
     return open_as(Store, path, create=create)
 
 
+def as_store(store: Store | Path | str | None) -> Store:
+    """Open a store, unless it is open; raise `OptionError` if none is given."""
+    if store is None:
+        msg = "store=None: not given; expected a store with vectors. Pass store='PATH'."
+        raise OptionError(msg)
+    return store if isinstance(store, Store) else open_store(store)
+
+
 def open_as(store_class: type[S], path: Path | str, *, create: bool = False) -> S:
     """Open a store as `open_store` does, as an object of this class."""
     path = user_path(path, "store")

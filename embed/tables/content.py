@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from abag.core.errors import TableError
 from abag.embed.tables.chains import (
@@ -28,6 +29,7 @@ from abag.embed.tables.columns import (
     CHAIN_ROLES,
     SEQUENCE_ROLES,
     column_option,
+    quote_names,
     simplified,
 )
 from abag.embed.tables.mutations import column_of_mutations
@@ -380,10 +382,22 @@ def _advise_without_sequences(table: Table) -> str:
             f"Column {mutations!r} holds mutations: give the antibody that they are of with "
             "--parent SEQ or --parent FILE."
         )
+    names = map(str, table.frame.columns)
+    regions = [name for name in names if REGION.search(name) and _holds_peptides(table, name)]
+    if regions:
+        return (
+            f"{quote_names(regions)} hold{'s'[len(regions) - 1 :]} parts of chains: write whole "
+            "variable domains into a column, for example the chain of the parent with each CDR in "
+            "the place of its own (docs/how-to/own-table.md, CDRs of one antibody)."
+        )
     return (
         "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
         "table of names and sequences with --sequences FILE."
     )
+
+
+def _holds_peptides(table: Table, name: str) -> bool:
+    return are_peptides(distinct_texts(table, name))
 
 
 def _any_of(options: Sequence[str]) -> str:
@@ -481,6 +495,13 @@ def _names_methods(table: Table, name: str) -> bool:
     return 2 * sum(_METHODS.search(text) is not None for text in filled) > len(filled)
 
 
+def _holds_measurements(table: Table, name: str) -> bool:
+    """Tell whether all cells are numbers that no name is, as in ``off_target_affinity``."""
+    cells = table.frame[name].iloc[:CHUNK_ROWS].dropna().astype(str)
+    numbers = pd.to_numeric(cells, errors="coerce")
+    return bool(numbers.notna().all() and cells.str.contains(".", regex=False).any())
+
+
 def antigen_candidates(table: Table) -> list[str]:
     """List the unused columns that may hold or name antigens, by their names or content."""
     used = {*table.columns.values()} - {table.columns.get("antigen_name")}
@@ -488,6 +509,7 @@ def antigen_candidates(table: Table) -> list[str]:
     for name in map(str, table.frame.columns):
         if name in used:
             continue
-        if _ANTIGEN_WORDS.search(name) or _role_by_content(table, name) == "antigen":
+        is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)
+        if is_named or _role_by_content(table, name) == "antigen":
             candidates.append(name)
     return candidates[:MOST_CANDIDATES]

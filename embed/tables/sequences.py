@@ -591,7 +591,8 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
             msg = (
                 f"{table.source}: column {name!r} holds parts of {role} chains, such as "
                 f"{quoted(texts[0])}; expected whole variable domains, of about 110 to 130 "
-                f"residues. Name the column of these with --column {role}=NAME."
+                f"residues. Name the column of these with --column {role}=NAME, or write each part "
+                "into the chain of the parent (docs/how-to/own-table.md, CDRs of one antibody)."
             )
             raise TableError(msg)
 

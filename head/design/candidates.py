@@ -29,6 +29,7 @@ from abag.embed.tables.table import NoRows, Table, TableLike, read_table
 from abag.embed.tables.table_writer import with_types, writing_table
 from abag.head.design.batches import Aim, probability_above
 from abag.head.labels.column import (
+    ColumnMeaning,
     LabelLayout,
     UnclearLabel,
     choose_prediction,
@@ -263,19 +264,6 @@ def quantity_of(first: FileLayout, options: RankOptions, predictor: Predictor | 
     return PKD if better is None else Quantity(name="value", better=better, affinity=False)
 
 
-def towards_better(candidates: Candidates, quantity: Quantity) -> Candidates:
-    """Return candidates of which higher predictions are better."""
-    frame = candidates.frame
-    return replace(candidates, frame=frame.assign(mean=quantity.sign * frame["mean"]))
-
-
-def aimed(options: RankOptions, quantity: Quantity) -> RankOptions:
-    """Return options with the values to reach in the direction of `towards_better`."""
-    if quantity.sign > 0:
-        return options
-    return replace(options, best=signed(options.best, -1), above=signed(options.above, -1))
-
-
 def signed(value: float | None, sign: int) -> float | None:
     """Turn a value into one of which higher is better, or back."""
     return None if value is None else sign * value
@@ -319,10 +307,35 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
 
 def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: float) -> pd.DataFrame:
     """Read what `Candidates.frame` has of the rows of a chunk."""
-    if not quantity.affinity:
-        return _read_values(chunk, quantity)
+    if quantity.is_binary and not chunk.has("prediction"):
+        return _read_probabilities(chunk)
+    if quantity.affinity:
+        meaning = _meaning_of(chunk)
+        unit = meaning.unit
+        expected = "a pKd" if unit == "pkd" else f"a value in {unit}"
+        mean = to_pkd(_finite(chunk, meaning.column, "prediction", expected), unit, molar_mass_kda)
+    else:
+        unit = "pkd"
+        mean = _finite(chunk, chunk.column("prediction"), "prediction", "a finite number")
+    predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})
+    if chunk.has("sigma"):
+        sigma = chunk.column("sigma")
+        if unit != "pkd":
+            msg = (
+                f"{chunk.source}: column {meaning.column!r} is in {unit}, and column {sigma!r} "
+                "would have to be in pKd; expected both in pKd. Convert them, or remove the latter "
+                "and use --rule mean."
+            )
+            raise PredictionError(msg)
+        least = "0 or more pKd" if quantity.affinity else "0 or more"
+        predictions["sigma"] = _finite(chunk, sigma, "standard error", least, low=0.0)
+    return _with_flags(predictions, chunk)
+
+
+def _meaning_of(chunk: SequenceTable) -> ColumnMeaning:
+    """Return what the column of predicted affinities is read as."""
     try:
-        meaning = choose_prediction(chunk)
+        return choose_prediction(chunk)
     except UnclearLabel as error:  # its advice is for labels
         msg = (
             f"{chunk.source}: column {chunk.columns.get('prediction')!r} names an affinity, but no "
@@ -330,22 +343,6 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: floa
             "column with its unit, such as 'predicted KD (nM)'."
         )
         raise PredictionError(msg) from error
-    column = meaning.column
-    unit = meaning.unit
-    mean = _finite(chunk, column, "prediction", "a pKd" if unit == "pkd" else f"a value in {unit}")
-    mean = to_pkd(mean, unit, molar_mass_kda)
-    predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})
-    if chunk.has("sigma"):
-        sigma = chunk.column("sigma")
-        if unit != "pkd":
-            msg = (
-                f"{chunk.source}: column {column!r} is in {unit}, and column {sigma!r} would have "
-                "to be in pKd; expected both in pKd. Convert them, or remove the latter and use "
-                "--rule mean."
-            )
-            raise PredictionError(msg)
-        predictions["sigma"] = _finite(chunk, sigma, "standard error", "0 or more pKd", low=0.0)
-    return _with_flags(predictions, chunk)
 
 
 def _read_probabilities(chunk: SequenceTable) -> pd.DataFrame:
@@ -355,23 +352,11 @@ def _read_probabilities(chunk: SequenceTable) -> pd.DataFrame:
     mean, low, high = (
         _finite(chunk, name, "probability", "0 to 1", low=0.0) for name in PROBABILITY_COLUMNS
     )
-    found = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
+    found = pd.DataFrame({"row": chunk.positions, "mean": mean})
     found["sigma"] = np.sqrt(np.maximum(mean * (1 - mean), 0.0))
     found = _with_flags(found, chunk)
     found["sigma_model"] = (high - low) / (2 * WITHIN)
     return found
-
-
-def _read_values(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
-    """Read the same of predictions of another quantity than an affinity."""
-    if quantity.is_binary and not chunk.has("prediction"):
-        return _read_probabilities(chunk)
-    mean = _finite(chunk, chunk.column("prediction"), "prediction", "a finite number")
-    predictions = pd.DataFrame({"row": chunk.row_numbers - chunk.first_row, "mean": mean})
-    if chunk.has("sigma"):
-        sigma = chunk.column("sigma")
-        predictions["sigma"] = _finite(chunk, sigma, "standard error", "0 or more", low=0.0)
-    return _with_flags(predictions, chunk)
 
 
 def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
@@ -476,26 +461,6 @@ def read_all_measured(
     if options.measured is not None:
         tables.append(read_measured(options.measured, candidates, options, of_run))
     return tables
-
-
-def best_of(measured: Sequence[Measured], quantity: Quantity) -> float:
-    """Return the best measured label, of which higher is better, as of the candidates.
-
-    Raises
-    ------
-    PredictionError
-        If no measured pair has the antigen of the predictions.
-    """
-    best_of_tables = [labels.best(quantity) for labels in measured]
-    known = [value for value in best_of_tables if value is not None]
-    if known:
-        return max(known)
-    sources = ", ".join(labels.table.source for labels in measured)
-    msg = (
-        f"{sources}: no measured pair has the antigen of the predictions; expected "
-        "some for --rule improvement. Give --best PKD."
-    )
-    raise PredictionError(msg)
 
 
 def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOptions) -> Measured:

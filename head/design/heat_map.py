@@ -37,6 +37,12 @@ BEST_ON_PAGE = 50
 """Mutants in that table."""
 
 
+def count_shown(parents: Sequence[Parent], residues: str) -> int:
+    """Return how many parents fit on the page."""
+    ends = np.cumsum([parent.count_mutants(residues) for parent in parents])
+    return max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))
+
+
 def draw_heat_map(
     parents: Sequence[Parent],
     residues: str,
@@ -48,17 +54,26 @@ def draw_heat_map(
     verdicts: Sequence[str],
     quantity: Quantity = PKD,
     digits: int = 3,
+    contributions: Sequence[Sequence[float]] = (),
 ) -> str:
-    """Draw the page of the single mutants, which come parent by parent, and of the best."""
+    """Draw the page of the single mutants, which come parent by parent, and of the best.
+
+    `contributions` are those of the residues of the parents that fit, site by site, NaN where they
+    are not known; empty if the predictor has no parts that compare residues.
+    """
     ends = np.cumsum([parent.count_mutants(residues) for parent in parents])
-    fitting = max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))
+    fitting = count_shown(parents, residues)
     singles = singles.head(ends[fitting - 1])
     shown = []
     start = 0
     for number in range(fitting):
         end = int(ends[number])
         cells = singles[start:end]
-        shown.append(_describe(parents[number], parent_scores.iloc[number], cells, digits))
+        described = _describe(parents[number], parent_scores.iloc[number], cells, digits)
+        if contributions and not np.isnan(contributions[number]).all():
+            of_sites = np.round(contributions[number], digits)
+            described["contribution"] = [None if np.isnan(x) else x for x in of_sites.tolist()]
+        shown.append(described)
         start = end
     content: dict[str, Any] = {"residues": residues, "parents": shown}
     if not quantity.affinity:
@@ -81,6 +96,7 @@ def draw_heat_map(
         names=[parent["name"] for parent in shown],
         left_out=len(parents) - fitting,
         has_sigma="difference_sigma" in singles,
+        has_contributions=any("contribution" in parent for parent in shown),
         best=_table_of_best(best, quantity, with_parent=not only),
     )
 

@@ -47,8 +47,6 @@ from abag.head.design.candidates import (
     Measured,
     OrderList,
     SecondProperty,
-    aimed,
-    best_of,
     decide_reading,
     far_by_chains,
     molar_mass_of,
@@ -58,7 +56,6 @@ from abag.head.design.candidates import (
     say_if_measured,
     signed,
     sites_of,
-    towards_better,
 )
 from abag.head.evaluation.scores import is_by_chance
 from abag.head.labels.headers import OUTSIDE, PKD, SECOND_COLUMNS, Quantity
@@ -353,9 +350,12 @@ def rank(
             far = candidates.frame["far"].to_numpy(np.bool_) | second.far
             candidates = replace(candidates, frame=candidates.frame.assign(far=far))
         # from here on, higher is better
-        candidates = towards_better(candidates, quantity)
+        sign = quantity.sign
+        frame = candidates.frame.assign(mean=sign * candidates.frame["mean"])
+        candidates = replace(candidates, frame=frame)
         _refuse_of_numbers(chosen, quantity)
-        chosen = aimed(chosen, quantity)
+        best = signed(chosen.best, sign)
+        chosen = replace(chosen, best=best, above=signed(chosen.above, sign))
         _say_regimes(candidates, predictor, reading_options.kinds)
         _refuse_missing_columns(candidates, chosen)
         reading = NOTHING if predictor is None else predictor.layout
@@ -368,7 +368,6 @@ def rank(
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
         _refuse_too_few(candidates, len(eligible), counts, chosen)
-        best = chosen.best
         if chosen.rule == "improvement" and best is None:
             best = _best(candidates, measured, quantity)
         batch = _choose_batch(candidates, eligible, best, second, chosen, quantity, predictor)
@@ -617,8 +616,18 @@ def _left_out(
 
 
 def _best(candidates: Candidates, measured: Sequence[Measured], quantity: Quantity) -> float:
+    """Return the best measured label, of which higher is better, as of the candidates."""
+    best_of_tables = [labels.best(quantity) for labels in measured]
+    known = [value for value in best_of_tables if value is not None]
+    if known:
+        return max(known)
     if measured:
-        return best_of(measured, quantity)
+        sources = ", ".join(labels.table.source for labels in measured)
+        msg = (
+            f"{sources}: no measured pair has the antigen of the predictions; expected "
+            "some for --rule improvement. Give --best PKD."
+        )
+        raise PredictionError(msg)
     msg = (
         f"{candidates.source}: the run has no measured pairs, as a shared predictor; expected "
         "the best measured label for --rule improvement. Add --best PKD or --measured TABLE."

@@ -30,7 +30,7 @@ from abag.core.messages import counted
 from abag.embed.store.store import open_store
 from abag.embed.tables.layout import NOTHING, with_habits
 from abag.embed.tables.table_writer import writing_table
-from abag.head.design.heat_map import BEST_ON_PAGE, draw_heat_map
+from abag.head.design.heat_map import BEST_ON_PAGE, count_shown, draw_heat_map
 from abag.head.design.sites import (
     Mutant,
     Parent,
@@ -44,6 +44,7 @@ from abag.head.design.sites import (
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
+from abag.head.predictor.explain import explain_residues, residue_parts
 from abag.head.predictor.options import ScanOptions
 from abag.head.predictor.predictor import Scorer, Sequences
 from abag.head.predictor.scoring import (
@@ -417,7 +418,8 @@ def scan(
             for line in describe_scan(summary).splitlines():
                 messages.say(line)
             return table
-        _write(table, scored, predictor, chosen.residues, summary, out, page)
+        contributions = _contributions(predictor, store, parents, chosen.residues)
+        _write(table, scored, predictor, chosen.residues, contributions, summary, out, page)
     return summary
 
 
@@ -517,11 +519,35 @@ def _summarize(
     return summary
 
 
+def _contributions(
+    predictor: Predictor, store: Path, parents: Sequence[Parent], residues: str
+) -> list[list[float]]:
+    """Compute what residues of the parents that are drawn contribute, site by site.
+
+    Empty if no part of the predictor compares residues.
+    """
+    if not residue_parts(predictor.parts.models):
+        return []
+    shown = parents[: count_shown(parents, residues)]
+    sides = [
+        Sequences.of("antibody", [parent.antibody for parent in shown]),
+        Sequences.of("antigen", [parent.antigen for parent in shown]),
+    ]
+    scorer = Scorer(predictor, open_store(store), *sides)
+    explained = explain_residues(predictor, scorer, [sequences.of_row for sequences in sides])
+    contributions = []
+    for parent, of_residue in zip(shown, explained, strict=True):
+        places = [site.place for site in parent.sites]
+        contributions.append([of_residue.get(place, np.nan) for place in places])
+    return contributions
+
+
 def _write(
     table: pd.DataFrame,
     scored: _ScoredScan,
     predictor: Predictor,
     residues: str,
+    contributions: Sequence[Sequence[float]],
     summary: ScanSummary,
     out: Path,
     page: Path,
@@ -543,6 +569,7 @@ def _write(
             digits=max(3, predictor.digits - 1),
             source=encoders,
             verdicts=[*verdicts, *scored.same.describe("mutant"), describe_far(summary)],
+            contributions=contributions,
         )
         drawn.write_text(heat_map, "utf-8")
 

@@ -21,7 +21,7 @@ from abag.embed.tables.layout import NOTHING, LayoutRecord
 from abag.embed.tables.pairs import read_pairs
 
 if TYPE_CHECKING:
-    from abag.embed.tables.chains import Chains
+    from abag.embed.tables.chains import Chains, Kind
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import TableLike
     from abag.head.predictor.options import PositionRange, ScanOptions
@@ -43,6 +43,12 @@ class Site(NamedTuple):
     def number(self) -> int:
         """The position without the letters of an insertion."""
         return position_number(self.position)
+
+    @property
+    def place(self) -> tuple[Kind, int, int]:
+        """Kind of the sequence, its chain, and the index of the residue in that chain."""
+        kind: Kind = "antigen" if self.region == "antigen" else "antibody"
+        return kind, self.chain_index, self.at
 
     @property
     def prefix(self) -> str:

@@ -17,14 +17,13 @@ import pandas as pd
 from abag.core.arrays import hex_keys, label_weights
 from abag.core.files import cache_dir
 from abag.core.messages import counted, reporting
+from abag.core.options import VectorOptions
 from abag.core.python_surface import as_html, shorten
-from abag.embed.store.options import VectorOptions
-from abag.embed.store.store import folder_with
+from abag.embed.store.store import as_store, folder_with
 from abag.embed.tables.layout import holds_texts
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table_writer import with_types
-from abag.head.estimators.regressor import as_store
 from abag.head.evaluation.verdicts import label_problems
 from abag.head.labels.column import decide_label
 from abag.head.labels.features import with_logliks

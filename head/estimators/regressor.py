@@ -35,7 +35,7 @@ from abag.core.options import schema, unknown_option
 from abag.core.python_surface import naming_keywords
 from abag.embed.embed import embed_like_folders
 from abag.embed.store.shard import ADAPTER_FOLDER
-from abag.embed.store.store import Store, folder_with, open_store
+from abag.embed.store.store import Store, as_store, folder_with
 from abag.embed.tables.columns import CHAIN_ROLES, SEQUENCE_ROLES, with_found
 from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.options import TableOptions
@@ -54,7 +54,7 @@ from abag.head.training.inputs import RunInputs, layout_of_run, vectors_of_pairs
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from abag.embed.store.options import VectorOptions
+    from abag.core.options import VectorOptions
     from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable
@@ -367,14 +367,6 @@ def pair_of_row(pairs: LabelledPairs) -> NDArray[np.int64]:
     return np.searchsorted(number_of_pair, of_row)
 
 
-def as_store(store: Store | Path | str | None) -> Store:
-    """Open a store, unless it is open; raise `NotAFrame` if none is given."""
-    if store is None:
-        msg = "store=None: not given; expected a store with vectors. Pass store='PATH'."
-        raise NotAFrame(msg)
-    return store if isinstance(store, Store) else open_store(store)
-
-
 def folders_with(
     store: Store,
     table: SequenceTable,
@@ -486,7 +478,7 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
             if predictor.features is not None:
                 features = read_features(predictor.features, table.frame, "X")
             scorer = Scorer(predictor, store, table.antibodies, table.antigens)
-            return scorer.score_rows(features)[0]
+            return scorer.score_rows(features)
 
     def _config(self, label: str | None = None) -> FitConfig:
         given = {setting.name: getattr(self, setting.name) for setting in _OPTIONS}

@@ -14,14 +14,12 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from abag.core.files import cache_dir
-from abag.core.options import schema
-from abag.embed.store.export import vector_names
-from abag.embed.store.options import VectorOptions
-from abag.embed.store.store import Store
+from abag.core.options import VectorOptions, schema
+from abag.embed.export import vector_names
+from abag.embed.store.store import Store, as_store
 from abag.embed.tables.options import TableOptions
 from abag.head.estimators.regressor import (
     InvalidParameter,
-    as_store,
     folders_with,
     labelled,
     name_features,

@@ -16,6 +16,8 @@ both, as in ``recall_at_8.5`` (`metric_key`).
 A censored row has a bound instead of a label: -1 if its pKd lies below the bound, +1 if above. It
 counts only in `concordance`, in the pairs of rows with a known order, and in `beyond_bound`.
 
+A label with a weight counts as so many rows, of a mean of 1; a pair of rows counts by the product.
+
 N rows, of which E are exact; P pairs of a table."""
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from abag.core.arrays import Floats, Ints
+from abag.core.arrays import Floats, Ints, label_weights
 
 if TYPE_CHECKING:
     from abag.head.labels.headers import Quantity
@@ -45,14 +47,29 @@ def finite(value: float | np.floating) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def pearson(pkd: Floats, predicted: Floats) -> float | None:
+def _mean(values: NDArray[Any], weight: Floats | None) -> float:
+    """Return the mean of N values, in which each counts by its weight, (N,)."""
+    return float(values.mean() if weight is None else np.average(values, weights=weight))
+
+
+def _sd(values: Floats, weight: Floats | None) -> float:
+    return float(np.sqrt(_mean(np.square(values - _mean(values, weight)), weight)))
+
+
+def pearson(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | None:
     """Compute the linear correlation, shape (N,) each; None below two rows or for constants."""
     if len(pkd) < 2 or np.ptp(pkd) == 0 or np.ptp(predicted) == 0:
         return None
-    y = pkd - pkd.mean()
-    p = predicted - predicted.mean()
-    correlation = y @ p / (np.linalg.norm(y) * np.linalg.norm(p))
-    return finite(np.clip(correlation, -1, 1))  # rounding may exceed 1
+    y = pkd - _mean(pkd, weight)
+    p = predicted - _mean(predicted, weight)
+    if weight is not None:
+        y = y * np.sqrt(weight)
+        p = p * np.sqrt(weight)
+    norm = float(np.linalg.norm(y) * np.linalg.norm(p))
+    if norm == 0:  # weights leave constants
+        return None
+    correlation = float(y @ p) / norm
+    return finite(min(max(correlation, -1.0), 1.0))  # rounding may exceed 1
 
 
 def spearman(pkd: Floats, predicted: Floats) -> float | None:
@@ -60,9 +77,10 @@ def spearman(pkd: Floats, predicted: Floats) -> float | None:
     return pearson(ranks(pkd), ranks(predicted))
 
 
-def ranks(values: NDArray[np.generic]) -> Floats:
+def ranks(values: NDArray[np.generic], weight: Floats | None = None) -> Floats:
     """Rank like ``scipy.stats.rankdata`` in half the time; the rank of NaN is NaN."""
-    _, run, size = np.unique(values, return_inverse=True, return_counts=True)
+    _, run, counts = np.unique(values, return_inverse=True, return_counts=True)
+    size = counts if weight is None else np.bincount(run, weight)
     mean_rank = np.cumsum(size) - (size - 1) / 2  # of each run of equal values
     return np.where(np.isnan(values), np.nan, mean_rank[run])
 
@@ -79,8 +97,10 @@ def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
 class RanksByGroup:
     """Rank N labels within G groups, for `spearman_by_group` of several predictions."""
 
-    def __init__(self, pkd: Floats, group: Ints) -> None:
-        _, self._group, self._size = np.unique(group, return_inverse=True, return_counts=True)
+    def __init__(self, pkd: Floats, group: Ints, weight: Floats | None = None) -> None:
+        _, self._group, self._rows = np.unique(group, return_inverse=True, return_counts=True)
+        self._weight = weight
+        self._size = self._rows if weight is None else np.bincount(self._group, weight)
         self._pkd = self._centred_ranks(pkd)
 
     def spearman(self, predicted: Floats) -> Floats:
@@ -91,18 +111,19 @@ class RanksByGroup:
         label_variance = self._sum_groups(y * y)
         scale = np.sqrt(label_variance * self._sum_groups(p * p))
         correlation = np.clip(covariance / np.where(scale > 0, scale, 1.0), -1, 1)
-        defined = (self._size >= MIN_ROWS_PER_ANTIGEN) & (label_variance > 0) & np.isfinite(scale)
+        defined = (self._rows >= MIN_ROWS_PER_ANTIGEN) & (label_variance > 0) & np.isfinite(scale)
         return np.where(defined, correlation, np.nan)
 
     def _sum_groups(self, values: Floats) -> Floats:
-        return np.asarray(np.bincount(self._group, values, len(self._size)), np.float64)
+        weighted = values if self._weight is None else values * self._weight
+        return np.asarray(np.bincount(self._group, weighted, len(self._size)), np.float64)
 
     def _centred_ranks(self, values: Floats) -> Floats:
         """Rank each value within its group, with mean ranks for ties, minus the mean rank."""
         _, place = np.unique(values, return_inverse=True)
         before = np.cumsum(self._size) - self._size
         # the rank among all rows, sorted by group first, less the rows of the groups before
-        within = ranks(self._group * len(values) + place) - before[self._group]
+        within = ranks(self._group * len(values) + place, self._weight) - before[self._group]
         mean_rank = (self._size[self._group] + 1) / 2
         return np.where(np.isnan(values), np.nan, within - mean_rank)
 
@@ -128,15 +149,15 @@ class KnownOrder:
         self._high = high
         self._low = order[end[high] - (last[high] - listed)]
 
-    def share_right(self, predicted: Floats) -> float | None:
+    def share_right(self, predicted: Floats, weight: Floats | None = None) -> float | None:
         """Return the share of the pairs that predictions, (N,), have in this order.
 
         Predicted ties count half; None without pairs.
         """
         if not self.pairs:
             return None
-        _, _, right = self.compare(predicted)
-        return float(right.mean())
+        low, high, right = self.compare(predicted)
+        return _mean(right, None if weight is None else weight[low] * weight[high])
 
     def compare(self, predicted: Floats) -> tuple[Ints, Ints, Floats]:
         """Return the lower and the higher row of each listed pair, and 1 if predicted so, else 0.
@@ -193,16 +214,23 @@ class MeasuredRows:
     """Antigen of each exact row, shape (E,)."""
     sign: int = 1
     """-1 if lower values are better."""
+    every_weight: Floats | None = None
+    """How much each row counts, of a mean of 1, shape (N,); None: all alike."""
 
     @classmethod
     def of(
-        cls, pkd: ArrayLike, antigen: ArrayLike, censored: ArrayLike = 0, sign: int = 1
+        cls,
+        pkd: ArrayLike,
+        antigen: ArrayLike,
+        censored: ArrayLike = 0,
+        sign: int = 1,
+        weight: Floats | None = None,
     ) -> MeasuredRows:
         """Convert columns as `score` takes them."""
         y = np.asarray(pkd, np.float64)
         censoring = np.broadcast_to(np.asarray(censored, np.int8), y.shape)
         exact = censoring == 0
-        return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact], sign)
+        return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact], sign, weight)
 
     def score(self, predicted: ArrayLike, strong_pkd: float | None = STRONG_PKD) -> Scores:
         """Compute what `score` does, for one of several predictions, shape (N,).
@@ -231,14 +259,19 @@ class MeasuredRows:
         return find_metric(key).function(rows)
 
     @cached_property
+    def weight(self) -> Floats | None:
+        """Return how much each of the exact rows counts, (E,)."""
+        return None if self.every_weight is None else self.every_weight[self.censored == 0]
+
+    @cached_property
     def pkd_ranks(self) -> Floats:
         """Rank the labels of the exact rows, (E,)."""
-        return ranks(self.pkd)
+        return ranks(self.pkd, self.weight)
 
     @cached_property
     def within_antigen(self) -> RanksByGroup:
         """Rank the labels of the exact rows within each antigen."""
-        return RanksByGroup(self.pkd, self.antigen)
+        return RanksByGroup(self.pkd, self.antigen, self.weight)
 
     @cached_property
     def decidable_pairs(self) -> KnownOrder:
@@ -296,7 +329,7 @@ class ScoredRows:
     @cached_property
     def calibration(self) -> Scores:
         """Return slope and intercept of measured on predicted pKd."""
-        return calibration(self.pkd, self.predicted)
+        return calibration(self.pkd, self.predicted, self.measured.weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,77 +386,100 @@ def score(
     return MeasuredRows.of(pkd, antigen, censored).score(predicted)
 
 
-def rmse(pkd: Floats, predicted: Floats) -> float | None:
+def rmse(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | None:
     """Compute the root mean squared error in pKd units, shape (N,) each; None without rows."""
-    return finite(np.sqrt(np.mean((pkd - predicted) ** 2))) if len(pkd) else None
+    return finite(np.sqrt(_mean((pkd - predicted) ** 2, weight))) if len(pkd) else None
 
 
-def mae(pkd: Floats, predicted: Floats) -> float | None:
+def mae(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | None:
     """Compute the mean absolute error in pKd units, shape (N,) each; None without rows."""
-    return finite(np.abs(pkd - predicted).mean()) if len(pkd) else None
+    return finite(_mean(np.abs(pkd - predicted), weight)) if len(pkd) else None
 
 
-def r2(pkd: Floats, predicted: Floats) -> float | None:
+def r2(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | None:
     """Compute the coefficient of determination, shape (N,) each; None for constant labels.
 
     It compares with the mean of these labels, as ``sklearn.metrics.r2_score`` does.
     """
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
-    residual = np.sum((pkd - predicted) ** 2)
-    total = np.sum((pkd - pkd.mean()) ** 2)
+    count = 1.0 if weight is None else weight
+    residual = np.sum(count * (pkd - predicted) ** 2)
+    total = np.sum(count * (pkd - _mean(pkd, weight)) ** 2)
     return finite(1 - residual / total)
 
 
-def calibration(pkd: Floats, predicted: Floats) -> Scores:
+def calibration(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> Scores:
     """Fit measured on predicted pKd, shape (N,) each; a slope below 1 means overconfidence."""
     if len(pkd) < 2 or np.ptp(predicted) == 0:
         return {"calibration_slope": None, "calibration_intercept": None}
-    p = predicted - predicted.mean()
-    slope = p @ (pkd - pkd.mean()) / (p @ p)
-    intercept = pkd.mean() - slope * predicted.mean()
+    p = predicted - _mean(predicted, weight)
+    counted = p if weight is None else p * weight
+    spread = float(counted @ p)
+    if spread == 0:  # weights leave constants
+        return {"calibration_slope": None, "calibration_intercept": None}
+    slope = float(counted @ (pkd - _mean(pkd, weight))) / spread
+    intercept = _mean(pkd, weight) - slope * _mean(predicted, weight)
     return {"calibration_slope": finite(slope), "calibration_intercept": finite(intercept)}
 
 
-def beyond_bound(pkd: Floats, predicted: Floats, censored: NDArray[np.int8]) -> float | None:
+def beyond_bound(
+    pkd: Floats, predicted: Floats, censored: NDArray[np.int8], weight: Floats | None = None
+) -> float | None:
     """Compute the share of censored rows, (N,) each, whose prediction is not within its bound."""
     wrong = censored * (predicted - pkd) < 0
-    return finite(wrong[censored != 0].mean()) if censored.any() else None
+    is_bound = censored != 0
+    of_bounds = None if weight is None else weight[is_bound]
+    return finite(_mean(wrong[is_bound], of_bounds)) if censored.any() else None
 
 
-def spread_ratio(pkd: Floats, predicted: Floats) -> float | None:
+def spread_ratio(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | None:
     """Compare the standard deviation of predicted and measured pKd, (N,); None for constants."""
-    return finite(predicted.std() / pkd.std()) if len(pkd) and np.ptp(pkd) else None
+    if not len(pkd) or np.ptp(pkd) == 0:
+        return None
+    return finite(_sd(predicted, weight) / _sd(pkd, weight))
 
 
-def top_enrichment(pkd: Floats, predicted: Floats) -> float | None:
+def top_enrichment(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | None:
     """Count the strongest tenth in the predicted tenth, relative to chance.
 
     Predicted ties at the cut share the last places; measured ties all count as strongest.
     """
     if len(pkd) < 2 or np.ptp(pkd) == 0:
         return None
-    budget = max(1, round(BUDGET_SHARE * len(pkd)))
-    strongest = pkd >= np.sort(pkd)[-budget]
-    precision = _expected_hits(strongest, predicted, budget) / budget
-    return finite(precision / strongest.mean())
+    budget: float = max(1, round(BUDGET_SHARE * len(pkd)))
+    if weight is not None:
+        budget = BUDGET_SHARE * weight.sum()
+    strongest = pkd >= _cut(pkd, budget, weight)
+    precision = _expected_hits(strongest, predicted, budget, weight) / budget
+    return finite(precision / _mean(strongest, weight))
 
 
-def _recall(pkd: Floats, predicted: Floats, threshold: float) -> float | None:
+def _recall(
+    pkd: Floats, predicted: Floats, threshold: float, weight: Floats | None = None
+) -> float | None:
     strong = pkd >= threshold
-    return float((predicted[strong] >= threshold).mean()) if strong.any() else None
+    of_strong = None if weight is None else weight[strong]
+    return _mean(predicted[strong] >= threshold, of_strong) if strong.any() else None
 
 
-def _precision(pkd: Floats, predicted: Floats, threshold: float) -> float | None:
+def _precision(
+    pkd: Floats, predicted: Floats, threshold: float, weight: Floats | None = None
+) -> float | None:
     picked = predicted >= threshold
-    return float((pkd[picked] >= threshold).mean()) if picked.any() else None
+    of_picked = None if weight is None else weight[picked]
+    return _mean(pkd[picked] >= threshold, of_picked) if picked.any() else None
 
 
-def _average_precision(pkd: Floats, predicted: Floats, threshold: float) -> float | None:
-    return average_precision(pkd >= threshold, predicted)
+def _average_precision(
+    pkd: Floats, predicted: Floats, threshold: float, weight: Floats | None = None
+) -> float | None:
+    return average_precision(pkd >= threshold, predicted, weight)
 
 
-def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | None:
+def average_precision(
+    strong: NDArray[np.bool_], predicted: Floats, weight: Floats | None = None
+) -> float | None:
     """Average the precision over strong binders in order of prediction; ties go together.
 
     Both have shape (N,); None without strong binders. Equal to
@@ -434,21 +490,33 @@ def average_precision(strong: NDArray[np.bool_], predicted: Floats) -> float | N
     order = np.argsort(-predicted, kind="stable")
     # ties go together: no cut-off divides equal predictions
     last = np.append(np.diff(predicted[order]) != 0, True)
-    hits = np.cumsum(strong[order])[last]
-    picked = np.flatnonzero(last) + 1
+    count = np.ones(len(order)) if weight is None else weight[order]
+    hits = np.cumsum(strong[order] * count)[last]
+    picked = np.cumsum(count)[last]
     precision_of_new_hits = np.diff(hits, prepend=0) * hits / picked
     return finite(np.sum(precision_of_new_hits) / hits[-1])
 
 
-def _expected_hits(strong: NDArray[np.bool_], predicted: Floats, budget: int) -> float:
+def _cut(values: Floats, budget: float, weight: Floats | None) -> float:
+    """Return the value from which on the highest of N values fill a budget of their weights."""
+    order = np.argsort(-values, kind="stable")
+    filled = np.arange(1, len(order) + 1) if weight is None else np.cumsum(weight[order])
+    at = np.searchsorted(filled, budget * (1 - ROUNDING))
+    return float(values[order[min(int(at), len(order) - 1)]])
+
+
+def _expected_hits(
+    strong: NDArray[np.bool_], predicted: Floats, budget: float, weight: Floats | None
+) -> float:
     """Count strong binders among the ``budget`` best predictions; ties at the cut share places."""
     if not len(strong):
         return 0.0
-    cut = np.sort(predicted)[-budget]
+    count = np.ones(len(strong)) if weight is None else weight
+    cut = _cut(predicted, budget, weight)
     above = predicted > cut
     tied = predicted == cut
-    share = (budget - above.sum()) / tied.sum()
-    return float(strong[above].sum() + share * strong[tied].sum())
+    share = (budget - count[above].sum()) / count[tied].sum()
+    return float(count[above & strong].sum() + share * count[tied & strong].sum())
 
 
 def average_folds(folds: Sequence[Scores]) -> dict[str, dict[str, Any]]:
@@ -475,20 +543,28 @@ def _joint(group: str, *names: str, **flags: Any) -> dict[str, Metric]:  # noqa:
     return {name: Metric(function=take(name), **flags) for name in names}
 
 
-def _single(function: Callable[[Floats, Floats], Number], **flags: Any) -> Metric:  # noqa: ANN401
-    """Make a metric of a function of the labels and predictions of exact rows."""
-    return Metric(function=lambda rows: function(rows.pkd, rows.predicted), **flags)
+def _single(
+    function: Callable[[Floats, Floats, Floats | None], Number],
+    **flags: Any,  # noqa: ANN401
+) -> Metric:
+    """Make a metric of a function of the labels, predictions and weights of exact rows."""
+
+    def of_rows(rows: ScoredRows) -> Number:
+        return function(rows.pkd, rows.predicted, rows.measured.weight)
+
+    return Metric(function=of_rows, **flags)
 
 
 def _strong(
-    function: Callable[[Floats, Floats, float], float | None],
+    function: Callable[[Floats, Floats, float, Floats | None], float | None],
 ) -> Metric:
     """Make a metric of strong binders; the third argument is the lowest strength of one."""
 
     def at_threshold(rows: ScoredRows) -> Number:
         if rows.strong_pkd is None:
             return None
-        return function(*rows.strengths, rows.measured.sign * rows.strong_pkd)
+        threshold = rows.measured.sign * rows.strong_pkd
+        return function(*rows.strengths, threshold, rows.measured.weight)
 
     return Metric(function=at_threshold, selectable=True, has_threshold=True)
 
@@ -588,7 +664,9 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
 def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:
     """Return rows of pairs that several models predict."""
     groups = antigen_groups(pairs, rows)
-    return MeasuredRows.of(pairs.pkd[rows], groups, pairs.censored[rows], pairs.quantity.sign)
+    weight = None if pairs.share is None else label_weights(pairs.share[rows])
+    sign = pairs.quantity.sign
+    return MeasuredRows.of(pairs.pkd[rows], groups, pairs.censored[rows], sign, weight)
 
 
 METRICS: dict[str, Metric] = {
@@ -599,7 +677,9 @@ METRICS: dict[str, Metric] = {
         "at least 5 exact rows. 1 is perfect, 0 is chance.",
     ),
     "spearman": Metric(
-        function=lambda r: pearson(r.measured.pkd_ranks, ranks(r.predicted)),
+        function=lambda r: pearson(
+            r.measured.pkd_ranks, ranks(r.predicted, r.measured.weight), r.measured.weight
+        ),
         label="Spearman", in_tables=True, selectable=True,
         meaning="Rank correlation of predicted and measured values. 1 is perfect, 0 is chance.",
     ),
@@ -629,25 +709,33 @@ METRICS: dict[str, Metric] = {
         "predictions are shrunk toward the mean.",
     ),
     "top_enrichment": Metric(
-        function=lambda rows: top_enrichment(*rows.strengths), in_tables=True, selectable=True,
+        function=lambda rows: top_enrichment(*rows.strengths, rows.measured.weight),
+        in_tables=True, selectable=True,
         meaning="How many times more of the strongest tenth are in the predicted tenth than by "
         "chance.",
     ),
     "pair_accuracy": Metric(
-        function=lambda r: r.measured.confident_pairs.share_right(r.predicted),
+        function=lambda r: r.measured.confident_pairs.share_right(
+            r.predicted, r.measured.weight
+        ),
         in_tables=True, selectable=True,
         meaning="Share of the pairs of rows at least 1 unit apart that are predicted in the right "
         "order. 0.5 is chance.",
     ),
     "concordance": Metric(
-        function=lambda r: r.measured.decidable_pairs.share_right(r.every_predicted),
+        function=lambda r: r.measured.decidable_pairs.share_right(
+            r.every_predicted, r.measured.every_weight
+        ),
         in_tables=True,
         meaning="Share of all pairs of rows with a known order, censored ones included, that are "
         "predicted in that order. 0.5 is chance.",
     ),
     "beyond_bound": Metric(
         function=lambda rows: beyond_bound(
-            rows.measured.every_pkd, rows.every_predicted, rows.measured.censored
+            rows.measured.every_pkd,
+            rows.every_predicted,
+            rows.measured.censored,
+            rows.measured.every_weight,
         ),
         lower_is_better=True,
     ),

@@ -107,6 +107,7 @@ def _auc(tested: TestedPairs, predicted: Floats, cell: Ints) -> dict[str, float 
         predicted=predicted,
         fold=cell,
         groups=tested.groups,
+        weight=tested.weight,
     )
     if _compared(cell, tested.pkd) < LEAST_ROWS:
         return None

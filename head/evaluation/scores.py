@@ -185,11 +185,14 @@ class BoundedPairs:
     predicted: Floats
     fold: Ints
     groups: Sequence[Ints]
+    weight: Floats | None = None
+    """As that of `TestedPairs`."""
 
     @property
     def share(self) -> float:
-        """Return the share of bounds."""
-        return float(np.count_nonzero(self.censored) / max(1, len(self.censored)))
+        """Return the share of bounds, in which each pair counts by its weight."""
+        is_bound = (self.censored != 0).astype(np.float64)
+        return 0.0 if not len(is_bound) else float(np.average(is_bound, weights=self.weight))
 
 
 class RegimeScore(TypedDict):
@@ -533,7 +536,10 @@ def concordance_claim(
         lower.append(rows[low])
         upper.append(rows[high])
         right.append(is_right)
-        size.append(np.full(len(low), order.pairs / len(low)))
+        listed = np.full(len(low), order.pairs / len(low))
+        if bounded.weight is not None:
+            listed = listed * bounded.weight[rows[low]] * bounded.weight[rows[high]]
+        size.append(listed)
     if not size:
         return None
     low_of_pair = np.concatenate(lower)
@@ -549,7 +555,7 @@ def concordance_claim(
     least = np.inf
     for group_of_pair in bounded.groups:
         _, group = np.unique(group_of_pair, return_inverse=True)
-        n = _effective(_sizes(group_of_pair, None))
+        n = _effective(_sizes(group_of_pair, bounded.weight))
         least = min(least, n)
         if n < LEAST_GROUPS:
             return Claim(value - chance, None, None, least)

@@ -68,7 +68,7 @@ def score_strong(
     ----------
     tested : DataFrame
         Rows of ``predictions.parquet``: ``regime``, ``fold``, ``group``, ``pkd``, ``censored``,
-        ``pkd_predicted`` and ``sigma``.
+        ``pkd_predicted`` and ``sigma``; with ``weight``, each row counts by it in all shares.
     regimes : sequence
         ``regime`` and ``words`` of those to score.
     chosen_on : tuple of DataFrame and sequence, optional
@@ -146,38 +146,45 @@ def _score(
         if are_probabilities
         else ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
     )
-    recall, precision, _ = _curve(strong, predicted)
+    weight = _weights(rows)
+    recall, precision, _ = _curve(strong, predicted, weight)
     step = max(1, len(recall) // POINTS)
     return {
         "regime": regime,
         "words": words,
         "n": len(rows),
         "strong": int(strong.sum()),
-        "prevalence": float(strong.mean()),
-        "at_threshold": _pick(strong, predicted >= threshold, threshold),
-        "average_precision": average_precision(strong, predicted),
+        "prevalence": float(np.average(strong, weights=weight)),
+        "at_threshold": _pick(strong, predicted >= threshold, threshold, weight),
+        "average_precision": average_precision(strong, predicted, weight),
         "curve": np.stack([recall, precision], axis=1)[::step].tolist(),
         "cutoffs": [_try_cutoff(rows, others, wanted, level) for wanted, level in WANTED],
         "expected": float(p.sum()),
-        "calibration": _calibration(strong, p),
+        "calibration": _calibration(strong, p, weight),
     }
 
 
-def _curve(strong: Bools, predicted: Floats) -> tuple[Floats, Floats, Floats]:
+def _weights(rows: pd.DataFrame) -> Floats:
+    """Return how much each row counts, (R,)."""
+    return rows["weight"].to_numpy(float) if "weight" in rows else np.ones(len(rows))
+
+
+def _curve(strong: Bools, predicted: Floats, weight: Floats) -> tuple[Floats, Floats, Floats]:
     """Return recall, precision and cut-off, each cut-off once, the highest first."""
     if not strong.any():
         return np.zeros(0), np.zeros(0), np.zeros(0)
     order = np.argsort(-predicted, kind="stable")
     falling = predicted[order]
     last = np.flatnonzero(np.append(np.diff(falling) != 0, True))  # ties go together
-    hits = np.cumsum(strong[order])[last]
-    return hits / hits[-1], hits / (last + 1), falling[last]
+    hits = np.cumsum(strong[order] * weight[order])[last]
+    picked = np.cumsum(weight[order])[last]
+    return hits / hits[-1], hits / picked, falling[last]
 
 
 def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
     strong = rows["strong"].to_numpy(bool)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    recall, precision, cutoff = _curve(strong, predicted)
+    recall, precision, cutoff = _curve(strong, predicted, _weights(rows))
     if wanted == "recall":  # rises as the cut-off falls: the first is the most precise
         reached = cutoff[recall >= level][:1]
     else:  # the last finds the most
@@ -201,7 +208,7 @@ def _try_cutoff(
                 is_picked |= (part == number) & (predicted >= cutoff)
     elif chosen is not None:
         is_picked = predicted >= chosen
-    return {"wanted": wanted, "level": level, **_pick(strong, is_picked, chosen)}
+    return {"wanted": wanted, "level": level, **_pick(strong, is_picked, chosen, _weights(rows))}
 
 
 def _parts(rows: pd.DataFrame) -> Ints:
@@ -213,19 +220,18 @@ def _parts(rows: pd.DataFrame) -> Ints:
     return grouped_folds(group, min(2, len(np.unique(group))), 0)
 
 
-def _pick(strong: Bools, is_picked: Bools, cutoff: float | None) -> dict[str, Any]:
-    hits = int((strong & is_picked).sum())
+def _pick(strong: Bools, is_picked: Bools, cutoff: float | None, weight: Floats) -> dict[str, Any]:
+    hits = float(weight[strong & is_picked].sum())
     picked = int(is_picked.sum())
-    n_strong = int(strong.sum())
     return {
         "cutoff": cutoff,
         "picked": picked,
-        "precision": hits / picked if picked else None,
-        "recall": hits / n_strong if n_strong else None,
+        "precision": hits / float(weight[is_picked].sum()) if picked else None,
+        "recall": hits / float(weight[strong].sum()) if strong.any() else None,
     }
 
 
-def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
+def _calibration(strong: Bools, p: Floats, weight: Floats) -> list[dict[str, Any]]:
     number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)  # 1.0 is above the last edge
     bins = []
     for k in np.unique(number).tolist():
@@ -235,8 +241,8 @@ def _calibration(strong: Bools, p: Floats) -> list[dict[str, Any]]:
                 "low": BINS[k],
                 "high": BINS[k + 1],
                 "pairs": int(inside.sum()),
-                "expected": float(p[inside].mean()),
-                "strong": float(strong[inside].mean()),
+                "expected": float(np.average(p[inside], weights=weight[inside])),
+                "strong": float(np.average(strong[inside], weights=weight[inside])),
             }
         )
     return bins

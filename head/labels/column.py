@@ -413,7 +413,9 @@ class Columns:
     def states_unit(self) -> bool:
         """Whether the name of a column states a unit, and more than the unit."""
         headers = [column.header for column in self.free]
-        return any(header.units and not header.unit_alone for header in headers)
+        return any(
+            header.of_alphaseq or (header.units and not header.unit_alone) for header in headers
+        )
 
     def find_same(self, quantity: Quantity) -> str:
         """Return the only column with the name of a quantity, that of a run, or its classes."""
@@ -523,9 +525,12 @@ class Columns:
             advice += " --label value --better higher, or lower"
         empty = int(self.table.frame[first.name].isna().sum())
         skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
+        named = _names(candidates)
+        others = [name for name in _names(self.numbers) if name not in named]
+        beside = f", beside the numbers of {quote_some(others)}" if others else ""
         msg = (
             f"{self.table.source}: no column for {'the label' if asked else 'pkd'}, but "
-            f"{quote_some(_names(candidates))} may be another quantity; expected one to be chosen. "
+            f"{quote_some(named)} may be another quantity{beside}; expected one to be chosen. "
             f"{advice}.{skip}"
         )
         raise UnclearLabel(msg)
@@ -704,7 +709,8 @@ def meaning_of_column(column: Column, asked: Asked) -> ColumnMeaning:
             meaning = kind(column, asked)
             if meaning is not None:
                 return meaning
-    return _affinity(column, asked)
+    unit, why = _unit_of_affinity(column, asked)
+    return ColumnMeaning(column=column.name, unit=unit, why=why)
 
 
 def _refuse_written(column: Column) -> None:
@@ -815,14 +821,11 @@ def _skewness(values: Floats) -> float:
     return float(np.mean((centred / deviation) ** 3)) if deviation > 0 else 0.0
 
 
-def _affinity(column: Column, asked: Asked) -> ColumnMeaning:
-    """Read an affinity in a unit; refuse one without, or in another than is asked for."""
-    unit, why = _unit_of_affinity(column, asked)
-    return ColumnMeaning(column=column.name, unit=unit, why=why)
-
-
 def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
-    """Return the unit of a column of affinities, and what says so."""
+    """Return the unit of a column of affinities, and what says so.
+
+    A column without a unit, or in another than is asked for, is refused.
+    """
     header = column.header
     role = asked.role
     given = asked.options.label
@@ -848,6 +851,13 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
         return remembered.unit, AS_IN_THE_RUN
     if header.units:
         return header.units[0], _IN_THE_NAME
+    if header.of_alphaseq:
+        choice = f"--column {shlex.quote(f'{role}={column.name}')} --label log10_kd_nm"
+        column.refuse(
+            "names no unit; AlphaSeq gives log10 of Kd in nM, lower is stronger. If it is that, "
+            f"add {choice}.",
+            UnclearLabel,
+        )
     if header.affinity:
         units = ", ".join(unit for unit in UNITS if unit not in ("pkd", *NO_AFFINITIES))
         hint = ""

@@ -163,6 +163,8 @@ class LabelReading:
     problems: tuple[str, ...] = ()
     """What contradicts it."""
     quantity: Quantity = PKD
+    no_binding_pkd: float | None = None
+    """What cells are read as that say in words that nothing binds; None if they are refused."""
     conflict: float = CONFLICT_PKD
     """Labels of one pair that differ by more contradict each other: by 1 pKd, and by a standard
     deviation of the labels of another quantity."""
@@ -187,35 +189,28 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
     """Say what was read as the label, and what in the table contradicts it."""
     column = affinities.column
     unit = affinities.unit
-    quantity = affinities.quantity
-    if not quantity.affinity:
-        return LabelReading(
-            column=column,
-            unit=unit,
-            why=affinities.why,
-            line=affinities.describe(),
-            quantity=quantity,
-        )
-    readable = np.isfinite(affinities.pkd) & ~affinities.no_binding
-    impossible = readable & outside(affinities.pkd, POSSIBLE_PKD)
     problems = []
-    for other, other_unit in _opposite_measurements(table, affinities.pkd):
-        problems.append(
-            f"Column {other!r}, read as {other_unit}, ranks the rows the other way round than "
-            f"{column!r}, read as {unit}."
-        )
-    if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
-        problems.append(
-            f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
-            f"impossible as {unit}: mixed units?"
-        )
+    if affinities.quantity.affinity:
+        readable = np.isfinite(affinities.pkd) & ~affinities.no_binding
+        impossible = readable & outside(affinities.pkd, POSSIBLE_PKD)
+        for other, other_unit in _opposite_measurements(table, affinities.pkd):
+            problems.append(
+                f"Column {other!r}, read as {other_unit}, ranks the rows the other way round than "
+                f"{column!r}, read as {unit}."
+            )
+        if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
+            problems.append(
+                f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
+                f"impossible as {unit}: mixed units?"
+            )
     return LabelReading(
         column=column,
         unit=unit,
         why=affinities.why,
         line=affinities.describe(),
         problems=tuple(problems),
-        quantity=quantity,
+        quantity=affinities.quantity,
+        no_binding_pkd=affinities.floor,
     )
 
 

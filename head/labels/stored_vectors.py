@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.embed.store.options import VectorsOf
+    from abag.core.options import VectorsOf
     from abag.embed.store.store import EncoderFolder, Store
     from abag.embed.tables.chains import Kind
     from abag.embed.tables.pairs import SequenceTable

@@ -33,14 +33,14 @@ from abag.head.labels.column import (
     says_no_binding,
 )
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import Label, LabelOptions, Replicates
+from abag.head.labels.options import Label, Replicates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import Table
-    from abag.head.labels.column import ColumnBeside, ColumnMeaning, LabelLayout, Remembered
+    from abag.head.labels.column import ColumnBeside, LabelLayout
 
 
 LARGEST = 1e100
@@ -77,6 +77,8 @@ class Affinities:
     """Some of these cells."""
     bound: str = ""
     """What they are read as."""
+    floor: float | None = None
+    """The same in pKd; None if they are refused."""
     quantity: Quantity = PKD
 
     def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
@@ -142,12 +144,9 @@ class Affinities:
 
 def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     """Convert the label of a table to pKd, or raise the error that refuses it."""
-    return _read_column(table, label.checked(), label.options, label.remembered)
-
-
-def _read_column(
-    table: Table, meaning: ColumnMeaning, options: LabelOptions, remembered: Remembered | None
-) -> Affinities:
+    meaning = label.checked()
+    options = label.options
+    remembered = label.remembered
     column = meaning.column
     unit = meaning.unit
     if options.molar_mass is not None and not UNITS[unit].of_mass and remembered is None:
@@ -157,34 +156,27 @@ def _read_column(
         )
         raise LabelError(msg)
     cells = table.frame[column]
-    if meaning.quantity.classes:
-        level = read_classes(cells, meaning.quantity.classes)
-        return Affinities(
-            source=table.source,
-            column=column,
-            unit=unit,
-            why=meaning.why,
-            raw=level,
-            pkd=level,
-            side=np.zeros(len(level), np.int8),
-            no_binding=np.zeros(len(level), np.bool_),
-            molar_mass_kda=options.molar_mass_kda,
-            quantity=meaning.quantity,
-        )
-    raw, side = read_bounds(cells)
     is_weaker_above = UNITS[unit].stronger == "lower"
+    if meaning.quantity.classes:
+        raw = pkd = read_classes(cells, meaning.quantity.classes)
+        side = np.zeros(len(raw), np.int8)
+    else:
+        raw, side = read_bounds(cells)
+        pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
     affinities = Affinities(
         source=table.source,
         column=column,
         unit=unit,
         why=meaning.why,
         raw=raw,
-        pkd=meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda)),
+        pkd=pkd,
         side=-side if is_weaker_above else side,  # >1000 nM is a pKd below 6
         no_binding=np.zeros(len(raw), np.bool_),
         molar_mass_kda=options.molar_mass_kda,
         quantity=meaning.quantity,
     )
+    if meaning.quantity.classes:
+        return affinities
     if options.no_binding is not None:
         floor = _given_floor(affinities, options.no_binding)
         relation = ">" if is_weaker_above or meaning.quantity.sign < 0 else "<"
@@ -250,6 +242,7 @@ def _with_no_binding(
         no_binding=says,
         words=words,
         bound=bound,
+        floor=floor,
         side=np.where(says, -sign, read.side).astype(np.int8),
     )
 
@@ -276,10 +269,7 @@ def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> 
     if column is not None:
         relations = _read_relations(table, column)
         is_bound = relations.is_bound
-        if is_affinity:
-            censored = _with_relations_of_affinity(table, relations, censored, pkd, affinities)
-        else:
-            censored = _with_relations(table, relations, censored, pkd, affinities)
+        censored = _with_relations(table, relations, censored, pkd, affinities)
     if is_affinity and (affinities.unit == "pkd" or column is not None):
         _refuse_reversed(table, column, censored, pkd, is_bound)
     return censored
@@ -310,29 +300,38 @@ def _read_relations(table: SequenceTable, column: str) -> _Relations:
     return _Relations(column, side, bound, is_bound)
 
 
-def _with_relations_of_affinity(
+def _with_relations(
     table: SequenceTable,
     relations: _Relations,
     censored: NDArray[np.int8],
     pkd: Floats,
     affinities: Affinities,
 ) -> NDArray[np.int8]:
-    """Join relations in labels with those in a column, of Kd unless its bounds are pKd."""
-    column = relations.column
+    """Join relations in labels with those in a column, which are of the same quantity.
+
+    Of affinities, they are of Kd, unless the bounds in the column are pKd.
+    """
     labelled = np.isfinite(pkd)
-    off_as_pkd, off_as_kd = _distances_from_bounds(relations, pkd, affinities)
-    is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
-    refuse_cells(
-        table,
-        (off_as_kd if is_kd else off_as_pkd) > SAME_PKD,
-        column,
-        "is not the label, as pKd or as Kd in M, uM or nM; expected the same bound. Fix it.",
+    side = relations.side
+    if affinities.quantity.affinity:
+        off_as_pkd, off_as_kd = _distances_from_bounds(relations, pkd, affinities)
+        is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
+        is_other = (off_as_kd if is_kd else off_as_pkd) > SAME_PKD
+        side = -side if is_kd else side
+        units = ", as pKd or as Kd in M, uM or nM"
+    else:
+        bound = affinities.quantity.on_scale(relations.bound)
+        rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(pkd)))  # of numbers in text
+        is_other = relations.is_bound & labelled & (np.abs(bound - pkd) > rounding)
+        units = ""
+    problem = f"is not the label{units}; expected the same bound, or > or < alone. Fix it."
+    refuse_cells(table, is_other, relations.column, problem)
+    relation = np.where(labelled, side, 0).astype(np.int8)
+    problem = (
+        f"contradicts the relation in column {relations.column}; expected one. Remove the other."
     )
-    side = -relations.side if is_kd else relations.side
-    relation_to_pkd = np.where(labelled, side, 0).astype(np.int8)
-    problem = f"contradicts the relation in column {column}; expected one. Remove the other."
-    refuse_cells(table, censored * relation_to_pkd < 0, table.column("pkd"), problem)
-    return np.where(censored == 0, relation_to_pkd, censored)
+    refuse_cells(table, censored * relation < 0, table.column("pkd"), problem)
+    return np.where(censored == 0, relation, censored)
 
 
 def _distances_from_bounds(
@@ -355,31 +354,6 @@ def _distances_from_bounds(
     off_as_kd = np.where(is_compared, np.fmin.reduce(distances_as_kd), 0.0)
     # a bound that is no Kd, such as a negative one, is far from every label
     return np.nan_to_num(off_as_pkd, nan=np.inf), np.nan_to_num(off_as_kd, nan=np.inf)
-
-
-def _with_relations(
-    table: SequenceTable,
-    relations: _Relations,
-    censored: NDArray[np.int8],
-    value: Floats,
-    affinities: Affinities,
-) -> NDArray[np.int8]:
-    """Join relations in labels of another quantity with those in a column, which are of it, too."""
-    column = relations.column
-    labelled = np.isfinite(value)
-    bound = affinities.quantity.on_scale(relations.bound)
-    off = np.where(relations.is_bound & labelled, np.abs(bound - value), 0.0)
-    rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(value)))  # of numbers in text
-    refuse_cells(
-        table,
-        off > rounding,
-        column,
-        "is not the label; expected the same bound, or > or < alone. Fix it.",
-    )
-    relation_to_value = np.where(labelled, relations.side, 0).astype(np.int8)
-    problem = "contradicts the relation in the label. Remove one."
-    refuse_cells(table, censored * relation_to_value < 0, column, problem)
-    return np.where(censored == 0, relation_to_value, censored)
 
 
 def _refuse_reversed(

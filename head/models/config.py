@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from abag.core.errors import OptionError, RunError
-from abag.core.options import DeviceOptions, Options, flag, option
-from abag.embed.store.options import VectorOptions, VectorsOf
+from abag.core.options import DeviceOptions, Options, VectorOptions, VectorsOf, flag, option
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.options import SkippedOptions, TableOptions
 from abag.head.labels.options import AdapterRows, LabelOptions, PairColumnOptions, SplitOptions

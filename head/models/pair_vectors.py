@@ -110,6 +110,16 @@ class PairVectors:
             raise PredictionError(msg)
         return chains
 
+    def take(self, rows: Ints) -> PairVectors:
+        """Return some pairs, with the sequences of these only."""
+        sides = {}
+        for kind, side in self.sides.items():
+            used, index = np.unique(side.index[rows], return_inverse=True)
+            chains = None if side.chains is None else [side.chains[i] for i in used.tolist()]
+            sides[kind] = replace(side, x_ND=side.x_ND[used], index=index, chains=chains)
+        features = None if self.features is None else self.features.take(rows)
+        return PairVectors(sides, features)
+
     @cached_property
     def composition(self) -> PairVectors:
         """Replace vectors by residue frequencies and lengths, (N, 42) and (M, 21)."""

@@ -29,7 +29,7 @@ from abag.core.arrays import Bools, Floats, Ints, label_weights
 from abag.head.regimes.sides import effective_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.pair_vectors import TrainingRows
@@ -96,18 +96,23 @@ def _density(x: Floats) -> Floats:
 def latent_labels(training: TrainingRows) -> TrainingRows:
     """Replace the classes of training rows by what is expected of their latent values.
 
-    Rows whose labels are measurements stay as they are.
+    Measurements stay as they are.
     """
-    pairs = training.pairs
+    pairs = latent_pairs(training.pairs, training.rows, training.weight)
+    return replace(training, pairs=pairs)
+
+
+def latent_pairs(pairs: LabelledPairs, rows: Ints, weight: Floats | None = None) -> LabelledPairs:
+    """Replace the classes of all P pairs by what is expected of their latent values.
+
+    The frequencies of the classes are those of some rows, (R,), of which each counts by its
+    `weight`, (R,). Measurements stay as they are.
+    """
     classes = len(pairs.quantity.classes)
     if not classes:
-        return training
-    rows = training.rows
-    level = pairs.pkd[rows]
-    scores = expected_latent(class_thresholds(level, classes, training.weight))
-    pkd = pairs.pkd.copy()
-    pkd[rows] = scores[level.astype(np.int64)]
-    return replace(training, pairs=replace(pairs, pkd=pkd))
+        return pairs
+    values = expected_latent(class_thresholds(pairs.pkd[rows], classes, weight))
+    return replace(pairs, pkd=values[pairs.pkd.astype(np.int64)])
 
 
 class _Steps(NamedTuple):
@@ -396,12 +401,23 @@ class HeldOutClasses:
     def expected(self, fold: Ints) -> Floats:
         """Return what a single part expects of each pair, (R,), by the link of the other folds."""
         expected_R = np.empty(len(self.level))
-        alone = np.ones(1)
-        for number in np.unique(fold):
-            inside = fold == number
-            link = self.take(inside if inside.all() else ~inside).link(alone)
+        for inside, link in self._by_other_folds(fold):
             expected_R[inside] = link.expected(link.latent(self.part_RK[inside, 0]))
         return expected_R
+
+    def log_losses(self, fold: Ints) -> Floats:
+        """Return the log loss of a single part for each pair, (R,), by the same links, in nats."""
+        loss_R = np.empty(len(self.level))
+        for inside, link in self._by_other_folds(fold):
+            latent = link.latent(self.part_RK[inside, 0])
+            loss_R[inside] = log_loss(self.level[inside], latent, link)
+        return loss_R
+
+    def _by_other_folds(self, fold: Ints) -> Iterator[tuple[Bools, ClassLink]]:
+        """Yield the pairs of each fold, (R,) of which, and the link of a single part elsewhere."""
+        for number in np.unique(fold):
+            inside = np.asarray(fold == number)
+            yield inside, self.take(inside if inside.all() else ~inside).link(np.ones(1))
 
     def take(self, rows: Bools) -> HeldOutClasses:
         """Return some of these pairs."""

@@ -246,6 +246,33 @@ def _align_chain(texts: Sequence[str], reference: str) -> NDArray[np.uint8]:
     return codes_NS
 
 
+def places_of(sequence: Sequence[str], reference: Sequence[str]) -> dict[tuple[int, int], int]:
+    """Return the place of each residue of a sequence, by its chain and its index in the chain.
+
+    A residue behind the first of an insertion has none.
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    places: dict[tuple[int, int], int] = {}
+    if len(sequence) != len(reference):
+        return places
+    first = 0
+    for chain, (text, expected) in enumerate(zip(sequence, reference, strict=True)):
+        if len(text) == len(expected):  # as `align` compares them
+            places |= {(chain, at): first + 2 * at + 1 for at in range(len(text))}
+        else:
+            for edit in Levenshtein.opcodes(expected, text):
+                if edit.tag == "insert":
+                    places[chain, edit.dest_start] = first + 2 * edit.src_start
+                elif edit.tag != "delete":
+                    for step in range(edit.dest_end - edit.dest_start):
+                        places[chain, edit.dest_start + step] = (
+                            first + 2 * (edit.src_start + step) + 1
+                        )
+        first += 2 * len(expected) + 1
+    return places
+
+
 SHARED_LENGTH = 0.5
 """Share of the pairs with one common length from which residues are compared by position."""
 MOST_LETTERS = 10**8
@@ -683,7 +710,23 @@ class PlaceLosses(NamedTuple):
     """Prediction less that with the letter of the reference; 0 if the pair has that."""
 
 
-def place_losses(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Iterator[PlaceLosses]:
+class Exchange(NamedTuple):
+    """What predictions of P pairs lose with each of V letters at one place."""
+
+    kind: Kind
+    place: int
+    """See the head of this module."""
+    own_P: NDArray[np.uint8]
+    """Letter of each pair, as its ASCII code."""
+    reference: int
+    """Letter of the consensus of the training sequences."""
+    letters: str
+    """Those that training has here, (V,)."""
+    loss_PV: Floats
+    """Prediction less that with each of the letters, in pKd; 0 with that of the pair itself."""
+
+
+def exchanges(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Iterator[Exchange]:
     """Exchange the letters of pairs one by one, and yield what their predictions lose.
 
     Only places are looked at where training sequences differ, or a pair has a letter that none of
@@ -702,17 +745,23 @@ def place_losses(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> It
             seen_V = np.frombuffer(letters.encode(), np.uint8)
             own_P = codes_PS[:, place]
             is_own_PV = own_P[:, None] == seen_V
-            others_P = len(seen_V) - is_own_PV.sum(axis=1)
-            if after > first and others_P.any():
+            if after > first and not is_own_PV.all():
                 loss_PV = losses_of(own_P, seen_V, slice(first, after))
                 loss_PV[is_own_PV] = 0.0
-                with np.errstate(invalid="ignore"):
-                    mean_P = loss_PV.sum(axis=1) / others_P
-                of_reference_P = loss_PV[:, letters.index(chr(reference_S[place]))]
-                yield PlaceLosses(
-                    side.kind, place, own_P, int(reference_S[place]), mean_P, of_reference_P
-                )
+                reference = int(reference_S[place])
+                yield Exchange(side.kind, place, own_P, reference, letters, loss_PV)
             first = after
+
+
+def place_losses(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Iterator[PlaceLosses]:
+    """Yield what predictions lose by the exchange of each letter for those of training."""
+    for kind, place, own_P, reference, letters, loss_PV in exchanges(model, vectors):
+        seen_V = np.frombuffer(letters.encode(), np.uint8)
+        others_P = (own_P[:, None] != seen_V).sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            mean_P = loss_PV.sum(axis=1) / others_P
+        of_reference_P = loss_PV[:, letters.index(chr(reference))]
+        yield PlaceLosses(kind, place, own_P, reference, mean_P, of_reference_P)
 
 
 LossesOf: TypeAlias = Callable[["NDArray[np.uint8]", "NDArray[np.uint8]", slice], Floats]

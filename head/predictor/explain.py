@@ -1,11 +1,11 @@
-"""What each residue contributes to a prediction: ``predict --explain``.
+"""What each residue contributes to a prediction: ``predict --explain``, and on average in a report.
 
 The parts that compare variants by their residues (a ridge on these, and kernels) predict again with
 one residue exchanged. What a residue contributes is the difference of the prediction from that
 with the other residues that training has in its place, weighted as the regime of the pair weighs
 these parts. Where labels are classes, it is that of the latent value (probit), in standard
 deviations of its noise. The other parts, which read vectors of whole sequences, have no positions;
-their share of the weight is reported. P pairs.
+their share of the weight is reported. P pairs, V letters that training has at a place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from abag.head.models.residue_kernel import (
     OneHotRidge,
     PlaceLosses,
     ResidueKernel,
+    align,
+    chains_of,
+    exchanges,
     place_losses,
+    places_of,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
     from abag.core.arrays import Floats, Ints
     from abag.embed.tables.chains import Kind
     from abag.head.labels.features import ReadFeatures
+    from abag.head.models.pair_vectors import PairVectors
+    from abag.head.models.residue_kernel import SideColumns
+    from abag.head.predictor.parts import Mixture
     from abag.head.predictor.predictor import Predictor, Scorer
 
 MOST_PAIRS = 1_000
@@ -50,6 +57,13 @@ COLUMNS = (
 """Of the table of contributions."""
 
 
+MOST_AVERAGED = 100
+"""Training pairs over which contributions are averaged."""
+LEAST_AVERAGED = 10
+MOST_KERNELS = 5 * 10**7
+"""Letters x training sequences x pairs from which fewer pairs are averaged: a second."""
+
+
 class Explanation(NamedTuple):
     """Contributions of residues to P predictions."""
 
@@ -59,10 +73,10 @@ class Explanation(NamedTuple):
     """Weight of the parts that were explained, by the regime of pairs."""
 
 
-def residue_parts(predictor: Predictor) -> list[str]:
+def residue_parts(models_of: Mapping[str, Sequence[object]]) -> list[str]:
     """Return the names of the parts that compare variants by their residues."""
     names = []
-    for name, models in predictor.parts.models.items():
+    for name, models in models_of.items():
         if all(isinstance(model, OneHotRidge | ResidueKernel) for model in models):
             names.append(name)
     return names
@@ -70,7 +84,7 @@ def residue_parts(predictor: Predictor) -> list[str]:
 
 def refuse_unexplained(predictor: Predictor, pairs: int) -> None:
     """Raise `PredictionError` if no part of a predictor has positions, or there are many pairs."""
-    if not residue_parts(predictor):
+    if not residue_parts(predictor.parts.models):
         msg = (
             "--explain: no part of the predictor compares variants by their residues; expected "
             "one of them, as of a table of variants. Leave it out, or fit with --head stack or "
@@ -105,6 +119,62 @@ def explain(
     features : ReadFeatures, optional
         Those of the pairs, if the run reads any.
     """
+    contributions = _contributions(predictor, scorer, index, features)
+    share = _shares(predictor, contributions.used)
+    _say_shares(predictor, contributions.used, share)
+    return Explanation(_table(contributions, row), share)
+
+
+def explain_residues(
+    predictor: Predictor, scorer: Scorer, index: Sequence[NDArray[np.integer]]
+) -> list[dict[tuple[Kind, int, int], float]]:
+    """Compute what the residues of pairs contribute, by their places in the sequences of each.
+
+    Parameters
+    ----------
+    predictor : Predictor
+    scorer : Scorer
+    index : sequence of two ndarrays, shape=(P,)
+        Antibody and antigen of each pair.
+
+    Returns
+    -------
+    list of dict
+        Contribution by kind of sequence, chain and index of a residue in that chain, as they are
+        ordered in the pair, (P,). There is none where training has only one residue, nor for an
+        antigen of several chains.
+    """
+    contributions = _contributions(predictor, scorer, index, None)
+    found: list[dict[tuple[Kind, int, int], float]] = [{} for _ in contributions.used]
+    for kind, reference in contributions.references.items():
+        if kind == "antigen" and len(reference) > 1:  # which are compared in another order
+            continue
+        chains = contributions.vectors.chains(kind)
+        for pair, sequence in enumerate(contributions.vectors.sides[kind].index.tolist()):
+            for residue, place in places_of(chains[sequence], reference).items():
+                losses = contributions.total.get((kind, place))
+                if losses is not None and not np.isnan(losses.against_others_P[pair]):
+                    found[pair][(kind, *residue)] = float(losses.against_others_P[pair])
+    return found
+
+
+class _Contributions(NamedTuple):
+    """What each letter of P pairs contributes, with the weights of the regime of the pair."""
+
+    total: dict[tuple[Kind, int], PlaceLosses]
+    references: dict[Kind, tuple[str, ...]]
+    """Consensus of the training sequences."""
+    vectors: PairVectors
+    used: NDArray[np.object_]
+    """Regime that weighs each pair, (P,)."""
+
+
+def _contributions(
+    predictor: Predictor,
+    scorer: Scorer,
+    index: Sequence[NDArray[np.integer]],
+    features: ReadFeatures | None,
+) -> _Contributions:
     _, vectors = scorer.score(*index, features=features)
     used = scorer.find_regimes(*index).used
     weight_of = {name: regime.mixture.weights for name, regime in predictor.regimes.items()}
@@ -113,20 +183,17 @@ def explain(
     unit_of = {name: 1.0 if link is None else link.slope for name, link in links.items()}
     unit_P = np.array([unit_of[regime] for regime in used.tolist()])
     total: dict[tuple[Kind, int], PlaceLosses] = {}
-    names: dict[Kind, list[tuple[str, str]]] = {}
-    for name in residue_parts(predictor):
+    references: dict[Kind, tuple[str, ...]] = {}
+    for name in residue_parts(predictor.parts.models):
         weight_P = np.array([weight_of[regime].get(name, 0.0) for regime in used.tolist()])
         weight_P *= unit_P
         if not weight_P.any():
             continue
         models: Any = predictor.parts.models[name]
         for model in models:
-            for side in model.compared:
-                names[side.kind] = _names_of_places(side.kind, side.one_hot.reference)
+            references |= {side.kind: side.one_hot.reference for side in model.compared}
             _add(total, place_losses(model, vectors), weight_P / len(models))
-    share = _shares(predictor, used)
-    _say_shares(predictor, used, share)
-    return Explanation(_table(total, names, row), share)
+    return _Contributions(total, references, vectors, used)
 
 
 def _add(
@@ -155,14 +222,12 @@ def _sum(left: Floats, right: Floats) -> Floats:
     return np.where(np.isnan(left) & np.isnan(right), np.nan, both)
 
 
-def _table(
-    total: Mapping[tuple[Kind, int], PlaceLosses],
-    names: Mapping[Kind, Sequence[tuple[str, str]]],
-    row: Ints,
-) -> pd.DataFrame:
+def _table(contributions: _Contributions, row: Ints) -> pd.DataFrame:
     """Make a row per pair and place, in the order of the pairs, and of the places in a pair."""
+    names = {kind: _names_of_places(kind, x) for kind, x in contributions.references.items()}
+    in_order = sorted(contributions.total.items(), key=_order_of)
     frames = []
-    for number, ((kind, place), losses) in enumerate(sorted(total.items(), key=_order_of)):
+    for number, ((kind, place), losses) in enumerate(in_order):
         chain, position = names[kind][place]
         columns = {
             "row": row,
@@ -209,13 +274,115 @@ def _names_of_places(kind: Kind, reference: Sequence[str]) -> list[tuple[str, st
     return names
 
 
+def average_contributions(
+    models_of: Mapping[str, Sequence[Any]],
+    mixtures: Mapping[str, Mixture],
+    vectors: PairVectors,
+    trained: Ints,
+) -> pd.DataFrame | None:
+    """Compute what residues contribute in the regime that gives most weight to residues.
+
+    Every letter that training has at a place is put into some training pairs, drawn with a fixed
+    seed; what it contributes is its mean prediction less that of the other letters.
+
+    Parameters
+    ----------
+    models_of : mapping
+        Models of each part, fitted to all pairs.
+    mixtures : mapping
+        Weights of the parts, by regime; of equal ones the last counts.
+    vectors : PairVectors
+        Of all pairs.
+    trained : ndarray, shape=(F,)
+        Pairs that the models were fitted to.
+
+    Returns
+    -------
+    DataFrame or None
+        A row per residue that training has at a place: ``chain``, ``position``, ``residue``, the
+        training ``pairs`` with it, its ``contribution`` in the unit of labels, and in all rows the
+        ``regime`` and the ``share`` of its weight that parts with positions have. None if no regime
+        gives them any.
+    """
+    shares = {name: _share(models_of, mixture) for name, mixture in mixtures.items()}
+    regime = max(reversed(shares), key=shares.__getitem__)
+    if not shares[regime]:
+        return None
+    of_regime = mixtures[regime].weights
+    weights = {name: of_regime[name] for name in residue_parts(models_of) if of_regime.get(name)}
+    link = mixtures[regime].link
+    unit = 1.0 if link is None else link.slope
+    drawn = _drawn(models_of, weights, vectors, trained)
+    worth: dict[tuple[Kind, int], dict[str, float]] = {}
+    sides: dict[Kind, SideColumns] = {}
+    for name, weight in weights.items():
+        models = models_of[name]
+        for model in models:
+            sides |= {side.kind: side for side in model.compared}
+            for exchange in exchanges(model, drawn):
+                of_letter = worth.setdefault((exchange.kind, exchange.place), {})
+                mean_V = exchange.loss_PV.mean(axis=0) * (unit * weight / len(models))
+                for letter, loss in zip(exchange.letters, mean_V.tolist(), strict=True):
+                    of_letter[letter] = of_letter.get(letter, 0.0) - loss
+    table = _average_table(worth, sides, vectors, trained)
+    return table.assign(regime=regime, share=shares[regime])
+
+
+def _drawn(
+    models_of: Mapping[str, Sequence[Any]],
+    names: Iterable[str],
+    vectors: PairVectors,
+    trained: Ints,
+) -> PairVectors:
+    """Draw the training pairs into which letters are put, fewer where each takes longer."""
+    kernels = 1
+    for name in names:
+        for model in models_of[name]:
+            for side in model.compared:
+                letters = sum(len(seen) for seen in side.one_hot.seen if len(seen) > 1)
+                kernels += letters * len(np.unique(vectors.sides[side.kind].index[trained]))
+    wanted = min(MOST_AVERAGED, max(LEAST_AVERAGED, MOST_KERNELS // kernels), len(trained))
+    return vectors.take(np.random.default_rng(0).permutation(trained)[:wanted])
+
+
+def _average_table(
+    worth: Mapping[tuple[Kind, int], Mapping[str, float]],
+    sides: Mapping[Kind, SideColumns],
+    vectors: PairVectors,
+    trained: Ints,
+) -> pd.DataFrame:
+    """Make a row per place and letter, given the mean prediction with each, up to a constant."""
+    rows = []
+    for kind, side in sides.items():
+        reference = side.one_hot.reference
+        names = _names_of_places(kind, reference)
+        used, pairs_N = np.unique(vectors.sides[kind].index[trained], return_counts=True)
+        chains = chains_of(vectors, kind)
+        codes_NS = align([chains[i] for i in used.tolist()], reference)
+        for place, (chain, position) in enumerate(names):
+            of_letter = worth.get((kind, place), {})
+            if len(of_letter) < 2:
+                continue
+            pairs_of = np.bincount(codes_NS[:, place], pairs_N, 256)
+            total = sum(of_letter.values())
+            for letter, value in of_letter.items():
+                others = (total - value) / (len(of_letter) - 1)
+                pairs = int(pairs_of[ord(letter)])
+                rows.append((chain, position, letter, pairs, value - others))
+    return pd.DataFrame(rows, columns=["chain", "position", "residue", "pairs", "contribution"])
+
+
 def _shares(predictor: Predictor, used: NDArray[np.object_]) -> dict[str, float]:
-    names = residue_parts(predictor)
     shares = {}
     for regime in dict.fromkeys(used.tolist()):
-        weights = predictor.regimes[regime].mixture.weights
-        shares[str(regime)] = float(sum(weights.get(name, 0.0) for name in names))
+        mixture = predictor.regimes[regime].mixture
+        shares[str(regime)] = _share(predictor.parts.models, mixture)
     return shares
+
+
+def _share(models_of: Mapping[str, Sequence[object]], mixture: Mixture) -> float:
+    """Return the weight of the parts that compare residues."""
+    return float(sum(mixture.weights.get(name, 0.0) for name in residue_parts(models_of)))
 
 
 def _say_shares(predictor: Predictor, used: NDArray[np.object_], shares: dict[str, float]) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
-from abag.core.arrays import Floats, Ints, checked_array, distinct
+from abag.core.arrays import Ints, checked_array, distinct
 from abag.core.errors import (
     DamagedFile,
     OptionError,
@@ -70,17 +70,17 @@ from abag.head.predictor.predictor import (
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.sides import KnownSequences, Recogniser, TrainedChains, standard_error
+from abag.head.regimes.sides import KnownSequences, TrainedChains
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     import pandas as pd
     from numpy.typing import NDArray
 
     from abag.embed.store.store import Store
     from abag.head.labels.stored_vectors import StoredVectors, View
-    from abag.head.predictor.weigh import WeighedRegime, WeighedRun
+    from abag.head.predictor.weigh import WeighedRun
     from abag.head.training.inputs import RunInputs
 
 
@@ -104,16 +104,9 @@ FORMAT = {"format": "abag-predictor", "version": 1}
 
 SCORED = 64
 """Most pairs that are scored by the predictor that was fitted and by the one that was saved."""
-COMPARED = 512
-"""Most pairs of each regime whose errors are compared."""
 SAME_SHARE = 1e-3
 """Largest difference between predictions before and after saving, in standard deviations of the
 labels: of large sums of numbers that are saved with 24 bits."""
-EXCESS_SHARE = 0.02
-"""Largest excess of errors on learned labels, in variances of the labels: without any signal both
-predict a mean."""
-CHANCE = 5.0
-"""Standard errors by which errors on learned labels may be larger than out-of-fold errors."""
 HOW_TO_GO_ON = (
     "The run is not finished. Use another --head, such as ridge, and report this with the command."
 )
@@ -169,12 +162,16 @@ def make_predictor(
             keys = pairs.table.sequences[kind].keys[: len(factor)]
             noise[kind] = KnownNoise(keys[differs], factor[differs])
     chains = pairs.table.antibodies.chains
+    assert inputs.sides is not None
+    seen: dict[Kind, KnownSequences] = {}
+    for side, identity in zip(inputs.sides, inputs.identities, strict=True):
+        seen[side.kind] = KnownSequences.of(side, pairs.names_of(side.kind), identity)
     return Predictor(
         parts=parts.used(regime.mixture.weights for regime in regimes.values()),
         regimes=regimes,
         antibody=_vector_spec("antibody", inputs),
         antigen=_vector_spec("antigen", inputs),
-        seen=_recogniser_of(inputs),
+        seen=seen,
         chains=TrainedChains.of([chains[i] for i in distinct(pairs.antibody).tolist()]),
         label_sd=float(pairs.pkd[pairs.censored == 0].std()),
         noise=noise,
@@ -192,7 +189,9 @@ def save_predictor(
     `vectors` are those that it was trained on, whose encoders may have adapters.
     """
     make_folder(folder)
-    tensors = {**predictor.parts.arrays(), **predictor.seen.arrays(), **_noise_arrays(predictor)}
+    tensors = {**predictor.parts.arrays(), **_noise_arrays(predictor)}
+    for known in predictor.seen.values():
+        tensors |= known.arrays()
     _write_adapters(folder, vectors)
     record = PredictorRecord(
         parts=predictor.parts.settings(),
@@ -263,18 +262,6 @@ def _write_adapters(folder: Path, vectors: Mapping[Kind, StoredVectors]) -> None
             write_bytes(path, content)
 
 
-def _recogniser_of(inputs: RunInputs) -> Recogniser:
-    """Keep the sequences of all pairs, and how those of a fit are compared."""
-    assert inputs.sides is not None
-    antibody, antigen = inputs.sides
-    of_antibodies, of_antigens = inputs.identities
-    names = {kind: inputs.pairs.names_of(kind) for kind in KINDS}
-    return Recogniser(
-        KnownSequences.of(antibody, names["antibody"], of_antibodies),
-        KnownSequences.of(antigen, names["antigen"], of_antigens),
-    )
-
-
 def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
     """Read the predictor of a run.
 
@@ -310,7 +297,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             {regime.name: regime for regime in record.regimes},
             record.antibody,
             record.antigen,
-            Recogniser.load(tensors),
+            {kind: KnownSequences.load(kind, tensors) for kind in KINDS},
             record.chains,
             record.label_sd,
             noise=_load_noise(tensors),
@@ -482,16 +469,13 @@ def check_saved(
     folder: Path,
     predictor: Predictor,
     inputs: RunInputs,
-    regimes: Sequence[WeighedRegime],
     trained: Ints,
     seed: int,
 ) -> None:
     """Load a predictor that was saved, and compare it with the one that was fitted.
 
     It scores pairs of the table as `predict` does: vectors from the store, recognition of the
-    regime, weights and sigma from the file. In every regime, the errors of the labels that it has
-    learned from may not be larger than the out-of-fold errors of the same pairs by more than
-    chance. One that differs is made unusable.
+    regime, weights and sigma from the file. One that differs is made unusable.
 
     Parameters
     ----------
@@ -501,8 +485,6 @@ def check_saved(
         As it was fitted.
     inputs : RunInputs
         The pairs of the table, and the store with their vectors.
-    regimes : sequence of WeighedRegime
-        With their out-of-fold predictions.
     trained : ndarray, shape=(T,)
         The pairs that the parts were fitted to.
     seed : int
@@ -511,34 +493,22 @@ def check_saved(
     Raises
     ------
     PredictorDiffers
-        If anything differs by more than rounding, or errors on learned labels are larger than on
-        held-out ones.
+        If anything differs by more than rounding.
     """
-    pairs = inputs.pairs
     store = open_store(inputs.store.path)
     rng = np.random.default_rng([seed, len(trained)])
     saved = load_predictor(folder)
     try:
-        _compare(folder, saved, predictor, store, inputs, _sampled(rng, trained, SCORED))
-        for regime in regimes:
-            exact = regime.rows[pairs.censored[regime.rows] == 0]
-            learned = distinct(exact[np.isin(exact, trained)])
-            rows = _sampled(rng, learned, COMPARED)
-            if len(rows):
-                _compare_errors(folder, saved, store, inputs, regime, rows)
+        _compare(
+            folder, saved, predictor, store, inputs, np.sort(rng.permutation(trained)[:SCORED])
+        )
     except PredictorDiffers:
         (folder / RECORD).unlink()
         raise
 
 
-def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
-    return np.sort(rng.permutation(rows)[:most])
-
-
-def _score(
-    predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints
-) -> tuple[pd.DataFrame, PairVectors]:
-    """Score some pairs of a table, (R,), as `predict` does; return what was read for it, too."""
+def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) -> pd.DataFrame:
+    """Score some pairs of a table, (R,), as `predict` does."""
     pairs = inputs.pairs
     sides = []
     for kind in KINDS:
@@ -561,8 +531,8 @@ def _compare(
 ) -> None:
     """Compare the scores of some pairs, (R,), before and after saving."""
     pairs = inputs.pairs
-    scores, _ = _score(saved, store, inputs, rows)
-    expected, _ = _score(fitted, store, inputs, rows)
+    scores = _score(saved, store, inputs, rows)
+    expected = _score(fitted, store, inputs, rows)
     tolerance = SAME_SHARE * float(pairs.pkd.std())
     for column in expected:
         before = expected[column]
@@ -578,45 +548,6 @@ def _compare(
                 f"{before.iloc[worst]} with the parts that were fitted. {HOW_TO_GO_ON}"
             )
             raise PredictorDiffers(msg)
-
-
-def _compare_errors(
-    folder: Path,
-    saved: Predictor,
-    store: Store,
-    inputs: RunInputs,
-    regime: WeighedRegime,
-    rows: Ints,
-) -> None:
-    """Compare errors on learned labels with out-of-fold errors of the same pairs, (R,)."""
-    pairs = inputs.pairs
-    _, vectors = _score(saved, store, inputs, rows)
-    mixture = regime.mixture
-    predicted = mixture.pkd(saved.parts.predict(vectors, mixture.weights))
-    learned = np.square(pairs.pkd[rows] - predicted)
-    excess = learned - _held_out_errors(pairs.pkd, regime)[rows]
-    groups = regime.measured.groups
-    chance = CHANCE * max(standard_error(excess, group[rows]) for group in groups)
-    if excess.mean() > chance + EXCESS_SHARE * float(pairs.pkd.var()):
-        quantity = pairs.quantity
-        rms_learned = quantity.show(float(np.sqrt(learned.mean())))
-        rms_held_out = quantity.show(float(np.sqrt((learned - excess).mean())))
-        msg = (
-            f"{folder}: the errors of the saved predictor on {len(rows)} pairs of the regime "
-            f"{regime.measured.regime.name} that it was trained on have a root mean square of "
-            f"{rms_learned} {quantity}, more than the {rms_held_out} of the same pairs held out. "
-            f"{HOW_TO_GO_ON}"
-        )
-        raise PredictorDiffers(msg)
-
-
-def _held_out_errors(pkd: Floats, regime: WeighedRegime) -> Floats:
-    """Return the mean squared out-of-fold error of each pair, (P,); NaN of others."""
-    square = np.square(pkd[regime.rows] - regime.predicted)
-    total = np.bincount(regime.rows, square, minlength=len(pkd))
-    count = np.bincount(regime.rows, minlength=len(pkd))
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total / count)
 
 
 def store_of_run(run: Path) -> Path | None:

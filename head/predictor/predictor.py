@@ -72,7 +72,7 @@ from abag.head.regimes.regimes import (
     words_of,
 )
 from abag.head.regimes.relations import NONE
-from abag.head.regimes.sides import Recogniser, TrainedChains
+from abag.head.regimes.sides import KnownSequences, TrainedChains
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -215,132 +215,6 @@ class VectorSpec:
         return sum(view.width for view in self.views) or 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEncoders:
-    """The encoders that a run was trained with, and the function that runs them."""
-
-    specs: Mapping[Kind, VectorSpec]
-    """The vectors of the kinds of sequences that the run has."""
-    embed: Callable[..., object] | None
-    """Encodes a table into a store; None if nothing can be encoded."""
-    adapters: Mapping[str, Path]
-    """Folders of the encoders' adapters, by kind."""
-    features: FeatureColumns | None
-    """Columns that the run reads of each pair; some are likelihoods from the encoders."""
-
-    def missing(
-        self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
-    ) -> NDArray[np.bool_]:
-        """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,)."""
-        if kind not in self.specs:
-            return np.zeros(len(keys), np.bool_)
-        if store is not None:
-            with suppress(NoSuchEncoder):
-                encoders = self.specs[kind].encoders
-                lacking = [store.folder(kind, view.fingerprint).missing(keys) for view in encoders]
-                return np.asarray(np.any(lacking, axis=0))
-        return np.ones(len(keys), np.bool_)
-
-    def encode(
-        self,
-        path: Path,
-        *sides: AnySequences,
-        **options: Any,  # noqa: ANN401
-    ) -> dict[Kind, SequenceCounts]:
-        """Encode the sequences that a store lacks, if the predictor can, and count them.
-
-        The options are those of `Predictor.predict`.
-        """
-        store = existing_store(path)
-        new: dict[Kind, list[Chains]] = {}
-        counts: dict[Kind, SequenceCounts] = {}
-        for sequences in sides:
-            lacking = np.flatnonzero(self.missing(store, sequences.kind, sequences.keys)).tolist()
-            new[sequences.kind] = [sequences.chains[n] for n in lacking]
-            counts[sequences.kind] = {
-                "unique": len(sequences.keys),
-                "reused": len(sequences.keys) - len(lacking),
-                "encoded": len(lacking),
-            }
-        if self.embed is not None and any(new.values()):
-            # tables hold pairs: any antibody and antigen fill up the shorter list
-            rows = max(map(len, new.values()))
-            chains: dict[Kind, list[Chains]] = {}
-            for sequences in sides:
-                if sequences.kind in self.specs:
-                    lacking_chains = new[sequences.kind]
-                    filling = sequences.chains[:1] * (rows - len(lacking_chains))
-                    chains[sequences.kind] = lacking_chains + filling
-            parts = []
-            for kind, count in counts.items():
-                if count["encoded"]:
-                    parts.append(f"{counted(count['encoded'], kind)} with {self.specs[kind].name}")
-            say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
-            given = {name: value for name, value in options.items() if value is not None}
-            self._embed(table_of(chains), path, given)
-        return counts
-
-    def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
-        assert self.embed is not None
-        caller_options = dict(options)
-        encoders = {kind: spec.encoders for kind, spec in self.specs.items()}
-        with reporting(details=False):  # which encoders, and how many sequences, has been said
-            # each call takes one encoder per side; what is stored already is not encoded again
-            for n in range(max(map(len, encoders.values()))):
-                used = {
-                    kind: of_kind[min(n, len(of_kind) - 1)] for kind, of_kind in encoders.items()
-                }
-                options_of_run: dict[str, Any] = {}
-                for kind, view in used.items():
-                    options_of_run[f"{kind}_encoder"] = view.origin
-                    options_of_run[f"{kind}_fingerprint"] = view.fingerprint
-                if antigen := used.get("antigen"):
-                    # of "window-1022", window; "whole" is of an encoder without a longest chain
-                    long = antigen.long.partition("-")[0].replace("whole", "window")
-                    options_of_run["long_antigens"] = long
-                else:
-                    options_of_run["no_antigen"] = True
-                if layers := self._layers([*used.values()], existing_store(store)):
-                    options_of_run["layers"] = layers
-                if n == 0:  # places of encoders and adapters are those of the first views
-                    options_of_run |= {
-                        f"{kind}_adapter": path for kind, path in self.adapters.items()
-                    }
-                    self._begin_logliks(table, store, options_of_run | caller_options)
-                else:
-                    for kind in used:
-                        caller_options.pop(f"{kind}_encoder", None)
-                self.embed(table, store, **options_of_run | caller_options)
-
-    def _begin_logliks(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
-        """Encode the sides whose likelihoods the run reads, where a store has no vectors yet."""
-        assert self.embed is not None
-        for kind in self._without_likelihoods(existing_store(store)):
-            other = "antigen" if kind == "antibody" else "antibody"
-            options_of_side = dict(options)
-            options_of_side.pop(f"{other}_adapter", None)
-            self.embed(table, store, kind=kind, loglik=True, **options_of_side)
-
-    def _without_likelihoods(self, store: Store | None) -> list[Kind]:
-        """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
-        numbers = () if self.features is None else self.features.numbers
-        begun = _fingerprints(store)
-        kinds = [LOGLIKS[column.name] for column in numbers if column.head]
-        return [kind for kind in kinds if self.specs[kind].fingerprint not in begun]
-
-    def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
-        """Return the layers to encode for folders of these encoders that the store lacks."""
-        # a folder keeps the layers that it was made with
-        new = {spec.fingerprint for spec in encoders} - _fingerprints(store)
-        layers = set()
-        for spec in self.specs.values():
-            for view in spec.views:
-                _, _, layer = view.pooling.partition("@")
-                if layer and view.fingerprint in new:
-                    layers.add(int(layer))
-        return tuple(sorted(layers))
-
-
 def _fingerprints(store: Store | None) -> set[str]:
     """Return the fingerprints of the encoders of which a store has a folder."""
     if store is None:
@@ -364,8 +238,8 @@ class Predictor:
     """Those that the run has measured, by name."""
     antibody: VectorSpec
     antigen: VectorSpec
-    seen: Recogniser
-    """Tells what of a pair is new."""
+    seen: Mapping[Kind, KnownSequences]
+    """The training sequences, which tell what of a pair is new."""
     chains: TrainedChains
     """Chains that the training antibodies have."""
     label_sd: float
@@ -493,7 +367,7 @@ class Predictor:
                 batch_tokens=batch_tokens,
                 progress=progress,
             )
-            scores, _ = Scorer(self, open_store(path), left, right).score_rows(read)
+            scores = Scorer(self, open_store(path), left, right).score_rows(read)
         scores = self.quantity.outward(scores)
         return scores if index is None else scores.set_axis(index)
 
@@ -549,7 +423,7 @@ class Predictor:
     def why_far_by_chains(self, antibodies: AnySequences) -> NDArray[np.object_]:
         """Say of N antibodies why their chains make them far, (N,); empty if they do not."""
         why = self.chains.why_far(antibodies.chains)
-        trained = {key.tobytes() for key in self.seen.of_kind("antibody").keys}
+        trained = {key.tobytes() for key in self.seen["antibody"].keys}
         for n in np.flatnonzero(why != "").tolist():
             if antibodies.keys[n].tobytes() in trained:  # one of the few that are so in training
                 why[n] = ""
@@ -637,7 +511,7 @@ class Predictor:
         for numbers in distinct_2U.T.tolist():
             known = []
             for kind, number in zip(KINDS, numbers, strict=True):
-                names_of_kind = self.seen.of_kind(kind).names
+                names_of_kind = self.seen[kind].names
                 if names_of_kind is not None and kind in self.kinds:
                     known.append("new" if number == NONE else names_of_kind[number])
             names.append(" + ".join(known) if {*known} != {"new"} else "")
@@ -709,7 +583,14 @@ class Predictor:
         self, store: Store | None, kind: Kind, keys: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
         """Return which of N sequences, keys (N, 16), lack a vector of the run's encoder, (N,)."""
-        return self._encoders.missing(store, kind, keys)
+        if kind not in self.kinds:
+            return np.zeros(len(keys), np.bool_)
+        if store is not None:
+            with suppress(NoSuchEncoder):
+                encoders = self.spec(kind).encoders
+                lacking = [store.folder(kind, view.fingerprint).missing(keys) for view in encoders]
+                return np.asarray(np.any(lacking, axis=0))
+        return np.ones(len(keys), np.bool_)
 
     def read(self, store: Store, kind: Kind, keys: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Read vectors of the run's encoder, (N, D), by keys of shape (N, 16)."""
@@ -748,16 +629,94 @@ class Predictor:
 
         The options are those of `Predictor.predict`.
         """
-        return self._encoders.encode(path, *sides, **options)
+        store = existing_store(path)
+        new: dict[Kind, list[Chains]] = {}
+        counts: dict[Kind, SequenceCounts] = {}
+        for sequences in sides:
+            lacking = np.flatnonzero(self.missing(store, sequences.kind, sequences.keys)).tolist()
+            new[sequences.kind] = [sequences.chains[n] for n in lacking]
+            counts[sequences.kind] = {
+                "unique": len(sequences.keys),
+                "reused": len(sequences.keys) - len(lacking),
+                "encoded": len(lacking),
+            }
+        if self.embed is not None and any(new.values()):
+            # tables hold pairs: any antibody and antigen fill up the shorter list
+            rows = max(map(len, new.values()))
+            chains: dict[Kind, list[Chains]] = {}
+            for sequences in sides:
+                if sequences.kind in self.kinds:
+                    lacking_chains = new[sequences.kind]
+                    filling = sequences.chains[:1] * (rows - len(lacking_chains))
+                    chains[sequences.kind] = lacking_chains + filling
+            parts = []
+            for kind, count in counts.items():
+                if count["encoded"]:
+                    parts.append(f"{counted(count['encoded'], kind)} with {self.spec(kind).name}")
+            say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
+            given = {name: value for name, value in options.items() if value is not None}
+            self._embed(table_of(chains), path, given)
+        return counts
 
-    @property
-    def _encoders(self) -> RunEncoders:
-        return RunEncoders(
-            specs={kind: self.spec(kind) for kind in self.kinds},
-            embed=self.embed,
-            adapters=self.adapters,
-            features=self.features,
-        )
+    def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
+        assert self.embed is not None
+        caller_options = dict(options)
+        encoders = {kind: self.spec(kind).encoders for kind in self.kinds}
+        with reporting(details=False):  # which encoders, and how many sequences, has been said
+            # each call takes one encoder per side; what is stored already is not encoded again
+            for n in range(max(map(len, encoders.values()))):
+                used = {
+                    kind: of_kind[min(n, len(of_kind) - 1)] for kind, of_kind in encoders.items()
+                }
+                options_of_run: dict[str, Any] = {}
+                for kind, view in used.items():
+                    options_of_run[f"{kind}_encoder"] = view.origin
+                    options_of_run[f"{kind}_fingerprint"] = view.fingerprint
+                if antigen := used.get("antigen"):
+                    # of "window-1022", window; "whole" is of an encoder without a longest chain
+                    long = antigen.long.partition("-")[0].replace("whole", "window")
+                    options_of_run["long_antigens"] = long
+                else:
+                    options_of_run["no_antigen"] = True
+                if layers := self._layers([*used.values()], existing_store(store)):
+                    options_of_run["layers"] = layers
+                if n == 0:  # places of encoders and adapters are those of the first views
+                    options_of_run |= {
+                        f"{kind}_adapter": path for kind, path in self.adapters.items()
+                    }
+                    self._begin_logliks(table, store, options_of_run | caller_options)
+                else:
+                    for kind in used:
+                        caller_options.pop(f"{kind}_encoder", None)
+                self.embed(table, store, **options_of_run | caller_options)
+
+    def _begin_logliks(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
+        """Encode the sides whose likelihoods the run reads, where a store has no vectors yet."""
+        assert self.embed is not None
+        for kind in self._without_likelihoods(existing_store(store)):
+            other = "antigen" if kind == "antibody" else "antibody"
+            options_of_side = dict(options)
+            options_of_side.pop(f"{other}_adapter", None)
+            self.embed(table, store, kind=kind, loglik=True, **options_of_side)
+
+    def _without_likelihoods(self, store: Store | None) -> list[Kind]:
+        """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
+        numbers = () if self.features is None else self.features.numbers
+        begun = _fingerprints(store)
+        kinds = [LOGLIKS[column.name] for column in numbers if column.head]
+        return [kind for kind in kinds if self.spec(kind).fingerprint not in begun]
+
+    def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
+        """Return the layers to encode for folders of these encoders that the store lacks."""
+        # a folder keeps the layers that it was made with
+        new = {spec.fingerprint for spec in encoders} - _fingerprints(store)
+        layers = set()
+        for kind in self.kinds:
+            for view in self.spec(kind).views:
+                _, _, layer = view.pooling.partition("@")
+                if layer and view.fingerprint in new:
+                    layers.add(int(layer))
+        return tuple(sorted(layers))
 
     def resolve_store(self, given: Path | str | None) -> Path:
         """Return the given store, or else the store of the run."""
@@ -792,8 +751,7 @@ class Scorer:
         self._store = store
         self._sides = antibodies, antigens
         self.new = tuple(
-            predictor.seen.of_kind(sequences.kind).compare(sequences.chains)
-            for sequences in self._sides
+            predictor.seen[sequences.kind].compare(sequences.chains) for sequences in self._sides
         )
         """What is new about the distinct antibodies, (N,), and antigens, (M,)."""
         self._factors = [
@@ -871,9 +829,9 @@ class Scorer:
         x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
         return SideVectors(x_ND, row, [sequences.chains[n] for n in used.tolist()])
 
-    def score_rows(self, features: ReadFeatures | None = None) -> tuple[pd.DataFrame, PairVectors]:
+    def score_rows(self, features: ReadFeatures | None) -> pd.DataFrame:
         """Score the pair of each row of both `Sequences`, all at once."""
-        return self.score(*(sequences.of_row for sequences in self._sides), features=features)
+        return self.score(*(sequences.of_row for sequences in self._sides), features=features)[0]
 
     def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
         """Return the regimes of P pairs, given by indices, (P,) each."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -192,6 +192,7 @@ class PairReader:
         self.sequences: list[Sequences] = []
         """The antibodies and the antigens, once all chunks are read."""
         self.source = ""
+        """Name of the table, once it is read."""
         self.first_row = 1
         self.skipped = 0
 
@@ -345,8 +346,8 @@ def say_random_weights(predictor: Predictor) -> None:
             say(f"{spec.name} has random weights: these scores have no biological meaning")
 
 
-class PairTable:
-    """The pairs of a table, in the order of its rows."""
+class PairTable(PairReader):
+    """The pairs of a table, in the order of its rows, which are scored."""
 
     def __init__(
         self,
@@ -357,59 +358,45 @@ class PairTable:
         typed: bool = False,
     ) -> None:
         """Take the layout; `typed`: columns of a text table that are numbers are yielded so."""
-        self._layout = layout
+        super().__init__(layout, added, columns)
         self._types = _types_in_run(columns) if typed and layout.holds_texts else None
-        self._columns = columns
-        self._features: ReadFeatures | None = None
-        self._added = added
-        self.rows = self.skipped = 0
-        self.name = ""
-        """Of the table, for messages, once it is read."""
-        self._sequences: list[Sequences] = []
+        self.rows = 0
         self._row = np.zeros(0, np.int64)
         """Rows of the table to score, from 0, (P,)."""
-        self._first_row = 1
 
     def explain(self, predictor: Predictor, scorer: Scorer) -> Explanation:
         """Compute what the residues of all pairs contribute to their predictions."""
-        index = [sequences.of_row for sequences in self._sequences]
-        row = self._row + self._first_row
-        return explain(predictor, scorer, index, row, self._features)
+        index = [sequences.of_row for sequences in self.sequences]
+        row = self._row + self.first_row
+        return explain(predictor, scorer, index, row, self.features)
 
     def read(self) -> list[Sequences]:
         """Read and check all rows; return the antibodies and the antigens."""
-        reader = PairReader(self._layout, self._added, self._columns)
         positions = []
-        for chunk in reader:
+        for chunk in self:
             positions.append(chunk.positions)
             if self._types is not None:
                 self._types.add(chunk.frame, chunk.columns)
         self._row = np.concatenate(positions)
-        # all that follows is known once the last chunk has been read
-        self._sequences = reader.sequences
-        self.name = reader.source
-        self.skipped = reader.skipped
-        self._first_row = reader.first_row
-        self._features = reader.features
         self.rows = len(self._row)
-        return self._sequences
+        return self.sequences
 
     def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
         """Count pairs by regime, and by why they are far."""
-        index = [sequences.of_row for sequences in self._sequences]
-        if self._features is None:
+        index = [sequences.of_row for sequences in self.sequences]
+        if self.features is None:
             return scorer.count_regimes(scorer.count_classes(*index))
-        self._features = scorer.completed(self._features, *index)
-        return _count(scorer, self._features, *index)
+        self.features = scorer.completed(self.features, *index)
+        return _count(scorer, self.features, *index)
 
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Yield rows of the table and their scores, chunk by chunk, in the order of the table."""
-        antibody, antigen = (sequences.of_row for sequences in self._sequences)
-        order = by_antibody(self._sequences[0], pairs=PAIRS, most=ANTIBODIES)
+        antibody, antigen = (sequences.of_row for sequences in self.sequences)
+        order = by_antibody(self.sequences[0], pairs=PAIRS, most=ANTIBODIES)
         parts = []
         with row_bar("scoring", self.rows) as shown:
             for rows in order:
-                features = None if self._features is None else self._features.take(rows)
+                features = None if self.features is None else self.features.take(rows)
                 scores, _ = scorer.score(antibody[rows], antigen[rows], features=features)
                 parts.append(scores)
                 shown.update(len(rows))
@@ -490,14 +477,14 @@ class CrossedTables:
             self._same = Path(antibodies).samefile(antigens)
         self._columns: list[pd.DataFrame] = []
         self.rows = self.skipped = 0
-        self.name = ""
-        """Of the table of antibodies, for messages, once it is read."""
+        self.source = ""
+        """Name of the table of antibodies, once it is read."""
 
     def read(self) -> list[UniqueSequences]:
         """Read and check both tables; return the antibodies and the antigens."""
         antibodies = self._read_kind(self._tables[0], "antibody")
         antigens = self._read_kind(self._tables[1], "antigen")
-        self.name = antibodies.source
+        self.source = antibodies.source
         self._columns = self._select_columns(antibodies, antigens)
         for table, columns in zip((antibodies, antigens), self._columns, strict=True):
             refuse_score_columns(columns, table.source, self._added)
@@ -698,7 +685,7 @@ def predict(
             source = CrossedTables(table, chosen.cross, chosen, added, reading, typed=typed)
         before = file_stamps(table)
         antibodies, antigens = source.read()
-        predictor.refuse_without_chains(antibodies, source.name)
+        predictor.refuse_without_chains(antibodies, source.source)
         if explained is not None:
             refuse_unexplained(predictor, source.rows)
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
@@ -726,7 +713,7 @@ def predict(
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         if several:
             for text in same.describe("row"):
-                messages.say(f"{out or source.name}: {text}")
+                messages.say(f"{out or source.source}: {text}")
     if out is None:
         is_crossed = chosen.cross is not None
         return pd.concat(frames, ignore_index=True) if is_crossed else in_memory(frames, table)
@@ -771,12 +758,20 @@ def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
     return options
 
 
+_REASONS_SAID = 3
+
+
 def _say_far(why_far: Counter[str]) -> None:
     """Say how many rows no measured regime covers, by reason."""
     if not why_far:
         return
     far = counted(why_far.total(), "row")
-    why = ", ".join(f"{rows:,} because {text}" for text, rows in why_far.items())
+    common = why_far.most_common(_REASONS_SAID)
+    reasons = [f"{rows:,} because {text}" for text, rows in common]
+    others = why_far.total() - sum(rows for _, rows in common)
+    if others:
+        reasons.append(f"{others:,} for other reasons, in column 'why_far'")
+    why = ", ".join(reasons)
     messages.say(
         f"outside the training data: {far} ({why}); measure some of these pairs before you use "
         "their scores"
@@ -948,76 +943,62 @@ def _extend(number: Ints, group: Floats | Ints, same: Floats | Ints) -> None:
     number[rows] = number.max(initial=-1) + 1 + number_of_same
 
 
-class _Range(NamedTuple):
-    rows: int
-    low: float
-    high: float
-    sum_of_sigmas: float
-
-    def join(self, other: _Range) -> _Range:
-        """Return the range of the rows of both."""
-        return _Range(
-            rows=self.rows + other.rows,
-            low=min(self.low, other.low),
-            high=max(self.high, other.high),
-            sum_of_sigmas=self.sum_of_sigmas + other.sum_of_sigmas,
-        )
-
-    @property
-    def is_one_value(self) -> bool:
-        """Return whether all rows have the same prediction."""
-        return is_negligible(self.low, self.high, self.sum_of_sigmas / self.rows)
-
-
 class SamePredictions:
     """Find the regimes whose rows all have the same prediction; scores come in parts."""
 
     def __init__(self, quantity: Quantity = PKD, kinds: Collection[Kind] = KINDS) -> None:
         self._quantity = quantity
         self._kinds = kinds
-        self._ranges: dict[str, _Range] = {}
+        self._parts: list[pd.DataFrame] = []
 
     def add(self, scores: pd.DataFrame) -> None:
         """Add rows with ``regime``, ``pkd_predicted`` and ``sigma``."""
-        for name, rows in scores.groupby("regime", observed=True):
-            pkd = rows["pkd_predicted"]
-            added = _Range(len(rows), pkd.min(), pkd.max(), rows["sigma"].sum())
-            before = self._ranges.get(str(name))
-            self._ranges[str(name)] = added if before is None else before.join(added)
+        ranges = scores.groupby("regime", observed=True).agg(
+            rows=("sigma", "size"),
+            low=("pkd_predicted", "min"),
+            high=("pkd_predicted", "max"),
+            sigma=("sigma", "sum"),
+        )
+        self._parts.append(ranges.rename(index=str))
 
-    def _whole(self) -> _Range | None:
-        whole: _Range | None = None
-        for part in self._ranges.values():
-            whole = part if whole is None else whole.join(part)
-        return whole
+    @property
+    def _ranges(self) -> pd.DataFrame:
+        """The range of predictions, the rows and the sum of their sigmas, by regime."""
+        of_parts = pd.concat(self._parts).groupby(level=0, sort=False)
+        return of_parts.agg({"rows": "sum", "low": "min", "high": "max", "sigma": "sum"})
 
     @property
     def can_rank(self) -> bool:
         """Return whether any two rows have different predictions, or there is only one."""
-        whole = self._whole()
-        return whole is None or whole.rows < 2 or not whole.is_one_value
+        if not self._parts:
+            return True
+        ranges = self._ranges
+        rows = int(ranges["rows"].sum())
+        sigma = float(ranges["sigma"].sum()) / rows
+        return rows < 2 or not is_negligible(ranges["low"].min(), ranges["high"].max(), sigma)
 
     @property
     def regimes(self) -> dict[str, int]:
         """Count the rows of the regimes in which no two rows have different predictions."""
         can_rank = self.can_rank
-        rows = {}
-        for name, part in self._ranges.items():
-            if not can_rank or (part.rows >= LEAST_EQUAL and part.is_one_value):
-                rows[name] = part.rows
-        return rows
+        same = {}
+        for name, rows, low, high, sigma in self._ranges.itertuples():
+            is_one_value = rows >= LEAST_EQUAL and is_negligible(low, high, sigma / rows)
+            if is_one_value or not can_rank:
+                same[name] = rows
+        return same
 
     def describe(self, noun: str) -> list[str]:
         """Say of which rows, called `noun`, the predictions are the same."""
-        whole = self._whole()
-        if whole is not None and not self.can_rank:
-            rows = counted(whole.rows, noun)
-            value = self._shown(whole.low)
+        ranges = self._ranges
+        if not self.can_rank:
+            rows = counted(int(ranges["rows"].sum()), noun)
+            value = self._shown(ranges["low"].min())
             return [f"all {rows} have the same prediction, {value}: {UNRANKED}"]
         lines = []
         for name, n_rows in self.regimes.items():
             rows = f"{counted(n_rows, noun)} ({words_of(name, self._kinds)})"
-            value = self._shown(self._ranges[name].low)
+            value = self._shown(ranges["low"][name])
             lines.append(f"{rows} have the same prediction, {value}: {UNRANKED}")
         return lines
 

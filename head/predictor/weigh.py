@@ -324,7 +324,11 @@ def weigh(
         part_KR.append(np.concatenate(tested))
     part_RK = np.stack(part_KR, axis=1)
     variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
-    distance = _counts([split.distance for split in measured.splits], rows_F)
+    distances = [np.zeros(0, np.int64)]
+    for split, fold_rows in zip(measured.splits, rows_F, strict=True):
+        counted = np.zeros(len(split.part), np.int64) if split.distance is None else split.distance
+        distances.append(counted[fold_rows])
+    distance = np.concatenate(distances)
     smallest = min((group[rows] for group in measured.groups), key=effective_groups)
     if measured.note and effective_groups(smallest) < LEAST_GROUPS:
         smallest = rows  # too few to weigh by: each pair counts
@@ -333,17 +337,16 @@ def weigh(
         level = pairs.pkd[rows] if pairs.quantity.classes else None
         half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0, level)
     mean = names.index(MEAN)
+    regime = partial(
+        WeighedRegime, measured=measured, rows=rows, of_fold=fold_of_row, distance=distance
+    )
     if pairs.quantity.classes:
         of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
         weights, link, predicted_R = _weigh_classes(of_classes, half, mean)
         used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
         mixture = Mixture(used, 0.0, 0.0, link=link)
-        return WeighedRegime(
-            measured=measured,
+        return regime(
             mixture=mixture,
-            rows=rows,
-            of_fold=fold_of_row,
-            distance=distance,
             tells_sigma=np.zeros(len(rows), np.bool_),  # a probability tells it
             predicted=predicted_R,
             sigma=mixture.sigma(predicted_R, variance),
@@ -377,17 +380,12 @@ def weigh(
         calibrated = calibrate(used, judged_by, apart.take(others))
         sigma_R[inside] = calibrated.sigma(predicted_R[inside], variance[inside], distance[inside])
     mixture = calibrate(used, of_tested.take(is_certain), apart)
-    mean_R = part_RK[:, mean]
-    return WeighedRegime(
-        measured=measured,
+    return regime(
         mixture=mixture,
-        rows=rows,
-        of_fold=fold_of_row,
-        distance=distance,
         tells_sigma=is_certain & (censored == 0),
         predicted=predicted_R,
         sigma=sigma_R,
-        mean=mean_R,
+        mean=part_RK[:, mean],
     )
 
 
@@ -448,15 +446,6 @@ def _errors_apart(
     return Errors.joined(errors), np.concatenate(fold_of_row)
 
 
-def _counts(of_folds: Sequence[Ints | None], rows: Sequence[Ints]) -> Ints:
-    """Return the counts of the tested pairs of each fold, (R,); 0 where none were made."""
-    tested = []
-    for counts, fold_rows in zip(of_folds, rows, strict=True):
-        none = np.zeros(len(fold_rows), np.int64)
-        tested.append(none if counts is None else counts[fold_rows])
-    return np.concatenate(tested)
-
-
 class Errors(NamedTuple):
     """Hold the errors of R held-out pairs, (R,) each."""
 
@@ -479,23 +468,11 @@ class Errors(NamedTuple):
     @classmethod
     def joined(cls, several: Sequence[Errors]) -> Errors:
         """Join those of several folds, in their order."""
-        return cls(
-            np.concatenate([errors.error for errors in several]),
-            np.concatenate([errors.predicted for errors in several]),
-            np.concatenate([errors.variance for errors in several]),
-            np.concatenate([errors.distance for errors in several]),
-            np.concatenate([errors.censored for errors in several]),
-        )
+        return cls._make(map(np.concatenate, zip(*several, strict=True)))
 
     def take(self, rows: NDArray[np.bool_]) -> Errors:
         """Return those of some pairs."""
-        return Errors(
-            self.error[rows],
-            self.predicted[rows],
-            self.variance[rows],
-            self.distance[rows],
-            self.censored[rows],
-        )
+        return Errors._make(values[rows] for values in self)
 
 
 def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None = None) -> Mixture:
@@ -734,46 +711,41 @@ def score_held_out(
             baselines[name] = tested.take([fold.predicted[name] for fold in folds])
     error = pairs.pkd[held_out.rows] - held_out.predicted
     covered = (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64)
-    score = score_regime(
-        measured.regime.name,
-        measured.regime.words,
-        tested,
-        held_out.predicted[exact],
-        held_out.mean[exact],
-        baselines,
-        None if classes else covered,
-        weights=mixture.weights,
-        bounded=BoundedPairs(
-            pkd=pairs.pkd[held_out.rows],
-            censored=pairs.censored[held_out.rows],
-            predicted=held_out.predicted,
-            fold=held_out.of_fold,
-            groups=[group[held_out.rows] for group in measured.groups],
-        ),
-        of_classes=bool(classes),
+
+    def scored(inside: NDArray[np.bool_], bounded: BoundedPairs | None = None) -> RegimeScore:
+        predicted = held_out.predicted[exact][inside]
+        means = held_out.mean[exact][inside]
+        score = score_regime(
+            measured.regime.name,
+            measured.regime.words,
+            tested.some(inside),
+            predicted,
+            means,
+            {name: values[inside] for name, values in baselines.items()},
+            None if classes else covered[inside],
+            weights=mixture.weights,
+            bounded=bounded,
+            of_classes=bool(classes),
+        )
+        if classes:
+            add_classes(score, tested.some(inside), predicted, means, classes)
+        return score
+
+    bounded = BoundedPairs(
+        pkd=pairs.pkd[held_out.rows],
+        censored=pairs.censored[held_out.rows],
+        predicted=held_out.predicted,
+        fold=held_out.of_fold,
+        groups=[group[held_out.rows] for group in measured.groups],
+        weight=None if pairs.share is None else label_weights(pairs.share[held_out.rows]),
     )
-    if classes:
-        add_classes(score, tested, held_out.predicted[exact], held_out.mean[exact], classes)
+    score = scored(np.ones(len(tested.rows), np.bool_), bounded)
     if pairs.round_of_row is not None:
         is_first = pairs.round_of_row[pairs.row][tested.rows] == 0
         if min(np.count_nonzero(is_first), np.count_nonzero(~is_first)) >= LEAST_ROWS:
             score["by_round"] = []
             for inside in (is_first, ~is_first):
-                apart = score_regime(
-                    measured.regime.name,
-                    measured.regime.words,
-                    tested.some(inside),
-                    held_out.predicted[exact][inside],
-                    held_out.mean[exact][inside],
-                    {name: values[inside] for name, values in baselines.items()},
-                    None if classes else covered[inside],
-                    weights=mixture.weights,
-                    of_classes=bool(classes),
-                )
-                if classes:
-                    means = held_out.mean[exact][inside]
-                    predicted = held_out.predicted[exact][inside]
-                    add_classes(apart, tested.some(inside), predicted, means, classes)
+                apart = scored(inside)
                 for key in ("words", "sentence"):
                     apart[key] = without_absent(apart[key], pairs.kinds)
                 score["by_round"].append({**apart})

@@ -772,36 +772,6 @@ class TrainedChains:
         return f"{'all' if share == 1 else f'{share:.1%} of the'} training antibodies"
 
 
-@dataclass(frozen=True, slots=True)
-class Recogniser:
-    """Hold the training sequences of both sides."""
-
-    antibodies: KnownSequences
-    antigens: KnownSequences
-
-    def of_kind(self, kind: Kind) -> KnownSequences:
-        """Return the training sequences of one kind."""
-        return self.antibodies if kind == "antibody" else self.antigens
-
-    @property
-    def has_sequences(self) -> bool:
-        """Return whether near-duplicates can be found, not only repeats."""
-        return self.antibodies.chains is not None and self.antigens.chains is not None
-
-    def without_sequences(self) -> Recogniser:
-        """Keep keys only."""
-        return Recogniser(self.antibodies.without_sequences(), self.antigens.without_sequences())
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what `load` restores, by name."""
-        return self.antibodies.arrays() | self.antigens.arrays()
-
-    @classmethod
-    def load(cls, arrays: Arrays) -> Recogniser:
-        """Restore from arrays of a file; ValueError or LookupError if they do not fit."""
-        return cls(KnownSequences.load("antibody", arrays), KnownSequences.load("antigen", arrays))
-
-
 def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
     """Restore the residues of a library; ValueError or LookupError if they do not fit."""
     name = f"seen.{kind}"

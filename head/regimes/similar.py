@@ -285,11 +285,11 @@ def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools
     unique = unique[order]
     others = np.unique(targets)
     others = others[by_length(others)]
-    is_near = _near_by_substitutions(unique, others, identity)
+    is_near = np.zeros(len(unique), np.bool_)
     texts = Texts(others, identity)
-    for at in np.flatnonzero(~is_near).tolist():
-        wanted = texts.lengths >= len(unique[at])
-        is_near[at] = any(map(len, texts.near(unique[at], wanted)))  # until the first
+    for at, query in enumerate(unique):
+        wanted = texts.lengths >= len(query)
+        is_near[at] = any(map(len, texts.near(query, wanted)))  # until the first
     texts = Texts(unique, identity)
     for other in others:
         if is_near.all():
@@ -300,26 +300,6 @@ def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return np.asarray(is_near[rank[index]])
-
-
-def _near_by_substitutions(queries: Strings, targets: Strings, identity: float) -> Bools:
-    """Return which of N strings differ from another of their length by few residues, (N,)."""
-    is_near = np.zeros(len(queries), np.bool_)
-    of_query = lengths_of(queries)
-    of_target = lengths_of(targets)
-    edits = count_edits(of_query, identity)
-    for length in np.unique(of_query).tolist():
-        others = np.flatnonzero(of_target == length)
-        rows = np.flatnonzero(of_query == length)
-        residues = _as_residues(queries[rows], length)
-        for target in _as_residues(targets[others], length):
-            if not len(rows):
-                break
-            near = np.count_nonzero(residues != target, axis=1) <= edits[rows]
-            is_near[rows[near]] = True
-            rows = rows[~near]
-            residues = residues[~near]
-    return is_near
 
 
 def _as_residues(strings: Strings, length: int) -> NDArray[np.uint8]:
@@ -598,29 +578,10 @@ class WholeStrings(Components):
 
 def whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
     """Return which of N strings have a near-duplicate among T others by edit distance, (N,)."""
-    is_near = _near_neighbours(queries, targets, identity)
-    left = np.flatnonzero(~is_near)
-    if len(left) > FEW_QUERIES:
-        search = WholeStrings(np.concatenate([queries[left], targets]), identity)
-        is_near[left] = search.near_first(len(left))
-    elif len(left):
-        is_near[left] = _near_few(queries[left], targets, identity)
-    return is_near
-
-
-def _near_neighbours(queries: Strings, targets: Strings, identity: float) -> Bools:
-    """Return which of N strings are near-duplicates of a neighbour in sorted order, (N,)."""
-    targets = np.sort(targets)
-    after = np.searchsorted(targets, queries)
-    is_near = np.zeros(len(queries), np.bool_)
-    query_edits = count_edits(lengths_of(queries), identity)
-    for neighbours in (after, after - 1):
-        left = np.flatnonzero(~is_near)
-        others = targets[neighbours[left].clip(0, len(targets) - 1)]
-        allowed = np.maximum(query_edits[left], count_edits(lengths_of(others), identity))
-        distance = whole_distances(queries[left], others, int(allowed.max(initial=0)))
-        is_near[left] = distance <= allowed
-    return is_near
+    if len(queries) > FEW_QUERIES:
+        search = WholeStrings(np.concatenate([queries, targets]), identity)
+        return search.near_first(len(queries))
+    return _near_few(queries, targets, identity)
 
 
 def _near_few(queries: Strings, targets: Strings, identity: float) -> Bools:

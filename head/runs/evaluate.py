@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from abag.core import messages
-from abag.core.arrays import Floats, Ints, distinct, hex_keys
+from abag.core.arrays import Floats, Ints, distinct, hex_keys, label_weights
 from abag.core.errors import OptionError, PredictionError
 from abag.core.files import cache_dir
 from abag.core.messages import counted
@@ -143,6 +143,7 @@ def _with_bounds(saved: SavedRun, regime: str, predicted: Floats) -> BoundedPair
         predicted=predicted[rows.index.to_numpy()],
         fold=rows["fold"].to_numpy(np.int64),
         groups=[rows[name].to_numpy(np.int64) for name in ("group", "second_group")],
+        weight=rows["weight"].to_numpy(np.float64) if "weight" in rows else None,
     )
 
 
@@ -413,6 +414,8 @@ def _score_table(
     scored = scores_by_row.assign(
         pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen
     )
+    if pairs.share is not None:
+        scored = scored.assign(weight=label_weights(pairs.share))
     rows = rows_to_score(pairs, np.arange(len(pairs)))
     summary = {
         "source": pairs.table.source,
@@ -477,12 +480,14 @@ def _score_regimes(
         error = np.abs(tested.pkd - predicted_here)
         inside = (error <= COVERED * sigma[rows]).astype(np.float64)
         words = predictor.words(name)
+        all_tested = _tested_pairs(predictor, groups, with_bounds, regime)
         bounded = BoundedPairs(
             pkd=pairs.pkd[with_bounds],
             censored=pairs.censored[with_bounds],
             predicted=predicted[with_bounds],
             fold=np.zeros(len(with_bounds), np.int64),
-            groups=_tested_pairs(predictor, groups, with_bounds, regime).groups,
+            groups=all_tested.groups,
+            weight=all_tested.weight,
         )
         score = score_regime(
             name,
@@ -505,7 +510,7 @@ def _score_regimes(
 
 def _counted(predictor: Predictor, groups: PairGroups, kind: Kind, level: int) -> Ints:
     """Number what counts as one sequence of a level among the pairs, (P,), as in `Side`."""
-    if predictor.seen.of_kind(kind).residues is not None:
+    if predictor.seen[kind].residues is not None:
         return groups.pairs.index(kind)  # of a library, clusters would be too few
     is_strain = kind == "antigen" and level == VARIANT
     return groups.near_antigen if is_strain else groups.of_method(kind)
@@ -523,7 +528,13 @@ def _tested_pairs(
         sides = [np.unique(np.stack(sides), axis=1, return_inverse=True)[1].reshape(-1)]
     fold = np.zeros(len(rows), np.int64)
     return TestedPairs(
-        rows, pairs.pkd[rows], fold, pairs.antibody[rows], pairs.antigen[rows], sides
+        rows,
+        pairs.pkd[rows],
+        fold,
+        pairs.antibody[rows],
+        pairs.antigen[rows],
+        sides,
+        weight=None if pairs.share is None else label_weights(pairs.share[rows]),
     )
 
 
@@ -538,9 +549,10 @@ def _score_shift(
     if not len(rows):
         return {"bias": None, "bias_interval": None, "rmse_without_bias": None, "sentence": ""}
     names = scores_by_row["regime"].to_numpy(str)[rows]
-    bias = mean_claim(error, _groups_of_regimes(predictor, groups, rows, names))
-    root = float(np.sqrt(np.square(error).mean()))
-    without = rmse(error, np.full(len(error), bias.value))
+    weight = None if pairs.share is None else label_weights(pairs.share[rows])
+    bias = mean_claim(error, _groups_of_regimes(predictor, groups, rows, names), weight=weight)
+    root = float(np.sqrt(np.average(np.square(error), weights=weight)))
+    without = rmse(error, np.full(len(error), bias.value), weight)
     quantity = saved.quantity
     noticeable = 0.005  # shown with two digits
     if not quantity.affinity:

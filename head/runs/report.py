@@ -68,6 +68,10 @@ COVERAGE = np.linspace(0.02, 0.98, 49)
 """Nominal coverages of prediction intervals."""
 LARGEST_ERRORS = 20
 """Test pairs in the table of the largest errors."""
+RESIDUES = "residues.parquet"
+"""What residues contribute on average, in a run whose predictor compares variants by these."""
+MOST_PLACES = 20
+"""Positions of residues that are drawn."""
 IN_CONFIG_ONLY = ("format", "store_from_run")
 """Keys of config.json that the report does not show."""
 LICENCES = {name: alias.licence for name, alias in ALIASES.items()}
@@ -209,7 +213,45 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
         data["digits"] = digits
     data["learningCurve"] = _learning_curve(saved.summary.get("learning_curve", ()))
     data["quantity"] = str(saved.quantity)
+    if (residues := read_residues(saved.run)) is not None:
+        data["residues"] = _residues(residues, digits)
     return data
+
+
+def read_residues(run: Path) -> pd.DataFrame | None:
+    """Read what residues contribute; None if no part of the run compares residues."""
+    path = run / RESIDUES
+    return pd.read_parquet(path) if path.exists() else None
+
+
+def _residues(residues: pd.DataFrame, digits: int) -> dict[str, Any]:
+    """Return the letters of the positions by which predictions of training pairs differ most."""
+    place = residues["chain"] + " " + residues["position"]
+    pairs = residues["pairs"]
+    weighed = pairs * residues["contribution"]
+    total = pairs.groupby(place).sum()
+    mean = weighed.groupby(place).sum() / total
+    variance = (weighed * residues["contribution"]).groupby(place).sum() / total - mean**2
+    largest = variance.nlargest(MOST_PLACES)
+    row = place.map({name: number for number, name in enumerate(largest.index)})
+    drawn = residues[row.notna()]
+    return {
+        "places": largest.index.tolist(),
+        "row": row.dropna().astype(int).tolist(),
+        "letter": drawn["residue"].tolist(),
+        "pairs": drawn["pairs"].tolist(),
+        "x": _numbers(drawn["contribution"], digits),
+    }
+
+
+def _words_of_residues(saved: SavedRun) -> str:
+    """Say in which regime residues contribute what is drawn, and what share of it is known."""
+    residues = read_residues(saved.run)
+    if residues is None:
+        return ""
+    name, share = residues[["regime", "share"]].iloc[0]
+    words = [regime["words"] for regime in saved.summary["regimes"] if regime["regime"] == name]
+    return f"{', '.join(words)}, by the parts with {share:.0%} of the weight"
 
 
 def _learning_curve(curve: Sequence[Mapping[str, Any]]) -> list[list[float | None]]:
@@ -425,6 +467,7 @@ def write_report(saved: SavedRun) -> None:
         warnings=summary["warnings"],
         scores=[_score_table(regime, saved) for regime in regimes],
         sampled=sampled,
+        residues=_words_of_residues(saved),
         least_rows=MIN_ROWS_PER_ANTIGEN,
         worst=_largest_errors(saved),
         strong=page_of(summary["strong"], quantity),

@@ -21,7 +21,7 @@ from abag.head.evaluation.scores import describe_regimes
 from abag.head.evaluation.verdicts import describe_strong, score_strong, warnings
 from abag.head.labels.headers import Quantity
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
-from abag.head.runs.report import write_card, write_report
+from abag.head.runs.report import RESIDUES, write_card, write_report
 from abag.head.runs.rounds import MEASURED, describe_history, describe_promises, measured_rows
 from abag.head.runs.run_folder import kinds_of, read_config, read_tables, training_logs
 
@@ -55,6 +55,7 @@ def write_results(
     predictor_digest: str,
     report: bool,
     history: list[dict[str, Any]] | None = None,
+    residues: pd.DataFrame | None = None,
 ) -> RunSummary:
     """Write predictions, report, card and summary; the summary marks the run as finished."""
     config = read_config(run)
@@ -69,6 +70,8 @@ def write_results(
         "pairs.parquet": _pair_frame(pairs),
         MEASURED: measured_rows(pairs),
     }
+    if residues is not None:
+        tables[RESIDUES] = residues
     for name, frame in tables.items():
         with replacing(run / name) as partial:
             pairs.quantity.outward(frame).to_parquet(partial, index=False)
@@ -148,6 +151,8 @@ def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) ->
             pkd_predicted=regime.predicted[regime.in_fold(at)],
             sigma=regime.sigma[regime.in_fold(at)],
         )
+        if pairs.share is not None:
+            frame = frame.assign(weight=label_weights(pairs.share)[rows])
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
 

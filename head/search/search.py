@@ -4,7 +4,8 @@ The problem consists of the pairs outside the test part, assigned to inner folds
 trains one head per inner fold on the other folds and scores it on that fold. All networks of a
 batch have the same shape and loss, so they train as one stack, each with its own learning rate,
 weight decay and dropout. A head in closed form is a batch of its own, and chooses its kernel and
-penalty itself.
+penalty itself. Labels that are classes are learned on their latent scale, and a trial predicts them
+by the link that the other inner folds fit.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from abag.core.arrays import distinct
+from abag.core.arrays import distinct, label_weights
 from abag.core.errors import SplitError
 from abag.core.messages import reporting
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.evaluation.metrics import MeasuredRows, is_better
+from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features
 from abag.head.labels.stored_vectors import read_vectors
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
 from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, TrainingRows
+from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
 from abag.head.regimes.splits import Split, grouped_folds, learned_rows
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from abag.core.arrays import Floats
     from abag.embed.store.store import Store
 
 Params: TypeAlias = Mapping[str, Any]
@@ -59,6 +62,8 @@ POOLINGS = ("antibody_pooling", "antigen_pooling")
 BATCH_PARAMETERS = ("shape", "loss", *POOLINGS)
 """Parameters that all trials of a batch share."""
 RUNGS = 8
+LOG_LOSS = "log_loss"
+"""Objective of two or more classes unless a metric is asked for."""
 FOLD_SUBSET = 6  # stream of the seed, beside those of stack.py and networks.py
 
 
@@ -75,6 +80,8 @@ class SearchProblem:
     """Shape (P,); group of each pair, which the inner folds keep together."""
     config: FitConfig
     device: torch.device
+    objective: str
+    """Key of the metric, or `LOG_LOSS`."""
     views: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)
     """Columns of each view of the sides that have several."""
 
@@ -120,8 +127,18 @@ def without_test_part(
     return other_pairs, split.group[rows]
 
 
-def assign_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
-    """Assign whole groups to inner folds; `group` and the result have shape (P,)."""
+def is_lower_better(objective: str) -> bool:
+    """Tell whether lower values of an objective are better."""
+    return objective == LOG_LOSS or find_metric(objective).lower_is_better
+
+
+def assign_folds(
+    group: NDArray[np.int64], folds: int, seed: int, level: Floats | None = None
+) -> NDArray[np.int64]:
+    """Assign whole groups to inner folds; `group` and the result have shape (P,).
+
+    With the class of each pair, `level` (P,), each fold has about equally many of each class.
+    """
     groups = len(distinct(group))
     if groups < folds:
         msg = (
@@ -129,7 +146,7 @@ def assign_folds(group: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.
             "least one per fold. Use fewer --inner-folds or another --split."
         )
         raise SplitError(msg)
-    return grouped_folds(group, folds, seed)
+    return grouped_folds(group, folds, seed, level)
 
 
 def is_closed_form(params: Params) -> bool:
@@ -160,7 +177,7 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
     if is_closed_form(batch[0]):
         return [_score_closed_form(problem, params) for params in batch]
     stack = _make_stack(problem, batch)
-    metric = problem.config.select
+    sign = 1 if is_lower_better(problem.objective) else -1
     best: list[float | None] = [None] * len(batch)
     rungs = {round(stack.epochs * rung / RUNGS) for rung in range(1, RUNGS + 1)}
     for epoch in range(stack.epochs):
@@ -169,7 +186,8 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
             stack.training_step.run(step_seed(problem.config.seed, epoch * stack.steps + at))
         if epoch + 1 in rungs:
             for trial, value in enumerate(_score(problem, stack)):
-                if is_better(metric, value, best[trial]):
+                before = best[trial]
+                if value is not None and (before is None or sign * value < sign * before):
                     best[trial] = value
     return best
 
@@ -183,11 +201,11 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     for fold in range(problem.folds):
         rows = np.flatnonzero(problem.fold != fold)
         inner = inner_folds(problem.group[rows])
-        training = impute_censored(TrainingRows(pairs, vectors, rows, inner))
+        training = impute_censored(latent_labels(TrainingRows(pairs, vectors, rows, inner)))
         with matrix_threads(len(rows)):
             fitted = fit(training)
         predicted.append(fitted.predict(vectors)[scored[fold]])
-    return _mean_score(problem, labels, predicted)
+    return _mean_score(problem, scored, labels, predicted)
 
 
 def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
@@ -209,10 +227,12 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
         members += [replace(config, seed=config.seed + fold) for config in configs]
     n_training = max(map(len, training))
     vectors = _vectors(problem, batch[0])
-    scaling = PairStandardizer.of(problem.pairs, np.arange(len(problem.pairs)), vectors)
+    every = np.arange(len(problem.pairs))
+    learned = latent_pairs(problem.pairs, every)
+    scaling = PairStandardizer.of(learned, every, vectors)
     with reporting(silent=True):  # else every batch reports where its vectors are
         return StackedHeads(
-            [problem.pairs],
+            [learned],
             vectors,
             [scaling],
             training,
@@ -225,17 +245,31 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
 def _score(problem: SearchProblem, stack: StackedHeads) -> list[float | None]:
     scored, labels = _scored(problem)
     by_trial = zip(*stack.predict_parts(scored), strict=True)
-    return [_mean_score(problem, labels, fold_predictions) for fold_predictions in by_trial]
+    return [_mean_score(problem, scored, labels, of_folds) for of_folds in by_trial]
 
 
 def _mean_score(
     problem: SearchProblem,
+    scored: Sequence[NDArray[np.int64]],
     labels: Sequence[MeasuredRows],
     predicted: Sequence[NDArray[np.float64]],
 ) -> float | None:
+    pairs = problem.pairs
+    if pairs.quantity.classes:
+        latent = np.concatenate(predicted)
+        if not np.isfinite(latent).all():
+            return None
+        rows = np.concatenate(scored)
+        held_out = HeldOutClasses.of(pairs, rows, latent[:, None], problem.group[rows])
+        fold = problem.fold[rows]
+        if problem.objective == LOG_LOSS:
+            weight = None if pairs.share is None else label_weights(pairs.share[rows])
+            return float(np.average(held_out.log_losses(fold), weights=weight))
+        expected = held_out.expected(fold)
+        predicted = np.split(expected, np.cumsum([len(part) for part in predicted])[:-1])
     scores = []
     for labels_of_fold, predicted_of_fold in zip(labels, predicted, strict=True):
-        score = labels_of_fold.score_one(problem.config.select, predicted_of_fold)
+        score = labels_of_fold.score_one(problem.objective, predicted_of_fold)
         if score is not None:
             scores.append(score)
     return float(np.mean(scores)) if scores else None
@@ -252,7 +286,7 @@ def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[Measu
         drawn = rng.permutation(np.flatnonzero(problem.fold == fold))[:VALIDATION_PAIRS]
         scored = np.sort(drawn)
         rows.append(scored)
-        labels.append(
-            MeasuredRows.of(pairs.pkd[scored], pairs.antigen[scored], pairs.censored[scored], sign)
-        )
+        columns = (pairs.pkd[scored], pairs.antigen[scored], pairs.censored[scored])
+        weight = None if pairs.share is None else label_weights(pairs.share[scored])
+        labels.append(MeasuredRows.of(*columns, sign, weight))
     return rows, labels

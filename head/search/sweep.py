@@ -27,7 +27,6 @@ from abag.core.arrays import distinct
 from abag.core.device import resolve_device
 from abag.core.errors import (
     DamagedFile,
-    LabelError,
     MissingPackage,
     OptionError,
     RunError,
@@ -48,7 +47,6 @@ from abag.core.files import (
 )
 from abag.core.messages import align, bar, counted, reporting, say
 from abag.core.options import flag
-from abag.head.evaluation.metrics import find_metric
 from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import training_labels
 from abag.head.models.config import MAY_CHANGE, FitConfig, check_same, is_used
@@ -59,6 +57,7 @@ from abag.head.regimes.splits import split_frame
 from abag.head.runs.run_folder import described, read_config
 from abag.head.search.search import (
     BATCH_PARAMETERS,
+    LOG_LOSS,
     LOGARITHMIC,
     RANGES,
     SHAPES,
@@ -66,6 +65,7 @@ from abag.head.search.search import (
     assign_folds,
     fit_options,
     is_closed_form,
+    is_lower_better,
     score_batch,
     used_parameters,
     without_test_part,
@@ -111,8 +111,8 @@ def quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def open_study(journal: Path, select: str) -> Study:
-    """Open the study of a journal file, or create both; `select` is the metric to optimise."""
+def open_study(journal: Path, objective: str) -> Study:
+    """Open the study of a journal file, or create both; `objective` is the metric to optimise."""
     import optuna
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
@@ -132,7 +132,7 @@ def open_study(journal: Path, select: str) -> Study:
         storage=storage,
         study_name="abag",
         load_if_exists=True,  # another process may be first
-        direction="minimize" if find_metric(select).lower_is_better else "maximize",
+        direction="minimize" if is_lower_better(objective) else "maximize",
     )
 
 
@@ -346,15 +346,13 @@ def _sweep(
     if not (folder / "final" / "summary.json").exists():
         refuse_read_only(folder, folder / "final")
     inputs = read_inputs(table, store, config)
-    if inputs.pairs.quantity.classes:
-        msg = (
-            f"{inputs.pairs.table.source}: the labels are {inputs.pairs.quantity.description}, "
-            "classes, whose heads a sweep does not compare; expected measurements. Use abag fit, "
-            "which weighs all heads by their log losses."
-        )
-        raise LabelError(msg)
+    objective = config.select
+    if inputs.pairs.quantity.classes and "select" not in options:
+        objective = LOG_LOSS
     config, split = _hold_out_test(inputs.pairs, inputs.options)
-    problem, record = _define_search(inputs, config, split, search_options.folds)
+    problem, record = _define_search(
+        inputs, config, split, folds=search_options.folds, objective=objective
+    )
     trials = search_options.trials or (0 if search_options.final else TRIALS)
     if not trials and not (folder / "sweep.json").exists():
         raise _no_trials(folder)
@@ -363,7 +361,7 @@ def _sweep(
     with quiet_optuna():
         journal = folder / "journal.log"
         with naming_journal(journal):
-            study = open_study(journal, config.select)
+            study = open_study(journal, objective)
         if count_finished(study) >= trials:
             say(f"{folder}: nothing to do, {counted(count_finished(study), 'trial')} finished")
         elif is_closed:
@@ -375,7 +373,7 @@ def _sweep(
         else:
             run_trials(study, problem, trials)
         with naming_journal(journal):
-            summary = _summarise_trials(folder, study, config.select)
+            summary = _summarise_trials(folder, study, objective)
     if search_options.final:
         if "best" not in summary:
             raise _no_trials(folder)
@@ -442,7 +440,7 @@ def _hold_out_test(pairs: LabelledPairs, config: FitConfig) -> tuple[FitConfig, 
 
 
 def _define_search(
-    inputs: RunInputs, config: FitConfig, split: Split, folds: int
+    inputs: RunInputs, config: FitConfig, split: Split, *, folds: int, objective: str
 ) -> tuple[SearchProblem, dict[str, Any]]:
     pairs, group = without_test_part(inputs.pairs, split)
     ranges = {name: list(limits) for name, limits in RANGES.items()}
@@ -452,6 +450,9 @@ def _define_search(
         "space": {"shapes": list(SHAPES), "ranges": ranges},
         "test_pairs": len(inputs.pairs) - len(pairs),
     }
+    classes = pairs.quantity.classes
+    if classes:
+        record["objective"] = objective
     poolings: dict[Kind, tuple[str, ...]] = {}
     for kind, vectors in inputs.vectors.items():
         is_fixed = getattr(config, f"{kind}_vectors") is not None
@@ -460,13 +461,14 @@ def _define_search(
     widths = {kind: vectors.widths for kind, vectors in inputs.vectors.items()}
     problem = SearchProblem(
         pairs=pairs,
-        fold=assign_folds(group, folds, config.seed),
+        fold=assign_folds(group, folds, config.seed, pairs.pkd if classes else None),
         group=group,
         store=inputs.store,
         poolings=poolings,
         views={kind: views for kind, views in widths.items() if len(views) > 1},
         config=config,
         device=resolve_device(config.device),
+        objective=objective,
     )
     for fold in range(folds):  # raises before anything is written
         training_labels(pairs, np.flatnonzero(problem.fold != fold))
@@ -494,7 +496,7 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     write_json(path, record, sort_keys=True)
 
 
-def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
+def _summarise_trials(folder: Path, study: Study, objective: str) -> SweepSummary:
     states = Counter[str]()
     rows = []
     complete = list[dict[str, Any]]()
@@ -506,11 +508,11 @@ def _summarise_trials(folder: Path, study: Study, select: str) -> SweepSummary:
         rows.append({**trial, **params, "state": state})
         if state == "complete":
             complete.append({**trial, "params": params})
-    sign = 1 if find_metric(select).lower_is_better else -1
+    sign = 1 if is_lower_better(objective) else -1
     ranked = sorted(complete, key=lambda trial: (sign * trial["value"], trial["trial"]))
     summary: SweepSummary = {
         "sweep": str(folder),
-        "select": select,
+        "select": objective,
         "trials": dict(sorted(states.items())),
         "best_trials": ranked[:BEST_TRIALS],
     }

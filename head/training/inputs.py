@@ -22,7 +22,6 @@ from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.references import constant_sequences, names_digest
 from abag.head.labels.column import Remembered, RunLayout, decide_label
 from abag.head.labels.features import with_logliks
-from abag.head.labels.headers import to_pkd
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     LabelReading,
@@ -41,7 +40,7 @@ from abag.head.regimes.sides import Sides, sides_of
 from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
 
 if TYPE_CHECKING:
-    from abag.embed.store.options import VectorsOf
+    from abag.core.options import VectorsOf
     from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.pairs import SequenceTable
     from abag.embed.tables.table import TableLike
@@ -179,11 +178,6 @@ def layout_of_run(config: FitConfig, label: LabelReading, found: Mapping[str, st
     """
     constants = constant_sequences(config)
     files = [str(Path(path).expanduser().absolute()) for path in config.sequences]
-    no_binding_pkd = None
-    if config.no_binding is not None:
-        value = np.array([config.no_binding])
-        bound = label.quantity.on_scale(to_pkd(value, label.unit, config.molar_mass_kda))
-        no_binding_pkd = float(bound[0])
     layout = RunLayout(
         columns=tuple(RunLayout.columns_of(config.columns, found)),
         antigen=constants["antigen"] or "",
@@ -198,7 +192,7 @@ def layout_of_run(config: FitConfig, label: LabelReading, found: Mapping[str, st
             column=label.column,
             unit=label.unit,
             why=label.why,
-            no_binding_pkd=no_binding_pkd,
+            no_binding_pkd=label.no_binding_pkd,
             no_binding_empty=config.no_binding_empty,
             quantity=label.quantity,
         ),

@@ -138,8 +138,8 @@ def outcome(folder, table):
                 for n, (h, x) in enumerate(zip(heavy, light, strict=True))
             ]
             antigens = [tuple((text[n:] + "W" * n).split("|")) for n, text in enumerate(antigen)]
-            antibody = predictor.seen.antibodies.compare(chains).take(i)
-            antigen = predictor.seen.antigens.compare(antigens[:5]).take(j)
+            antibody = predictor.seen["antibody"].compare(chains).take(i)
+            antigen = predictor.seen["antigen"].compare(antigens[:5]).take(j)
             left = SideVectors(x_ND, i, chains)
             right = SideVectors(y_ME, j, antigens[:5])
             pairs = PairVectors({"antibody": left, "antigen": right})

@@ -57,6 +57,16 @@ const charts = {
     }));
     return { x: "Spearman within the antigen", categories: antigens.names, xs: [-1, 0, 1], series };
   },
+  residues() {
+    const { places, row, letter, pairs: count, x } = data.residues;
+    const name = { ".": "without an insertion", "-": "deleted" };
+    const items = zip(x, row, (value, r, i) => `${places[r]} ${name[letter[i]] ?? letter[i]}, in ${count[i]} training pairs\ncontributes ${value}`);
+    items.forEach((one, i) => { one.letter = { ".": "·", "-": "Δ" }[letter[i]] ?? letter[i]; });
+    return {
+      x: `contribution to ${pkd}`, categories: places, xs: [0],
+      series: [{ name: "residues", colour: "c1", kind: "letter", items }],
+    };
+  },
   calibration({ calibration }) {
     if (!calibration) return { series: [] };
     const items = zip(calibration.x, calibration.y, (x, y, i) =>
@@ -197,6 +207,10 @@ function drawSeries(svg, { items, kind, colour, plain }, X, Y) {
     add(svg, "path", { class: `band ${colour}`, d: `M${[...edge("high"), ...edge("low").reverse()].join("L")}Z` });
     return;
   }
+  if (kind === "letter") {
+    for (const i of items) add(svg, "text", { class: `letter ${colour}`, x: X(i.x).toFixed(1), y: Y(i.y) + 4, "text-anchor": "middle" }, i.letter);
+    return;
+  }
   const at = items.map((i) => `${X(i.x).toFixed(1)} ${Y(i.y).toFixed(1)}`);
   if (kind === "line") {
     add(svg, "path", { class: `line ${colour}`, d: `M${at.join("L")}` });
@@ -247,6 +261,7 @@ function listen(svg, points) {
 
 // ---- controls --------------------------------------------------------------------------------
 
+if (!data.residues) delete charts.residues;
 const drawAll = () => Object.keys(charts).forEach(draw);
 
 const select = document.getElementById("fold");

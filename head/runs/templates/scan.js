@@ -9,7 +9,7 @@ const figure = document.getElementById("map");
 // cells of a parent come site by site, in the order of data.residues without the wild type
 function cellsOf(parent) {
   let k = 0;
-  return parent.sites.map(([chain, prefix, position, region, wild]) => {
+  return parent.sites.map(([chain, prefix, position, region, wild], at) => {
     const cells = new Map();
     for (const residue of data.residues) {
       if (residue === wild) continue;
@@ -20,7 +20,7 @@ function cellsOf(parent) {
       k += 1;
     }
     const label = prefix.length > 1 ? `${prefix}:${position}` : `${prefix}${position}`;
-    return { chain, prefix, position, label, region, wild, cells };
+    return { chain, prefix, position, label, region, wild, cells, contribution: parent.contribution?.[at] ?? null };
   });
 }
 
@@ -66,11 +66,13 @@ function draw() {
   box.replaceChildren();
   const column = Math.max(16, Math.min(44, Math.floor(box.clientWidth / sites.length)));
   const width = column * sites.length, bottom = BAND + ROW * order.length, meanRow = bottom + 6;
-  const height = meanRow + ROW + LABELS;
+  const ownRow = meanRow + ROW, below = parent.contribution ? ownRow + ROW : ownRow;
+  const height = below + LABELS;
 
   const names = add(rows, "svg", { width: 42, height });
   order.forEach((one, r) => add(names, "text", { x: 36, y: BAND + ROW * r + 13, "text-anchor": "end" }, one));
   add(names, "text", { x: 36, y: meanRow + 13, "text-anchor": "end" }, "mean");
+  if (parent.contribution) add(names, "text", { x: 36, y: ownRow + 13, "text-anchor": "end" }, "own");
 
   const svg = add(box, "svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Predicted change of ${what} by position and residue` });
   drawBands(svg, sites, column, bottom);
@@ -93,12 +95,13 @@ function draw() {
       if (cell.far) far.push(`M${x + 2} ${y + ROW - 4}L${x + column - 4} ${y + 2}`);
     });
     if (site.cells.size) add(svg, "rect", { x, y: meanRow, width: column - 1, height: ROW - 1, style: shade(mean(site), most) });
-    const place = `translate(${x + column / 2 + 4} ${meanRow + ROW + 6}) rotate(-90)`;
+    if (site.contribution !== null) add(svg, "rect", { class: "own", x, y: ownRow, width: column - 1, height: ROW - 1, style: shade(site.contribution, most) });
+    const place = `translate(${x + column / 2 + 4} ${below + 6}) rotate(-90)`;
     add(svg, "text", { transform: place, "text-anchor": "end" }, `${site.label} ${site.wild}`);
   });
   if (farBox.checked) add(svg, "path", { class: "far", d: far.join("") });
   drawScale(most, far.length, measured);
-  listen(svg, parent, sites, column, meanRow);
+  listen(svg, parent, sites, column, meanRow, ownRow);
 }
 
 function drawBands(svg, sites, column, bottom) {
@@ -132,19 +135,22 @@ function drawScale(most, far, measured) {
   add(caption, "span", {}, `A dot marks the wild type${marks}. Colours end at the 99 % quantile of the differences.`);
 }
 
-function listen(svg, parent, sites, column, meanRow) {
+function listen(svg, parent, sites, column, meanRow, ownRow) {
   const mark = add(svg, "rect", { class: "mark", width: column, height: ROW, visibility: "hidden" });
   const leave = () => { tip.hidden = true; mark.setAttribute("visibility", "hidden"); };
   follow(svg, (event) => {
     const box = svg.getBoundingClientRect();
     const c = Math.floor((event.clientX - box.left) / column), y = event.clientY - box.top;
     const r = Math.floor((y - BAND) / ROW), site = sites[c];
-    const onMean = y >= meanRow && y < meanRow + ROW;
-    if (!site || (!onMean && !order[r])) return leave();
+    const onMean = y >= meanRow && y < ownRow, onOwn = y >= ownRow && y < ownRow + ROW && site?.contribution !== null;
+    if (!site || (!onMean && !onOwn && !order[r])) return leave();
     mark.setAttribute("x", column * c - 0.5);
-    mark.setAttribute("y", (onMean ? meanRow : BAND + ROW * r) - 0.5);
+    mark.setAttribute("y", (onMean ? meanRow : onOwn ? ownRow : BAND + ROW * r) - 0.5);
     mark.setAttribute("visibility", "visible");
-    showTip(event, onMean ? `${site.label} ${site.wild}\nmean difference ${signed(mean(site))}` : describe(parent, site, order[r]));
+    const own = `${site.label} ${site.wild}`;
+    if (onMean) showTip(event, `${own}\nmean difference ${signed(mean(site))}`);
+    else if (onOwn) showTip(event, `${own}\ncontributes ${signed(site.contribution)}`);
+    else showTip(event, describe(parent, site, order[r]));
   }, leave);
 }
 

@@ -29,7 +29,7 @@ from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
 from abag.core.errors import OutputError
 from abag.core.files import replacing, why_not_writable
 from abag.core.messages import counted, first_line, reporting
-from abag.embed.store.options import ExportOptions
+from abag.embed.options import ExportOptions
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.layout import holds_texts

@@ -1,0 +1,49 @@
+"""Write the store and the predictor of this version that later versions have to read.
+
+    python tests/golden/make_formats.py
+
+Run it only before a release, after a deliberate change of a format; what a released version wrote
+is kept. `tests/test_golden.py` reads the files.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+import abag
+
+HERE = Path(__file__).parent / "formats"
+ENCODERS = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+
+
+def main():
+    demo = pd.read_csv(HERE.parents[2] / "data" / "demo_pairs.csv").fillna("").head(60)
+    kept = demo.head(3)
+    with tempfile.TemporaryDirectory() as scratch:
+        at = Path(scratch)
+        abag.embed_table(demo, at / "all", say=False, **ENCODERS)
+        options = {"head": "ridge", "split": "random", "report": False, "say": False}
+        abag.fit(demo, at / "all", at / "run", **options)
+        shutil.rmtree(HERE, ignore_errors=True)
+        shutil.copytree(at / "run" / "predictor", HERE / "predictor")
+    abag.embed_table(kept, HERE / "store", say=False, **ENCODERS)
+    store = abag.open_store(HERE / "store")
+    predictor = abag.load_predictor(HERE / "predictor")
+    pairs = kept[["heavy", "light", "antigen"]]
+    scores = predictor.predict(*(pairs[name] for name in pairs), store=HERE / "store")
+    expected = {
+        "pairs": pairs.to_dict("list"),
+        "vectors": store.vectors("antigen", pairs["antigen"])[:, :4]
+        .astype(float)
+        .round(6)
+        .tolist(),
+        "scores": scores[["pkd_predicted", "sigma", "regime"]].round(5).to_dict("list"),
+    }
+    (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
