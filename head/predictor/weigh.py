@@ -79,7 +79,7 @@ which a few large ones do not change."""
 LEAST_PAIRS = 3
 """Held-out pairs without which a sequence counts for nothing."""
 PRIOR_GROUPS = 10.0
-USUAL_WEIGHTS = {"train_mean": 0.0, "residue_kernel": 3.0}
+USUAL_WEIGHTS = {"train_mean": 0.0, "residue_kernel": 4.0}
 """Weights of parts of classes before anything is measured, relative to 1 of all others: where
 variants are compared by their residues, nothing else tells as much (benchmarks/bench_binary.py)."""
 RESAMPLED = 100
