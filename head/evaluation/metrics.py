@@ -65,8 +65,11 @@ def pearson(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> flo
     if weight is not None:
         y = y * np.sqrt(weight)
         p = p * np.sqrt(weight)
-    correlation = y @ p / (np.linalg.norm(y) * np.linalg.norm(p))
-    return finite(np.clip(correlation, -1, 1))  # rounding may exceed 1
+    norm = float(np.linalg.norm(y) * np.linalg.norm(p))
+    if norm == 0:  # weights leave constants
+        return None
+    correlation = float(y @ p) / norm
+    return finite(min(max(correlation, -1.0), 1.0))  # rounding may exceed 1
 
 
 def spearman(pkd: Floats, predicted: Floats) -> float | None:
@@ -412,7 +415,10 @@ def calibration(pkd: Floats, predicted: Floats, weight: Floats | None = None) ->
         return {"calibration_slope": None, "calibration_intercept": None}
     p = predicted - _mean(predicted, weight)
     counted = p if weight is None else p * weight
-    slope = counted @ (pkd - _mean(pkd, weight)) / (counted @ p)
+    spread = float(counted @ p)
+    if spread == 0:  # weights leave constants
+        return {"calibration_slope": None, "calibration_intercept": None}
+    slope = float(counted @ (pkd - _mean(pkd, weight))) / spread
     intercept = _mean(pkd, weight) - slope * _mean(predicted, weight)
     return {"calibration_slope": finite(slope), "calibration_intercept": finite(intercept)}
 

@@ -525,9 +525,12 @@ class Columns:
             advice += " --label value --better higher, or lower"
         empty = int(self.table.frame[first.name].isna().sum())
         skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
+        named = _names(candidates)
+        others = [name for name in _names(self.numbers) if name not in named]
+        beside = f", beside the numbers of {quote_some(others)}" if others else ""
         msg = (
             f"{self.table.source}: no column for {'the label' if asked else 'pkd'}, but "
-            f"{quote_some(_names(candidates))} may be another quantity; expected one to be chosen. "
+            f"{quote_some(named)} may be another quantity{beside}; expected one to be chosen. "
             f"{advice}.{skip}"
         )
         raise UnclearLabel(msg)
