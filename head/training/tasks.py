@@ -103,8 +103,8 @@ def run_tasks(
     with_bars = None if alone or threads == 1 else False
     total = sum(task.weight for task in tasks)
     lock = threading.Lock()
-    shown = {"total": total, "desc": title, "may_end_early": may_end_early, **alone}
-    with delayed_signals() as stop, bar(**shown) as drawn:
+    drawing = bar(total=total, desc=title, may_end_early=may_end_early, **alone)
+    with delayed_signals() as stop, drawing as drawn:
 
         def run(task: Task) -> None:
             if stop:
