@@ -207,15 +207,14 @@ class Once(Generic[T]):
 
     name: str
 
-    def of(self, training: TrainingRows, compute: Callable[[], T]) -> T:
-        """Return the value, which is computed if no model has."""
-        if self.name not in training.shared:
-            training.shared[self.name] = compute()
-        return cast("T", training.shared[self.name])
-
     def known(self, training: TrainingRows) -> T | None:
         """Return the value; None if no model has computed it."""
         return cast("T | None", training.shared.get(self.name))
+
+    def keep(self, training: TrainingRows, value: T) -> T:
+        """Keep the value for the next model, and return it."""
+        training.shared[self.name] = value
+        return value
 
 
 class DoesNotApply(TrainingError):
