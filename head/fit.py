@@ -34,7 +34,13 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
-from abag.head.models.pair_vectors import DoesNotApply, PairVectors, SideVectors, TrainingRows
+from abag.head.models.pair_vectors import (
+    DoesNotApply,
+    PairVectors,
+    SideVectors,
+    TrainedHeads,
+    TrainingRows,
+)
 from abag.head.models.probit import latent_labels
 from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
@@ -63,7 +69,6 @@ if TYPE_CHECKING:
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs
-    from abag.head.training.networks import TrainedHeads
 
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""

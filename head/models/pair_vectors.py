@@ -252,5 +252,25 @@ class NetworkSettings:
     """pKd per unit of the output."""
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedHeads:
+    """Hold the M heads of one split, with the best weights of each, on the CPU."""
+
+    models: tuple[PairModel, ...]
+    predicted_MP: Floats
+    """pKd of every pair, predicted by each head."""
+    best_step: list[int]
+    """Step of the best weights of each head."""
+    steps: int
+    """Steps until the last head was out of patience."""
+    epochs: int
+    seconds: float
+    """Training time over all sessions; that of a stack of folds is divided among them."""
+    resumed_from_step: int | None
+    """Step of the checkpoint that this session started from; None: there was no checkpoint."""
+    used: dict[str, Any]
+    """Settings that the training chose itself, by their names in config.json."""
+
+
 Fit: TypeAlias = Callable[[TrainingRows], PairModel]
 """Fits a model; raises `DoesNotApply` if these rows do not suit it."""
