@@ -147,15 +147,6 @@ def _has_antibodies(store: Store, table: SequenceTable) -> bool:
     return any(not folder.missing(keys).any() for folder in store.folders("antibody"))
 
 
-def options_of_run(config: FitConfig) -> dict[str, Any]:
-    """Return the options as config.json has them.
-
-    The antigen and the parent are sequences; files of named sequences have absolute paths.
-    """
-    files = [str(Path(path).expanduser().absolute()) for path in config.sequences]
-    return config.to_json() | constant_sequences(config) | {"sequences": files}
-
-
 def layout_of_run(config: FitConfig, label: LabelReading, found: Mapping[str, str]) -> RunLayout:
     """Return what a run remembers of its table, checked as the reader of predictors does.
 
@@ -212,8 +203,14 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     if pairs.cells is not None:
         digest.update(pairs.cells.numbers_RF.tobytes())
         digest.update(json.dumps(pairs.cells.words_RG.tolist()).encode())
-    record = options_of_run(config)
-    record["layout"] = inputs.layout.to_json()
+    layout = inputs.layout
+    record = config.to_json() | {
+        # sequences, of which the options may name a file, and absolute paths
+        "antigen": layout.antigen or None,
+        "parent": layout.parent or None,
+        "sequences": [file.path for file in layout.sequences],
+        "layout": layout.to_json(),
+    }
     for kind, vectors in inputs.vectors.items():
         folder = vectors.folder if vectors.views else None
         record[f"{kind}_encoder"] = None if folder is None else folder.name
