@@ -252,7 +252,11 @@ def measure(table, config, seed=0):
             new = PairVectors({"antibody": antibodies, "antigen": antigens})
             predictions = parts.predict(new, parts.models)
             pkd = weighed.mixture.pkd(predictions)
-            return pkd, weighed.mixture.sigma(pkd, parts.variance(new)), predictions
+            return (
+                pkd,
+                weighed.mixture.sigma(pkd, parts.predict_with_variance(new, ())[1]),
+                predictions,
+            )
 
         yield measurement, weighed, predict
 

@@ -59,6 +59,8 @@ _CDRS = [
 """IMGT position before each CDR, and its last."""
 AHEAD = 4
 """Batches tokenised in advance."""
+COUNTED_TOKENS = 65_536
+"""Most tokens per batch of an encoder that counts, and has no vector per token in memory."""
 NumberFormat = Literal["float16", "float32"]
 STORED: dict[str, torch.dtype] = {"float16": torch.float16, "float32": torch.float32}
 """Types of vectors by the names of number formats."""
@@ -589,7 +591,10 @@ class Encoding:
         self._writer = writer
         self._bar = drawn
         kept = "the sequences encoded before it are stored"
-        self._budget = TokenBudget(job.plan, job.options.batch_tokens, kept)
+        tokens = job.options.batch_tokens
+        if tokens is None and isinstance(encoder, PoolingEncoder):
+            tokens = COUNTED_TOKENS
+        self._budget = TokenBudget(job.plan, tokens, kept)
         self._start_s = time.perf_counter()
         self.seconds = 0.0  # until the latest batch
         checkpoint = job.identity.checkpoint

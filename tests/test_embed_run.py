@@ -22,6 +22,7 @@ from stores import open_shard
 
 import abag
 from abag import DeviceError, EncoderError, OptionError, embed_table
+from abag.embed.encoders.composition import _ResidueComposition
 from abag.embed.tables.chains import antibody, keys_array
 
 
@@ -303,6 +304,19 @@ def raise_for(monkeypatch, is_large, error):
         return encode(batch)
 
     change_encoders(monkeypatch, small)
+
+
+@pytest.mark.parametrize(("options", "batches"), [({}, 1), ({"batch_tokens": 1_000}, 4)])
+def test_composition_counts_many_sequences_at_a_time(tmp_path, monkeypatch, options, batches):
+    heavies = ["EVQLV" * 20 + "ACDEFGHIKLMNPQRSTVWY"[i] for i in range(20)]
+    table = pd.DataFrame({"heavy": heavies, "light": "DIQMT" * 15, "antigen": "MKTAYIAK" * 5})
+    counted = []
+    pool = _ResidueComposition.pool
+    monkeypatch.setattr(
+        _ResidueComposition, "pool", lambda self, batch: counted.append(batch) or pool(self, batch)
+    )
+    embed_table(table, tmp_path / "store", "composition", "composition", **options)
+    assert len(counted) == batches + 1  # that of the antigen
 
 
 def test_running_out_of_memory_halves_the_batch_and_goes_on(table, tmp_path, monkeypatch, capsys):

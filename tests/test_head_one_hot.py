@@ -23,6 +23,7 @@ from abag.head.models.residue_kernel import (
     fit_residue_kernel,
     similarity,
 )
+from abag.head.predictor.parts import Parts
 
 PARENT = ("EVQLVESGGGLV", "DIQMTQSPSS")
 H3 = np.arange(98, 104)
@@ -184,6 +185,21 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     )
     variance = model.variance(training.vectors)
     np.testing.assert_allclose(again.variance(training.vectors), variance, rtol=1e-5, atol=1e-9)
+
+
+def test_residues_are_encoded_once_for_predictions_and_their_variance(monkeypatch):
+    training = make_training(variants(40), np.linspace(6, 9, 40), 30)
+    model = fit_residue_kernel(training, "residue_kernel")
+    expected = model.predict(training.vectors)
+    variance = model.variance(training.vectors)
+    calls = []
+    encode = OneHot.encode
+    monkeypatch.setattr(OneHot, "encode", lambda *a, **k: calls.append(1) or encode(*a, **k))
+    parts = Parts({"residue_kernel": (model,)})
+    predicted, of_parts = parts.predict_with_variance(training.vectors, ["residue_kernel"])
+    np.testing.assert_array_equal(predicted["residue_kernel"], expected)
+    np.testing.assert_array_equal(of_parts, variance)
+    assert len(calls) == 1
 
 
 @pytest.fixture(scope="module")

@@ -181,8 +181,8 @@ class TokenLayout:
 
     def is_long(self, chains: Chains) -> bool:
         """Return whether the policy for long chains changes how this sequence is encoded."""
-        longest = (sum if self._pairs else max)(map(len, chains))
-        return self.limit is not None and longest > self.limit
+        limit = self.limit
+        return limit is not None and (sum if self._pairs else max)(map(len, chains)) > limit
 
     def span_lengths(self, chains: Chains) -> list[int]:
         """Return the number of tokens in each span of one sequence; see `spans`."""

@@ -291,9 +291,14 @@ def holds_sequences(table: Table, name: str) -> bool:
 
 def distinct_texts(table: Table, name: str) -> list[str]:
     """Return distinct texts of a column, from its first rows."""
-    cells = table.frame[name].dropna().iloc[: 50 * LOOKED_AT].tolist()
-    texts = dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))
-    return [text for text in texts if text][:LOOKED_AT]
+    cells = table.frame[name].dropna().iloc[: 50 * LOOKED_AT]
+    texts: dict[str, None] = {}
+    for cell in cells:
+        if isinstance(cell, str) and (text := cell.strip()):
+            texts[text] = None
+            if len(texts) == LOOKED_AT:
+                break
+    return [*texts]
 
 
 def is_peptide(text: str) -> bool:

@@ -127,17 +127,20 @@ class OneHot:
 
     def encode_codes(self, codes_NS: NDArray[np.uint8], *, alike: bool) -> Matrix:
         """Return columns of 0 and 1, (N, C), and if `alike` the coordinates as two more views."""
-        x_NC = np.empty((len(codes_NS), self.width), np.float32)
-        alike_NC = np.empty_like(x_NC) if alike else None
+        width = self.width
+        # filled in place: joining the views would copy hundreds of MB
+        x_NC = np.empty((len(codes_NS), width * (3 if alike else 1)), np.float32)
         first = 0
         for codes_N, letters in zip(codes_NS.T, self.seen, strict=True):
             table = indicators(letters, self.marks_new)
             after = first + table.shape[1]
             x_NC[:, first:after] = table[codes_N]
-            if alike_NC is not None:
-                alike_NC[:, first:after] = coordinates(letters)[codes_N]
+            if alike:
+                x_NC[:, width + first : width + after] = coordinates(letters)[codes_N]
             first = after
-        return x_NC if alike_NC is None else np.hstack([x_NC, alike_NC, alike_NC])
+        if alike:
+            x_NC[:, 2 * width :] = x_NC[:, width : 2 * width]
+        return x_NC
 
     def pack(self, x_NC: Matrix) -> NDArray[np.uint8]:
         """Return the letters of training sequences where these differ, (A, V), from `encode`."""
@@ -500,12 +503,13 @@ class ResidueKernel:
         """Return the sides that are compared by residues."""
         return self.sides
 
-    def _features(self, vectors: PairVectors) -> PairVectors:
+    def encode(self, vectors: PairVectors) -> PairVectors:
+        """Put columns of residues in place of the vectors that the inner process reads."""
         return with_residues(vectors, self.sides, alike=self.alike)
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,)."""
-        return self.inner.predict(self._features(vectors))
+        return self.inner.predict(self.encode(vectors))
 
     def exchange_losses(self, encoded: PairVectors, side: SideColumns) -> LossesOf:
         """Return a function of what predictions lose by exchanged letters of one side.
@@ -548,11 +552,11 @@ class ResidueKernel:
 
     def variance(self, vectors: PairVectors) -> Floats:
         """Return the variance of each prediction in pKd^2, (P,)."""
-        return self.inner.variance(self._features(vectors))
+        return self.inner.variance(self.encode(vectors))
 
     def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
         """Return the variance of each pair's difference from an `other` pair in pKd^2, (P,)."""
-        return self.inner.difference_variance(self._features(vectors), other)
+        return self.inner.difference_variance(self.encode(vectors), other)
 
     def arrays(self) -> Arrays:
         """Return the arrays of the process, with residues as letters."""

@@ -33,7 +33,7 @@ from abag.head.models.pair_vectors import (
 )
 from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
-from abag.head.models.residue_kernel import find_residue_sides
+from abag.head.models.residue_kernel import ResidueKernel, find_residue_sides
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
@@ -176,29 +176,45 @@ class Parts:
 
     def predict(self, vectors: PairVectors, names: Collection[str]) -> dict[str, Floats]:
         """Return what the parts with some names predict in pKd, (P,) each."""
-        return {name: self.predict_part(name, vectors) for name in self.models if name in names}
+        predicted = {}
+        for name in self.models.keys() & names:
+            of_part = [model.predict(vectors) for model in self.models[name]]
+            predicted[name] = np.asarray(np.mean(of_part, axis=0))
+        return predicted
 
-    def predict_part(self, name: str, vectors: PairVectors) -> Floats:
-        """Return the mean prediction of the models of one part in pKd, (P,)."""
-        return np.asarray(np.mean([model.predict(vectors) for model in self.models[name]], axis=0))
+    def predict_with_variance(
+        self, vectors: PairVectors, names: Collection[str]
+    ) -> tuple[dict[str, Floats], Floats]:
+        """Return what the parts with some names predict in pKd, (P,) each, and the variance.
 
-    def variance(self, vectors: PairVectors) -> Floats:
-        """Return the variance of predictions in pKd^2, (P,).
-
-        It is the mean over the models that have a variance, else the variance between the models of
-        a part, else 0.
+        The variance of predictions, (P,) in pKd^2, is the mean over the models that have one, else
+        the variance between the models of a part, else 0.
         """
-        variances = [model.variance(vectors) for part in self.models.values() for model in part]
+        predicted = {}
+        variances: list[Floats | None] = []
+        between = list[Floats]()
+        for name, part in self.models.items():
+            of_part = []
+            for model in part:
+                if isinstance(model, ResidueKernel):  # encodes residues once for both
+                    encoded = model.encode(vectors)
+                    model = model.inner
+                else:
+                    encoded = vectors
+                variances.append(model.variance(encoded))
+                if name in names or len(part) > 1:
+                    of_part.append(model.predict(encoded))
+            if name in names:
+                predicted[name] = np.asarray(np.mean(of_part, axis=0))
+            if len(part) > 1:
+                between.append(np.asarray(np.var(of_part, axis=0)))
         if all(variance is None for variance in variances):
-            for part in self.models.values():
-                if len(part) > 1:
-                    predicted = [model.predict(vectors) for model in part]
-                    variances.append(np.var(predicted, axis=0))
-        return mean_variance(variances, len(vectors))
+            variances += between
+        return predicted, mean_variance(variances, len(vectors))
 
     @property
     def with_variance(self) -> list[str]:
-        """Return the names of the parts whose variance `variance` returns.
+        """Return the names of the parts that `predict_with_variance` has the variance of.
 
         A predictor needs them for sigma even if no regime gives weight to their predictions.
         """
@@ -298,9 +314,10 @@ def fit_fold(training: TrainingRows, of_run: RunParts, kept: Kept | None = None)
         if arrays is None:
             part_start_s = time.monotonic()
             part = Parts.fit(training, [name])
-            arrays = {"predicted": part.predict_part(name, vectors)}
+            predicted_part, variance_P = part.predict_with_variance(vectors, [name])
+            arrays = {"predicted": predicted_part[name]}
             if MODELS[name].has_posterior:
-                arrays["variance"] = part.variance(vectors)
+                arrays["variance"] = variance_P
             if kept is not None:
                 kept.write(name, arrays, time.monotonic() - part_start_s)
         predicted[name] = arrays["predicted"]
@@ -409,7 +426,7 @@ class Mixture:
         predicted : ndarray, shape=(P,)
             The predictions in pKd.
         variance : ndarray, shape=(P,)
-            That of the predictions, from `Parts.variance`, in pKd^2.
+            That of the predictions, from `Parts.predict_with_variance`, in pKd^2.
         distance : ndarray, shape=(P,), optional
             Differences of each pair from the nearest training sequences; None: none.
         factor : ndarray, shape=(P,), or float

@@ -443,8 +443,7 @@ class Predictor:
         mixtures = {name: self.regimes[name].mixture for name in set(regimes.used.tolist())}
         weighed = {name for mixture in mixtures.values() for name in mixture.weights}
         with np.errstate(all="ignore"):  # checked here
-            parts = self.parts.predict(vectors, weighed)
-            variance = self.parts.variance(vectors)
+            parts, variance = self.parts.predict_with_variance(vectors, weighed)
             pkd = np.zeros(len(variance))
             sigma = np.zeros(len(variance))
             of_model = np.zeros(len(variance))
