@@ -18,8 +18,8 @@ from abag.core.messages import detail, say
 from abag.core.options import VectorsOf
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import ALONE, Kind
-from abag.embed.tables.layout import NamesFile
-from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.layout import Layout, NamesFile
+from abag.embed.tables.pairs import SequenceTable, read_rows
 from abag.embed.tables.references import constant_sequences, names_digest
 from abag.embed.tables.table import TableLike
 from abag.head.labels.column import Remembered, RunLayout, decide_label
@@ -75,11 +75,12 @@ def read_inputs(
     """
     reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
     decide = partial(decide_label, options=config)
-    read = read_pairs(table, reading, label=decide)
+    table_layout = Layout.of(table, reading, rows=None, label=decide)
+    read = read_rows(table_layout)
     opened = open_store(store)
     region = config.antibody_region
     if region == "as-given" and not _has_antibodies(opened, read):
-        cut = read_pairs(table, replace(reading, antibody_region="fv"), label=decide)
+        cut = read_rows(table_layout.with_region("fv"))
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
             read = cut
