@@ -253,7 +253,8 @@ def save_checked(
     predictor = make_predictor(inputs, parts, weighed)
     digest = save_predictor(folder, predictor, inputs.vectors)
     trained = all_pairs(regimes).rows(TRAIN)
-    check_saved(folder, predictor, inputs, trained, trainings.config.seed)
+    seed = trainings.config.seed
+    check_saved(folder, predictor, inputs, weighed.regimes, trained, seed)
     return digest
 
 
