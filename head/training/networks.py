@@ -31,7 +31,7 @@ from abag.core.arrays import hash_arrays
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
 from abag.core.errors import RunError, TrainingError
 from abag.core.files import json_text, make_folder, write_text
-from abag.core.messages import bar, detail, say
+from abag.core.messages import bar, detail, say, tell_share
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.models.pair_vectors import PairVectors, TrainedHeads
@@ -69,6 +69,8 @@ MIN_SAVE_INTERVAL_S = 30.0
 """Seconds between two checkpoints at least, without a `save_every`."""
 LOG = "log.jsonl"
 """Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
+USUAL_END = 0.7
+"""Share of the epochs after which all heads of a stack of folds are usually out of patience."""
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
@@ -152,6 +154,8 @@ class ResumableTraining(ABC):
         self.save_every = save_every
         self.progress = progress
         self.resumed_from_step: int | None = None
+        self.usual_end = 1.0
+        """Share of the epochs after which such a training usually ends, for the time left."""
         self._started = time.monotonic()
         self._saved_at = self._started
         self._saved_step = 0
@@ -199,6 +203,8 @@ class ResumableTraining(ABC):
                 say(f"{self.name}: resuming from step {self.resumed_from_step}")
         steps = {"total": self.epochs * self.steps_per_epoch, "initial": self.progress.step}
         drawing = bar(**steps, desc=self.name, unit="step", may_end_early=True)  # by patience
+        usual = steps["total"] * self.usual_end
+        tell_share(min(1.0, self.progress.step / usual), before=True)
         with drawing as drawn, delayed_signals() as received:
             while not received and not self._is_finished():
                 epoch, first_step = divmod(self.progress.step, self.steps_per_epoch)
@@ -211,6 +217,7 @@ class ResumableTraining(ABC):
                     if self._save_is_due():
                         self.save()
                     drawn.update()
+                    tell_share(min(1.0, self.progress.step / usual))
                     if received:
                         break
             self.save()
@@ -422,6 +429,8 @@ class HeadTraining(ResumableTraining):
         )
         self.scored_rows = [draw_validation_rows(split, config) for split in splits]
         """Validation pairs that are scored while training, of each fold."""
+        if config.filled().patience and all(map(len, self.scored_rows)):
+            self.usual_end = USUAL_END
         self._labels = [metrics.rows_to_score(inputs.pairs, rows) for rows in self.scored_rows]
         weights = self.stack.model.state_dict()
         self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
