@@ -7,12 +7,17 @@ forest, and a Gaussian process (Laplace's approximation). `numbers` is abag on t
 same rows, ranked. Planted tables have known probabilities: additive effects of substitutions on a
 latent scale. The interval of a prediction should hold the mean true probability of the tenth of the
 rows with such predictions. Planted tables without any effect show how often abag claims one.
+Other tables of yes and no are given by path and columns; chains of several lengths are compositions to
+the classifiers, with their lengths.
 
     python benchmarks/bench_binary.py public FOLDER --out lines.jsonl [--only her2] [--seeds 2]
     python benchmarks/bench_binary.py planted --out lines.jsonl [--seeds 4]
+    python benchmarks/bench_binary.py table FILE --heavy NAME [--light NAME] [--antigen NAME] \
+        --label NAME --positive VALUE --table-rows 120 500 --out lines.jsonl [--seeds 2] [--around A B]
     python benchmarks/bench_binary.py null --out lines.jsonl [--seeds 100]
     python benchmarks/bench_binary.py summary --out lines.jsonl       means of the lines
 
+`--around` are residues before and behind the sequences of `--heavy`, which are parts of a chain.
 FOLDER has tables as `outside_truth.TABLES` names them; vectors are residue compositions.
 """
 
@@ -38,6 +43,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, log_loss,
 
 import abag
 from abag.core.messages import reporting
+from abag.head.labels.classes import spelled
 
 CASES = {
     "her2": [(60, 0.5), (120, 0.1), (400, 0.1), (400, 0.5), (1500, 0.01)],
@@ -45,6 +51,8 @@ CASES = {
 }
 """Rows that are kept, and the share of yes."""
 HELD_OUT = 3000
+NEW = 4000
+"""New rows of planted tables, so that tenths have true means that are known well."""
 MOST_OF_PROCESS = 600
 """Rows above which the process, which takes minutes, is left out."""
 LAWS = [(1.0, 0.3, 300), (1.0, 0.1, 300), (2.0, 0.3, 200), (0.5, 0.3, 300), (1.0, 0.3, 100)]
@@ -63,6 +71,14 @@ def one_hot(columns):
             if len(present) > 1:
                 blocks.append(letters[:, at, None] == present)
     return np.hstack(blocks).astype(np.float64)
+
+
+def composition(texts):
+    """Count the letters of sequences, in shares, beside their lengths."""
+    length = np.array([len(text) for text in texts])
+    counts = np.array([[text.count(letter) for letter in LETTERS] for text in texts])
+    spread = length.std() or 1.0
+    return np.column_stack([20 * counts / length[:, None], (length - length.mean()) / spread])
 
 
 def peers(x_ND, y, kept, held_out):
@@ -155,6 +171,57 @@ def public(arguments):
                     yield {**line, "model": "numbers", "ap": ap}
 
 
+def table(arguments):
+    """Yield lines of a table of yes and no, a random half of which at most is held out."""
+    frame = pd.read_csv(arguments.folder, comment="#")
+    names = {"heavy": arguments.heavy, "light": arguments.light, "antigen": arguments.antigen}
+    names = {role: name for role, name in names.items() if name}
+    frame = frame[[*names.values(), arguments.label]].dropna().drop_duplicates()
+    answer = frame[arguments.label].map(spelled)
+    is_class = answer.isin([arguments.positive, *arguments.negative])
+    for name in names.values():  # stop codons, and the like
+        is_class &= frame[name].str.fullmatch(f"[{''.join(LETTERS)}X]+")
+    frame = frame[is_class].rename(columns={name: role for role, name in names.items()})
+    frame = frame.drop_duplicates([*names], keep=False)  # of no answer, or of both
+    y = (answer[frame.index] == arguments.positive).astype(int).to_numpy()
+    frame = frame[[*names]].reset_index(drop=True)
+    if arguments.around:
+        before, behind = arguments.around
+        frame["heavy"] = before + frame["heavy"] + behind
+    blocks = []
+    for name in names:
+        has_one_length = frame[name].str.len().nunique() == 1
+        blocks.append(one_hot([frame[name]]) if has_one_length else composition(frame[name]))
+    x_ND = np.hstack(blocks)
+    options = dict(arguments.options)
+    encoders = dict(COMPOSITION)
+    if "antigen" not in names:
+        options["no_antigen"] = True
+        encoders.pop("antigen_encoder")
+    for rows in arguments.table_rows:
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+            order = np.random.default_rng(seed).permutation(len(y))
+            kept = order[:rows]
+            held_out = order[max(rows, len(y) // 2) :][:HELD_OUT]
+            line = {"what": arguments.folder.stem, "rows": rows, "share": float(y.mean().round(2))}
+            line |= {"seed": seed}
+            for peer, p in peers(x_ND, y, kept, held_out).items():
+                yield {**line, "model": peer, **scores(y[held_out], p)}
+            with tempfile.TemporaryDirectory() as at:
+                store = Path(at) / "store"
+                both = frame.iloc[np.concatenate([kept, held_out])].reset_index(drop=True)
+                no_antigen = {"no_antigen": True} if "antigen" not in names else {}
+                abag.embed_table(both, store, **encoders, **no_antigen)
+                answers = both.iloc[:rows].assign(binder=y[kept])
+                new = both.iloc[rows:].reset_index(drop=True)
+                _, predicted = fit(answers, new, Path(at), store, **options)
+            yield {
+                **line,
+                "model": "abag",
+                **scores(y[held_out], predicted["probability"].to_numpy()),
+            }
+
+
 def law(seed, rows, strength, share, sites=12):
     """Return variants of one chain and the probability of yes of each, additive in its changes."""
     rng = np.random.default_rng(seed)
@@ -179,7 +246,7 @@ def planted(arguments):
     """Yield lines of planted tables with known probabilities."""
     for strength, share, rows in LAWS:
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-            frame, p = law(seed, rows + 1000, strength, share)
+            frame, p = law(seed, rows + NEW, strength, share)
             with tempfile.TemporaryDirectory() as at:
                 store = Path(at) / "store"
                 abag.embed_table(frame, store, **COMPOSITION)
@@ -242,7 +309,7 @@ def show(lines):
     print(means.mean().assign(draws=means.size()).round(4).to_string())
 
 
-WORK = {"public": public, "planted": planted, "null": null}
+WORK = {"public": public, "planted": planted, "table": table, "null": null}
 
 
 def main():
@@ -254,6 +321,12 @@ def main():
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=100, help="of each table without effects")
+    for role in ("heavy", "light", "antigen", "label"):
+        parser.add_argument(f"--{role}", help="column of a table")
+    parser.add_argument("--positive", default="1", help="value of yes in a table")
+    parser.add_argument("--negative", default=["0"], nargs="+", help="values of no")
+    parser.add_argument("--around", nargs=2, help="residues before and behind")
+    parser.add_argument("--table-rows", type=int, nargs="+", default=[120, 500])
     parser.add_argument("--head")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--numbers", action="store_true", help="fit the affinities, too")

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # What a first user does in the first hour, from an empty environment.
 #
-#   benchmarks/first_hour.sh OUT
+#   benchmarks/first_hour.sh OUT [WHEEL]
 #
 # Clones this checkout into OUT, installs it by README's first line, and runs ten tasks with no weights at
-# hand. Prints a table: commands, how many ended with an error, seconds, words that were printed. OUT/N.log has
-# the whole text of task N. Some tasks contain a mistake on purpose, and the command that its message proposes.
+# hand. With a wheel, such as dist/abag-*.whl, there is no clone: the wheel is installed in a new environment in
+# an empty folder, and the table is the one that abag demo writes. Prints a table: commands, how many ended with
+# an error, seconds, words that were printed. OUT/N.log has the whole text of task N. Some tasks contain a mistake
+# on purpose, and the command that its message proposes.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
+wheel=${2:+$(realpath "$2")}
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 export XDG_CACHE_HOME=$out/cache
@@ -35,11 +38,16 @@ COMPOSITION=(--antibody-encoder composition --antigen-encoder composition)
 TINY=(--antibody-encoder tiny-igt5 --antigen-encoder tiny-esm2)
 
 install() {
-    try git clone -q "$here" "$out/abag"
+    if [[ $wheel ]]; then
+        mkdir -p "$out/abag"
+    else
+        try git clone -q "$here" "$out/abag"
+    fi
     cd "$out/abag" || exit 1
     try python3 -m venv .venv
-    try .venv/bin/pip install -q -c constraints.txt -e .
+    try .venv/bin/pip install -q -c "$here/constraints.txt" "${wheel:--e.}"
     try .venv/bin/abag demo
+    [[ ! $wheel ]] || { mkdir -p data && cp abag-demo/pairs.csv data/demo_pairs.csv; }
     # shellcheck disable=SC1091
     source .venv/bin/activate
 }
@@ -48,7 +56,7 @@ readme() { # the lines below "Try it", as pasted
     while read -r line; do
         # shellcheck disable=SC2086
         try $line
-    done < <(sed -n '/^## Try it/,/^With your own/p' README.md | grep '^abag ')
+    done < <(sed -n '/^## Try it/,/^With your own/p' "$here/README.md" | grep '^abag ')
 }
 
 spreadsheet() { # a laboratory's own sheet, with bad cells
@@ -102,14 +110,14 @@ PY
     try python "$out/scripts/script.py"
     sed "s/predict(.*/predict(pairs))/" "$out/scripts/script.py" >"$out/scripts/wrong.py"
     try python "$out/scripts/wrong.py"
-    try pip install -q -c constraints.txt mypy pandas-stubs
+    try pip install -q -c "$here/constraints.txt" mypy pandas-stubs
     cd "$out/scripts" || exit 1
     try mypy --strict script.py
     cd "$out/abag" || exit 1
 }
 
 libraries() {
-    try pip install -q -c constraints.txt scikit-learn anndata
+    try pip install -q -c "$here/constraints.txt" scikit-learn anndata
     try abag store export store --table data/demo_pairs.csv --to v.h5ad
     cat >"$out/scripts/sk.py" <<'PY'
 import anndata
@@ -140,7 +148,7 @@ offline() {
     try abag embed data/demo_pairs.csv --store real
     try abag doctor
     try abag sweep data/demo_pairs.csv --store store --sweep sweep --trials 2
-    try pip install -q -c constraints.txt optuna
+    try pip install -q -c "$here/constraints.txt" optuna
     try abag sweep data/demo_pairs.csv --store store --sweep sweep --trials 2
 }
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0

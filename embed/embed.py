@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
+from typing import Any, NotRequired, TypeAlias, TypedDict, cast
+
+import pandas as pd
 
 from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import refuse_read_only, sweep_partials
@@ -22,7 +24,7 @@ from abag.core.options import EncoderOptions
 from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licence, rank_here
 from abag.embed.options import EmbedOptions
 from abag.embed.store.shard import ADAPTER_FOLDER
-from abag.embed.store.store import Store, open_store
+from abag.embed.store.store import EncoderFolder, Store, open_store
 from abag.embed.store.writer import publish_spools
 from abag.embed.tables.chains import ALONE, PLURAL, Kind
 from abag.embed.tables.notes import (
@@ -34,11 +36,6 @@ from abag.embed.tables.notes import (
 from abag.embed.tables.pairs import Partitions, SequenceTable, read_pair_chunks
 from abag.embed.tables.table import TableLike
 from abag.embed.workers import count_devices, launch
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from abag.embed.store.store import EncoderFolder
 
 Meanwhile: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """Called with the rows of the table if one GPU encodes it."""

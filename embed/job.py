@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from abag.core.errors import OptionError, SequenceError, StoreError, WorkerError
 from abag.core.messages import bar, note
 from abag.embed.encoders.adapters import copy_adapter
+from abag.embed.encoders.family import Encoder
 from abag.embed.encoders.identity import Identity, check_backend, identify
+from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import known_alias
 from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.store.shard import MAX_ARRAYS
@@ -31,8 +33,6 @@ from abag.embed.tables.pairs import Partitions, SequencePart
 
 if TYPE_CHECKING:
     from abag.core.device import DevicePlan
-    from abag.embed.encoders.family import Encoder
-    from abag.embed.encoders.packing import TokenLayout
 
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
 MAX_LAYERS = 14

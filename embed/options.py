@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from abag.core.errors import OptionError
 from abag.core.options import DeviceOptions, Precision, VectorOptions, option
+from abag.embed.tables.chains import Kind
 from abag.embed.tables.options import SkippedOptions, TableOptions
-
-if TYPE_CHECKING:
-    from abag.embed.tables.chains import Kind
-
 
 CDR_MEAN = "cdr_mean"
 """The pooling over the CDR residues of both chains."""

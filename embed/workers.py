@@ -19,23 +19,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from abag.core.errors import AbagError, MissingPackage, StoreError, WorkerError
 from abag.core.messages import bar, note
-from abag.embed.encoders.packing import longest_first
+from abag.embed.encoders.family import Encoder
+from abag.embed.encoders.packing import TokenLayout, longest_first
 from abag.embed.job import KindJob, identify_for, load_for
 from abag.embed.options import EmbedOptions
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.pairs import SequencePart
-
-if TYPE_CHECKING:
-    from abag.embed.encoders.family import Encoder
-    from abag.embed.encoders.packing import TokenLayout
-
 
 MAX_RESTARTS = 10
 """Restarts of all ranks together before the job fails."""

@@ -6,7 +6,7 @@ simple rule plus noise. The sequences have no biological meaning.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,9 +16,6 @@ from scipy.stats import spearmanr
 from abag.core.errors import OutputError
 from abag.core.files import write_bytes
 from abag.embed.tables.chains import STANDARD_RESIDUES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # framework of trastuzumab's variable domains, split at CDR1, CDR2 and CDR3
 _HEAVY = (

@@ -7,9 +7,10 @@ refused, with the rows, before anything is written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,15 +19,17 @@ from abag.core.arrays import Floats
 from abag.core.errors import DamagedFile, RunError
 from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
-from abag.embed.store.store import LOGLIK, open_store
+from abag.embed.store.store import LOGLIK, Store, open_store
 from abag.embed.tables.layout import OF_LABELS
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.table import Table, TableLike
 from abag.head.design.batches import known_errors
 from abag.head.labels.column import (
     AS_IN_THE_RUN,
     LOGLIKS,
     Columns,
+    LabelLayout,
     decide_label,
     read_numbers,
 )
@@ -59,13 +62,6 @@ from abag.head.runs.rounds import (
 )
 from abag.head.runs.run_folder import SavedRun, read_run
 from abag.head.training.inputs import RunInputs, first_folders, layout_of_run, vectors_of_pairs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from abag.embed.store.store import Store
-    from abag.embed.tables.table import Table, TableLike
-    from abag.head.labels.column import LabelLayout
 
 NOT_INHERITED = frozenset(
     {"add", "columns", "antigen", "limit", "skipped", "label", "split_seed", "bad_rows"}
@@ -254,16 +250,9 @@ def _read_results(
 
     `named` are the features, categories, errors and weights that it has to have.
     """
-
-    def decide(top: Table) -> LabelLayout:
-        return _label_of_results(top, config, saved, given, named)
-
-    read = read_pairs(
-        table,
-        replace(config, add=None, bad_rows="skip"),
-        remembered=saved.layout,
-        label=decide,
-    )
+    reading = replace(config, add=None, bad_rows="skip")
+    decide = partial(_label_of_results, config=config, saved=saved, given=given, named=named)
+    read = read_pairs(table, reading, remembered=saved.layout, label=decide)
     pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error")
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))

@@ -28,9 +28,8 @@ from abag import (
     SplitError,
     adapt_encoders,
 )
-from abag.adapt.batches import assign_pairs, batch_pairs
 from abag.adapt.model import AdaptationModel, encode_frozen
-from abag.adapt.train import AdapterTraining
+from abag.adapt.train import AdapterTraining, assign_pairs, batch_pairs
 from abag.embed.encoders.packed import PackedEncoder
 from abag.head.models.probit import latent_pairs
 from abag.head.regimes.splits import TRAIN

@@ -29,12 +29,14 @@ from abag.head.labels.column import decide_label
 from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, training_labels
 from abag.head.models.config import FitConfig
 from abag.head.models.probit import (
+    HeldOutClasses,
     class_thresholds,
     expected_latent,
     fit_link,
     log_loss,
     working_errors,
 )
+from abag.head.predictor.weigh import stack_weights
 from abag.head.regimes.splits import grouped_folds
 from abag.head.runs.summary import describe_fit, describe_scores
 from abag.sklearn import AffinityRegressor, BindingClassifier
@@ -286,6 +288,29 @@ def test_errors_of_parts_are_their_log_losses_to_first_order():
     square = np.square(working_errors(part_RK, level, link, known)).mean(axis=0) / 2
     loss = [log_loss(level, link.latent(part), link).mean() for part in part_RK.T]
     assert square - square[0] == pytest.approx(np.array(loss) - loss[0], abs=3e-4)
+
+
+def test_with_few_yes_parts_are_weighed_nearly_as_usual():
+    rng = np.random.default_rng(0)
+    known = rng.normal(size=3000)
+    parts = np.stack([known, known + rng.normal(size=3000), 0 * known], axis=1)
+    usual_K = np.array([0.25, 0.75, 0.0])
+
+    def weights(threshold):
+        level = (known + rng.normal(size=3000) > threshold).astype(float)
+        of_classes = HeldOutClasses(
+            part_RK=0.3 * parts,
+            level=level,
+            prior=class_thresholds(level, 2),
+            group=np.arange(3000),
+        )
+        share = level.mean()
+        assert of_classes.informative == pytest.approx(4 * share * (1 - share))
+        stack = partial(stack_weights, mean=2, usual_K=usual_K, informative=of_classes.informative)
+        return of_classes.weigh(stack)[0]
+
+    assert weights(0.0)[0] > 0.8  # 1,500 yes tell which part is right
+    assert weights(4.2)[0] < 0.6  # 4 of them do not
 
 
 # ---- scores --------------------------------------------------------------------------------------

@@ -560,7 +560,55 @@ ERRORS = [
 ]  # fmt: skip
 
 
+PROBABILITIES = [
+    (NOTHING, NOTHING, "ridge", "probabilities cannot be judged"),
+    (interval(-2.0, -1.0), NOTHING, "ridge", "probabilities are worse than the prevalence"),
+    (interval(-1.0, 2.0), interval(1, 2), "ridge",
+     "probabilities are not shown to be better than the prevalence"),
+    (interval(1.0, 2.0), interval(0, 0), "train_mean",
+     "probabilities are better than the prevalence"),
+    (interval(1.0, 2.0), interval(-1, 2), "antigen_ridge",
+     "probabilities are better than the prevalence, but not clearly better than those of the best "
+     "baseline (antigen ridge)"),
+    (interval(1.0, 2.0), interval(1, 2), "ridge",
+     "probabilities are better than the prevalence, and better than those of the best baseline "
+     "(ridge)"),
+    (interval(1.0, 2.0), interval(-2, -1), "ridge",
+     "probabilities are better than the prevalence, but worse than those of the best baseline "
+     "(ridge)"),
+]  # fmt: skip
+BOUNDS = [
+    (0.68, interval(0.7, 0.9),
+     "errors cannot be judged, as 68% of the tested pairs are bounds: of pairs of these with a "
+     "known order, 0.80 [0.70, 0.90] are predicted in this order"),
+    (1.0, None, "errors cannot be judged, as 100% of the tested pairs are bounds"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shift", "relation"),
+    [(0.0, "statistically indistinguishable from"), (1.0, "better than"), (-1.0, "worse than")],
+)
+def test_two_models_are_told_apart_by_the_interval_of_their_errors(shift, relation):
+    rng = np.random.default_rng(0)
+    rows = np.arange(80)
+    pkd = rng.normal(8, 1, 80)
+    tested = scores_of_regimes.TestedPairs(rows, pkd, rows * 0, rows, rows * 0, [rows])
+    ours = pkd + rng.normal(size=80) / 2 + max(0.0, -shift)
+    theirs = pkd + rng.normal(size=80) / 2 + max(0.0, shift)
+    sentence = scores_of_regimes.compare_models("known", "run", "other", tested, ours, theirs)
+    errors = [np.sqrt(np.square(pkd - predicted).mean()) for predicted in (ours, theirs)]
+    assert sentence == (
+        f"known: run is {relation} other (RMSE {errors[0]:.3f} and {errors[1]:.3f} pKd, 80 test "
+        "pairs in effectively 80 groups)"
+    )
+
+
 def test_every_sentence_of_a_verdict_follows_from_its_numbers():
+    judged = [scores_of_regimes.describe_probabilities(*claims) for *claims, _ in PROBABILITIES]
+    assert judged == [sentence for *_, sentence in PROBABILITIES]
+    judged = [scores_of_regimes._describe_bounds(share, claim) for share, claim, _ in BOUNDS]
+    assert judged == [sentence for *_, sentence in BOUNDS]
     judged = [scores_of_regimes.describe_ranking(claims) for claims, _ in RANKING]
     assert judged == [sentence for _, sentence in RANKING]
     judged = [scores_of_regimes.describe_errors(*claims) for *claims, _ in ERRORS]

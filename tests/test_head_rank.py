@@ -14,6 +14,7 @@ from trastuzumab import HEAVY
 
 import abag
 from abag import ColumnError, OptionError, OutputError, PredictionError
+from abag.head.design.rank import describe_rank
 from abag.sklearn import pair_groups
 
 ADDED = ["rank", "score", "expected_best"]
@@ -513,6 +514,24 @@ def test_the_command_says_that_equal_predictions_cannot_be_ranked(scored, tmp_pa
     assert "best pKd" not in done.stdout
     assert "cannot rank them" in done.stderr
     assert json.loads(invoke.run(*line, "--json", "--force").stdout)["can_rank"] is False
+
+
+@pytest.mark.parametrize(
+    ("drawn", "why", "said"),
+    [
+        (6, "6 of 8 pairs are drawn", "expected   no better than a random batch: 6 of 8 pairs"),
+        (0, "ranking is not shown to be better than random for 8 of 8 pairs", "note       ranking"),
+        (3, "ranking is not shown to be better than random for 8 of 8 pairs", "note       ranking"),
+    ],
+)
+def test_only_a_drawn_batch_is_said_to_be_no_better_than_a_random_one(drawn, why, said):
+    # without sigma, and of classes, nothing is expected of the best pair
+    summary = {
+        "pairs": 8, "candidates": 50, "chosen_by": "highest prediction", "predicted": (7.0, 8.0),
+        "why_not": why, "drawn": drawn, "expected_best": None, "best_interval": None,
+        "expected_above": None, "above_interval": None, "out": "",
+    }  # fmt: skip
+    assert describe_rank(summary).splitlines()[1].startswith(said)
 
 
 def test_the_command_says_what_the_batch_is_expected_to_hold(run, tmp_path):

@@ -25,7 +25,7 @@ from abag import (
     open_store,
 )
 from abag.head.labels.features import FeatureColumns, NumberColumn
-from abag.head.predictor.predictor import RunEncoders, Sequences, VectorSpec, ViewSpec
+from abag.head.predictor.predictor import Sequences, VectorSpec, ViewSpec
 from abag.sklearn import AffinityRegressor, PairVectorizer, pair_groups
 
 ONLY_ANTIBODIES = {"antibody_encoder": "composition", "no_antigen": True}
@@ -226,7 +226,7 @@ def test_an_antigen_that_is_given_is_refused(folder, frame, tmp_path):
         abag.predict(frame, run, tmp_path / "p.csv", antigen="MKT")
     with pytest.raises(PredictionError, match=r"cross.*of antibodies alone"):
         abag.predict(frame, run, tmp_path / "p.csv", cross=frame)
-    with pytest.raises(OptionError, match="of antibodies alone"):
+    with pytest.raises(PredictionError, match="of antibodies alone"):
         abag.evaluate(run, table=frame, antigen="MKT")
     heavy = frame["heavy"][0]
     with pytest.raises(PredictionError, match="antigen"):
@@ -276,7 +276,7 @@ def test_rank_reads_no_antigen_where_the_run_has_none(folder, frame, tmp_path, s
     assert order["heavy"].tolist() == best["heavy"].tolist()
     assert order["target"].tolist() == ["HER2"] * 5
     assert not any("known antigens" in line for line in said)
-    with pytest.raises(PredictionError, match="of antibodies alone; expected none"):
+    with pytest.raises(PredictionError, match="of antibodies alone; expected no antigen"):
         abag.rank(tmp_path / "p.csv", tmp_path / "q.csv", antigen="MKT", **choice)
 
 
@@ -306,7 +306,7 @@ def test_a_predictor_of_antibodies_alone_reads_no_likelihood_of_antigens(folder,
         abag.load_predictor(tmp_path / "shared")
 
 
-def test_antibodies_alone_are_encoded_by_each_encoder_of_the_run(tmp_path):
+def test_antibodies_alone_are_encoded_by_each_encoder_of_the_run(folder, tmp_path):
     calls = []
     view = ViewSpec(
         name="one", origin="one", fingerprint="a", long="whole", random_weights=False,
@@ -314,14 +314,15 @@ def test_antibodies_alone_are_encoded_by_each_encoder_of_the_run(tmp_path):
     )  # fmt: skip
     views = (view, replace(view, origin="two", fingerprint="b", pooling="mean"))
     likelihood = NumberColumn(name="antibody_loglik", low=0, high=1, has_missing=False, head="c")
-    encoders = RunEncoders(
-        specs={"antibody": VectorSpec(views=views, training_sequences=1)},
+    predictor = replace(
+        abag.load_predictor(folder / "run"),
+        antibody=VectorSpec(views=views, training_sequences=1),
         embed=lambda table, store, **options: calls.append((table, store, options)),
         adapters={},
         features=FeatureColumns(numbers=(likelihood,), categories=()),
     )
     sides = Sequences.of("antibody", [("EVQ", "")]), Sequences.of("antigen", [("X",)])
-    counts = encoders.encode(tmp_path / "new", *sides, antibody_encoder="here", device="cpu")
+    counts = predictor.encode(tmp_path / "new", *sides, antibody_encoder="here", device="cpu")
     assert (counts["antibody"]["encoded"], counts["antigen"]["encoded"]) == (1, 0)
     assert all([*table.columns] == ["heavy", "light"] for table, _, _ in calls)
     alone = {"no_antigen": True, "device": "cpu"}

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abag.core.arrays import Ints
 from abag.embed.encoders.family import Encoder, Family
-from abag.embed.encoders.packing import Vocabulary, number_tokens
+from abag.embed.encoders.packing import LayerPooling, PackedBatch, Vocabulary, number_tokens
+from abag.embed.encoders.weights import EncoderCheckpoint
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from abag.core.arrays import Ints
     from abag.core.device import DevicePlan
-    from abag.embed.encoders.packing import LayerPooling, PackedBatch
-    from abag.embed.encoders.weights import EncoderCheckpoint
 
 _LETTERS = "ACDEFGHIKLMNPQRSTVWYX"
 _KMER_BUCKETS = 234  # 21 letters + 1 + 234 = 256 columns

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from abag.core.errors import AbagError, EncoderError
-from abag.embed.encoders.packing import Vocabulary
+from abag.embed.encoders.packing import LayerPooling, PackedBatch, Vocabulary
 from abag.embed.encoders.weights import EncoderCheckpoint, WeightNames
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from abag.core.device import DevicePlan
-    from abag.embed.encoders.packing import LayerPooling, PackedBatch
 
 Backend = Literal["packed", "reference", "faesm"]
 Config: TypeAlias = Mapping[str, Any]

@@ -10,7 +10,7 @@ N sequences, L tokens of the longest, D hidden width, H heads, E width of a head
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,9 @@ from abag.core.errors import AbagError
 from abag.embed.encoders.family import Architecture, Backend, Config, Encoder, EncoderShape, Family
 from abag.embed.encoders.identity import Identity, check_backend, import_faesm
 from abag.embed.encoders.packed import PackedLayerNormEncoder, PackedRmsNormEncoder, rotary_tables
-from abag.embed.encoders.packing import PackedBatch, pad_batch
+from abag.embed.encoders.packing import LayerPooling, PackedBatch, pad_batch
 from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
-
-if TYPE_CHECKING:
-    from abag.embed.encoders.packing import LayerPooling
 
 
 class EncoderModule(nn.Module):

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from abag.core.device import to_device
-from abag.embed.encoders.weights import EncoderWeights
+from abag.core.device import DevicePlan, to_device
+from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
 from abag.embed.kernels.attention import Attention, BatchGeometry, load_kernels
 
 if TYPE_CHECKING:
-    from abag.core.device import DevicePlan
     from abag.embed.encoders.family import Architecture, EncoderShape
     from abag.embed.encoders.packing import LayerPooling, PackedBatch
-    from abag.embed.encoders.weights import EncoderCheckpoint
 
 
 MAX_DISTANCE = 128

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from abag.core.device import current_device, to_device
+from abag.core.device import DevicePlan, current_device, to_device
 from abag.core.errors import DeviceError
 from abag.core.messages import first_line, note
 from abag.embed.kernels.ops import HalfOps, PlainOps
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from abag.core.device import DevicePlan
 
 AttentionName = Literal["triton", "flash-attn", "varlen", "sdpa"]
 

@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from subprocess import run
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -41,10 +42,6 @@ from abag.embed.tables.chains import (
     variable_domain,
 )
 from abag.embed.tables.options import ChainPlaces
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 2

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -21,10 +21,10 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import AbagError, PredictionError, TableError
 from abag.core.messages import counted, say
 from abag.core.units import ANTIBODY_KDA
-from abag.embed.tables.chains import KINDS
-from abag.embed.tables.layout import NOTHING, FileLayout, Layout, read_top_rows
+from abag.embed.tables.chains import KINDS, Chains
+from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_rows
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import NoRows, Table, TableLike, read_table
 from abag.embed.tables.table_writer import with_types, writing_table
 from abag.head.design.batches import Aim, probability_above
@@ -55,16 +55,10 @@ from abag.head.models.pair_vectors import Index
 from abag.head.models.probit import WITHIN
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
-from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Sequences
-from abag.head.predictor.scoring import PairReader
+from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Sequences
+from abag.head.predictor.scoring import PairReader, refuse_antigen
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
 from abag.head.runs.run_folder import labels_as_in_the_run, layout_of, read_config
-
-if TYPE_CHECKING:
-    from abag.embed.tables.chains import Chains
-    from abag.embed.tables.layout import LayoutRecord
-    from abag.embed.tables.pairs import SequenceTable
-    from abag.head.predictor.predictor import Predictor
 
 ADDED_COLUMNS = RANK_COLUMNS
 MEASURED_ROLES = frozenset({"pkd", "label", "censored", "affinity_type"})
@@ -282,12 +276,7 @@ def with_antigen(
 ) -> RankOptions:
     """Give a table that names no antigen the same one in every row, or none, as the run has."""
     if predictor is not None and "antigen" not in predictor.kinds:
-        if options.antigen is not None or "antigen" in options.columns:
-            msg = (
-                "rank: an antigen is given, but the run is of antibodies alone; expected none. "
-                "Leave --antigen and --column antigen=NAME out."
-            )
-            raise PredictionError(msg)
+        refuse_antigen(options)
         return replace(options, no_antigen=True)
     if options.antigen is not None or options.no_antigen or first.has("antigen"):
         return options

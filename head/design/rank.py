@@ -243,7 +243,8 @@ def describe_rank(summary: RankSummary) -> str:
         f"Chose {summary['pairs']:,} of {summary['candidates']:,} ({summary['chosen_by']}). "
         f"Predicted {quantity}: {show(low)} to {show(high)}."
     ]
-    if summary["why_not"] is not None and summary["expected_best"] is None:
+    is_drawn = summary["drawn"] > MOST_DRAWN * summary["pairs"]
+    if summary["why_not"] is not None and is_drawn:
         lines.append(f"expected   no better than a random batch: {summary['why_not']}")
     elif summary["why_not"] is not None:
         lines.append(f"note       {summary['why_not']}")

@@ -14,28 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import ColumnError, StoreError
 from abag.core.messages import counted, printable, quoted, say
-from abag.embed.store.store import LOGLIK
+from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import LONGEST_NAME, quote_some
 from abag.embed.tables.formats import cell_text
+from abag.embed.tables.pairs import SequenceTable
 from abag.head.labels.column import LOGLIKS, ColumnBeside, names_of, read_numbers, refuse_absent
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, BesideRole
 from abag.head.labels.stored_vectors import PairFeatures
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from abag.embed.store.store import EncoderFolder
-    from abag.embed.tables.pairs import SequenceTable
-
 
 LONGEST_TEXT = 200
 """Characters of a value of a category."""

@@ -8,23 +8,28 @@ R rows of a table, P pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
 from abag.core.units import UNITS
+from abag.embed.tables.chains import Kind
 from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
-from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.options import TableOptions
+from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.table import TableLike
 from abag.head.labels.column import (
     ColumnBeside,
+    LabelLayout,
     decide_label,
     names_of,
     read_numbers,
@@ -41,8 +46,10 @@ from abag.head.labels.features import (
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Floor, Label, LabelOptions
-from abag.head.labels.stored_vectors import CONSTANT
+from abag.head.labels.stored_vectors import CONSTANT, PairFeatures
 from abag.head.labels.values import (
+    Affinities,
+    LabelTrust,
     disagreement,
     merge_replicates,
     pair_of_row,
@@ -53,20 +60,6 @@ from abag.head.labels.values import (
     share_of_pairs,
     spread_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from abag.embed.tables.chains import Kind
-    from abag.embed.tables.options import TableOptions
-    from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.table import TableLike
-    from abag.head.labels.column import LabelLayout
-    from abag.head.labels.stored_vectors import PairFeatures
-    from abag.head.labels.values import Affinities, LabelTrust
-
 
 CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""

@@ -6,19 +6,16 @@ columns of 0 and 1, K = F + C.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from numpy.typing import NDArray
-
     from abag.core.options import VectorsOf
     from abag.embed.store.store import EncoderFolder, Store
     from abag.embed.tables.chains import Kind

@@ -14,18 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import LabelError
 from abag.core.messages import counted, quoted, say
 from abag.core.units import UNITS
+from abag.embed.tables.pairs import SequenceTable
+from abag.embed.tables.table import Table
 from abag.head.labels.classes import read_classes
 from abag.head.labels.column import (
     SIDES,
+    ColumnBeside,
+    LabelLayout,
     read_bounds,
     read_numbers,
     read_texts,
@@ -34,14 +39,6 @@ from abag.head.labels.column import (
 )
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Label, Replicates
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.table import Table
-    from abag.head.labels.column import ColumnBeside, LabelLayout
-
 
 LARGEST = 1e100
 """Errors and weights are below it, and above its inverse: squares and sums of others overflow."""

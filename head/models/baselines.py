@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, distinct
 from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
+from abag.head.models.pair_vectors import TrainingRows
 from abag.head.models.residue_kernel import common_reference
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.relations import distance_to_parent
@@ -25,7 +26,6 @@ from abag.head.regimes.splits import Split, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.models.pair_vectors import TrainingRows
 
 INNER_FOLDS = 5
 """Folds within the training pairs of a fold, at most."""

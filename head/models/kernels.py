@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ from abag.core.arrays import Floats
 from abag.core.cores import limit_blas
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
-from abag.head.models.pair_vectors import Index, TrainingRows
+from abag.head.models.pair_vectors import Index, Once, TrainingRows
 
 Real: TypeAlias = NDArray[np.floating]
 Weights: TypeAlias = tuple[float, ...]
@@ -507,13 +507,12 @@ def leave_folds_out(lower: Floats, target: Floats, fold: NDArray[np.int64]) -> F
     return np.asarray(target - error)
 
 
+_SEARCH: Once[SolvedKernels] = Once("search")
+
+
 def own_search(training: TrainingRows, solver: SolvedKernels) -> SolvedKernels:
     """Return the pairs by which all processes of these rows choose, with the costs they found."""
-    search = training.shared.get("search")
-    if not isinstance(search, SolvedKernels):
-        search = solver.first(SEARCH_PAIRS)
-        training.shared["search"] = search
-    return search
+    return _SEARCH.of(training, partial(solver.first, SEARCH_PAIRS))
 
 
 def tried_weights(

@@ -9,10 +9,10 @@ that of features, H that of the first layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,14 +23,9 @@ from torch.nn import functional
 from torch.optim.adamw import adamw
 
 from abag.core.arrays import Floats
-from abag.embed.tables.chains import KINDS
+from abag.embed.tables.chains import KINDS, Kind
 from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.pair_vectors import Arrays, NetworkSettings, PairVectors, given_features
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from abag.embed.tables.chains import Kind
 
 MAX_GRADIENT_NORM = 1.0
 """Of one member; larger gradients are scaled down to it."""

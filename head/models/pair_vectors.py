@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 COUNTED = 4_096
 """Texts whose residues are counted at a time, which stay in the CPU's cache."""
+T = TypeVar("T")
 Index: TypeAlias = NDArray[np.integer]
 """Rows of unique sequences, (P,)."""
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
@@ -157,7 +158,7 @@ class TrainingRows:
     device: torch.device | None = None
     """GPU for the sums of a ridge; by default, and for all else, the CPU."""
     shared: dict[str, object] = field(default_factory=dict, compare=False)
-    """What several models compute from these rows, so that only the first does."""
+    """Values of `Once` by name."""
     run_pairs: int = 0
     """Training pairs of the run's fit to all pairs, by which every fold decides how it fits; 0:
     those of this fit."""
@@ -198,6 +199,23 @@ class TrainingRows:
     def weight(self) -> Floats | None:
         """Return how much each label counts, with mean 1, (F,); None: all as much."""
         return None if self.pairs.share is None else label_weights(self.pairs.share[self.rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Once(Generic[T]):
+    """A value that several models need of the same rows, so that only the first computes it."""
+
+    name: str
+
+    def of(self, training: TrainingRows, compute: Callable[[], T]) -> T:
+        """Return the value, which is computed if no model has."""
+        if self.name not in training.shared:
+            training.shared[self.name] = compute()
+        return cast("T", training.shared[self.name])
+
+    def known(self, training: TrainingRows) -> T | None:
+        """Return the value; None if no model has computed it."""
+        return cast("T | None", training.shared.get(self.name))
 
 
 class DoesNotApply(TrainingError):

@@ -430,6 +430,13 @@ class HeldOutClasses:
             weight=weight,
         )
 
+    @property
+    def informative(self) -> float:
+        """Return how often two pairs differ in class, relative to two equally frequent classes."""
+        share = np.bincount(self.level.astype(np.int64), self.weight) / max(1, len(self.level))
+        least = 1 / max(1, len(self.level))  # all are of one class
+        return float(np.clip(2 * (1 - np.square(share).sum()), least, 1.0))
+
     def link(self, weights: Floats) -> ClassLink:
         """Fit the link of a mixture of the parts."""
         return fit_link(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -39,7 +40,14 @@ from abag.head.models.kernels import (
     solved_kernels,
     tried_weights,
 )
-from abag.head.models.pair_vectors import Arrays, Index, PairVectors, TrainingRows, given_features
+from abag.head.models.pair_vectors import (
+    Arrays,
+    Index,
+    Once,
+    PairVectors,
+    TrainingRows,
+    given_features,
+)
 
 EXACT_PAIRS = 20_000
 """Training pairs up to which a process is fitted exactly."""
@@ -260,6 +268,10 @@ def _load_side(arrays: Arrays, kind: Kind, settings: SideSettings) -> Side:
 # ---- fitting -------------------------------------------------------------------------------------
 
 
+_SOLVER: Once[SolvedKernels] = Once("solver")
+"""All processes that are fitted to the same rows share it."""
+
+
 def fit_gaussian_process(
     training: TrainingRows,
     criterion: Criterion,
@@ -273,10 +285,7 @@ def fit_gaussian_process(
     is one, else by training pairs.
     """
     views = views or {}
-    solver = training.shared.get("solver")
-    if not isinstance(solver, SolvedKernels):  # all processes fitted to these rows share it
-        solver = solved_kernels(training, views)
-        training.shared["solver"] = solver
+    solver = _SOLVER.of(training, partial(solved_kernels, training, views))
     search = training.searches.get(columns) or own_search(training, solver)
     pairs = len(solver)
     with blas_threads(pairs):

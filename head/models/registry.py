@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from abag.core.arrays import Ints
+from abag.embed.tables.chains import Kind
 from abag.head.models import process as gp
 from abag.head.models import residue_kernel, ridge
 from abag.head.models.kernels import CRITERIA
-from abag.head.models.pair_vectors import NetworkSettings
-
-if TYPE_CHECKING:
-    from abag.core.arrays import Ints
-    from abag.embed.tables.chains import Kind
-    from abag.head.models.pair_vectors import Arrays, Fit, PairModel, PairVectors
+from abag.head.models.pair_vectors import Arrays, Fit, NetworkSettings, PairModel, PairVectors
 
 MEAN = "train_mean"
 NETWORK = "mlp"

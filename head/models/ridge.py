@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.core.cores import limit_blas
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
-from abag.head.models.pair_vectors import Arrays, PairVectors, TrainingRows, given_features
+from abag.head.models.pair_vectors import Arrays, Once, PairVectors, TrainingRows, given_features
 
 if TYPE_CHECKING:
     import torch
@@ -329,9 +329,9 @@ def fit_linear(
 ) -> LinearModel:
     """Fit a ridge in which the vectors of some `kinds` have weights."""
     scalings, blocks = _blocks(training)
-    imputed = training.shared.get("ridge")
+    imputed = _IMPUTED.known(training)
     best: RidgeFit | None = None
-    if isinstance(imputed, ImputedRidge) and kinds == KINDS and imputed.pkd is training.pairs.pkd:
+    if imputed is not None and kinds == KINDS and imputed.pkd is training.pairs.pkd:
         best = imputed.fit
     fit, features = fit_beside_features([blocks[kind] for kind in kinds], training, best)
     weights = dict(zip(kinds, fit.weights, strict=True))
@@ -408,21 +408,24 @@ def _inner_error(fit: RidgeFit, pkd: Floats, weight: Floats | None) -> float:
     return float(np.average(np.square(fit.inner - pkd), weights=weight))
 
 
-def _blocks(
-    training: TrainingRows,
-) -> tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]:
+_Blocks: TypeAlias = "tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]"
+"""The scaling of each side, and its block."""
+_BLOCKS: Once[_Blocks] = Once("blocks")
+
+
+def _blocks(training: TrainingRows) -> _Blocks:
     """Return the scaling of each side and its block, computed once for these rows."""
-    shared = training.shared.get("blocks")
-    if shared is not None:
-        return cast("tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]", shared)
-    scalings = {}
-    blocks = {}
-    for kind, side in training.vectors.sides.items():
-        scaling = Standardizer.of(side.x_ND, side.index[training.rows], side.widths)
-        scalings[kind] = scaling
-        blocks[kind] = FeatureBlock(scaling.apply(side.x_ND), side.index.astype(np.int64))
-    training.shared["blocks"] = (scalings, blocks)
-    return scalings, blocks
+
+    def compute() -> _Blocks:
+        scalings = {}
+        blocks = {}
+        for kind, side in training.vectors.sides.items():
+            scaling = Standardizer.of(side.x_ND, side.index[training.rows], side.widths)
+            scalings[kind] = scaling
+            blocks[kind] = FeatureBlock(scaling.apply(side.x_ND), side.index.astype(np.int64))
+        return scalings, blocks
+
+    return _BLOCKS.of(training, compute)
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
@@ -457,7 +460,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
         if moved < close:
             break
     if training.weight is None:  # the baseline, which would sum and solve all of it again
-        training.shared["ridge"] = ImputedRidge(pkd, ridge.fit(pkd))
+        _IMPUTED.of(training, lambda: ImputedRidge(pkd, ridge.fit(pkd)))
     return training
 
 
@@ -467,6 +470,9 @@ class ImputedRidge(NamedTuple):
     pkd: Floats
     """Labels or expected labels of all pairs, (P,)."""
     fit: RidgeFit
+
+
+_IMPUTED: Once[ImputedRidge] = Once("ridge")
 
 
 @dataclass(frozen=True, slots=True)

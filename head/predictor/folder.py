@@ -16,7 +16,7 @@ and compares (`check_saved`). P pairs of a table, R rows of a sample.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b, file_digest, sha256
@@ -25,10 +25,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
-from abag.core.arrays import Ints, checked_array, distinct
+from abag.core.arrays import Floats, Ints, checked_array, distinct
 from abag.core.errors import (
     DamagedFile,
     OptionError,
@@ -53,11 +55,12 @@ from abag.core.hub import Repository, is_hub_address, parse_address
 from abag.core.messages import counted, say
 from abag.core.options import parse, user_path
 from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
-from abag.embed.store.store import open_store
+from abag.embed.store.store import Store, open_store
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
 from abag.head.labels.column import RunLayout
 from abag.head.labels.features import FeatureColumns, ReadFeatures
+from abag.head.labels.stored_vectors import StoredVectors, View
 from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.predictor.parts import MOST, Parts, UsedRegime, check_weights
 from abag.head.predictor.predictor import (
@@ -73,13 +76,6 @@ from abag.head.predictor.predictor import (
 from abag.head.regimes.sides import KnownSequences, TrainedChains
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pandas as pd
-    from numpy.typing import NDArray
-
-    from abag.embed.store.store import Store
-    from abag.head.labels.stored_vectors import StoredVectors, View
     from abag.head.predictor.weigh import WeighedRun
     from abag.head.training.inputs import RunInputs
 
@@ -427,12 +423,17 @@ def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
         if f"noise.{kind}.keys" not in tensors or f"noise.{kind}.factor" not in tensors:
             continue
         keys = checked_array(tensors, f"noise.{kind}.keys", (None, 16), np.uint8)
-        factor = checked_array(tensors, f"noise.{kind}.factor", (len(keys),), np.float64)
-        if not (factor > 0).all():
-            msg = f"noise.{kind}.factor has factors that are not above 0"
-            raise ValueError(msg)
-        noise[kind] = KnownNoise(keys, factor)
+        noise[kind] = KnownNoise(keys, _factors(tensors, f"noise.{kind}.factor", len(keys)))
     return noise
+
+
+def _factors(tensors: Mapping[str, NDArray[Any]], name: str, number: int) -> Floats:
+    """Restore factors of a variance, (N,); ValueError if they are no such."""
+    factor = checked_array(tensors, name, (number,), np.float64)
+    if not (factor > 0).all():
+        msg = f"{name} has factors that are not above 0"
+        raise ValueError(msg)
+    return factor
 
 
 def _load_category_noise(
@@ -441,14 +442,9 @@ def _load_category_noise(
     """Restore the factors of values of categories; ValueError if they are no such."""
     factors: dict[str, dict[str, float]] = {}
     for number, column in enumerate(features.categories if features is not None else ()):
-        if f"noise.category.{number}" not in tensors:
-            continue
-        shape = (len(column.values),)
-        factor = checked_array(tensors, f"noise.category.{number}", shape, np.float64)
-        if not (factor > 0).all():
-            msg = f"noise.category.{number} has factors that are not above 0"
-            raise ValueError(msg)
-        factors[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
+        if f"noise.category.{number}" in tensors:
+            factor = _factors(tensors, f"noise.category.{number}", len(column.values))
+            factors[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
     return factors
 
 

@@ -16,23 +16,21 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints
 from abag.core.errors import RunError
 from abag.core.options import parse
+from abag.embed.tables.chains import Kind
 from abag.head.labels.options import MOST_VALUE
-from abag.head.models.pair_vectors import DoesNotApply
+from abag.head.models.pair_vectors import DoesNotApply, Fit, PairModel, PairVectors, TrainingRows
 from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import ResidueKernel, find_residue_sides
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from abag.embed.tables.chains import Kind
     from abag.head.models.config import FitConfig
-    from abag.head.models.pair_vectors import Fit, PairModel, PairVectors, TrainingRows
     from abag.head.training.networks import TrainedHeads
     from abag.head.training.tasks import Kept
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from abag.core.arrays import Floats
 from abag.core.errors import (
@@ -38,13 +39,13 @@ from abag.core.files import is_partial
 from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
-from abag.embed.store.store import NoSuchEncoder, name_encoders, open_store
-from abag.embed.tables.chains import KINDS, NO_ANTIGEN, keys_array
+from abag.embed.store.store import NoSuchEncoder, Store, name_encoders, open_store
+from abag.embed.tables.chains import KINDS, NO_ANTIGEN, Chains, Kind, keys_array
 from abag.embed.tables.chains import antibody as antibody_chains
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import column_option
 from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
-from abag.embed.tables.pairs import table_of
+from abag.embed.tables.pairs import UniqueSequences, table_of
 from abag.head.labels.column import LOGLIKS, RunLayout
 from abag.head.labels.features import (
     FeatureColumns,
@@ -75,11 +76,6 @@ from abag.head.regimes.relations import NONE
 from abag.head.regimes.sides import KnownSequences, TrainedChains
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from abag.embed.store.store import Store
-    from abag.embed.tables.chains import Chains, Kind
-    from abag.embed.tables.pairs import UniqueSequences
     from abag.head.predictor.parts import Parts, UsedRegime
 
 

@@ -39,7 +39,7 @@ from abag.core.messages import bar, counted, say
 from abag.core.options import flag
 from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
-from abag.embed.tables.chains import KINDS
+from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
     NOTHING,
@@ -51,7 +51,8 @@ from abag.embed.tables.layout import (
 )
 from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.notes import SkippedRows, describe_counts
-from abag.embed.tables.pairs import check_chunks, read_pairs
+from abag.embed.tables.options import AntibodyRegion, ReferenceOptions
+from abag.embed.tables.pairs import SequenceTable, UniqueSequences, check_chunks, read_pairs
 from abag.embed.tables.table import OneTable, TableLike
 from abag.embed.tables.table_writer import (
     ColumnTypes,
@@ -60,7 +61,14 @@ from abag.embed.tables.table_writer import (
     with_types,
     writing_table,
 )
-from abag.head.labels.features import FeatureCells, cells_of_run, features_of, joined_cells
+from abag.head.labels.features import (
+    FeatureCells,
+    FeatureColumns,
+    ReadFeatures,
+    cells_of_run,
+    features_of,
+    joined_cells,
+)
 from abag.head.labels.headers import (
     DIGITS,
     OWN_SCORE,
@@ -72,9 +80,10 @@ from abag.head.labels.headers import (
 )
 from abag.head.predictor import folder
 from abag.head.predictor.explain import Explanation, explain, refuse_unexplained
-from abag.head.predictor.options import PredictOptions
+from abag.head.predictor.options import PredictOptions, ScoringOptions
 from abag.head.predictor.predictor import (
     SCORE_COLUMNS,
+    Predictor,
     Scorer,
     SequenceCollector,
     SequenceCounts,
@@ -84,13 +93,6 @@ from abag.head.regimes.regimes import KNOWN, words_of
 
 if TYPE_CHECKING:
     from tqdm import tqdm
-
-    from abag.embed.tables.chains import Kind
-    from abag.embed.tables.options import AntibodyRegion
-    from abag.embed.tables.pairs import SequenceTable, UniqueSequences
-    from abag.head.labels.features import FeatureColumns, ReadFeatures
-    from abag.head.predictor.options import ScoringOptions
-    from abag.head.predictor.predictor import Predictor
 
 
 def load_predictor(path: Path | str) -> Predictor:
@@ -311,17 +313,23 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
 def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
     """Return whether the run is of antibodies alone, which must not be contradicted."""
     is_alone = "antigen" not in predictor.kinds
-    if is_alone and (options.antigen is not None or "antigen" in options.columns):
-        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
-        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
-        raise PredictionError(msg)
-    if options.no_antigen and not is_alone:
+    if is_alone:
+        refuse_antigen(options)
+    elif options.no_antigen:
         msg = (
             "no_antigen=True: the run was trained with antigens; expected the antigen of each "
             "pair. Leave it out."
         )
         raise PredictionError(msg)
     return is_alone
+
+
+def refuse_antigen(options: ReferenceOptions) -> None:
+    """Refuse an antigen that is given for a run of antibodies alone."""
+    if options.antigen is not None or "antigen" in options.columns:
+        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
+        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
+        raise PredictionError(msg)
 
 
 def check_table_out(

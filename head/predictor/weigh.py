@@ -79,6 +79,9 @@ which a few large ones do not change."""
 LEAST_PAIRS = 3
 """Held-out pairs without which a sequence counts for nothing."""
 PRIOR_GROUPS = 10.0
+USUAL_WEIGHTS = {"train_mean": 0.0, "residue_kernel": 4.0}
+"""Weights of parts of classes before anything is measured, relative to 1 of all others: where
+variants are compared by their residues, nothing else tells as much (benchmarks/bench_binary.py)."""
 RESAMPLED = 100
 """Draws of the groups."""
 MOST_DRAWN = 2_000
@@ -196,16 +199,24 @@ def _likelihood(total: Floats, count: Floats, strength: float, scale: float) -> 
     return float((prior + posterior - count / 2 * np.log(2 * np.pi)).sum())
 
 
-def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
+def stack_weights(
+    error_RK: Floats,
+    group: Ints,
+    mean: int,
+    *,
+    usual_K: Floats | None = None,
+    informative: float = 1.0,
+) -> Floats:
     """Return weights of K parts, (K,), not negative and with sum 1.
 
     They minimise the mean squared error plus `PRIOR_GROUPS` / groups times that of the best part
-    times the squared distance from how often each part is the best one; half of these shares goes
-    to the training mean if the best part is not better than it by a standard error. Weights below
-    `LEAST_PART` are left out.
+    times the squared distance from the weights that are `usual_K`, by default from how often each
+    part is the best one; half of these shares goes to the training mean if the best part is not
+    better than it by a standard error. Weights below `LEAST_PART` are left out. Groups that tell
+    less count as a share of so many, `informative`.
     """
     square_K = np.square(error_RK).mean(axis=0)
-    expected_K = _shares_of_best(error_RK, group)
+    expected_K = _shares_of_best(error_RK, group) if usual_K is None else usual_K.copy()
     gain_R = np.square(error_RK[:, mean]) - np.square(error_RK[:, int(square_K.argmin())])
     if gain_R.mean() <= standard_error(gain_R, group):
         expected_K /= 2
@@ -214,7 +225,8 @@ def stack_weights(error_RK: Floats, group: Ints, mean: int) -> Floats:
         return expected_K
     # The normal equations' root has K rows, whatever R.
     root_KK = np.linalg.qr(error_RK, mode="r") / np.sqrt(len(error_RK))
-    pull = np.sqrt(PRIOR_GROUPS / effective_groups(group) * square_K.min())
+    groups = informative * effective_groups(group)
+    pull = np.sqrt(PRIOR_GROUPS / groups * square_K.min())
     unit = SUM_WEIGHT * max(pull, float(np.abs(root_KK).max()))
     rows = np.vstack([root_KK, pull * np.eye(len(square_K)), np.full((1, len(square_K)), unit)])
     target = np.concatenate([np.zeros(len(root_KK)), pull * expected_K, [unit]])
@@ -342,7 +354,11 @@ def weigh(
     )
     if pairs.quantity.classes:
         of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
-        weights, link, predicted_R = _weigh_classes(of_classes, half, mean)
+        usual_K = np.array([USUAL_WEIGHTS.get(name, 1.0) for name in names])
+        if not usual_K.any():
+            usual_K[mean] = 1.0
+        usual_K /= usual_K.sum()
+        weights, link, predicted_R = _weigh_classes(of_classes, half, mean, usual_K)
         used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
         mixture = Mixture(used, 0.0, 0.0, link=link)
         return regime(
@@ -390,14 +406,15 @@ def weigh(
 
 
 def _weigh_classes(
-    tested: HeldOutClasses, half: Ints, mean: int
+    tested: HeldOutClasses, half: Ints, mean: int, usual_K: Floats
 ) -> tuple[Floats, ClassLink, Floats]:
     """Weigh the parts of R tested pairs of classes by their log losses.
 
-    Returns the weights, (K,), what turns the mixture into classes, and the predictions, (R,), of
-    which each comes from the others of `half`, (R,).
+    Of few pairs of a class, which part ranks them best is mostly chance: pairs count by how often
+    two of them differ. Returns the weights, (K,), what turns the mixture into classes, and the
+    predictions, (R,), of which each comes from the others of `half`, (R,).
     """
-    stack = partial(stack_weights, mean=mean)
+    stack = partial(stack_weights, mean=mean, usual_K=usual_K, informative=tested.informative)
     predicted_R = np.empty(len(half))
     for k in np.unique(half):
         inside = half == k

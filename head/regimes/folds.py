@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
+from abag.embed.tables.pairs import SequenceTable
 from abag.head.labels.column import read_texts
 from abag.head.labels.options import SplitOptions
 from abag.head.regimes.regimes import (
@@ -67,9 +69,6 @@ from abag.head.regimes.splits import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from abag.embed.tables.pairs import SequenceTable
     from abag.head.labels.labelled_pairs import LabelledPairs
 
 

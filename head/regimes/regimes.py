@@ -23,16 +23,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.embed.tables.chains import KINDS
-
-if TYPE_CHECKING:
-    from abag.core.arrays import Ints
-    from abag.embed.tables.chains import Kind
+from abag.core.arrays import Ints
+from abag.embed.tables.chains import KINDS, Kind
 
 KNOWN = 0
 VARIANT = 1

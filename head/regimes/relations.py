@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Ints
 from abag.core.files import cache_dir, load_cached, store_cached
 from abag.core.messages import say
-from abag.embed.tables.chains import Chains, position_number
+from abag.embed.tables.chains import Chains, Kind, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.similar import (
     BITS_PER_EDIT,
@@ -54,7 +54,6 @@ from abag.head.regimes.similar import (
 )
 
 if TYPE_CHECKING:
-    from abag.embed.tables.chains import Kind
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.labels.options import SplitOptions
 

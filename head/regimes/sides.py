@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,22 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Floats, Ints, checked_array, distinct, is_among
 from abag.core.files import cache_dir
 from abag.core.messages import LONGEST_QUOTE
-from abag.embed.tables.chains import IMGT_REGIONS, RESIDUES, keys_array, position_number
+from abag.embed.tables.chains import (
+    IMGT_REGIONS,
+    RESIDUES,
+    ChainName,
+    Chains,
+    Kind,
+    keys_array,
+    position_number,
+)
 from abag.embed.tables.columns import CHAIN_ROLES
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, Levels, NewSequences
 from abag.head.regimes.relations import (
     NONE,
     Nearest,
+    PairGroups,
     are_related,
     by_length,
     cdr3_of_chains,
@@ -43,11 +52,6 @@ from abag.head.regimes.relations import (
 )
 from abag.head.regimes.similar import lengths_of
 from abag.head.regimes.splits import grouped_folds
-
-if TYPE_CHECKING:
-    from abag.embed.tables.chains import ChainName, Chains, Kind
-    from abag.head.regimes.relations import PairGroups
-
 
 Words: TypeAlias = NDArray[np.uint64]
 GAP = ord("-")

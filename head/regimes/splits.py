@@ -26,16 +26,16 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Floats, Ints, hex_keys
 from abag.core.errors import SplitError
 from abag.core.messages import counted, quoted, say
+from abag.embed.store.store import EncoderFolder
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.columns import quote_names
 from abag.embed.tables.table_writer import with_types
 from abag.head.labels.column import read_texts
+from abag.head.labels.options import AdapterRows
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES
 
 if TYPE_CHECKING:
-    from abag.embed.store.store import EncoderFolder
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.labels.options import AdapterRows
     from abag.head.regimes.relations import PairGroups
 
 

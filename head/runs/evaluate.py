@@ -7,10 +7,11 @@ and scored with the same split and metrics, fold by fold.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,9 +25,10 @@ from abag.core.files import cache_dir
 from abag.core.messages import counted
 from abag.core.options import schema
 from abag.embed.store.store import open_store
-from abag.embed.tables.chains import KINDS
+from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
-from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.table import Table
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.probabilities import add_classes
 from abag.head.evaluation.scores import (
@@ -41,38 +43,33 @@ from abag.head.evaluation.scores import (
     score_regime,
 )
 from abag.head.evaluation.verdicts import score_strong
-from abag.head.labels.column import RunLayout, decide_label, decide_prediction, read_numbers
+from abag.head.labels.column import (
+    LabelLayout,
+    RunLayout,
+    decide_label,
+    decide_prediction,
+    read_numbers,
+)
 from abag.head.labels.features import features_of
-from abag.head.labels.labelled_pairs import label_pairs, one_label, report_counts
+from abag.head.labels.labelled_pairs import LabelledPairs, label_pairs, one_label, report_counts
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.labels.values import read_affinities
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.predictor.options import EvaluateOptions
-from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Scorer
-from abag.head.predictor.scoring import load_predictor
+from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
+from abag.head.predictor.scoring import load_predictor, refuse_antigen
 from abag.head.predictor.weigh import COVERED
-from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, without_absent
+from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, Regime, without_absent
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import KEYS, pair_keys
 from abag.head.runs.run_folder import (
+    RunSummary,
     SavedRun,
     labels_as_in_the_run,
     naming_damage,
     read_run,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from abag.embed.tables.chains import Kind
-    from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.table import Table
-    from abag.head.labels.column import LabelLayout
-    from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.predictor.predictor import Predictor
-    from abag.head.regimes.regimes import Regime
-    from abag.head.runs.run_folder import RunSummary
 
 NOTICEABLE = 0.01
 """Share of the spread of the labels below which a mean error is not worth a line."""
@@ -270,33 +267,25 @@ def evaluate(
     _check_inputs(table, chosen)
     with messages.reporting(say):
         saved = read_run(Path(run))
-        sign = saved.quantity.sign
         strong = chosen.strong
         if saved.quantity.classes:  # pairs of the highest class are found by its probability
             strong = len(saved.quantity.classes) - 1.5
-        is_binary = saved.quantity.is_binary
         saved.quantity.check_strong(chosen.strong)
+        score_hits = partial(
+            score_strong, sign=saved.quantity.sign, are_probabilities=saved.quantity.is_binary
+        )
         summary: RunSummary = {**saved.summary, "run": str(run)}
         remembered = saved.layout
         reading = _reading_of(saved, chosen, remembered)
         if table is not None:
             summary["table"], scored = _evaluate_table(saved, table, reading, remembered, chosen)
             if strong is not None:
-                regimes = summary["table"]["regimes"]
-                of_run = saved.summary["regimes"]
-                summary["strong_at"] = score_strong(
-                    scored,
-                    regimes,
-                    strong,
-                    (saved.tested, of_run),
-                    sign=sign,
-                    are_probabilities=is_binary,
+                of_run = (saved.tested, saved.summary["regimes"])
+                summary["strong_at"] = score_hits(
+                    scored, summary["table"]["regimes"], strong, of_run
                 )
         elif strong is not None:
-            regimes = summary["regimes"]
-            summary["strong_at"] = score_strong(
-                saved.tested, regimes, strong, sign=sign, are_probabilities=is_binary
-            )
+            summary["strong_at"] = score_hits(saved.tested, summary["regimes"], strong)
         if chosen.predictions is not None:
             decide = partial(
                 decide_prediction,
@@ -343,7 +332,8 @@ def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: RunLayout)
     """Return how tables are read: by the options, and as the run read its own."""
     table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
     reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
-    reading_options["antigen"] = _no_antigen_given(saved, chosen)
+    if saved.config["no_antigen"]:
+        refuse_antigen(chosen)
     return _TableOfRun(
         **reading_options,
         no_antigen=saved.config["no_antigen"],
@@ -351,17 +341,6 @@ def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: RunLayout)
         chains=remembered.chains,
         bad_rows=chosen.bad_rows or remembered.bad_rows,
     )
-
-
-def _no_antigen_given(saved: SavedRun, options: EvaluateOptions) -> str | None:
-    """Return the antigen that was given; refuse one for a run of antibodies alone."""
-    if saved.config["no_antigen"] and (options.antigen or "antigen" in options.columns):
-        msg = (
-            "evaluate: an antigen is given, but the run is of antibodies alone; expected none. "
-            "Leave --antigen and --column antigen=NAME out."
-        )
-        raise OptionError(msg)
-    return options.antigen
 
 
 def _evaluate_table(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,17 +15,12 @@ from abag.core.errors import DamagedFile, RunError
 from abag.core.files import read_json
 from abag.core.messages import align, counted, first_line, printable, quoted, say
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.head.labels.column import Remembered, decide_label
 from abag.head.labels.headers import PKD, Quantity
-from abag.head.labels.labelled_pairs import CONFLICT_PKD
+from abag.head.labels.labelled_pairs import CONFLICT_PKD, LabelledPairs
 from abag.head.labels.options import BesideRole, LabelOptions
 from abag.head.labels.values import disagreement, spread_of
-
-if TYPE_CHECKING:
-    from abag.embed.tables.pairs import SequenceTable
-    from abag.head.labels.labelled_pairs import LabelledPairs
-
 
 MEASURED = "measured.parquet"
 BESIDE = ("feature:", "category:", "error:", "weight:")

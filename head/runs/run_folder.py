@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -24,22 +24,17 @@ from abag.core.files import (
 from abag.core.messages import first_line, say
 from abag.core.options import schema, why_mistyped
 from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.table import Table
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regimes
 from abag.head.evaluation.verdicts import StrongSummary
 from abag.head.labels.column import RunLayout
 from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs
-from abag.head.labels.options import LabelOptions
+from abag.head.labels.options import Label, LabelOptions
 from abag.head.models.config import FitConfig, check_same
 from abag.head.predictor.folder import refuse_of_another_run
 from abag.head.regimes.splits import KEYS, Split, split_frame
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from abag.embed.tables.table import Table
-    from abag.head.labels.options import Label
 
 RUN_FORMAT = "abag-run 6"
 _UNREADABLE = (

@@ -8,18 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from abag.core.errors import OptionError
 from abag.core.files import cache_dir, read_json
 from abag.core.messages import detail, say
-from abag.embed.store.store import Store, folder_with, open_store
+from abag.core.options import VectorsOf
+from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import ALONE, Kind
 from abag.embed.tables.layout import NamesFile
-from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.references import constant_sequences, names_digest
+from abag.embed.tables.table import TableLike
 from abag.head.labels.column import Remembered, RunLayout, decide_label
 from abag.head.labels.features import with_logliks
 from abag.head.labels.labelled_pairs import (
@@ -38,12 +40,6 @@ from abag.head.regimes.regimes import without_absent
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import Sides, sides_of
 from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
-
-if TYPE_CHECKING:
-    from abag.core.options import VectorsOf
-    from abag.embed.store.store import EncoderFolder
-    from abag.embed.tables.pairs import SequenceTable
-    from abag.embed.tables.table import TableLike
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ import hashlib
 import json
 import signal
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
@@ -28,9 +30,6 @@ from abag.core.files import make_folder, replacing
 from abag.core.messages import bar, detail, reporting, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from torch import Tensor
 
     from abag.core.arrays import Floats
