@@ -103,8 +103,10 @@ def _call(function: str, *, as_json: bool, **options: Any) -> Any:
 def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> None:
     """Print a result as JSON, with the peak memory of the command, or as text."""
     if as_json:
-        is_object = isinstance(result, Mapping)
-        click.echo(json_text({**result, "peak_gib": peak_gib()} if is_object else result))
+        shown: Any = result
+        if isinstance(shown, Mapping):
+            shown = {**shown, "peak_gib": peak_gib()}
+        click.echo(json_text(shown))
         return
     described = describe(result)
     text = described if isinstance(described, str) else "\n".join(described)
