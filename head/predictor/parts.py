@@ -196,14 +196,12 @@ class Parts:
         for name, part in self.models.items():
             of_part = []
             for model in part:
-                if isinstance(model, ResidueKernel):  # encodes residues once for both
-                    encoded = model.encode(vectors)
-                    model = model.inner
-                else:
-                    encoded = vectors
-                variances.append(model.variance(encoded))
+                read = vectors
+                if isinstance(model, ResidueKernel):  # its residues are aligned once for both
+                    model, read = model.by_letter(vectors)
+                variances.append(model.variance(read))
                 if name in names or len(part) > 1:
-                    of_part.append(model.predict(encoded))
+                    of_part.append(model.predict(read))
             if name in names:
                 predicted[name] = np.asarray(np.mean(of_part, axis=0))
             if len(part) > 1:
