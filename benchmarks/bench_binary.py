@@ -246,7 +246,7 @@ def planted(arguments):
     """Yield lines of planted tables with known probabilities."""
     for strength, share, rows in LAWS:
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-            frame, p = law(seed, rows + NEW, strength, share)
+            frame, p = law(seed, rows + arguments.new, strength, share)
             with tempfile.TemporaryDirectory() as at:
                 store = Path(at) / "store"
                 abag.embed_table(frame, store, **COMPOSITION)
@@ -335,7 +335,9 @@ def main():
     arguments = parser.parse_args()
     given = {"head": arguments.head, "epochs": arguments.epochs}
     arguments.options = {name: value for name, value in given.items() if value is not None}
+    arguments.new = NEW
     if arguments.tiny:
+        arguments.new = 400
         LAWS[:] = [(1.0, 0.4, 60)]
         arguments.seeds = 1
         arguments.options = {"head": "ridge"}
