@@ -34,7 +34,13 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
-from abag.head.models.pair_vectors import DoesNotApply, PairVectors, SideVectors, TrainingRows
+from abag.head.models.pair_vectors import (
+    DoesNotApply,
+    PairVectors,
+    SideVectors,
+    TrainedHeads,
+    TrainingRows,
+)
 from abag.head.models.probit import latent_labels
 from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
@@ -63,7 +69,6 @@ if TYPE_CHECKING:
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs
-    from abag.head.training.networks import TrainedHeads
 
 NETWORK_WEIGHT = 12.0
 """Models in closed form that take as long as the network of a fold, for the time left."""
@@ -250,7 +255,8 @@ def save_checked(
     predictor = make_predictor(inputs, parts, weighed)
     digest = save_predictor(folder, predictor, inputs.vectors)
     trained = all_pairs(regimes).rows(TRAIN)
-    check_saved(folder, predictor, inputs, trained, trainings.config.seed)
+    seed = trainings.config.seed
+    check_saved(folder, predictor, inputs, weighed.regimes, trained, seed)
     return digest
 
 

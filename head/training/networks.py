@@ -34,6 +34,7 @@ from abag.core.files import json_text, make_folder, write_text
 from abag.core.messages import bar, detail, say, tell_share
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
+from abag.head.models.pair_vectors import PairVectors, TrainedHeads
 from abag.head.regimes.splits import TRAIN, VALIDATION
 from abag.head.training.stack import (
     PairStandardizer,
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from abag.core.options import Options
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.config import FitConfig
-    from abag.head.models.network import NetworkModel
-    from abag.head.models.pair_vectors import PairVectors
     from abag.head.regimes.splits import Split
     from abag.head.training.stack import TrainingStep
 
@@ -302,26 +301,6 @@ class HeadProgress(TrainingProgress):
             return True
         self.stale[head] += 1
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedHeads:
-    """Hold the M heads of one split, with the best weights of each, on the CPU."""
-
-    models: tuple[NetworkModel, ...]
-    predicted_MP: NDArray[np.float64]
-    """pKd of every pair, predicted by each head."""
-    best_step: list[int]
-    """Step of the best weights of each head."""
-    steps: int
-    """Steps until the last head was out of patience."""
-    epochs: int
-    seconds: float
-    """Training time over all sessions; that of a stack of folds is divided among them."""
-    resumed_from_step: int | None
-    """Step of the checkpoint that this session started from; None: there was no checkpoint."""
-    used: dict[str, Any]
-    """Settings that the training chose itself, by their names in config.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
