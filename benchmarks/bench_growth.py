@@ -35,7 +35,7 @@ def measure(*arguments):
     if status:
         message = f"{arguments[0]} failed"
         raise SystemExit(message)
-    peak_mb = round(1024 * json.loads(printed)["peak_gib"])
+    peak_mb = round(1024 * json.loads(printed).get("peak_gib", 0))  # 0: an older abag
     return round(used.ru_utime + used.ru_stime, 2), peak_mb
 
 
