@@ -275,7 +275,7 @@ def main():
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--pools", type=Path, required=True, help="folder of fits, kept and read")
     parser.add_argument("--only", nargs="*", help="of the libraries")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tiny", action="store_true", help="two fits to the demo table")
     parser.add_argument("--out", type=Path, required=True)

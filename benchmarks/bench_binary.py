@@ -15,6 +15,7 @@ the classifiers, with their lengths.
     python benchmarks/bench_binary.py table FILE --heavy NAME [--light NAME] [--antigen NAME] \
         --label NAME --positive VALUE --table-rows 120 500 --out lines.jsonl [--seeds 2] [--around A B]
     python benchmarks/bench_binary.py null --out lines.jsonl [--seeds 100]
+    python benchmarks/bench_binary.py steps FOLDER --out lines.jsonl [--seeds 8]
     python benchmarks/bench_binary.py summary --out lines.jsonl       means of the lines
 
 `--around` are residues before and behind the sequences of `--heavy`, which are parts of a chain.
@@ -33,6 +34,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from outside_truth import COMPOSITION, TABLES, read
+from scipy.spatial.distance import cdist
 from scipy.special import ndtr, ndtri
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
@@ -44,6 +46,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, log_loss,
 import abag
 from abag.core.messages import reporting
 from abag.head.labels.classes import spelled
+from abag.head.models.probit import class_thresholds, expected_latent
 
 CASES = {
     "her2": [(60, 0.5), (120, 0.1), (400, 0.1), (400, 0.5), (1500, 0.01)],
@@ -246,7 +249,7 @@ def planted(arguments):
     """Yield lines of planted tables with known probabilities."""
     for strength, share, rows in LAWS:
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-            frame, p = law(seed, rows + NEW, strength, share)
+            frame, p = law(seed, rows + arguments.new, strength, share)
             with tempfile.TemporaryDirectory() as at:
                 store = Path(at) / "store"
                 abag.embed_table(frame, store, **COMPOSITION)
@@ -309,7 +312,52 @@ def show(lines):
     print(means.mean().assign(draws=means.size()).round(4).to_string())
 
 
-WORK = {"public": public, "planted": planted, "table": table, "null": null}
+def steps(arguments):
+    """Yield lines of further steps of expectation maximisation of a process on one-hot residues."""
+    frame, _, label = read(arguments.folder / TABLES["her2"])
+    heavy = frame["antibody_heavy"]
+    frame = frame[heavy.str.len() == heavy.str.len().mode()[0]].reset_index(drop=True)
+    value = frame[label].to_numpy()
+    x_ND = one_hot([frame["antibody_heavy"]])
+    for rows, share in ((1500, 0.01), (400, 0.1), (400, 0.5)):
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+            y = (value >= np.quantile(value, 1 - share)).astype(int)
+            order = np.random.default_rng(seed).permutation(len(y))
+            kept = order[:rows]
+            held_out = order[rows : rows + HELD_OUT]
+            for number, ap in enumerate(_refit(x_ND, y, kept, held_out)):
+                yield {"what": "steps", "rows": rows, "share": share, "seed": seed,
+                       "model": number, "ap": ap}  # fmt: skip
+
+
+def _refit(x_ND, y, kept, held_out):
+    """Yield the average precision of a kernel ridge of latent values, which it then expects anew."""
+    level = y[kept]
+    prior = class_thresholds(level.astype(float), 2)
+    target = expected_latent(prior)[level]
+    between = [cdist(x_ND[rows], x_ND[kept], "sqeuclidean") for rows in (kept, held_out)]
+    tried = {}
+    for length in (3, 6, 12):
+        values, vectors = np.linalg.eigh(np.exp(-between[0] / length))
+        for ridge in (0.3, 1, 3, 10, 30, 100):
+            inverse = vectors / (values + ridge) @ vectors.T
+            left_out = inverse @ target / np.diag(inverse)
+            tried[np.square(left_out).mean()] = (length, ridge, inverse)
+    length, ridge, inverse = tried[min(tried)]
+    kernels = [np.exp(-distance / length) for distance in between]
+    for step in range(6):
+        weights = inverse @ target
+        yield average_precision_score(y[held_out], kernels[1] @ weights)
+        latent = kernels[0] @ weights
+        if not step:  # in units of the noise, to first order
+            latent = latent / np.square(target).mean()
+        away = latent - prior[0] * np.sqrt(1 + 1 / ridge)
+        side = np.where(level == 1, 1.0, -1.0)
+        density = np.exp(-np.square(away) / 2) / np.sqrt(2 * np.pi)
+        target = latent + side * density / np.maximum(ndtr(side * away), 1e-12)
+
+
+WORK = {"steps": steps, "public": public, "planted": planted, "table": table, "null": null}
 
 
 def main():
@@ -335,7 +383,9 @@ def main():
     arguments = parser.parse_args()
     given = {"head": arguments.head, "epochs": arguments.epochs}
     arguments.options = {name: value for name, value in given.items() if value is not None}
+    arguments.new = NEW
     if arguments.tiny:
+        arguments.new = 400
         LAWS[:] = [(1.0, 0.4, 60)]
         arguments.seeds = 1
         arguments.options = {"head": "ridge"}

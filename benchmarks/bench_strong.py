@@ -2,6 +2,7 @@
 
     python benchmarks/bench_strong.py TABLE --store STORE --out FOLDER [--top 0.1] [--rows N]
         [--draws SEED ...] [--head NAME ...] [--copies K ...] [--set NAME=VALUE ...]
+    python benchmarks/bench_strong.py --cutoffs FOLDER --out FOLDER [--draws SEED ...]
     python benchmarks/bench_strong.py --tiny --out FOLDER            # seconds, on a CPU
 
 A pair is strong if its label is in the ``--top`` share of the table. For each head and regime:
@@ -12,6 +13,9 @@ because predictions of different folds do not compare; precision is the mean ove
 ``--copies K`` trains each strong pair of a training part K times in the models in closed form, which
 is what label weights or stratified sampling of the old notebooks amount to. It is a patch of this
 script, not an option of abag. ``--draws`` repeats all with other draws of the rows.
+
+``--cutoffs`` fits 300 random rows of the HER2 and RBD tables of a folder and of two planted laws, and
+compares what a run promises of cut-offs with 2,400 rows that were held out before.
 """
 
 from __future__ import annotations
@@ -114,6 +118,52 @@ def lines_of(predicted: pd.DataFrame, label: str, threshold: float) -> tuple[lis
     return ranking, calibration
 
 
+def promises(folder: Path, scratch: Path, draws: list[int]) -> pd.DataFrame:
+    """Return what runs promise of cut-offs beside what is true of rows that they never saw."""
+    from bench_batches import planted_library
+    from outside_truth import COMPOSITION, TABLES, read
+
+    lines = []
+    for name in ("her2", "rbd", "additive", "epistatic"):
+        if name in TABLES:
+            frame, _, label = read(folder / TABLES[name])
+            frame = frame.rename(columns={label: "pKd"})
+            frame = frame.drop(columns=["id", "antigen_name", "genotype"], errors="ignore")
+        else:
+            frame = planted_library(name)
+        for draw in draws:
+            at = scratch / f"{name}-{draw}"
+            at.mkdir()
+            drawn = frame.iloc[np.random.default_rng(draw).permutation(len(frame))[:2700]]
+            drawn = drawn.reset_index(drop=True)
+            new = drawn.iloc[300:].reset_index(drop=True)
+            abag.embed_table(drawn.drop(columns="pKd"), at / "store", **COMPOSITION)
+            abag.fit(
+                drawn.iloc[:300], at / "store", at / "run", head="residue_kernel", report=False
+            )
+            out = at / "out.parquet"
+            abag.predict(new.drop(columns="pKd"), at / "run", out, store=at / "store")
+            predicted = pd.read_parquet(out)
+            for top in (0.1, 0.25):
+                threshold = float(np.quantile(drawn["pKd"].iloc[:300], 1 - top))
+                strong_at = abag.evaluate(at / "run", strong=threshold)["strong_at"]
+                for regime in strong_at["regimes"]:
+                    inside = (predicted["regime"] == regime["regime"]).to_numpy()
+                    if inside.sum() < 200 or regime["n"] < 30:
+                        continue
+                    strong = new["pKd"].to_numpy()[inside] >= threshold
+                    value = predicted["pkd_predicted"].to_numpy()[inside]
+                    for cut in regime["cutoffs"]:
+                        if cut["cutoff"] is None or not (value >= cut["cutoff"]).any():
+                            continue
+                        picked = value >= cut["cutoff"]
+                        true = {"precision": strong[picked].mean(), "recall": picked[strong].mean()}
+                        line = {"table": name, "wanted": cut["wanted"], "level": cut["level"]}
+                        line |= {"promised": cut[cut["wanted"]], "true": true[cut["wanted"]]}
+                        lines.append(line)
+    return pd.DataFrame(lines)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Fit every head and write strong.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -126,6 +176,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--head", nargs="+", default=["stack", "ridge", "kernel"])
     parser.add_argument("--copies", nargs="+", type=int, default=[1])
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--cutoffs", type=Path, help="folder of tables")
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args(argv)
     options = {}
@@ -137,6 +188,17 @@ def main(argv: list[str] | None = None) -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
         scratch = Path(folder)
+        if arguments.cutoffs is not None:
+            frame = promises(arguments.cutoffs, scratch, arguments.draws)
+            frame["square"] = np.square(frame["promised"] - frame["true"])
+            for by in (["wanted", "level"], ["table", "wanted", "level"]):
+                means = frame.groupby(by)[["promised", "true", "square"]].mean()
+                means = means.assign(
+                    error=np.sqrt(means.pop("square")), cutoffs=frame.groupby(by).size()
+                )
+                print(means.round(3).to_string(), end="\n\n")
+            frame.to_csv(arguments.out / "cutoffs.csv", index=False)
+            return
         table = scratch / "table.csv"
         store = arguments.store or scratch / "store"
         if arguments.tiny:

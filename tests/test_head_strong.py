@@ -74,6 +74,23 @@ def test_cutoffs_reach_about_what_was_wanted_on_pairs_that_did_not_choose_them(f
         assert reached[cut["wanted"]] >= cut["level"]
 
 
+def test_what_is_promised_of_cutoffs_is_what_new_pairs_show():
+    new = drawn(20_000, seed=99)
+    is_strong = new["pkd"] >= 9
+    errors = {("precision", 0.5): [], ("recall", 0.5): [], ("recall", 0.8): []}
+    for seed in range(40):
+        (regime,) = score_strong(drawn(150, 5, seed=seed), REGIME, 9.0)["regimes"]
+        for cut in regime["cutoffs"]:
+            picked = new["pkd_predicted"] >= cut["cutoff"]
+            true = {"precision": is_strong[picked].mean(), "recall": picked[is_strong].mean()}
+            key = (cut["wanted"], cut["level"])
+            if key in errors:
+                errors[key].append(cut[cut["wanted"]] - true[cut["wanted"]])
+    for of_cutoff in errors.values():
+        assert abs(np.mean(of_cutoff)) < 0.04
+        assert np.sqrt(np.mean(np.square(of_cutoff))) < 0.08
+
+
 def test_censored_pairs_count_where_they_are_decided():
     rows = drawn(6).assign(
         pkd=[9.5, 8.0, 9.2, 8.5, 9.5, 7.0], censored=[1, 1, -1, -1, 0, 0]

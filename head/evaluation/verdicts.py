@@ -3,8 +3,7 @@
 Strong binders have precision and recall, cut-offs, and the probability p_strong. Recall alone can
 be had by calling every pair strong: it stands beside precision and prevalence everywhere. A cut-off
 on the prediction that reaches a wanted precision or recall does so by chance on the pairs that it
-was chosen on; its own results are those on other pairs: of other folds, of the other half of the
-groups if there is one fold, or of another table.
+was chosen on: beside it stands what is expected of new pairs, or what it reaches in another table.
 
 Of a censored pair it is often known whether it is strong; where it is not, the pair is left out.
 R pairs.
@@ -12,7 +11,8 @@ R pairs.
 Summaries are JSON. Each regime has ``n`` pairs that are known to be strong or not, how many are
 ``strong``, their ``prevalence``, what the threshold itself picks (``at_threshold``),
 ``average_precision``, a ``curve`` of recall and precision by falling cut-off, ``cutoffs`` for each
-wanted recall or precision with their results on pairs that did not choose them, the number that
+wanted recall or precision with what they reach on pairs that did not choose them (``tried``), or
+what is expected of new pairs, the number that
 p_strong has ``expected``, and its ``calibration`` in bins.
 
 Scores mean less where labels, or splits, are not what they seem: sentences warn of these.
@@ -34,7 +34,7 @@ from abag.head.evaluation.scores import largest_rmse
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
 from abag.head.labels.labelled_pairs import FLOOR_SHARE
 from abag.head.regimes.regimes import REGIMES, Shown, applicable
-from abag.head.regimes.splits import TEST, grouped_folds, total_leaks
+from abag.head.regimes.splits import TEST, total_leaks
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs, LabelReading
@@ -158,7 +158,7 @@ def _score(
         "at_threshold": _pick(strong, predicted >= threshold, threshold, weight),
         "average_precision": average_precision(strong, predicted, weight),
         "curve": np.stack([recall, precision], axis=1)[::step].tolist(),
-        "cutoffs": [_try_cutoff(rows, others, wanted, level) for wanted, level in WANTED],
+        "cutoffs": [_try_cutoff(rows, p, others, wanted, level) for wanted, level in WANTED],
         "expected": float(p.sum()),
         "calibration": _calibration(strong, p, weight),
     }
@@ -193,31 +193,27 @@ def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | Non
 
 
 def _try_cutoff(
-    rows: pd.DataFrame, others: pd.DataFrame | None, wanted: str, level: float
+    rows: pd.DataFrame, p: Floats, others: pd.DataFrame | None, wanted: str, level: float
 ) -> dict[str, Any]:
-    """Choose a cut-off, and try it on pairs that did not choose it."""
+    """Choose a cut-off, and try it on pairs that did not choose it; else say what to expect.
+
+    What the pairs show that chose a cut-off is too good, above all where few are picked, and what
+    their probabilities expect, (R,), is too little: new pairs are nearest to the mean of both.
+    """
     chosen = _choose_cutoff(rows if others is None else others, wanted, level)
     strong = rows["strong"].to_numpy(bool)
-    predicted = rows["pkd_predicted"].to_numpy(float)
+    weight = _weights(rows)
     is_picked = np.zeros(len(rows), bool)  # none where no cut-off reaches the level
-    if others is None:
-        part = _parts(rows)
-        for number in np.unique(part):
-            cutoff = _choose_cutoff(rows[part != number], wanted, level)
-            if cutoff is not None:
-                is_picked |= (part == number) & (predicted >= cutoff)
-    elif chosen is not None:
-        is_picked = predicted >= chosen
-    return {"wanted": wanted, "level": level, **_pick(strong, is_picked, chosen, _weights(rows))}
-
-
-def _parts(rows: pd.DataFrame) -> Ints:
-    """Divide rows into folds, or into halves by groups if there is one fold."""
-    fold = rows["fold"].to_numpy(np.int64)
-    if len(np.unique(fold)) > 1:
-        return fold
-    group = rows["group"].to_numpy(np.int64)
-    return grouped_folds(group, min(2, len(np.unique(group))), 0)
+    if chosen is not None:
+        is_picked = rows["pkd_predicted"].to_numpy(float) >= chosen
+    found = _pick(strong, is_picked, chosen, weight)
+    if others is None and is_picked.any():
+        hits = float((p * weight)[is_picked].sum())
+        precision = hits / float(weight[is_picked].sum())
+        recall = hits / float(p @ weight)
+        found["precision"] = (found["precision"] + precision) / 2
+        found["recall"] = (found["recall"] + recall) / 2
+    return {"wanted": wanted, "level": level, "tried": others is not None, **found}
 
 
 def _pick(strong: Bools, is_picked: Bools, cutoff: float | None, weight: Floats) -> dict[str, Any]:
@@ -269,9 +265,12 @@ def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[st
         for cut in regime["cutoffs"] if regime["strong"] else ():
             cutoff = cut["cutoff"]
             reached = "none" if cutoff is None else f"predicted {relation} {show(cutoff)}"
+            where = "on pairs that did not choose it"
+            if not cut.get("tried", True):
+                where = "expected of new pairs, of which as many are picked"
             lines.append(
-                f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; on pairs that "
-                f"did not choose it: {_describe_pick(cut)}{_missed(cut)}"
+                f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; {where}: "
+                f"{_describe_pick(cut)}{_missed(cut)}"
             )
         shares = []
         for bin_ in regime["calibration"]:
