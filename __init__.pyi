@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports to the end
     from abag.adapt.config import AdaptConfig as AdaptConfig
@@ -123,6 +123,103 @@ __all__ = [
     "share",
     "sweep",
 ]
+
+class _DatasetKeywords(TypedDict, total=False):
+    say: Callable[[str], None] | Literal[False] | None
+    progress: bool
+    columns: Mapping[str, str]
+    antigen: str | None
+    sequences: tuple[str, ...]
+    parent: str | None
+    numbering: Literal['sequential', 'imgt', 'kabat', 'chothia']
+    first_residue: int
+    sheet: str | None
+    matrix: bool
+    bad_rows: Literal['error', 'skip']
+    limit: int | None
+    no_antigen: bool
+    antibody_region: Literal['as-given', 'fv']
+    chains: Literal['as-given', 'auto', 'most']
+    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None
+    positive: str | None
+    classes: tuple[str, ...] | None
+    better: Literal['higher', 'lower'] | None
+    unit: str | None
+    scale: Literal['linear', 'log'] | None
+    molar_mass: str | None
+    no_binding: float | None
+    no_binding_empty: bool
+    label_range: str | None
+    replicates: Literal['median', 'mean', 'first', 'keep', 'error']
+    floor: Literal['keep', 'censor', 'drop']
+    affinity_type: str | None
+    features: tuple[str, ...] | None
+    categories: tuple[str, ...] | None
+    error: str | None
+    weight: str | None
+    split: str
+    folds: int
+    repeats: int
+    antigen_identity: float
+    antibody_identity: float
+    seed: int
+    split_seed: int | None
+    antibody_encoder: str | None
+    antigen_encoder: str | None
+    antibody_pooling: str
+    antigen_pooling: str
+
+class _EstimatorKeywords(TypedDict, total=False):
+    sequences: tuple[str, ...]
+    parent: str | None
+    numbering: Literal['sequential', 'imgt', 'kabat', 'chothia']
+    first_residue: int
+    sheet: str | None
+    matrix: bool
+    no_antigen: bool
+    antibody_region: Literal['as-given', 'fv']
+    chains: Literal['as-given', 'auto', 'most']
+    skipped: Path | str | None
+    better: Literal['higher', 'lower'] | None
+    unit: str | None
+    scale: Literal['linear', 'log'] | None
+    molar_mass: str | None
+    no_binding: float | None
+    no_binding_empty: bool
+    label_range: str | None
+    replicates: Literal['median', 'mean', 'first', 'keep', 'error']
+    features: tuple[str, ...] | None
+    categories: tuple[str, ...] | None
+    error: str | None
+    weight: str | None
+    split: str
+    antigen_identity: float
+    antibody_identity: float
+    seed: int
+    preset: Literal['small', 'medium', 'seed']
+    head: str | None
+    widths: tuple[int, ...] | None
+    dropout: float | None
+    epochs: int | None
+    batch_size: int | None
+    accumulate: int | None
+    lr: float | None
+    weight_decay: float | None
+    loss: str
+    members: int
+    device: str
+    antibody_encoder: str | None
+    antigen_encoder: str | None
+    antibody_pooling: str
+    antigen_pooling: str
+    antibody_vectors: tuple[str, ...] | None
+    antigen_vectors: tuple[str, ...] | None
+    select: str
+    patience: int | None
+    threads: int
+    precision: Literal['auto', 'fp32', 'bf16']
+    compile: Literal['auto', 'off', 'graph', 'full']
+    deterministic: bool
 
 def adapt_encoders(
     table: AnyTable,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from pkgutil import resolve_name
@@ -19,6 +19,7 @@ from abag.core.command_line import (
     UserPath,
     one_or_all,
     outline,
+    peak_gib,
 )
 from abag.core.errors import AbagError
 from abag.core.files import json_text
@@ -100,9 +101,12 @@ def _call(function: str, *, as_json: bool, **options: Any) -> Any:
 
 
 def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> None:
-    """Print a result as JSON, or as text."""
+    """Print a result as JSON, with the peak memory of the command, or as text."""
     if as_json:
-        click.echo(json_text(result))
+        shown: Any = result
+        if isinstance(shown, Mapping):
+            shown = {**shown, "peak_gib": peak_gib()}
+        click.echo(json_text(shown))
         return
     described = describe(result)
     text = described if isinstance(described, str) else "\n".join(described)

@@ -2,6 +2,7 @@
 
     python benchmarks/bench_mixing.py collect FOLDER --out DIR [--seeds 3] [--cores 16]
     python benchmarks/bench_mixing.py judge --out DIR
+    python benchmarks/bench_mixing.py screen --out DIR
     python benchmarks/bench_mixing.py collect --tiny --out DIR
 
 `collect` draws training rows of the tables of FOLDER (and of planted laws), fits them with default
@@ -10,6 +11,10 @@ rows that were held out before. `judge` weighs the parts of each regime by each 
 prints by how much its RMSE on the held-out rows exceeds that of the best part in hindsight, in
 percent, by number of training rows; beside the rule before, the mean difference, and how often it is
 over 5 % worse.
+
+`screen` asks whether the first two folds of a regime tell that its network gets no weight, so that
+the other folds could be spared: it does if the network has weight in at most 5 % of draws of their
+groups again.
 """
 
 from __future__ import annotations
@@ -90,6 +95,7 @@ def collect(folder, out, name, size, seed):
         error_RK, group, _ = asked[0]
         regime = measured.regime.name
         found[f"{regime}:errors"] = error_RK
+        found[f"{regime}:fold"] = weighed.of_fold
         found[f"{regime}:groups"] = np.unique(group, return_inverse=True)[1]
         found["parts"] = np.array(folds[0].parts)
         found["mean"] = np.array(folds[0].parts.index("train_mean"))
@@ -272,9 +278,53 @@ def judge(out):
     return frame
 
 
+def screen(out, draws=40):
+    """Print how many regimes two folds would spare their networks, and how many wrongly."""
+    from abag.head.predictor.weigh import stack_weights
+
+    rows = []
+    for path in sorted(out.glob("*.npz")):
+        kept = np.load(path)
+        network = kept["parts"].tolist().index("mlp")
+        mean = int(kept["mean"])
+        for key in kept.files:
+            regime, _, what = key.partition(":")
+            if what != "fold":
+                continue
+            error_RK, group, fold = (
+                kept[f"{regime}:{name}"] for name in ("errors", "groups", what)
+            )
+            first = np.isin(fold, np.unique(fold)[:2])
+            names, of_row = np.unique(group[first], return_inverse=True)
+            order = np.argsort(of_row, kind="stable")
+            ends = np.searchsorted(of_row[order], np.arange(len(names) + 1))
+            rng = np.random.default_rng(0)
+            used = 0
+            for _ in range(draws):
+                drawn = rng.integers(0, len(names), len(names))
+                at = np.concatenate([order[ends[g] : ends[g + 1]] for g in drawn.tolist()])
+                weights = stack_weights(error_RK[first][at], of_row[at], mean)
+                used += weights[network] > 0
+            weight = stack_weights(error_RK, group, mean)[network]
+            rows.append({"fit": path.stem, "weight": weight, "groups": len(names),
+                         "share": used / draws})  # fmt: skip
+    frame = pd.DataFrame(rows)
+    by_fit = frame.groupby("fit")["weight"].max()
+    print(f"{len(frame)} regimes of {len(by_fit)} fits; the network has weight in "
+          f"{(frame['weight'] > 0).sum()} of {(by_fit > 0).sum()} fits")  # fmt: skip
+    print("| groups | regimes spared | with weight | fits spared | with weight |")
+    print("|---|---|---|---|---|")
+    for least in (0, 20, 40, 80):
+        spared = (frame["share"] <= 0.05) & (frame["groups"] >= least)
+        whole = spared.groupby(frame["fit"]).all()
+        wrong = (frame["weight"][spared] > 0).sum()
+        print(f"| {least} | {spared.sum()} | {wrong} | {whole.sum()} | "
+              f"{(by_fit[whole[whole].index] > 0).sum()} |")  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["collect", "judge"])
+    parser.add_argument("step", choices=["collect", "judge", "screen"])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
@@ -282,8 +332,8 @@ def main():
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.step == "judge":
-        judge(args.out)
+    if args.step != "collect":
+        {"judge": judge, "screen": screen}[args.step](args.out)
         return
     if args.tiny:
         collect(None, args.out, "additive", 60, 0)

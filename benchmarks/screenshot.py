@@ -5,9 +5,10 @@ python benchmarks/screenshot.py demo/run/report.html [--out docs/report.png] [--
 
 abag embed data/demo_pairs.csv --store store --antibody-encoder composition \\
   --antigen-encoder composition
-abag fit data/demo_pairs.csv --store store --run run --split random --head stack
-abag scan run --parents data/demo_pairs.csv --limit 1 --out scan.csv
-python benchmarks/screenshot.py scan.html --whole --out docs/scan.png --size 1000,815
+abag fit data/demo_pairs.csv --store store --run run
+sed -n '1p;4p' data/demo_pairs.csv > parent.csv
+abag scan run --parents parent.csv --out scan.csv
+python benchmarks/screenshot.py scan.html --whole --out docs/scan.png --size 1000,890
 """
 
 from __future__ import annotations

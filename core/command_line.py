@@ -358,6 +358,20 @@ def _read_roles(
     return roles or None
 
 
+def peak_gib() -> float | None:
+    """Return the most memory in GiB that this process had, or one that it started.
+
+    None on Windows, which does not keep it.
+    """
+    try:
+        import resource
+    except ImportError:
+        return None
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    most = max(resource.getrusage(number).ru_maxrss for number in who)
+    return round(most / (2**30 if sys.platform == "darwin" else 2**20), 3)
+
+
 def outline(record: Mapping[str, Any], indent: str = "") -> str:
     """Write a nested record as indented lines."""
     lines = []

@@ -65,6 +65,12 @@ def as_pandas(table: Any, name: str) -> Any:  # noqa: ANN401 - any argument
         If the table is lazy, has two columns of one name, or columns that pandas cannot hold.
     """
     if isinstance(table, list | tuple):
+        if len(table) and all(map(_is_record, table)):
+            msg = (
+                f"{name}: a record per row; expected columns. Pass pandas.DataFrame({name}), or a "
+                "mapping of column names to lists."
+            )
+            raise TableError(msg)
         return [as_pandas(part, name) for part in table]
     if table is None or isinstance(table, str | PathLike | pd.DataFrame):
         return table
@@ -92,6 +98,13 @@ def as_pandas(table: Any, name: str) -> Any:  # noqa: ANN401 - any argument
         )
         raise TableError(msg) from error
     return _from_arrow(columns, name)
+
+
+def _is_record(part: object) -> bool:
+    """Tell whether a mapping has one cell per column, and not a list."""
+    return isinstance(part, Mapping) and all(
+        isinstance(cell, str) or not isinstance(cell, Iterable) for cell in part.values()
+    )
 
 
 def is_frame(value: object) -> bool:

@@ -286,7 +286,7 @@ def _with_time_left(bars: Any, may_end_early: bool) -> Any:  # noqa: ANN401 - cl
             shown: dict[str, Any] = super().format_dict
             total = shown["total"]
             if not total:
-                return shown
+                return shown | {"done": 100, "left": "00:00 left"}
             begun = shown["n"] - shown["initial"]
             remaining = "?"
             if begun > 0:
@@ -298,6 +298,29 @@ def _with_time_left(bars: Any, may_end_early: bool) -> Any:  # noqa: ANN401 - cl
             return shown
 
     return Bar
+
+
+_telling: ContextVar[Callable[[float, bool], None] | None] = ContextVar("share done", default=None)
+
+
+@contextmanager
+def telling(tell: Callable[[float, bool], None]) -> Iterator[None]:
+    """Give what `tell_share` is told inside the block to a function, such as one with a bar."""
+    token = _telling.set(tell)
+    try:
+        yield
+    finally:
+        _telling.reset(token)
+
+
+def tell_share(done: float, *, before: bool = False) -> None:
+    """Tell the bar of several tasks what share of the task that calls this is done.
+
+    With `before`, it was done by an earlier session, and says nothing about the speed of this one.
+    """
+    tell = _telling.get()
+    if tell is not None:
+        tell(done, before)
 
 
 class _Lines:

@@ -34,7 +34,13 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
-from abag.head.models.pair_vectors import DoesNotApply, PairVectors, SideVectors, TrainingRows
+from abag.head.models.pair_vectors import (
+    DoesNotApply,
+    PairVectors,
+    SideVectors,
+    TrainedHeads,
+    TrainingRows,
+)
 from abag.head.models.probit import latent_labels
 from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
@@ -47,7 +53,7 @@ from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
 from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.inputs import describe_inputs, read_inputs, split_inputs
-from abag.head.training.tasks import Kept, run_tasks
+from abag.head.training.tasks import Kept, Task, run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,8 +69,9 @@ if TYPE_CHECKING:
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs
-    from abag.head.training.networks import TrainedHeads
 
+NETWORK_WEIGHT = 12.0
+"""Models in closed form that take as long as the network of a fold, for the time left."""
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
 
@@ -248,7 +255,8 @@ def save_checked(
     predictor = make_predictor(inputs, parts, weighed)
     digest = save_predictor(folder, predictor, inputs.vectors)
     trained = all_pairs(regimes).rows(TRAIN)
-    check_saved(folder, predictor, inputs, trained, trainings.config.seed)
+    seed = trainings.config.seed
+    check_saved(folder, predictor, inputs, weighed.regimes, trained, seed)
     return digest
 
 
@@ -345,7 +353,8 @@ def fit_folds(
             fitted[i].predicted |= predict_baselines(inputs)
 
     networks = _network_tasks(trainings, splits, rows, trained)
-    closed_forms = [partial(fit_and_predict, i) for i in range(len(splits))]
+    weight = len(trainings.parts.models) + len(trainings.parts.compared)
+    closed_forms = [Task(partial(fit_and_predict, i), weight) for i in range(len(splits))]
     _run_fits(trainings, networks, closed_forms, rows, title)
     for i, heads in trained.items():
         fitted[i].add_networks(heads)
@@ -365,15 +374,16 @@ def fit_all_pairs(trainings: Trainings, split: Split, rows: TrainingRows) -> Par
             rows.shared.clear()  # distances and kernels
 
     networks = _network_tasks(trainings, [split], [rows], trained)
-    _run_fits(trainings, networks, [fit_parts], [rows], "fit: all pairs")
+    closed_forms = [Task(fit_parts, len(trainings.parts.models))]
+    _run_fits(trainings, networks, closed_forms, [rows], "fit: all pairs")
     (parts,) = fitted
     return parts.with_networks(trained[0]) if trained else parts
 
 
 def _run_fits(
     trainings: Trainings,
-    networks: Sequence[Callable[[], None]],
-    closed_forms: Sequence[Callable[[], None]],
+    networks: Sequence[Task],
+    closed_forms: Sequence[Task],
     rows: Sequence[TrainingRows],
     title: str,
 ) -> None:
@@ -424,7 +434,7 @@ def _network_tasks(
     splits: Sequence[Split],
     rows: Sequence[TrainingRows],
     trained: dict[int, TrainedHeads],
-) -> list[Callable[[], None]]:
+) -> list[Task]:
     """Return tasks that train the networks of every split, the longest first."""
     if trainings.config.network is None:
         return []
@@ -450,7 +460,10 @@ def _network_tasks(
         )
         trained.update(zip(group, train(inputs), strict=True))
 
-    return [partial(train_group, group) for group in sorted(groups, key=len, reverse=True)]
+    tasks = []
+    for group in sorted(groups, key=len, reverse=True):
+        tasks.append(Task(partial(train_group, group), NETWORK_WEIGHT * len(group)))
+    return tasks
 
 
 def fit_regimes(
@@ -491,9 +504,9 @@ def searched_rows(trainings: Trainings, splits: Sequence[Split]) -> list[Trainin
     models = (*trainings.parts.models, *trainings.parts.compared)
     cores = count_cores()
     rows, searches = with_searches(rows[-1], rows, models, cores)
-    tasks = [partial(_choose_kernels, search, trainings.folder) for search in searches]
+    tasks = [Task(partial(_choose_kernels, search, trainings.folder)) for search in searches]
     if tasks:
-        run_tasks(tasks, min(len(tasks), cores), "fit: kernels")
+        run_tasks(tasks, min(len(tasks), cores), "fit: kernels", may_end_early=True)
     return rows
 
 
@@ -516,13 +529,13 @@ def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[Train
     def learn(i: int) -> None:
         collected[i] = training_rows(trainings, splits[i])
 
-    tasks = [partial(learn, i) for i in range(len(splits))]
+    tasks = [Task(partial(learn, i)) for i in range(len(splits))]
     largest = max(len(learned_rows(split)) for split in splits)
     on_cpu = trainings.device.type == "cpu" and trainings.inputs.pairs.censored.any()
     threads = count_threads(len(tasks), largest, count_cores()) if on_cpu else 1
     if threads == 1:
         for task in tasks:
-            task()
+            task.run()
     else:
         run_tasks(tasks, threads, "fit: bounds of labels")
     return [collected[i] for i in range(len(splits))]

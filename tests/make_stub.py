@@ -3,15 +3,18 @@
 python tests/make_stub.py > types.pyi && mv types.pyi __init__.pyi
 """
 
+import inspect
+
 import abag
 from abag.core.python_surface import PublicFunction
+from abag.head.estimators.regressor import PairEstimator
 
 HEADER = '''\
 """Types of the public names; written by tests/make_stub.py from the declared options."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports to the end
 {imports}
@@ -34,6 +37,10 @@ def stub():
     imports += ["    import abag.sklearn"]
     names = "\n".join(f'    "{name}",' for name in abag.__all__)
     text = HEADER.format(imports="\n".join(sorted(imports)), names=names)
+    of_dataset = PublicFunction("dataset", *abag._FUNCTIONS["dataset"]).signature()
+    of_estimator = inspect.signature(PairEstimator)
+    text += keywords("_DatasetKeywords", of_dataset, ())
+    text += keywords("_EstimatorKeywords", of_estimator, ("columns", "encode", "verbose"))
     return text + "".join(map(function, abag._FUNCTIONS))
 
 
@@ -48,6 +55,15 @@ TYPES = {
     "ScanSummary": "abag.head.design.scan", "ShareSummary": "abag.head.share",
     "SweepSummary": "abag.head.search.sweep",
 }  # fmt: skip
+
+
+def keywords(name, signature, named):
+    """Return the types of the keywords of a method, without those that it names itself."""
+    lines = [f"class {name}(TypedDict, total=False):"]
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in named:
+            lines.append(f"    {parameter.name}: {parameter.annotation}")
+    return "\n".join([*lines, "\n"])
 
 
 def function(name):

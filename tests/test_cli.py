@@ -198,7 +198,9 @@ def test_both_stages_run_from_the_command_line_and_again_to_no_effect(pairs, tmp
     first = json.loads(run(*arguments, "--split", "random").stdout)
     assert {"train_mean", "antigen_mean", "ridge"} <= set(first["regimes"][0]["metrics"])
     again = run(*arguments, "--split", "random")
-    assert json.loads(again.stdout) == first
+    second = json.loads(again.stdout)
+    assert 0.05 < second.pop("peak_gib") <= first.pop("peak_gib") * 2
+    assert second == first
     assert "nothing to do" in again.stderr
 
 

@@ -240,3 +240,9 @@ def test_bars_are_watched_by_few_threads_however_many_there_are():
             with bar(total=2, may_end_early=number % 2 == 0) as drawn:
                 drawn.update()
     assert threading.active_count() <= before + 2
+
+
+def test_a_bar_of_nothing_is_drawn_as_done(capsys):
+    with reporting(bars=True), bar(total=0, desc="rows", line_delay_s=0.0):
+        pass
+    assert "rows 100%, 00:00, 00:00 left" in capsys.readouterr().err

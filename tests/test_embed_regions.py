@@ -18,9 +18,12 @@ from trastuzumab import LIGHT as VL
 
 import abag
 from abag import TableError
-from abag.embed.tables import numbering
+from abag.core.messages import reporting
+from abag.embed.tables import layout, numbering
 from abag.embed.tables.chains import find_domains, variable_domain
+from abag.embed.tables.columns import find_columns
 from abag.embed.tables.numbering import chain_types
+from abag.head.training.inputs import read_inputs
 
 SIGNAL = "MGWSCIILFLVATATGVHS"
 
@@ -298,6 +301,25 @@ def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):
     with pytest.raises(abag.AbagError, match="antibody_region='as-given': the run used 'fv'"):
         abag.predict(table, run, tmp_path / "x.csv", antibody_region="as-given")
     abag.evaluate(run, table=tmp_path / "fabs.csv")
+
+
+def test_a_store_of_variable_domains_is_read_by_the_same_decisions(tmp_path, monkeypatch):
+    fabs = demo_table().head(30)
+    fabs = fabs.assign(heavy=fabs["heavy"] + CH1)
+    abag.embed_table(fabs, tmp_path / "store", **COMPOSITION, antibody_region="fv")
+    decided = []
+
+    def find(*arguments):
+        decided.append(arguments)
+        return find_columns(*arguments)
+
+    monkeypatch.setattr(layout, "find_columns", find)
+    said = []
+    with reporting(said.append):
+        inputs = read_inputs(fabs, tmp_path / "store", abag.FitConfig())
+    assert inputs.layout.antibody_region == "fv"
+    assert any("cut to their variable domains, as in the store" in line for line in said)
+    assert len(decided) == 1
 
 
 def test_antigens_and_light_chains_exchanged_are_refused_before_anything_is_stored(tmp_path):

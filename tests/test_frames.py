@@ -223,11 +223,29 @@ REFUSED = {
         lambda table: pd.concat([table], axis=1, keys=["measured"]),
         "names of 2 levels; expected one name each",
     ),
+    "chains in the index": (
+        lambda table: table.set_index(["heavy", "light"]),
+        "'heavy' is in the index; expected a column. Pass table.reset_index().",
+    ),
+    "a chain in the index": (
+        lambda table: table.assign(light="").set_index("light"),
+        "'light' is in the index; expected a column",
+    ),
+    "a list of records": (
+        lambda table: table.to_dict("records"),
+        "a record per row; expected columns. Pass pandas.DataFrame(",
+    ),
     "unequal": (lambda table: {"heavy": ["EVQ"], "light": []}, "has 1 cells and 'light' 0"),
     "scalars": (lambda table: {"heavy": "EVQ"}, "column 'heavy' is str; expected a list"),
     "a column": (lambda table: pa.chunked_array([["EVQ"]]), "is not a table that can be read"),
     "a number": (lambda table: 3, "int; expected a path, a DataFrame of pandas, Polars"),
 }
+
+
+def test_names_of_antibodies_may_be_in_the_index(case):
+    named = case.table.set_index(pd.Index([f"mAb {i}" for i in range(60)], name="antibody"))
+    scored = abag.predict(named, case.run, say=False)
+    assert scored.index.equals(named.index)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -1,5 +1,6 @@
 """Residues of variants as columns, and kernel ridge on them as a head and as part of a stack."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,9 +15,11 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
 from abag import TrainingError
+from abag.head.models import residue_kernel
 from abag.head.models.kernels import NOISES
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.residue_kernel import (
+    RESIDUE_WEIGHTS,
     OneHot,
     common_reference,
     coordinates,
@@ -187,19 +190,43 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     np.testing.assert_allclose(again.variance(training.vectors), variance, rtol=1e-5, atol=1e-9)
 
 
-def test_residues_are_encoded_once_for_predictions_and_their_variance(monkeypatch):
+def test_residues_are_aligned_once_for_predictions_and_their_variance(monkeypatch):
     training = make_training(variants(40), np.linspace(6, 9, 40), 30)
     model = fit_residue_kernel(training, "residue_kernel")
     expected = model.predict(training.vectors)
     variance = model.variance(training.vectors)
     calls = []
-    encode = OneHot.encode
-    monkeypatch.setattr(OneHot, "encode", lambda *a, **k: calls.append(1) or encode(*a, **k))
+    number = residue_kernel.align
+    monkeypatch.setattr(
+        residue_kernel, "align", lambda chains, r: calls.append(len(chains)) or number(chains, r)
+    )
     parts = Parts({"residue_kernel": (model,)})
     predicted, of_parts = parts.predict_with_variance(training.vectors, ["residue_kernel"])
     np.testing.assert_array_equal(predicted["residue_kernel"], expected)
     np.testing.assert_array_equal(of_parts, variance)
-    assert len(calls) == 1
+    assert calls.count(40) == 1
+
+
+@pytest.mark.parametrize("head", ["one_hot_kernel", "residue_kernel"])
+@pytest.mark.parametrize("values", [100, 2**24])
+def test_variants_compared_by_letter_are_as_far_as_their_columns(monkeypatch, head, values):
+    monkeypatch.setattr(residue_kernel, "MOST_VALUES", values)  # training in blocks, or at once
+    drawn = variants(60)
+    drawn += [
+        (heavy[:50] + "ACX"[i] + heavy[51 + i :], "") for i, (heavy, _) in enumerate(drawn[:3])
+    ]
+    training = make_training(drawn, np.sin(np.arange(63)), 40)
+    model = fit_residue_kernel(training, head)
+    pairs = training.vectors
+    for weights in RESIDUE_WEIGHTS if model.alike else [(1.0,)]:
+        settings = model.inner.settings
+        antibody = replace(settings.antibody, weights=weights)
+        inner = replace(model.inner, settings=replace(settings, antibody=antibody))
+        model = replace(model, inner=inner)
+        by_columns = model.encode(pairs)
+        np.testing.assert_allclose(model.predict(pairs), inner.predict(by_columns), rtol=1e-9)
+        variance = inner.variance(by_columns)
+        np.testing.assert_allclose(model.variance(pairs), variance, rtol=1e-4, atol=1e-7)
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ from marks import in_ci
 
 import abag
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
-from abag.core.messages import bar, reporting
+from abag.core.messages import bar, reporting, tell_share
+from abag.head.training import tasks as tasks_of_fits
 from abag.head.training.networks import matrix_threads
-from abag.head.training.tasks import Stopped, delayed_signals, run_tasks
+from abag.head.training.tasks import Stopped, Task, delayed_signals, run_tasks
 
 
 def wait(event):
@@ -30,14 +31,14 @@ def test_two_tasks_run_at_once_in_two_threads():
         met.wait(20)
         order.append(threading.current_thread())
 
-    run_tasks([meet] * 2, 2)
+    run_tasks([Task(meet)] * 2, 2)
     assert len(set(order)) == 2
 
 
 @pytest.mark.parametrize(("cores", "pairs"), [(1, 10), (8, SMALL_FOLD_PAIRS + 1)])
 def test_one_core_or_a_large_fold_runs_in_this_thread(cores, pairs):
     threads = []
-    tasks = [lambda: threads.append(threading.current_thread())] * 5
+    tasks = [Task(lambda: threads.append(threading.current_thread()))] * 5
     run_tasks(tasks, count_threads(len(tasks), pairs, cores))
     assert threads == [threading.main_thread()] * 5
 
@@ -71,8 +72,29 @@ def test_trainings_one_after_the_other_draw_their_own_bars(threads):
             silent.append(drawn.disable)
 
     with reporting(bars=True):
-        run_tasks([train, train], threads)
+        run_tasks([Task(train)] * 2, threads)
     assert silent == [threads == 2] * 2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_time_left_counts_what_tasks_weigh_and_what_they_tell(threads, capsys):
+    def half():
+        tell_share(0.25, before=True)
+        tell_share(0.5)
+
+    def draw(**options):
+        drawn.append(bar(**options, line_delay_s=0.0, line_interval_s=0.0))
+        return drawn[0]
+
+    drawn = []
+    with reporting(bars=True), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks_of_fits, "bar", draw)
+        run_tasks([Task(half, 9.0), Task(lambda: None, 1.0)], threads)
+    lines = capsys.readouterr().err
+    assert "fit 22%" in lines  # of an earlier session
+    assert "fit 45%" in lines
+    assert drawn[0].n == 10
+    assert drawn[0].initial == 2.25
 
 
 def test_an_error_in_one_thread_stops_the_others_and_is_raised():
@@ -86,7 +108,7 @@ def test_an_error_in_one_thread_stops_the_others_and_is_raised():
         msg = "disk full"
         raise OSError(msg)
 
-    tasks = [train, fail, lambda: after.append("begun")]
+    tasks = [Task(train), Task(fail), Task(lambda: after.append("begun"))]
     with pytest.raises(OSError, match="disk full"):
         run_tasks(tasks, 2)
     assert (ended, after) == (["saved"], [])
@@ -106,7 +128,7 @@ def test_a_signal_lets_every_thread_save_and_is_raised_once_they_have():
             assert received[0] == signal.SIGINT
 
     with pytest.raises(KeyboardInterrupt):
-        run_tasks([train] * 2, 2)
+        run_tasks([Task(train)] * 2, 2)
     assert len(set(saved)) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -115,7 +137,7 @@ def test_a_signal_whose_handler_raises_nothing_still_ends_the_fit():
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         with pytest.raises(Stopped, match="Run the same command again"):
-            run_tasks([lambda: os.kill(os.getpid(), signal.SIGTERM)], 2)
+            run_tasks([Task(lambda: os.kill(os.getpid(), signal.SIGTERM))], 2)
     finally:
         signal.signal(signal.SIGTERM, before)
 

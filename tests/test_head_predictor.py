@@ -22,7 +22,7 @@ import abag
 from abag import DamagedFile, SequenceError, StoreError, load_predictor
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_vectors import SideVectors
-from abag.head.predictor.parts import Growth, Mixture, Parts
+from abag.head.predictor.parts import Growth, Mixture
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
@@ -55,15 +55,21 @@ def test_a_predictor_weighs_its_parts_as_the_run_did(trained):
     assert (scores["sigma"] > 0).all()
 
 
+def recorded(compute, computed, name):
+    """Return a method that adds a name to a list when it is called."""
+
+    def method(model, vectors):
+        computed.append(name)
+        return compute(model, vectors)
+
+    return method
+
+
 def test_parts_without_weight_in_the_regimes_of_a_table_are_not_computed(trained, monkeypatch):
     predictor = replace(load_predictor(trained.run), embed=None)
     computed = []
-    compute = Parts.predict_part
-    monkeypatch.setattr(
-        Parts,
-        "predict_part",
-        lambda parts, name, vectors: [computed.append(name), compute(parts, name, vectors)][1],
-    )
+    for name, (model, *_) in predictor.parts.models.items():
+        monkeypatch.setattr(type(model), "predict", recorded(type(model).predict, computed, name))
     (used,) = predictor.regimes.values()
     names = [*predictor.parts.models]
     for weights in ((1.0, 0.0), (0.0, 1.0), (0.25, 0.75)):
@@ -415,7 +421,7 @@ def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):
     mixture = regime.mixture
     weights = mixture.weights
     want = weights["mlp"] * np.mean(member_pkd, axis=0)
-    want += weights.get("train_mean", 0.0) * parts.predict_part("train_mean", vectors)
+    want += weights.get("train_mean", 0.0) * parts.predict(vectors, ["train_mean"])["train_mean"]
     scores = predictor.predict(data.frame["heavy"], None, data.frame["antigen"])
     np.testing.assert_allclose(scores["pkd_predicted"], want, rtol=1e-12)
     of_model = mixture.spread**2 * np.var(member_pkd, axis=0)

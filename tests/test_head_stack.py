@@ -99,7 +99,7 @@ def test_a_predictor_holds_the_parts_that_are_fitted_to_all_pairs(case, tmp_path
     labels = SimpleNamespace(pkd=data.y, share=None)
     rows = TrainingRows(labels, vectors, np.arange(len(data)), inner_folds(data.index("antibody")))
     alone = MODELS["ridge"].fit(rows)
-    ridge = predictor.parts.predict_part("ridge", vectors)
+    ridge = predictor.parts.predict(vectors, ["ridge"])["ridge"]
     np.testing.assert_allclose(ridge, alone.predict(vectors), atol=0.02)
 
 

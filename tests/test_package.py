@@ -211,6 +211,11 @@ import abag
 summary = abag.fit("pairs.csv", "store", "run", epochs=1)
 abag.fit("pairs.csv", "store", "run", learning_rate=0.1)  # type: ignore[call-arg]
 vectors = abag.open_store("store").vectors("antigen", ["MKT"], pooling="mean")
+data = abag.open_store("store").dataset("pairs.csv", bad_rows="skip")
+abag.open_store("store").dataset("pairs.csv", bad_row="skip")  # type: ignore[call-arg]
+AffinityRegressor("store", head="ridge", widths=(8,))
+AffinityRegressor("store", hed="ridge")  # type: ignore[call-arg]
+AffinityRegressor("store", folds=3)  # type: ignore[call-arg]
 scores = abag.load_predictor("run").predict(heavy=["EVQ"], light=[""], antigen="MKT")
 reveal_type(abag.open_store)
 reveal_type(PairVectorizer("store"))

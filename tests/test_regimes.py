@@ -16,7 +16,7 @@ import abag
 from abag import SplitError
 from abag.embed.tables import numbering
 from abag.head.evaluation import scores
-from abag.head.regimes import relations
+from abag.head.regimes import relations, sides
 from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
 from abag.head.regimes.regimes import (
     KNOWN,
@@ -270,6 +270,22 @@ def test_a_chain_that_cannot_be_compared_is_new_unless_it_is_the_same():
     assert known_sequences.compare(asked).level.tolist() == [KNOWN, KNOWN, NEW]
     # of a single chain and a pair, the chain that both have is compared
     assert known_sequences.compare([(HEAVY, "")]).level.tolist() == [VARIANT]
+
+
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
+def test_sequences_that_are_compared_in_blocks_are_as_new_as_at_once(monkeypatch, kind):
+    rng = np.random.default_rng(8)
+    pack = (lambda text: (text, "")) if kind == "antibody" else (lambda text: (text,))
+    known_sequences = known_of(kind, [pack(mutated(rng, HEAVY, n % 5)) for n in range(20)])
+    asked = [*map(pack, [mutated(rng, HEAVY[: 120 - n % 3], n) for n in range(20)])]
+    asked += [*map(pack, draw_chains(rng, 3, 110)), known_sequences.chains[4]]
+    at_once = known_sequences.compare(asked)
+    assert set(at_once.level.tolist()) >= {KNOWN, MUTATED, NEW}
+    monkeypatch.setattr(sides, "COMPARED", 7)
+    for together, in_blocks in zip(at_once, known_sequences.compare(asked), strict=True):
+        np.testing.assert_array_equal(together, in_blocks)
+        assert together.dtype == in_blocks.dtype
+    assert len(known_sequences.compare([]).level) == 0
 
 
 def loaded(arrays):

@@ -346,6 +346,14 @@ class Layout:
         """The names of all tables, for messages."""
         return ", ".join(file.source for file in self.files)
 
+    def with_region(self, region: AntibodyRegion) -> Self:
+        """Return the layout by which antibodies are cut to another region."""
+        files = []
+        for file in self.files:
+            options = replace(file.options, antibody_region=region)
+            files.append(replace(file, options=options))
+        return replace(self, files=tuple(files))
+
     def describe(self) -> list[str]:
         """Say which columns were renamed, one line per table that has some."""
         if not self.file_column:

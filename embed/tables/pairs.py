@@ -324,6 +324,11 @@ def read_pairs(
         remembered=remembered,
         label=label,
     )
+    return read_rows(layout)
+
+
+def read_rows(layout: Layout) -> SequenceTable:
+    """Read all rows of the tables of a layout, of which each is one chunk, as `read_pairs` does."""
     parts = [*check_chunks(layout)]
     return _as_one(layout, parts) if layout.file_column else parts[0]
 

@@ -25,9 +25,11 @@ from abag.core.messages import counted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
 from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.tables.columns import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     MissingColumn,
     find_columns,
+    may_hold,
     quote_names,
     quote_some,
     with_found,
@@ -419,3 +421,15 @@ def _refuse_unclear_columns(frame: pd.DataFrame) -> None:
     except ValueError as error:
         msg = f"table: {error}. Rename one, or remove it."
         raise TableError(msg) from None
+    in_columns = {role for role in ANTIBODY_ROLES if may_hold(frame.columns, {}, [role])}
+    lacking = {"antibody"} if not in_columns else set()
+    if "antibody" not in in_columns:
+        lacking |= {*CHAIN_ROLES} - in_columns
+    for name in frame.index.names:
+        # left out without a word, an antibody would have one chain
+        if name is not None and may_hold([name], {}, lacking):
+            msg = (
+                f"table: {quote_names([name])} is in the index; expected a column. Pass "
+                "table.reset_index()."
+            )
+            raise TableError(msg)

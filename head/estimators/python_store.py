@@ -6,7 +6,7 @@ module imports neither torch nor scikit-learn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from abag.core.python_surface import PublicFunction
 from abag.embed.store import store as vectors
@@ -14,7 +14,8 @@ from abag.embed.store import store as vectors
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from abag.embed.tables.table import TableLike
+    from abag import _DatasetKeywords
+    from abag.core.frames import AnyTables
     from abag.head.estimators.dataset import PairDataset
 
 _DATASET = PublicFunction(
@@ -29,7 +30,7 @@ class Store(vectors.Store):
     opened does not any more.
     """
 
-    def dataset(self, table: TableLike, **options: Any) -> PairDataset:  # noqa: ANN401
+    def dataset(self, table: AnyTables, **options: Unpack[_DatasetKeywords]) -> PairDataset:
         """Read the labelled pairs of a table as arrays or for torch; see `abag.dataset`."""
         data: PairDataset = _DATASET.load()(self, table, **options)
         return data

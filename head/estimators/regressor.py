@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ from abag.core.errors import (
 from abag.core.frames import as_pandas, is_table
 from abag.core.messages import reporting
 from abag.core.options import schema, unknown_option
-from abag.core.python_surface import naming_keywords
+from abag.core.python_surface import annotation_text, naming_keywords
 from abag.embed.embed import embed_like_folders
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, as_store, folder_with
@@ -54,6 +54,7 @@ from abag.head.training.inputs import RunInputs, layout_of_run, vectors_of_pairs
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from abag import _EstimatorKeywords
     from abag.core.options import VectorOptions
     from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.chains import Kind
@@ -400,7 +401,7 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
         columns: Mapping[str, str | int] | None = None,
         encode: bool = False,
         verbose: bool = False,
-        **options: Any,  # noqa: ANN401 - the fields of FitConfig that are in `_OPTIONS`
+        **options: Unpack[_EstimatorKeywords],
     ) -> None:
         # stored as given: `sklearn.clone` compares by identity
         self.store = store
@@ -615,7 +616,12 @@ def _signature(signature: inspect.Signature) -> inspect.Signature:
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
     options = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=annotation_text(field),
+        )
         for field in _OPTIONS
     ]
     return signature.replace(parameters=[*fixed, *options])

@@ -78,11 +78,9 @@ class Affinities:
     """The same in pKd; None if they are refused."""
     quantity: Quantity = PKD
 
-    def describe(self, rows: Bools | None = None, noun: str = "labels") -> str:
+    def describe(self, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
         numbers = np.isfinite(self.pkd) & ~self.no_binding
-        if rows is not None:
-            numbers &= rows
         evidence = []
         if self.quantity.affinity or numbers.any():
             evidence.append(self._range(numbers))

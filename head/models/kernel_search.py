@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from abag import __version__
 from abag.core.arrays import Bools, Floats, Ints, hash_arrays, label_weights
-from abag.core.messages import bar
+from abag.core.messages import bar, tell_share
 from abag.head.models.kernels import (
     CRITERIA,
     SEARCH_PAIRS,
@@ -209,6 +209,7 @@ class SharedSearch:
         most = most_kernels(train, weights)
         total = most * len(self.folds) * len(criteria)
         drawing = bar(total=total, desc="fit: kernels", may_end_early=True)
+        done = 0
         with blas_threads(len(self.solver)), drawing as drawn:
             while waiting:
                 # a kernel is inverted for all choices that ask for it: none is far ahead of others
@@ -221,13 +222,16 @@ class SharedSearch:
                         choice.asked = choice.steps.send(cost)
                     except StopIteration:
                         drawn.update(most - choice.kernels)
+                        done += most - choice.kernels
                         continue
                     if choice.asked.kernel != kernel:
                         choice.kernels += 1
                         drawn.update()
+                        done += 1
                     waiting.setdefault(choice.asked.kernel, []).append(choice)
                 if not waiting[kernel]:
                     del waiting[kernel]
+                tell_share(done / total)
         self._inverted.clear()
 
     def _compute(self, choices: Sequence[Choice]) -> None:

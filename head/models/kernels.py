@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -512,7 +512,7 @@ _SEARCH: Once[SolvedKernels] = Once("search")
 
 def own_search(training: TrainingRows, solver: SolvedKernels) -> SolvedKernels:
     """Return the pairs by which all processes of these rows choose, with the costs they found."""
-    return _SEARCH.of(training, partial(solver.first, SEARCH_PAIRS))
+    return _SEARCH.known(training) or _SEARCH.keep(training, solver.first(SEARCH_PAIRS))
 
 
 def tried_weights(

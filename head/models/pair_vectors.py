@@ -207,15 +207,14 @@ class Once(Generic[T]):
 
     name: str
 
-    def of(self, training: TrainingRows, compute: Callable[[], T]) -> T:
-        """Return the value, which is computed if no model has."""
-        if self.name not in training.shared:
-            training.shared[self.name] = compute()
-        return cast("T", training.shared[self.name])
-
     def known(self, training: TrainingRows) -> T | None:
         """Return the value; None if no model has computed it."""
         return cast("T | None", training.shared.get(self.name))
+
+    def keep(self, training: TrainingRows, value: T) -> T:
+        """Keep the value for the next model, and return it."""
+        training.shared[self.name] = value
+        return value
 
 
 class DoesNotApply(TrainingError):
@@ -251,6 +250,26 @@ class NetworkSettings:
     """pKd of an output of 0."""
     pkd_scale: float
     """pKd per unit of the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedHeads:
+    """Hold the M heads of one split, with the best weights of each, on the CPU."""
+
+    models: tuple[PairModel, ...]
+    predicted_MP: Floats
+    """pKd of every pair, predicted by each head."""
+    best_step: list[int]
+    """Step of the best weights of each head."""
+    steps: int
+    """Steps until the last head was out of patience."""
+    epochs: int
+    seconds: float
+    """Training time over all sessions; that of a stack of folds is divided among them."""
+    resumed_from_step: int | None
+    """Step of the checkpoint that this session started from; None: there was no checkpoint."""
+    used: dict[str, Any]
+    """Settings that the training chose itself, by their names in config.json."""
 
 
 Fit: TypeAlias = Callable[[TrainingRows], PairModel]

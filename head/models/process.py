@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -285,7 +284,7 @@ def fit_gaussian_process(
     is one, else by training pairs.
     """
     views = views or {}
-    solver = _SOLVER.of(training, partial(solved_kernels, training, views))
+    solver = _SOLVER.known(training) or _SOLVER.keep(training, solved_kernels(training, views))
     search = training.searches.get(columns) or own_search(training, solver)
     pairs = len(solver)
     with blas_threads(pairs):

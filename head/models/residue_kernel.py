@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.tables.chains import KINDS, PLURAL, RESIDUES, Kind
 from abag.head.labels.stored_vectors import Standardizer
-from abag.head.models.kernels import ColumnViews, squared_distances
+from abag.head.models.kernels import BLOCK, ColumnViews, PairKernel, Side, squared_distances
 from abag.head.models.pair_vectors import Arrays, DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.process import GaussianProcess, ProcessSettings, fit_gaussian_process
 from abag.head.models.ridge import (
@@ -120,6 +120,12 @@ class OneHot:
         """Return the number of columns."""
         varied = sum(len(letters) for letters in self.seen if len(letters) > 1)
         return varied + self.marks_new * len(self.seen)
+
+    @property
+    def bounds(self) -> Ints:
+        """Return the first column of each place, and the number of columns, (S + 1,)."""
+        varied = [len(letters) if len(letters) > 1 else 0 for letters in self.seen]
+        return np.cumsum([0, *varied]) + self.marks_new * np.arange(len(varied) + 1)
 
     def encode(self, chains: Sequence[Chains], *, alike: bool = False) -> Matrix:
         """Return one row per sequence, see `encode_codes`."""
@@ -457,6 +463,68 @@ def _check_sides(sides: Sequence[SideColumns]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class LetterSide(Side):
+    """Training sequences that new ones are compared with by letter, and not by columns.
+
+    The columns of a place depend on its letter alone. So squared distances are those of the
+    reference, and what each other letter adds: thousands of columns are never made. P pairs as in
+    `kernels`, S places, L letters, U letters at a place that a block of sequences has and the
+    reference has not.
+    """
+
+    one_hot: OneHot
+    z_LC: Matrix
+    """Scaled columns of sequences that have one letter everywhere, (256, C)."""
+
+    def kernel(self, kernel: PairKernel, side: int, x_ND: NDArray[Any]) -> Floats:
+        """Return the kernel of sequences, given as letters from `align`, (N, S), with training."""
+        similar_NA = np.empty((len(x_ND), len(self.train_AD)))
+        for at in range(0, len(x_ND), BLOCK):
+            rows = slice(at, at + BLOCK)
+            squared = self._by_letter(x_ND[rows], kernel.weights[side])
+            similar_NA[rows] = kernel.of_views(side, squared)
+        return similar_NA
+
+    def _by_letter(self, code_NS: NDArray[np.uint8], weights: Sequence[float]) -> list[Floats]:
+        """Return what `distances` does of the columns of these letters."""
+        from scipy import sparse  # takes 0.1 s, and --help lists this model
+
+        usual_S = align([self.one_hot.reference], self.one_hot.reference)[0]
+        row, place = np.nonzero(code_NS != usual_S)
+        letters, column = np.unique(place * 256 + code_NS[row, place], return_inverse=True)
+        place_U, letter_U = np.divmod(letters, 256)
+        ends = np.searchsorted(row, np.arange(len(code_NS) + 1))
+        shape = (len(code_NS), len(letters))
+        unusual_NU = sparse.csr_array((np.ones(len(row)), column, ends), shape)
+        bounds = self.one_hot.bounds
+        width = self.one_hot.width
+        usual_C = usual_S[np.repeat(np.arange(len(usual_S)), np.diff(bounds))]
+        step = max(1, MOST_VALUES // max(1, len(letters)))
+        distances = []
+        for view, (unit, weight) in enumerate(zip(self.units, weights, strict=True)):
+            if not weight:
+                distances.append(np.empty((0, 0)))
+                continue
+            of_view = slice(view * width, (view + 1) * width)
+            z_LC = self.z_LC[:, of_view]
+            usual_1C = z_LC[usual_C, np.arange(width)][None]
+            squared_NA = np.empty((len(code_NS), len(self.train_AD)))
+            for at in range(0, len(self.train_AD), step):
+                train_BC = self.train_AD[at : at + step, of_view]
+                usual_B = squared_distances(usual_1C, train_BC)[0]
+                more_UB = np.empty((len(letters), len(train_BC)))
+                for number in distinct(place_U).tolist():
+                    part = slice(*bounds[number : number + 2])
+                    here = slice(*np.searchsorted(place_U, [number, number + 1]))
+                    train_BP = train_BC[:, part]
+                    more_UB[here] = squared_distances(z_LC[letter_U[here], part], train_BP)
+                    more_UB[here] -= squared_distances(usual_1C[:, part], train_BP)
+                squared_NA[:, at : at + step] = unusual_NU @ more_UB + usual_B
+            distances.append(np.maximum(squared_NA, 0) / unit)
+        return distances
+
+
+@dataclass(frozen=True, slots=True)
 class ResidueSettings:
     """Hold the part of a `ResidueKernel` that is no array."""
 
@@ -507,9 +575,32 @@ class ResidueKernel:
         """Put columns of residues in place of the vectors that the inner process reads."""
         return with_residues(vectors, self.sides, alike=self.alike)
 
+    def by_letter(self, vectors: PairVectors) -> tuple[GaussianProcess, PairVectors]:
+        """Return a process that reads letters in place of columns, and pairs with their letters."""
+        train = dict(zip(KINDS, self.inner.train.sides, strict=True))
+        compared = {kind: side for kind, (side, _) in train.items()}
+        read = dict(vectors.sides)
+        for side in self.sides:
+            of_train = compared[side.kind]
+            compared[side.kind] = LetterSide(
+                of_train.scaling,
+                of_train.widths,
+                of_train.units,
+                of_train.train_AD,
+                side.one_hot,
+                of_train.scaling.apply(_letter_columns(side, alike=self.alike)),
+            )
+            code_NS: NDArray[Any] = align(chains_of(vectors, side.kind), side.one_hot.reference)
+            read[side.kind] = replace(read[side.kind], x_ND=code_NS)
+        pairs = replace(
+            self.inner.train, antibodies=compared["antibody"], antigens=compared["antigen"]
+        )
+        return replace(self.inner, train=pairs), replace(vectors, sides=read)
+
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,)."""
-        return self.inner.predict(self.encode(vectors))
+        process, read = self.by_letter(vectors)
+        return process.predict(read)
 
     def exchange_losses(self, encoded: PairVectors, side: SideColumns) -> LossesOf:
         """Return a function of what predictions lose by exchanged letters of one side.
@@ -552,7 +643,8 @@ class ResidueKernel:
 
     def variance(self, vectors: PairVectors) -> Floats:
         """Return the variance of each prediction in pKd^2, (P,)."""
-        return self.inner.variance(self.encode(vectors))
+        process, read = self.by_letter(vectors)
+        return process.variance(read)
 
     def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
         """Return the variance of each pair's difference from an `other` pair in pKd^2, (P,)."""

@@ -415,17 +415,15 @@ _BLOCKS: Once[_Blocks] = Once("blocks")
 
 def _blocks(training: TrainingRows) -> _Blocks:
     """Return the scaling of each side and its block, computed once for these rows."""
-
-    def compute() -> _Blocks:
-        scalings = {}
-        blocks = {}
-        for kind, side in training.vectors.sides.items():
-            scaling = Standardizer.of(side.x_ND, side.index[training.rows], side.widths)
-            scalings[kind] = scaling
-            blocks[kind] = FeatureBlock(scaling.apply(side.x_ND), side.index.astype(np.int64))
-        return scalings, blocks
-
-    return _BLOCKS.of(training, compute)
+    if (known := _BLOCKS.known(training)) is not None:
+        return known
+    scalings = {}
+    blocks = {}
+    for kind, side in training.vectors.sides.items():
+        scaling = Standardizer.of(side.x_ND, side.index[training.rows], side.widths)
+        scalings[kind] = scaling
+        blocks[kind] = FeatureBlock(scaling.apply(side.x_ND), side.index.astype(np.int64))
+    return _BLOCKS.keep(training, (scalings, blocks))
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
@@ -460,7 +458,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
         if moved < close:
             break
     if training.weight is None:  # the baseline, which would sum and solve all of it again
-        _IMPUTED.of(training, lambda: ImputedRidge(pkd, ridge.fit(pkd)))
+        _IMPUTED.keep(training, ImputedRidge(pkd, ridge.fit(pkd)))
     return training
 
 

@@ -16,7 +16,7 @@ and compares (`check_saved`). P pairs of a table, R rows of a sample.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b, file_digest, sha256
@@ -73,10 +73,10 @@ from abag.head.predictor.predictor import (
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.sides import KnownSequences, TrainedChains
+from abag.head.regimes.sides import KnownSequences, TrainedChains, standard_error
 
 if TYPE_CHECKING:
-    from abag.head.predictor.weigh import WeighedRun
+    from abag.head.predictor.weigh import WeighedRegime, WeighedRun
     from abag.head.training.inputs import RunInputs
 
 
@@ -100,9 +100,16 @@ FORMAT = {"format": "abag-predictor", "version": 1}
 
 SCORED = 64
 """Most pairs that are scored by the predictor that was fitted and by the one that was saved."""
+COMPARED = 512
+"""Most pairs of each regime whose errors are compared."""
 SAME_SHARE = 1e-3
 """Largest difference between predictions before and after saving, in standard deviations of the
 labels: of large sums of numbers that are saved with 24 bits."""
+EXCESS_SHARE = 0.02
+"""Largest excess of errors on learned labels, in variances of the labels: without any signal both
+predict a mean."""
+CHANCE = 5.0
+"""Standard errors by which errors on learned labels may be larger than out-of-fold errors."""
 HOW_TO_GO_ON = (
     "The run is not finished. Use another --head, such as ridge, and report this with the command."
 )
@@ -465,13 +472,16 @@ def check_saved(
     folder: Path,
     predictor: Predictor,
     inputs: RunInputs,
+    regimes: Sequence[WeighedRegime],
     trained: Ints,
     seed: int,
 ) -> None:
     """Load a predictor that was saved, and compare it with the one that was fitted.
 
     It scores pairs of the table as `predict` does: vectors from the store, recognition of the
-    regime, weights and sigma from the file. One that differs is made unusable.
+    regime, weights and sigma from the file. In every regime, the errors of the labels that it has
+    learned from may not be larger than the out-of-fold errors of the same pairs by more than
+    chance. One that differs is made unusable.
 
     Parameters
     ----------
@@ -481,6 +491,8 @@ def check_saved(
         As it was fitted.
     inputs : RunInputs
         The pairs of the table, and the store with their vectors.
+    regimes : sequence of WeighedRegime
+        With their out-of-fold predictions.
     trained : ndarray, shape=(T,)
         The pairs that the parts were fitted to.
     seed : int
@@ -489,22 +501,34 @@ def check_saved(
     Raises
     ------
     PredictorDiffers
-        If anything differs by more than rounding.
+        If anything differs by more than rounding, or errors on learned labels are larger than on
+        held-out ones.
     """
+    pairs = inputs.pairs
     store = open_store(inputs.store.path)
     rng = np.random.default_rng([seed, len(trained)])
     saved = load_predictor(folder)
     try:
-        _compare(
-            folder, saved, predictor, store, inputs, np.sort(rng.permutation(trained)[:SCORED])
-        )
+        _compare(folder, saved, predictor, store, inputs, _sampled(rng, trained, SCORED))
+        for regime in regimes:
+            exact = regime.rows[pairs.censored[regime.rows] == 0]
+            learned = distinct(exact[np.isin(exact, trained)])
+            rows = _sampled(rng, learned, COMPARED)
+            if len(rows):
+                _compare_errors(folder, saved, store, inputs, regime, rows)
     except PredictorDiffers:
         (folder / RECORD).unlink()
         raise
 
 
-def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) -> pd.DataFrame:
-    """Score some pairs of a table, (R,), as `predict` does."""
+def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
+    return np.sort(rng.permutation(rows)[:most])
+
+
+def _score(
+    predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints
+) -> tuple[pd.DataFrame, PairVectors]:
+    """Score some pairs of a table, (R,), as `predict` does; return what was read for it, too."""
     pairs = inputs.pairs
     sides = []
     for kind in KINDS:
@@ -514,7 +538,8 @@ def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) ->
     features = None
     if pairs.features is not None and pairs.cells is not None:
         features = ReadFeatures(pairs.features, pairs.cells.take(rows))
-    return Scorer(predictor, store, *sides).score_rows(features)
+    scorer = Scorer(predictor, store, *sides)
+    return scorer.score(*(side.of_row for side in sides), features=features)
 
 
 def _compare(
@@ -527,8 +552,8 @@ def _compare(
 ) -> None:
     """Compare the scores of some pairs, (R,), before and after saving."""
     pairs = inputs.pairs
-    scores = _score(saved, store, inputs, rows)
-    expected = _score(fitted, store, inputs, rows)
+    scores, _ = _score(saved, store, inputs, rows)
+    expected, _ = _score(fitted, store, inputs, rows)
     tolerance = SAME_SHARE * float(pairs.pkd.std())
     for column in expected:
         before = expected[column]
@@ -544,6 +569,45 @@ def _compare(
                 f"{before.iloc[worst]} with the parts that were fitted. {HOW_TO_GO_ON}"
             )
             raise PredictorDiffers(msg)
+
+
+def _compare_errors(
+    folder: Path,
+    saved: Predictor,
+    store: Store,
+    inputs: RunInputs,
+    regime: WeighedRegime,
+    rows: Ints,
+) -> None:
+    """Compare errors on learned labels with out-of-fold errors of the same pairs, (R,)."""
+    pairs = inputs.pairs
+    _, vectors = _score(saved, store, inputs, rows)
+    mixture = regime.mixture
+    predicted = mixture.pkd(saved.parts.predict(vectors, mixture.weights))
+    learned = np.square(pairs.pkd[rows] - predicted)
+    excess = learned - _held_out_errors(pairs.pkd, regime)[rows]
+    groups = regime.measured.groups
+    chance = CHANCE * max(standard_error(excess, group[rows]) for group in groups)
+    if excess.mean() > chance + EXCESS_SHARE * float(pairs.pkd.var()):
+        quantity = pairs.quantity
+        rms_learned = quantity.show(float(np.sqrt(learned.mean())))
+        rms_held_out = quantity.show(float(np.sqrt((learned - excess).mean())))
+        msg = (
+            f"{folder}: the errors of the saved predictor on {len(rows)} pairs of the regime "
+            f"{regime.measured.regime.name} that it was trained on have a root mean square of "
+            f"{rms_learned} {quantity}, more than the {rms_held_out} of the same pairs held out. "
+            f"{HOW_TO_GO_ON}"
+        )
+        raise PredictorDiffers(msg)
+
+
+def _held_out_errors(pkd: Floats, regime: WeighedRegime) -> Floats:
+    """Return the mean squared out-of-fold error of each pair, (P,); NaN of others."""
+    square = np.square(pkd[regime.rows] - regime.predicted)
+    total = np.bincount(regime.rows, square, minlength=len(pkd))
+    count = np.bincount(regime.rows, minlength=len(pkd))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(total / count)
 
 
 def store_of_run(run: Path) -> Path | None:

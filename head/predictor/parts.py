@@ -23,7 +23,14 @@ from abag.core.errors import RunError
 from abag.core.options import parse
 from abag.embed.tables.chains import Kind
 from abag.head.labels.options import MOST_VALUE
-from abag.head.models.pair_vectors import DoesNotApply, Fit, PairModel, PairVectors, TrainingRows
+from abag.head.models.pair_vectors import (
+    DoesNotApply,
+    Fit,
+    PairModel,
+    PairVectors,
+    TrainedHeads,
+    TrainingRows,
+)
 from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import ResidueKernel, find_residue_sides
@@ -31,7 +38,6 @@ from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
     from abag.head.models.config import FitConfig
-    from abag.head.training.networks import TrainedHeads
     from abag.head.training.tasks import Kept
 
 
@@ -190,14 +196,12 @@ class Parts:
         for name, part in self.models.items():
             of_part = []
             for model in part:
-                if isinstance(model, ResidueKernel):  # encodes residues once for both
-                    encoded = model.encode(vectors)
-                    model = model.inner
-                else:
-                    encoded = vectors
-                variances.append(model.variance(encoded))
+                read = vectors
+                if isinstance(model, ResidueKernel):  # its residues are aligned once for both
+                    model, read = model.by_letter(vectors)
+                variances.append(model.variance(read))
                 if name in names or len(part) > 1:
-                    of_part.append(model.predict(encoded))
+                    of_part.append(model.predict(read))
             if name in names:
                 predicted[name] = np.asarray(np.mean(of_part, axis=0))
             if len(part) > 1:

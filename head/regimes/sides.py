@@ -592,6 +592,8 @@ SEPARATOR = "|"
 """Stands between the chains of a stored sequence."""
 END = "\n"
 """Stands after each stored sequence."""
+COMPARED = 1 << 15
+"""Sequences whose residues are compared with those of training at a time: some 100 MB."""
 
 
 @dataclass(frozen=True)  # no slots: the cached property is kept in __dict__
@@ -642,8 +644,14 @@ class KnownSequences:
         return replace(self, chains=None, residues=None, names=None, loops=None)
 
     def compare(self, chains: Sequence[Chains]) -> NewSequences:
-        """Tell what is new about N sequences."""
+        """Tell what is new about N sequences, of which `COMPARED` at a time take memory."""
         trained = {key.tobytes(): row for row, key in enumerate(self.keys)}
+        parts = []
+        for at in range(0, max(1, len(chains)), COMPARED):
+            parts.append(self._compare(chains[at : at + COMPARED], trained))
+        return NewSequences(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def _compare(self, chains: Sequence[Chains], trained: Mapping[bytes, int]) -> NewSequences:
         keys = [key.tobytes() for key in keys_array(self.kind, chains)]
         nearest = np.array([trained.get(key, NONE) for key in keys], np.int64)
         level = np.where(nearest == NONE, NEW, KNOWN).astype(np.int8)

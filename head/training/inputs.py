@@ -18,8 +18,8 @@ from abag.core.messages import detail, say
 from abag.core.options import VectorsOf
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import ALONE, Kind
-from abag.embed.tables.layout import NamesFile
-from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.layout import Layout, NamesFile
+from abag.embed.tables.pairs import SequenceTable, read_rows
 from abag.embed.tables.references import constant_sequences, names_digest
 from abag.embed.tables.table import TableLike
 from abag.head.labels.column import Remembered, RunLayout, decide_label
@@ -75,11 +75,12 @@ def read_inputs(
     """
     reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
     decide = partial(decide_label, options=config)
-    read = read_pairs(table, reading, label=decide)
+    table_layout = Layout.of(table, reading, rows=None, label=decide)
+    read = read_rows(table_layout)
     opened = open_store(store)
     region = config.antibody_region
     if region == "as-given" and not _has_antibodies(opened, read):
-        cut = read_pairs(table, replace(reading, antibody_region="fv"), label=decide)
+        cut = read_rows(table_layout.with_region("fv"))
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
             read = cut
@@ -147,15 +148,6 @@ def _has_antibodies(store: Store, table: SequenceTable) -> bool:
     return any(not folder.missing(keys).any() for folder in store.folders("antibody"))
 
 
-def options_of_run(config: FitConfig) -> dict[str, Any]:
-    """Return the options as config.json has them.
-
-    The antigen and the parent are sequences; files of named sequences have absolute paths.
-    """
-    files = [str(Path(path).expanduser().absolute()) for path in config.sequences]
-    return config.to_json() | constant_sequences(config) | {"sequences": files}
-
-
 def layout_of_run(config: FitConfig, label: LabelReading, found: Mapping[str, str]) -> RunLayout:
     """Return what a run remembers of its table, checked as the reader of predictors does.
 
@@ -212,8 +204,14 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     if pairs.cells is not None:
         digest.update(pairs.cells.numbers_RF.tobytes())
         digest.update(json.dumps(pairs.cells.words_RG.tolist()).encode())
-    record = options_of_run(config)
-    record["layout"] = inputs.layout.to_json()
+    layout = inputs.layout
+    record = config.to_json() | {
+        # sequences, of which the options may name a file, and absolute paths
+        "antigen": layout.antigen or None,
+        "parent": layout.parent or None,
+        "sequences": [file.path for file in layout.sequences],
+        "layout": layout.to_json(),
+    }
     for kind, vectors in inputs.vectors.items():
         folder = vectors.folder if vectors.views else None
         record[f"{kind}_encoder"] = None if folder is None else folder.name

@@ -31,9 +31,10 @@ from abag.core.arrays import hash_arrays
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
 from abag.core.errors import RunError, TrainingError
 from abag.core.files import json_text, make_folder, write_text
-from abag.core.messages import bar, detail, say
+from abag.core.messages import bar, detail, say, tell_share
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
+from abag.head.models.pair_vectors import PairVectors, TrainedHeads
 from abag.head.regimes.splits import TRAIN, VALIDATION
 from abag.head.training.stack import (
     PairStandardizer,
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from abag.core.options import Options
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.config import FitConfig
-    from abag.head.models.network import NetworkModel
-    from abag.head.models.pair_vectors import PairVectors
     from abag.head.regimes.splits import Split
     from abag.head.training.stack import TrainingStep
 
@@ -70,6 +69,8 @@ MIN_SAVE_INTERVAL_S = 30.0
 """Seconds between two checkpoints at least, without a `save_every`."""
 LOG = "log.jsonl"
 """Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
+USUAL_END = 0.7
+"""Share of the epochs after which all heads of a stack of folds are usually out of patience."""
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
@@ -153,6 +154,8 @@ class ResumableTraining(ABC):
         self.save_every = save_every
         self.progress = progress
         self.resumed_from_step: int | None = None
+        self.usual_end = 1.0
+        """Share of the epochs after which such a training usually ends, for the time left."""
         self._started = time.monotonic()
         self._saved_at = self._started
         self._saved_step = 0
@@ -200,6 +203,8 @@ class ResumableTraining(ABC):
                 say(f"{self.name}: resuming from step {self.resumed_from_step}")
         steps = {"total": self.epochs * self.steps_per_epoch, "initial": self.progress.step}
         drawing = bar(**steps, desc=self.name, unit="step", may_end_early=True)  # by patience
+        usual = steps["total"] * self.usual_end
+        tell_share(min(1.0, self.progress.step / usual), before=True)
         with drawing as drawn, delayed_signals() as received:
             while not received and not self._is_finished():
                 epoch, first_step = divmod(self.progress.step, self.steps_per_epoch)
@@ -212,6 +217,7 @@ class ResumableTraining(ABC):
                     if self._save_is_due():
                         self.save()
                     drawn.update()
+                    tell_share(min(1.0, self.progress.step / usual))
                     if received:
                         break
             self.save()
@@ -295,26 +301,6 @@ class HeadProgress(TrainingProgress):
             return True
         self.stale[head] += 1
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedHeads:
-    """Hold the M heads of one split, with the best weights of each, on the CPU."""
-
-    models: tuple[NetworkModel, ...]
-    predicted_MP: NDArray[np.float64]
-    """pKd of every pair, predicted by each head."""
-    best_step: list[int]
-    """Step of the best weights of each head."""
-    steps: int
-    """Steps until the last head was out of patience."""
-    epochs: int
-    seconds: float
-    """Training time over all sessions; that of a stack of folds is divided among them."""
-    resumed_from_step: int | None
-    """Step of the checkpoint that this session started from; None: there was no checkpoint."""
-    used: dict[str, Any]
-    """Settings that the training chose itself, by their names in config.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,6 +429,8 @@ class HeadTraining(ResumableTraining):
         )
         self.scored_rows = [draw_validation_rows(split, config) for split in splits]
         """Validation pairs that are scored while training, of each fold."""
+        if config.filled().patience and all(map(len, self.scored_rows)):
+            self.usual_end = USUAL_END
         self._labels = [metrics.rows_to_score(inputs.pairs, rows) for rows in self.scored_rows]
         weights = self.stack.model.state_dict()
         self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}

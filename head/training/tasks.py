@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from abag.core.cores import limit_blas
 from abag.core.errors import DamagedFile, OutputError, TrainingError
 from abag.core.files import make_folder, replacing
-from abag.core.messages import bar, detail, reporting, say
+from abag.core.messages import bar, detail, reporting, say, telling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,19 +82,47 @@ def delayed_signals() -> Iterator[list[int]]:
         signal.raise_signal(next(filter(None, received)))
 
 
-def run_tasks(tasks: Sequence[Callable[[], None]], threads: int, title: str = "fit") -> None:
-    """Run all tasks; after a signal or an error none begins, and trainings save and stop."""
+class Task(NamedTuple):
+    """Something to run, and how long it takes relative to the other tasks."""
+
+    run: Callable[[], None]
+    weight: float = 1.0
+
+
+def run_tasks(
+    tasks: Sequence[Task], threads: int, title: str = "fit", *, may_end_early: bool = False
+) -> None:
+    """Run all tasks; after a signal or an error none begins, and trainings save and stop.
+
+    The bar counts the weights of what is done, so that the time left allows for tasks of unequal
+    length that run side by side.
+    """
     # a single training draws its own bar only; one after the other, they draw theirs below this
     # one, which a step of a large table would leave still for a minute
     alone = {"disable": True} if len(tasks) == 1 else {}
     with_bars = None if alone or threads == 1 else False
-    with delayed_signals() as stop, bar(total=len(tasks), desc=title, **alone) as drawn:
+    total = sum(task.weight for task in tasks)
+    lock = threading.Lock()
+    drawing = bar(total=total, desc=title, may_end_early=may_end_early, **alone)
+    with delayed_signals() as stop, drawing as drawn:
 
-        def run(task: Callable[[], None]) -> None:
-            if not stop:
-                with reporting(bars=with_bars):
-                    task()
-                drawn.update()
+        def run(task: Task) -> None:
+            if stop:
+                return
+            told = 0.0
+
+            def tell(done: float, before: bool = False) -> None:
+                nonlocal told
+                added = task.weight * (done - told)
+                told = done
+                with lock:
+                    if before and not drawn.disable:  # which has no such attribute
+                        drawn.initial += added
+                    drawn.update(added)
+
+            with reporting(bars=with_bars), telling(tell):
+                task.run()
+            tell(1.0)
 
         if threads == 1:
             for task in tasks:

@@ -185,7 +185,9 @@ class Folder:
         if done.exit_code:
             msg = f"{arguments}: {done.output}"
             raise RuntimeError(msg) from done.exception
-        return json.loads(done.stdout)
+        result = json.loads(done.stdout)
+        result.pop("peak_gib")  # of the process that records all parts
+        return result
 
     def embed(self, table, encoders=TINY, *options):
         """Embed a table; return the summary and the store."""
