@@ -45,6 +45,8 @@ WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.
 """What cut-offs are chosen for."""
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 """Edges of p_strong."""
+EXPECTED_PAIRS = 20
+"""Pairs as which probabilities count beside picked or strong ones (benchmarks/bench_strong.py)."""
 FEW_OF_CLASS = 20
 """Pairs of a class below which a warning says so."""
 POINTS = 100
@@ -197,8 +199,8 @@ def _try_cutoff(
 ) -> dict[str, Any]:
     """Choose a cut-off, and try it on pairs that did not choose it; else say what to expect.
 
-    What the pairs show that chose a cut-off is too good, above all where few are picked, and what
-    their probabilities expect, (R,), is too little: new pairs are nearest to the mean of both.
+    What the pairs show that chose a cut-off is too good where few are picked, so that it counts
+    beside what their probabilities, (R,), expect of `EXPECTED_PAIRS` others.
     """
     chosen = _choose_cutoff(rows if others is None else others, wanted, level)
     strong = rows["strong"].to_numpy(bool)
@@ -209,10 +211,14 @@ def _try_cutoff(
     found = _pick(strong, is_picked, chosen, weight)
     if others is None and is_picked.any():
         hits = float((p * weight)[is_picked].sum())
-        precision = hits / float(weight[is_picked].sum())
-        recall = hits / float(p @ weight)
-        found["precision"] = (found["precision"] + precision) / 2
-        found["recall"] = (found["recall"] + recall) / 2
+        expected = {
+            "precision": hits / float(weight[is_picked].sum()),
+            "recall": hits / (p @ weight),
+        }
+        sizes = {"precision": found["picked"], "recall": int(strong.sum())}
+        for name, of_others in expected.items():
+            total = found[name] * sizes[name] + of_others * EXPECTED_PAIRS
+            found[name] = float(total / (sizes[name] + EXPECTED_PAIRS))
     return {"wanted": wanted, "level": level, "tried": others is not None, **found}
 
 

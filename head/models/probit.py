@@ -57,7 +57,7 @@ WITHIN = float(ndtri(0.95))
 """Half the width of a 90 % interval, in standard deviations."""
 LEAST_NOISE = 0.2
 """Least share of noise in the variance of latent values."""
-CROSS_VALIDATED = 3.0
+CROSS_VALIDATED = 4.0
 """Factor of the variance of slope and thresholds: each held-out pair is in training elsewhere, and
 the models of all pairs are others than those of the folds (benchmarks/bench_binary.py)."""
 FAR = 0.5
