@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -27,17 +28,15 @@ RUN = "import sys; from abag.cli import main; sys.argv[0] = 'abag'; main()"
 
 def measure(*arguments):
     """Run a command of abag; return its CPU seconds, and its peak memory in MB."""
-    command = [sys.executable, "-c", RUN, *map(str, arguments)]
-    null = os.open(os.devnull, os.O_WRONLY)
-    actions = [(os.POSIX_SPAWN_DUP2, null, 1)]
-    child = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
-    os.close(null)
-    _, status, used = os.wait4(child, 0)
+    command = [sys.executable, "-c", RUN, *map(str, arguments), "--json"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
+    printed = child.stdout.read()
+    _, status, used = os.wait4(child.pid, 0)
     if status:
         message = f"{arguments[0]} failed"
         raise SystemExit(message)
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return round(used.ru_utime + used.ru_stime, 2), round(used.ru_maxrss / unit)
+    peak_mb = round(1024 * json.loads(printed).get("peak_gib", 0))  # 0: an older abag
+    return round(used.ru_utime + used.ru_stime, 2), peak_mb
 
 
 def grow(pairs, folder):

@@ -247,6 +247,23 @@ def test_the_default_fit_of_a_table_is_timed(run_script, tmp_path):
     assert line["rmse"]
 
 
+def test_growth_is_measured_by_command_and_drawn(run_script, tmp_path):
+    lines = tiny_lines(run_script, tmp_path, "bench_growth.py")
+    assert [line["pairs"] for line in lines] == [100] * 4
+    assert all(line["cpu_seconds"] > 0 and line["peak_mb"] > 50 for line in lines)
+    picture = tmp_path / "growth.png"
+    out = tmp_path / "fits.jsonl"
+    out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    script = BENCHMARKS / "bench_growth.py"
+    assert run_script(tmp_path / "log", script, "--draw", out, "--picture", picture) == 0
+    assert picture.stat().st_size > 10_000
+
+
+def test_unseen_and_known_rows_are_timed(run_script, tmp_path):
+    lines = tiny_lines(run_script, tmp_path, "bench_unseen.py")
+    assert [line["number"] for line in lines] == [50] * 3
+
+
 def test_ridges_are_timed_and_compared_by_size(run_script, tmp_path):
     out = tmp_path / "ridge.md"
     status = run_script(

@@ -184,7 +184,8 @@ def test_a_run_says_what_residues_contribute_on_average(case):
 def test_the_report_shows_the_positions_that_matter(case):
     abag.report(case.run, say=False)
     page = (case.run / "report.html").read_text()
-    drawn = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["residues"]
+    drawn = drawn_in_report(case.run)
+    assert drawn["to"] == "pKd"
     shown = {*drawn["places"][:6]}
     deciding = {("heavy", place) for place in PLACES[:3]}
     deciding |= {("antigen", place) for place in ANTIGEN_PLACES}
@@ -204,6 +205,23 @@ def test_a_run_without_parts_that_compare_residues_shows_no_positions(case, tmp_
     assert not (tmp_path / "run" / "residues.parquet").exists()
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Residues that matter" not in page
+
+
+def drawn_in_report(run):
+    page = (run / "report.html").read_text()
+    return json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["residues"]
+
+
+def test_contributions_to_classes_are_to_their_latent_values(tmp_path):
+    table = library(120)[0]
+    binder = np.where(table["pKd"] > 8, "yes", "no")
+    table = table.drop(columns="pKd").assign(binder=binder)
+    abag.embed_table(table, tmp_path / "store", say=False, **COMPOSITION)
+    options = {"head": "one_hot_kernel", "split": "random", "say": False}
+    abag.fit(table, tmp_path / "store", tmp_path / "run", **options)
+    drawn = drawn_in_report(tmp_path / "run")
+    assert drawn["to"] == "latent value (probit)"
+    assert max(map(abs, drawn["x"])) > 0.2
 
 
 def drawn_parents(case, out, **options):

@@ -305,8 +305,8 @@ def average_contributions(
         gives them any.
     """
     shares = {name: _share(models_of, mixture) for name, mixture in mixtures.items()}
-    regime = max(reversed(shares), key=shares.__getitem__)
-    if not shares[regime]:
+    regime = max(reversed(shares), key=shares.__getitem__, default="")
+    if not shares.get(regime):
         return None
     of_regime = mixtures[regime].weights
     weights = {name: of_regime[name] for name in residue_parts(models_of) if of_regime.get(name)}

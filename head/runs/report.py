@@ -215,6 +215,8 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
     data["quantity"] = str(saved.quantity)
     if (residues := read_residues(saved.run)) is not None:
         data["residues"] = _residues(residues, digits)
+        is_latent = bool(saved.quantity.classes)
+        data["residues"]["to"] = "latent value (probit)" if is_latent else str(saved.quantity)
     return data
 
 

@@ -58,12 +58,12 @@ const charts = {
     return { x: "Spearman within the antigen", categories: antigens.names, xs: [-1, 0, 1], series };
   },
   residues() {
-    const { places, row, letter, pairs: count, x } = data.residues;
+    const { places, row, letter, pairs: count, x, to } = data.residues;
     const name = { ".": "without an insertion", "-": "deleted" };
     const items = zip(x, row, (value, r, i) => `${places[r]} ${name[letter[i]] ?? letter[i]}, in ${count[i]} training pairs\ncontributes ${value}`);
     items.forEach((one, i) => { one.letter = { ".": "·", "-": "Δ" }[letter[i]] ?? letter[i]; });
     return {
-      x: `contribution to ${pkd}`, categories: places, xs: [0],
+      x: `contribution to ${to}`, categories: places, xs: [0],
       series: [{ name: "residues", colour: "c1", kind: "letter", items }],
     };
   },
