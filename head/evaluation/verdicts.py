@@ -213,7 +213,7 @@ def _try_cutoff(
         hits = float((p * weight)[is_picked].sum())
         expected = {
             "precision": hits / float(weight[is_picked].sum()),
-            "recall": hits / (p @ weight),
+            "recall": hits / float(p @ weight),
         }
         sizes = {"precision": found["picked"], "recall": int(strong.sum())}
         for name, of_others in expected.items():
