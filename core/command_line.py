@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING
 from pathlib import Path
 from pkgutil import resolve_name
@@ -368,9 +368,10 @@ def peak_gib() -> float | None:
     except ImportError:
         return None
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    status = Path("/proc/self/status")
-    if status.exists():  # on Linux, the former counts what the parent had at the start, too
-        own = int(status.read_text().partition("VmHWM:")[2].split()[0])
+    with suppress(OSError, ValueError, IndexError):
+        # on Linux, the former counts what the parent had at the start, too
+        status = Path("/proc/self/status").read_text()
+        own = int(status.partition("VmHWM:")[2].split()[0])
     most = max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
     return round(most / (2**30 if sys.platform == "darwin" else 2**20), 3)
 

@@ -361,11 +361,11 @@ OF_NETWORKS = ("dropout", "loss", "lr", "weight_decay")
 
 
 def with_closed_form(monkeypatch):
-    for name in [*SHAPES]:
-        monkeypatch.delitem(SHAPES, name)
-    monkeypatch.setitem(SHAPES, "mlp 64", {"head": "mlp", "widths": (8,)})
-    for name in search.ON_VECTORS:
-        monkeypatch.setitem(SHAPES, name, {"head": name})
+    # another dict: entries that are deleted and put back change the order, and so what is drawn
+    shapes = {"mlp 64": {"head": "mlp", "widths": (8,)}}
+    shapes |= {name: {"head": name} for name in search.ON_VECTORS}
+    monkeypatch.setattr(search, "SHAPES", shapes)
+    monkeypatch.setattr(sweep, "SHAPES", shapes)
 
 
 @pytest.fixture(scope="module")
