@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 INNER_FOLDS = 5
 """Folds within the training pairs of a fold, at most."""
-NEAREST_ROWS = 1024
-"""Antibodies compared with the whole training set at a time."""
+NEAREST_ROWS = 128
+"""Antibodies compared with the whole training set at a time, whose scores stay in the cache."""
 MAX_COMPARISONS = 10**9
 """Comparisons above which the nearest antibodies, which take minutes, are not looked for."""
 
@@ -64,14 +64,15 @@ class BaselineInputs:
             return None
         z_ND = Standardizer.of(x_ND, trained, antibodies.widths).apply(x_ND)
         z_TD = z_ND[trained]
-        nearest = np.empty(len(z_ND), np.int64)
+        # of several equal vectors, its own
+        nearest = np.arange(len(z_ND))
+        others = np.setdiff1d(nearest, trained)
         # the nearest has the largest x t - t^2 / 2: squared distances share x^2
         half_T = (z_TD**2).sum(1) / 2
-        for start in range(0, len(z_ND), NEAREST_ROWS):
-            score = z_ND[start : start + NEAREST_ROWS] @ z_TD.T - half_T
-            nearest[start : start + NEAREST_ROWS] = trained[np.argmax(score, axis=1)]
-        # of several equal vectors, its own
-        nearest[trained] = trained
+        for start in range(0, len(others), NEAREST_ROWS):
+            rows = others[start : start + NEAREST_ROWS]
+            score = z_ND[rows] @ z_TD.T - half_T
+            nearest[rows] = trained[np.argmax(score, axis=1)]
         return nearest
 
     def ridge(self, values: NDArray[np.integer]) -> Floats:
