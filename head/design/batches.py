@@ -164,7 +164,7 @@ DRAWS = 10_000
 BLOCK_VALUES = 1 << 22
 """Simulated measurements in memory at a time."""
 INTERVAL = (0.05, 0.95)
-USUAL_SHARE = 0.12
+USUAL_SHARE = 0.25
 """Share of the variance of errors that the pairs of a batch have in common, before a run says more:
 with it, intervals of the best pair and of the number above a goal hold about nine tenths of both
 (`bench_batches`)."""
