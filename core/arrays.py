@@ -154,3 +154,10 @@ def _words(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint
 def label_weights(share: Floats) -> Floats:
     """Return how much labels count, with mean 1, given the variances of their noise."""
     return np.asarray(1 / share / np.mean(1 / share)) if len(share) else np.zeros(0)
+
+
+def weights_of(share: Floats | None, rows: Ints | None = None) -> Floats | None:
+    """Return how much the labels of some rows count, or of all; None if all are alike."""
+    if share is None:
+        return None
+    return label_weights(share if rows is None else share[rows])

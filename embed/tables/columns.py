@@ -92,8 +92,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 """Role to patterns."""
 
-SEQUENCE_ROLES = ("heavy", "light", "antibody", "antigen")
 ANTIBODY_ROLES = ("heavy", "light", "antibody")
+SEQUENCE_ROLES = (*ANTIBODY_ROLES, "antigen")
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
 CHAIN_ROLES: tuple[Literal["heavy", "light"], ...] = ("heavy", "light")

@@ -26,6 +26,7 @@ from abag.embed.tables.chains import (
     is_word,
 )
 from abag.embed.tables.columns import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     SEQUENCE_ROLES,
     column_option,
@@ -74,6 +75,8 @@ _OTHER_STATE = re.compile(
 )
 """Names of columns of the chains that those of the row were derived from."""
 _DEFAULTS = TableOptions()
+CDR_PAGE = "docs/how-to/own-table.md, CDRs of one antibody"
+"""Where it is said how parts of chains are written into their parent."""
 _CHAIN_LETTERS = {
     "heavy": re.compile("h|(h|fabh|fvh)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)h"),
     "light": re.compile("[lk]|([lk]|fabl|fvl)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)[lk]"),
@@ -385,10 +388,11 @@ def _advise_without_sequences(table: Table) -> str:
     names = map(str, table.frame.columns)
     regions = [name for name in names if REGION.search(name) and _holds_peptides(table, name)]
     if regions:
+        verb = "holds" if len(regions) == 1 else "hold"
         return (
-            f"{quote_names(regions)} hold{'s'[len(regions) - 1 :]} parts of chains: write whole "
-            "variable domains into a column, for example the chain of the parent with each CDR in "
-            "the place of its own (docs/how-to/own-table.md, CDRs of one antibody)."
+            f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
+            "column, for example the chain of the parent with each CDR in the place of its own "
+            f"({CDR_PAGE})."
         )
     return (
         "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
@@ -451,7 +455,7 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     if options.no_antigen:
         replaced_by["antigen"] = ALONE
     if options.parent is not None:
-        replaced_by |= dict.fromkeys(("heavy", "light", "antibody"), "--parent")
+        replaced_by |= dict.fromkeys(ANTIBODY_ROLES, "--parent")
     elif "antibody" in options.columns:
         column = f"column {options.columns['antibody']!r}"
         replaced_by |= {"heavy": column, "light": column}

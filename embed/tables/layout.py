@@ -28,6 +28,7 @@ from abag.core.messages import say
 from abag.embed.tables.chains import KINDS, NO_SEQUENCE, Kind, parse_antibody
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     LONGEST_NAME,
     ROLES,
@@ -84,7 +85,7 @@ _NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
 """Roles whose columns must not be mixed up."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns of measurements: what a run remembers of its label is another record."""
-OF_ANTIBODIES = frozenset({"heavy", "light", "antibody"})
+OF_ANTIBODIES = frozenset(ANTIBODY_ROLES)
 OF_VARIANTS = frozenset(MUTATIONS.values())
 """Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
 LONGEST_PATH = 4096

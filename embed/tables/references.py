@@ -31,6 +31,7 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     SEQUENCE_ROLES,
     MissingColumn,
@@ -650,7 +651,7 @@ class _KindRoles:
 
 
 _SIDES = (
-    _KindRoles("antibody", ("heavy", "light", "antibody"), "antibody_name"),
+    _KindRoles("antibody", ANTIBODY_ROLES, "antibody_name"),
     _KindRoles("antigen", ("antigen",), "antigen_name"),
 )
 

@@ -38,6 +38,7 @@ from abag.embed.tables.chains import (
 )
 from abag.embed.tables.columns import MissingColumn, quote_names, with_found
 from abag.embed.tables.content import (
+    CDR_PAGE,
     REGION,
     SHORT,
     antigen_candidates,
@@ -592,7 +593,7 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
                 f"{table.source}: column {name!r} holds parts of {role} chains, such as "
                 f"{quoted(texts[0])}; expected whole variable domains, of about 110 to 130 "
                 f"residues. Name the column of these with --column {role}=NAME, or write each part "
-                "into the chain of the parent (docs/how-to/own-table.md, CDRs of one antibody)."
+                f"into the chain of the parent ({CDR_PAGE})."
             )
             raise TableError(msg)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from abag.core.arrays import hex_keys, label_weights
+from abag.core.arrays import hex_keys, weights_of
 from abag.core.files import cache_dir
 from abag.core.messages import counted, reporting
 from abag.core.options import VectorOptions
@@ -113,7 +113,7 @@ class PairDataset:
 
         None without these options. It is the ``sample_weight`` of scikit-learn.
         """
-        return None if self.pairs.share is None else label_weights(self.pairs.share)
+        return weights_of(self.pairs.share)
 
     @property
     def X(self) -> NDArray[np.float32]:  # noqa: N802 - as in scikit-learn

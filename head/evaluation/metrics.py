@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from abag.core.arrays import Floats, Ints, label_weights
+from abag.core.arrays import Floats, Ints, weights_of
 
 if TYPE_CHECKING:
     from abag.head.labels.headers import Quantity
@@ -664,7 +664,7 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
 def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:
     """Return rows of pairs that several models predict."""
     groups = antigen_groups(pairs, rows)
-    weight = None if pairs.share is None else label_weights(pairs.share[rows])
+    weight = weights_of(pairs.share, rows)
     sign = pairs.quantity.sign
     return MeasuredRows.of(pairs.pkd[rows], groups, pairs.censored[rows], sign, weight)
 

@@ -35,7 +35,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from abag.core.arrays import Floats, Ints, distinct, label_weights
+from abag.core.arrays import Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import METRICS, MIN_ROWS_PER_ANTIGEN, decidable_pairs
@@ -143,7 +143,7 @@ class TestedPairs:
             groups=[group[rows] for group in measured.groups],
             trained_share=float(np.mean(trained) / is_used.sum()),
             by_positions=MUTATED in measured.regime.levels,
-            weight=None if pairs.share is None else label_weights(pairs.share[rows]),
+            weight=weights_of(pairs.share, rows),
         )
 
     def take(self, folds: Sequence[Floats]) -> Floats:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag import __version__
-from abag.core.arrays import Bools, Floats, Ints, hash_arrays, label_weights
+from abag.core.arrays import Bools, Floats, Ints, hash_arrays, weights_of
 from abag.core.messages import bar, tell_share
 from abag.head.models.kernels import (
     CRITERIA,
@@ -459,5 +459,5 @@ def _labels_of(fold: TrainingRows, sampled: Ints) -> FoldLabels:
     inner_P[fold.rows] = fold.fold
     target_C = fold.pairs.pkd[sampled] - fold.mean
     share = fold.pairs.share
-    weight_C = None if share is None else label_weights(share[sampled])
+    weight_C = weights_of(share, sampled)
     return FoldLabels(learned_P[sampled], inner_P[sampled], target_C, weight_C)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, ca
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Floats, Ints, Matrix, label_weights
+from abag.core.arrays import Floats, Ints, Matrix, weights_of
 from abag.core.errors import PredictionError, TrainingError
 from abag.embed.tables.chains import STANDARD_RESIDUES
 
@@ -198,7 +198,7 @@ class TrainingRows:
     @property
     def weight(self) -> Floats | None:
         """Return how much each label counts, with mean 1, (F,); None: all as much."""
-        return None if self.pairs.share is None else label_weights(self.pairs.share[self.rows])
+        return weights_of(self.pairs.share, self.rows)
 
 
 @dataclass(frozen=True, slots=True)

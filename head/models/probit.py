@@ -25,7 +25,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri, stdtrit
 
-from abag.core.arrays import Bools, Floats, Ints, label_weights
+from abag.core.arrays import Bools, Floats, Ints, weights_of
 from abag.head.regimes.sides import effective_groups
 
 if TYPE_CHECKING:
@@ -389,13 +389,13 @@ class HeldOutClasses:
     @classmethod
     def of(cls, pairs: LabelledPairs, rows: Ints, part_RK: Floats, group: Ints) -> HeldOutClasses:
         """Take the classes and weights of R of the pairs; `group`, (R,), is that of each."""
-        of_all = None if pairs.share is None else label_weights(pairs.share)
+        of_all = weights_of(pairs.share)
         return cls(
             part_RK=part_RK,
             level=pairs.pkd[rows],
             prior=class_thresholds(pairs.pkd, len(pairs.quantity.classes), of_all),
             group=group,
-            weight=None if pairs.share is None else label_weights(pairs.share[rows]),
+            weight=weights_of(pairs.share, rows),
         )
 
     def expected(self, fold: Ints) -> Floats:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import gammaln, ndtri, stdtrit
 
-from abag.core.arrays import Floats, Ints, distinct, label_weights
+from abag.core.arrays import Floats, Ints, distinct, label_weights, weights_of
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.probabilities import add_classes
@@ -430,7 +430,7 @@ def _training_means(pairs: LabelledPairs, measured: MeasuredRegime) -> Floats:
     means = []
     for split in measured.splits:
         learned = learned_rows(split)
-        weight = None if pairs.share is None else label_weights(pairs.share[learned])
+        weight = weights_of(pairs.share, learned)
         means.append(np.average(pairs.pkd[learned], weights=weight))
     return np.array(means)
 
@@ -754,7 +754,7 @@ def score_held_out(
         predicted=held_out.predicted,
         fold=held_out.of_fold,
         groups=[group[held_out.rows] for group in measured.groups],
-        weight=None if pairs.share is None else label_weights(pairs.share[held_out.rows]),
+        weight=weights_of(pairs.share, held_out.rows),
     )
     score = scored(np.ones(len(tested.rows), np.bool_), bounded)
     if pairs.round_of_row is not None:

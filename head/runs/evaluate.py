@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from abag.core import messages
-from abag.core.arrays import Floats, Ints, distinct, hex_keys, label_weights
+from abag.core.arrays import Floats, Ints, distinct, hex_keys, label_weights, weights_of
 from abag.core.errors import OptionError, PredictionError
 from abag.core.files import cache_dir
 from abag.core.messages import counted
@@ -513,7 +513,7 @@ def _tested_pairs(
         pairs.antibody[rows],
         pairs.antigen[rows],
         sides,
-        weight=None if pairs.share is None else label_weights(pairs.share[rows]),
+        weight=weights_of(pairs.share, rows),
     )
 
 
@@ -528,7 +528,7 @@ def _score_shift(
     if not len(rows):
         return {"bias": None, "bias_interval": None, "rmse_without_bias": None, "sentence": ""}
     names = scores_by_row["regime"].to_numpy(str)[rows]
-    weight = None if pairs.share is None else label_weights(pairs.share[rows])
+    weight = weights_of(pairs.share, rows)
     bias = mean_claim(error, _groups_of_regimes(predictor, groups, rows, names), weight=weight)
     root = float(np.sqrt(np.average(np.square(error), weights=weight)))
     without = rmse(error, np.full(len(error), bias.value), weight)

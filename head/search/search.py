@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from abag.core.arrays import distinct, label_weights
+from abag.core.arrays import distinct, weights_of
 from abag.core.errors import SplitError
 from abag.core.messages import reporting
 from abag.embed.tables.chains import KINDS, Kind
@@ -263,7 +263,7 @@ def _mean_score(
         held_out = HeldOutClasses.of(pairs, rows, latent[:, None], problem.group[rows])
         fold = problem.fold[rows]
         if problem.objective == LOG_LOSS:
-            weight = None if pairs.share is None else label_weights(pairs.share[rows])
+            weight = weights_of(pairs.share, rows)
             return float(np.average(held_out.log_losses(fold), weights=weight))
         expected = held_out.expected(fold)
         predicted = np.split(expected, np.cumsum([len(part) for part in predicted])[:-1])
@@ -287,6 +287,6 @@ def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[Measu
         scored = np.sort(drawn)
         rows.append(scored)
         columns = (pairs.pkd[scored], pairs.antigen[scored], pairs.censored[scored])
-        weight = None if pairs.share is None else label_weights(pairs.share[scored])
+        weight = weights_of(pairs.share, scored)
         labels.append(MeasuredRows.of(*columns, sign, weight))
     return rows, labels
