@@ -33,11 +33,9 @@ from abag.core.errors import TableError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
 from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
-from abag.embed.tables.columns import SEQUENCE_ROLES, may_hold, quote_some
+from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
 from abag.embed.tables.options import ChainPlaces
 
-TEXT_ROLES = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
-"""Roles of columns that are read as text."""
 EXACT = 1e15
 """Numbers of less size are shown with all of their digits."""
 _FOREIGN = {

@@ -31,8 +31,10 @@ from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
     LONGEST_NAME,
+    MUTATIONS,
     ROLES,
-    SEQUENCE_ROLES,
+    ROLES_OF,
+    TEXT_ROLES,
     MissingColumn,
     find_columns,
 )
@@ -50,7 +52,6 @@ from abag.embed.tables.content import (
     without_doubtful_assay,
 )
 from abag.embed.tables.formats import EXCEL, Chunk, bare_suffix, cell_text
-from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.options import (
     MOST_RESIDUE,
     AntibodyRegion,
@@ -81,8 +82,6 @@ DecideLabel: TypeAlias = Callable[[Table], Any]
 """Decides what the label of one table is: an object whose ``column`` is its name, or empty."""
 FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""
-_NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
-"""Roles whose columns must not be mixed up."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns of measurements: what a run remembers of its label is another record."""
 OF_ANTIBODIES = frozenset(ANTIBODY_ROLES)
@@ -554,13 +553,13 @@ def _refuse_absent_columns(options: TableOptions, files: Sequence[FileLayout]) -
 def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout:
     """Decide how the columns of one table are called in all of them."""
     renamed: dict[str, str] = {}
-    for role in sorted(file.columns, key=lambda role: role not in _NEEDED):
+    for role in sorted(file.columns, key=lambda role: role not in TEXT_ROLES):
         name = file.columns[role]
         new = canonical[role]
         if new == name or name in renamed:
             continue
         if new in file.names or new in renamed.values():
-            if role not in _NEEDED:
+            if role not in TEXT_ROLES:
                 continue
             msg = (
                 f"{file.source}: column {name!r} is {role}, as {new!r} is in the first table, "
@@ -742,9 +741,8 @@ def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:
     constant = options.antigen if kind == "antigen" else options.parent
     if constant is not None or (kind == "antigen" and options.no_antigen):
         return None
-    roles = frozenset({"antigen"}) if kind == "antigen" else OF_ANTIBODIES
     columns = {**first.columns, **options.columns}
-    held = [columns[role] for role in sorted(roles & columns.keys())]
+    held = [columns[role] for role in sorted({*ROLES_OF[kind]} & columns.keys())]
     held = [name for name in held if name in first.frame]
     for name in held:
         texts = [text for text in distinct_texts(first, name) if text not in NO_SEQUENCE]

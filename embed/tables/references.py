@@ -20,6 +20,7 @@ from typing import NamedTuple, TypedDict
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
+    KINDS,
     MISSING_TEXT,
     PLURAL,
     RESIDUES,
@@ -31,8 +32,9 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
     CHAIN_ROLES,
+    MUTATIONS,
+    ROLES_OF,
     SEQUENCE_ROLES,
     MissingColumn,
     column_option,
@@ -52,7 +54,6 @@ from abag.embed.tables.content import (
 from abag.embed.tables.formats import FORMATS, bare_suffix, cell_text, is_gzip
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
-    MUTATIONS,
     ChainId,
     MutationRules,
     chain_of_column,
@@ -641,21 +642,6 @@ class _Numbers(TypedDict):
     first_residue: int
 
 
-@dataclass(frozen=True, slots=True)
-class _KindRoles:
-    kind: Kind
-    roles: tuple[str, ...]
-    """Roles of the columns that may hold its sequences."""
-    name_role: str
-    """Role of the column that may name them."""
-
-
-_SIDES = (
-    _KindRoles("antibody", ANTIBODY_ROLES, "antibody_name"),
-    _KindRoles("antigen", ("antigen",), "antigen_name"),
-)
-
-
 def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> References:
     """Decide what the cells of a table refer to, from its first rows.
 
@@ -673,17 +659,16 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         _check_parent(parent)
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
     constants = {"antibody": parent, "antigen": antigen}
-    sides = [side for side in _SIDES if side.kind in kinds and constants[side.kind] is None]
+    named_kinds = [kind for kind in KINDS if kind in kinds and constants[kind] is None]
     columns: dict[str, str] = {}
     remarks: list[str] = []
     if names is not None:
-        for side in sides:
-            columns |= _name_columns(table, names, options, side, {*columns.values()})
+        for kind in named_kinds:
+            columns |= _name_columns(table, names, options, kind, {*columns.values()})
         remarks += _describe_names(table, names, columns, options)
         if not (columns or _are_names(options, names)):
-            for side in sides:
-                if not _has_sequences(table, side):
-                    raise _unused(table, names)
+            if not all(_has_sequences(table, kind) for kind in named_kinds):
+                raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations, light = mutation_columns(table, options, kinds)
@@ -866,11 +851,12 @@ def _only_antibody(texts: Mapping[str, list[str]]) -> str | None:
 
 
 def _name_columns(
-    table: Table, names: NamedSequences, options: TableOptions, side: _KindRoles, taken: set[str]
+    table: Table, names: NamedSequences, options: TableOptions, kind: Kind, taken: set[str]
 ) -> dict[str, str]:
-    """Find the columns of one side that hold names, by role; empty if it has sequences."""
-    chosen = {role: options.columns[role] for role in side.roles if options.columns.get(role)}
-    detected = {role: table.columns[role] for role in side.roles if role in table.columns}
+    """Find the columns of a kind that hold names, by role; empty if it has sequences."""
+    roles = ROLES_OF[kind]
+    chosen = {role: options.columns[role] for role in roles if options.columns.get(role)}
+    detected = {role: table.columns[role] for role in roles if role in table.columns}
     named: dict[str, str] = {}
     has_sequences = False
     for role, name in (chosen or detected).items():
@@ -881,14 +867,14 @@ def _name_columns(
         has_sequences = has_sequences or holds_sequences(table, name)
     if named or has_sequences:
         return named
-    if side.kind == "antigen" and (chosen or detected):
+    if kind == "antigen" and (chosen or detected):
         (name,) = (chosen or detected).values()
         if name in table.frame and _has_peptides(table, names, name):
             return {}
     if chosen:
         return chosen  # whose names are then listed as unknown
-    role = side.roles[-1]
-    name_column = table.columns.get(side.name_role)
+    role = roles[-1]
+    name_column = table.columns.get(f"{kind}_name")
     if name_column in table.frame and _hits(table, names, role, str(name_column)):
         return {role: str(name_column)}
     fits = []
@@ -902,7 +888,7 @@ def _name_columns(
             f"one for {role}. Choose it with {lines}."
         )
         raise ColumnError(msg)
-    if not fits and side.kind == "antigen":
+    if not fits and kind == "antigen":
         return {role: name for role, name in detected.items() if name in table.frame}
     return {role: fits[0]} if fits else {}
 
@@ -928,13 +914,10 @@ def _describe_names(
         yield f"{count} of {names.source} without a name or residues left out: {problem}"
 
 
-def _has_sequences(table: Table, side: _KindRoles) -> bool:
-    """Tell whether a column of one side holds sequences."""
-    for role in side.roles:
-        name = table.columns.get(role)
-        if name in table.frame and holds_sequences(table, str(name)):
-            return True
-    return False
+def _has_sequences(table: Table, kind: Kind) -> bool:
+    """Tell whether a column of a kind holds sequences."""
+    columns = [table.columns[role] for role in ROLES_OF[kind] if role in table.columns]
+    return any(name in table.frame and holds_sequences(table, name) for name in columns)
 
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:

@@ -36,7 +36,13 @@ from abag.embed.tables.chains import (
     parse_antigen,
     parse_chain,
 )
-from abag.embed.tables.columns import MissingColumn, quote_names, with_found
+from abag.embed.tables.columns import (
+    CHAIN_ROLES,
+    MUTATIONS,
+    MissingColumn,
+    quote_names,
+    with_found,
+)
 from abag.embed.tables.content import (
     CDR_PAGE,
     REGION,
@@ -50,7 +56,6 @@ from abag.embed.tables.content import (
 )
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
-    MUTATIONS,
     BadMutation,
     ChainId,
     mutate,
@@ -325,7 +330,7 @@ def _parents(
     if kind == "antigen":
         table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
         return texts("antigen")
-    roles = [role for role in ("heavy", "light") if table.has(role)]
+    roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
         table.column("antibody", ", or give one parent for all rows with --parent SEQ")
         return texts("antibody")
@@ -374,7 +379,7 @@ def parse_antibodies(
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
         return _arranged(column, table, options)
-    roles = [role for role in ("heavy", "light") if table.has(role)]
+    roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
         problem = f"{table.source}: no column for heavy, light or antibody"
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
@@ -628,7 +633,7 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
             if any(is_unknown):
                 forms[i] += "+unknown chain"
         except UnsureDomains as error:
-            names = [table.columns[role] for role in ("heavy", "light") if role in table.columns]
+            names = [table.columns[role] for role in CHAIN_ROLES if role in table.columns]
             msg = f"column {quote_names(names)}: {error}"
             text = "|".join(chains[i])
             reason = REASONS[UnsureDomains]

@@ -36,8 +36,7 @@ from abag.core.python_surface import annotation_text, naming_keywords
 from abag.embed.embed import embed_like_folders
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, as_store, folder_with
-from abag.embed.tables.columns import CHAIN_ROLES, SEQUENCE_ROLES, with_found
-from abag.embed.tables.mutations import MUTATIONS
+from abag.embed.tables.columns import CHAIN_ROLES, TEXT_ROLES, with_found
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs, table_of
 from abag.head.fit import fit_predictor
@@ -247,8 +246,7 @@ def read_frame(
 
 def sequence_columns(table: SequenceTable) -> dict[str, str]:
     """Return the columns of X that sequences were read from, by role."""
-    of_sequences = (*SEQUENCE_ROLES, *MUTATIONS.values())
-    return {role: table.columns[role] for role in of_sequences if role in table.columns}
+    return {role: table.columns[role] for role in TEXT_ROLES if role in table.columns}
 
 
 def refuse_missing(table: SequenceTable, fitted: Mapping[str, str]) -> None:

@@ -143,8 +143,7 @@ class Header:
     predicted: bool = False
     """Whether it says that its values are predictions."""
     of_alphaseq: bool = False
-    """Whether it is one that AlphaSeq tables have, of log10 of a Kd in nM, which it does not say.
-    """
+    """Whether it is one that AlphaSeq tables have, in `ALPHASEQ_UNIT`, which it does not say."""
     quantity: str = ""
     """What it names, if that is another quantity than an affinity."""
     written_unit: str = ""
@@ -230,7 +229,9 @@ _PLAIN = frozenset(
 )
 """Names of columns of any measurement, which state no unit."""
 _ALPHASEQ = ("alphaseqaffinity", "predaffinity")
-"""Columns of AlphaSeq tables, of log10 of a Kd in nM, which is not said."""
+"""Columns of AlphaSeq tables, which do not say their unit."""
+ALPHASEQ_UNIT: Label = "log10_kd_nm"
+ALPHASEQ_WORDS = "log10 of Kd in nM, lower is stronger"
 _NOT_SPLIT = ("kim", "kam", "dm", "kin")
 """Words of few letters that are no quantity beside its unit."""
 _WITHIN = re.compile("^(?:ddg|delta|p?kd|p?[ie]c50)|(?:p?kd|p?[ie]c50)$")
