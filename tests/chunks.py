@@ -5,7 +5,6 @@ import os
 from pkgutil import resolve_name
 
 from abag.embed import embed
-from abag.embed.tables import pairs
 from abag.embed.tables.pairs import Partitions
 
 
@@ -14,8 +13,7 @@ def set_chunk_rows(patch, rows):
 
     Tests that call a reader give it `rows`.
     """
-    for module in (pairs, pairs):
-        patch.setattr(module, "CHUNK_ROWS", rows)
+    patch.setattr(embed, "CHUNK_ROWS", rows)
 
 
 def set_part_bytes(patch, *, held, part):

@@ -33,10 +33,11 @@ from abag.embed.tables.columns import (
     quote_names,
     simplified,
 )
+from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.mutations import column_of_mutations
 from abag.embed.tables.numbering import chain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import CHUNK_ROWS, LOOKED_AT, Table
+from abag.embed.tables.table import LOOKED_AT, Table
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file

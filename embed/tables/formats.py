@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -91,30 +91,31 @@ _READING = (
 _SEEKING = (".parquet", EXCEL)  # formats whose readers need random access
 
 
+CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Choice of the rows, columns and cells that are read of a file."""
 
-    rows: int | None
+    rows: int | None = CHUNK_ROWS
     """Most rows per frame; None: one frame per file."""
-    limit: int | None
-    """Rows to read from the top; None: all. A reader may return more."""
-    as_written: bool
+    as_written: bool = False
     """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
-    only_sequences: bool
+    only_sequences: bool = False
     """Whether other columns may be left out."""
-    columns: Mapping[str, str]
-    """Names of columns by role, as the user gave them."""
-    source: str
-    """Name of the file, for messages."""
-    chains: ChainPlaces = "as-given"
-    """``most``: of several chains of an AIRR cell, take the one that was seen most."""
+    may_be_names: bool = False
+    """Whether columns of sequences may hold names, of which ``NA`` is one."""
     kinds: Sequence[Kind] = KINDS
     """Kinds of sequences that are asked for."""
+    limit: int | None = None
+    """Rows to read from the top; None: all. A reader may return more."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Names of columns by role, as the user gave them; the file may lack some."""
+    chains: ChainPlaces = "as-given"
+    """``most``: of several chains of an AIRR cell, take the one that was seen most."""
     sheet: str | None = None
     """Sheet of an Excel file; None: the only one with values."""
-    names: bool = False
-    """Whether columns of sequences may hold names, of which ``NA`` is one."""
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
@@ -208,7 +209,7 @@ def read_separated(
     read: dict[str, Any] = {"sep": separator, "low_memory": False, "skiprows": comments}
     if options.as_written:
         read["keep_default_na"] = False
-    elif options.names:
+    elif options.may_be_names:
         read |= _without_na(names, options)
     # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
     types = dict.fromkeys(options.sequence_columns(names), object)
@@ -641,8 +642,8 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
     names = parquet.schema_arrow.names
     refuse_repeated(names)
-    for field in parquet.schema_arrow:  # of all columns, before sequences are encoded
-        _refuse_unsupported(field)
+    for column in parquet.schema_arrow:  # of all columns, before sequences are encoded
+        _refuse_unsupported(column)
     wanted = None
     if options.only_sequences:
         # without any sequence column, everything is read and the caller names the missing role

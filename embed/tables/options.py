@@ -125,9 +125,6 @@ class FileOptions(Options, group="Data"):
     )
 
 
-DEFAULT_LAYOUT = FileOptions()
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReferenceOptions(ColumnOptions, group="Data"):
     """Options for sequences that are not in the table: of names, and of parents of variants."""

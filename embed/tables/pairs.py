@@ -44,7 +44,7 @@ from abag.embed.tables.sequences import (
     parse_antibodies,
     parse_antigens,
 )
-from abag.embed.tables.table import CHUNK_ROWS, Table, TableLike
+from abag.embed.tables.table import Table, TableLike
 
 HELD_BYTES = 64 << 20  # in memory before they are written
 PART_BYTES = 32 << 20  # about 140,000 antibodies, which take a GPU minutes
@@ -333,33 +333,11 @@ def read_rows(layout: Layout) -> SequenceTable:
     return _as_one(layout, parts) if layout.file_column else parts[0]
 
 
-def read_pair_chunks(
-    table: TableLike,
-    options: TableOptions,
-    *,
-    kinds: Sequence[Kind] = KINDS,
-    as_written: bool = False,
-    only_sequences: bool = False,
-    rows: int | None = None,
-) -> Iterator[SequenceTable]:
-    """Read a table as `read_pairs`, in chunks of rows; a chunk without good rows is empty.
-
-    A chunk is of at most `rows` rows, by default of `CHUNK_ROWS`.
-    """
-    layout = Layout.of(
-        table,
-        options,
-        kinds=kinds,
-        rows=rows or CHUNK_ROWS,
-        as_written=as_written,
-        only_sequences=only_sequences,
-    )
-    for chunk in check_chunks(layout):
-        yield replace(chunk, ignored=[*layout.describe(), *chunk.ignored])
-
-
 def check_chunks(layout: Layout) -> Iterator[SequenceTable]:
-    """Check every row of the tables of a layout, each in the chunks in which it is read."""
+    """Check every row of the tables of a layout, each in the chunks in which it is read.
+
+    A chunk without good rows is empty.
+    """
     start = 0
     for number in range(len(layout.files)):
         rows = 0

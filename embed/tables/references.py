@@ -51,7 +51,7 @@ from abag.embed.tables.content import (
     is_sequence,
     roles_by_content,
 )
-from abag.embed.tables.formats import FORMATS, bare_suffix, cell_text, is_gzip
+from abag.embed.tables.formats import CHUNK_ROWS, FORMATS, bare_suffix, cell_text, is_gzip
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     ChainId,
@@ -64,7 +64,7 @@ from abag.embed.tables.mutations import (
 )
 from abag.embed.tables.numbering import HEAVY_TYPE, LIGHT_TYPE, chain_types, find_types
 from abag.embed.tables.options import Numbering, ReferenceOptions, TableOptions
-from abag.embed.tables.table import ANTIGEN_COLUMN, CHUNK_ROWS, Table, read_table
+from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 
 FASTA = (".fasta", ".fa")
 ANY = "sequence"
