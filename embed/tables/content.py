@@ -35,7 +35,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.mutations import column_of_mutations
-from abag.embed.tables.numbering import chain_types
+from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.table import LOOKED_AT, Table
 
@@ -125,7 +125,7 @@ def _only_column_of(table: Table, role: str, taken: set[str]) -> str:
     for name in unused_columns(table):
         if name in taken or _ANTIGEN_WORDS.search(name) or _OTHER_STATE.search(name):
             continue
-        types = [_types_in(text) for _, text in domain_cells(table, name)]
+        types = [{*domain_types(text)} for _, text in domain_cells(table, name)]
         if 2 * types.count({role}) > len(types):
             columns.append(name)
     return columns[0] if len(columns) == 1 else ""
@@ -160,7 +160,7 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
         residues = "".join(texts[at].upper().split()).translate(_NOT_RESIDUES)
         if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
             continue
-        if _types_in(residues):
+        if domain_types(residues):
             cells.append((row_of_text[texts[at]], residues))
     return cells if 2 * len(cells) > len(picked) else []
 
@@ -175,10 +175,7 @@ def new_domains(text: str, chains: Sequence[str]) -> set[str]:
         for piece in pieces:
             rest += [] if piece in chain else piece.split(chain)
         pieces = rest
-    types: set[str] = set()
-    for piece in pieces:
-        types.update(chain_types(piece))
-    return types
+    return {*domain_types("|".join(pieces))}
 
 
 def describe_unused(
@@ -224,7 +221,7 @@ def describe_unused(
         if 2 * rows <= len(cells) or decided.issuperset(roles) or _is_derived(table, name, roles):
             notes.append(f"{held} that are not used")
             continue
-        is_string = any(len(_types_in(text)) > 1 for _, text in cells) or len(roles) > 1
+        is_string = any(len({*domain_types(text)}) > 1 for _, text in cells) or len(roles) > 1
         use = column_option("antibody" if is_string else roles[0], name)
         keep = []
         if "antibody" in table.columns:
@@ -344,7 +341,7 @@ def names_as_residues(table: Table, name: str) -> list[str]:
 def _role_by_content(table: Table, name: str) -> str:
     """Tell the role that a column may play by some of its texts; empty without sequences."""
     texts = _sequences_in(table, name)
-    types = [_types_in(text) for text in texts]
+    types = [{*domain_types(text)} for text in texts]
     if 2 * types.count(set()) >= len(texts):
         return "antigen" if texts else ""
     if 2 * types.count({"heavy"}) > len(texts):
@@ -352,14 +349,6 @@ def _role_by_content(table: Table, name: str) -> str:
     if 2 * types.count({"light"}) > len(texts):
         return "light"
     return "antibody"
-
-
-def _types_in(text: str) -> set[str]:
-    """Return the types of the variable domains in the chains of a text."""
-    types: set[str] = set()
-    for part in re.split("[|:]", text):
-        types.update(chain_types(part))
-    return types
 
 
 def suggest_columns(table: Table) -> str:
@@ -387,7 +376,10 @@ def _advise_without_sequences(table: Table) -> str:
             "--parent SEQ or --parent FILE."
         )
     names = map(str, table.frame.columns)
-    regions = [name for name in names if REGION.search(name) and _holds_peptides(table, name)]
+    regions = []
+    for name in filter(REGION.search, names):
+        if are_peptides(distinct_texts(table, name)):
+            regions.append(name)
     if regions:
         verb = "holds" if len(regions) == 1 else "hold"
         return (
@@ -399,10 +391,6 @@ def _advise_without_sequences(table: Table) -> str:
         "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
         "table of names and sequences with --sequences FILE."
     )
-
-
-def _holds_peptides(table: Table, name: str) -> bool:
-    return are_peptides(distinct_texts(table, name))
 
 
 def _any_of(options: Sequence[str]) -> str:

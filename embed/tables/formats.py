@@ -397,32 +397,54 @@ def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:
 
 def read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the records of a file as one table."""
-    text = re.sub("\r\n?", "\n", file.read().decode("utf-8-sig"))
     role = ""
     if [*options.kinds] == ["antigen"]:
         role = options.columns.get("antigen", "antigen")
-    yield from in_chunks(_parse_fasta(text, role), options.rows)
+    yield from in_chunks(_parse_fasta(file.read(), role), options.rows)
 
 
-def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
+class FastaRecord(NamedTuple):
+    """The header of a record without its ``>``, and its residues."""
+
+    header: str
+    residues: str
+
+
+def fasta_records(content: bytes) -> list[FastaRecord]:
+    """Divide a FASTA file into its records, of which a part may be empty.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file.
+    """
+    text = re.sub("\r\n?", "\n", content.decode("utf-8-sig"))
+    before, *records = re.split(r"^\s*>", text, flags=re.MULTILINE)
+    if before.strip():
+        line = before.strip().partition("\n")[0]
+        msg = f"it begins with {line[:20]!r}, not with '>'"
+        raise ValueError(msg)
+    parsed = []
+    for record in records:
+        header, _, lines = record.partition("\n")
+        parsed.append(FastaRecord(" ".join(header.split()), "".join(lines.split())))
+    return parsed
+
+
+def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``.
 
     Where antigens are asked for alone, each record is one, in the column `only`: what ends in -L or
     -H is a name (cathepsin-L). Unless an antigen shares its name with chains of an antibody.
     """
-    first, *records = re.split(r"^\s*>", text, flags=re.MULTILINE)
-    if first.strip():
-        line = first.strip().partition("\n")[0]
-        msg = f"it begins with {line[:20]!r}, not with '>'"
-        raise ValueError(msg)
-    names = [_first_word(record.partition("\n")[0]) for record in records]
+    records = fasta_records(content)
+    names = [header.partition(" ")[0] for header, _ in records]
     ends = [_NAME.fullmatch(name) for name in names]
     if only and not _names_pairs(ends):
         ends = [None] * len(names)
     without_end = "sequence" if not only or any(ends) else only
     rows: dict[str, dict[str, str]] = {}
-    for record, name, end in zip(records, names, ends, strict=True):
-        lines = record.split("\n")[1:]
+    for (_, residues), name, end in zip(records, names, ends, strict=True):
         stem = end[1] if end else name
         role = str(end.lastgroup) if end else without_end
         row = rows.setdefault(stem, {})
@@ -432,11 +454,11 @@ def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
                 "distinct names"
             )
             raise ValueError(msg)
-        row[role] = "".join(map(str.strip, lines))
         # the table is read as CSV is, where these are empty cells
-        if row[role] in ("", *MISSING_TEXT):
-            msg = f"record {quoted(name)} holds {quoted(row[role])}; expected residues"
+        if residues in ("", *MISSING_TEXT):
+            msg = f"record {quoted(name)} holds {quoted(residues)}; expected residues"
             raise ValueError(msg)
+        row[role] = residues
     roles = set[str]().union(*rows.values())
     if "sequence" in roles and len(roles) > 1:
         without_role = [stem for stem, row in rows.items() if "sequence" in row]
@@ -451,12 +473,6 @@ def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
         if role in roles:
             columns[role] = [row.get(role, "") for row in rows.values()]
     return pd.DataFrame(columns, dtype=str)
-
-
-def _first_word(line: str) -> str:
-    """Return the name in a header, which a description may follow; empty without one."""
-    words = line.split(maxsplit=1)
-    return words[0] if words else ""
 
 
 def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:

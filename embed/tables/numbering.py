@@ -110,8 +110,8 @@ def number_chains(
     chains: Sequence[str],
     name: ChainName,
     *,
-    worth_processes: int = WORTH_PROCESSES,
-    part: int = PART,
+    worth_processes: int,
+    part: int,
 ) -> Numbers:
     """Number distinct chains of one type, `part` at a time, or more in each process.
 
@@ -259,6 +259,14 @@ def chain_types(chain: str, type_number: int | None = None) -> list[str]:
     if number == UNCLEAR_TYPE:
         return [domain.chain for domain in find_domains(chain)]
     return CHAIN_TYPES[number]
+
+
+def domain_types(text: str) -> list[str]:
+    """Name the type of each variable domain in the chains of a text, joined by ``|`` or ``:``."""
+    types: list[str] = []
+    for chain in re.split("[|:]", text):
+        types += chain_types(chain)
+    return types
 
 
 def place_chains(

@@ -51,7 +51,15 @@ from abag.embed.tables.content import (
     is_sequence,
     roles_by_content,
 )
-from abag.embed.tables.formats import CHUNK_ROWS, FORMATS, bare_suffix, cell_text, is_gzip
+from abag.embed.tables.formats import (
+    CHUNK_ROWS,
+    FORMATS,
+    bare_suffix,
+    cell_text,
+    fasta_records,
+    is_gzip,
+    read_fasta,
+)
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     ChainId,
@@ -62,11 +70,16 @@ from abag.embed.tables.mutations import (
     mutation_columns,
     without_wild,
 )
-from abag.embed.tables.numbering import HEAVY_TYPE, LIGHT_TYPE, chain_types, find_types
+from abag.embed.tables.numbering import (
+    HEAVY_TYPE,
+    LIGHT_TYPE,
+    chain_types,
+    domain_types,
+    find_types,
+)
 from abag.embed.tables.options import Numbering, ReferenceOptions, TableOptions
 from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 
-FASTA = (".fasta", ".fa")
 ANY = "sequence"
 """Role of a sequence of which the file does not say what it is."""
 LISTED = 20
@@ -137,13 +150,6 @@ class Entry(NamedTuple):
 
 _Places = Mapping[str, Entry]
 """An entry for each distinct sequence of a name."""
-
-
-class FastaRecord(NamedTuple):
-    """The header of a record without its ``>``, and its residues."""
-
-    header: str
-    residues: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +294,7 @@ class NamedSequences:
     def _domains(self, text: str) -> list[str]:
         """Return the types of the variable domains of a text."""
         if text not in self.types:
-            types: list[str] = []
-            for chain in re.split("[|:]", _residues(text)):
-                types += chain_types(chain)
-            self.types[text] = types
+            self.types[text] = domain_types(_residues(text))
         return self.types[text]
 
     def describe(self, role: str, cells: Iterable[object]) -> str:
@@ -378,7 +381,7 @@ def _folded(name: str) -> str:
 
 
 def name_sequences(
-    entries: Iterable[Entry], source: str, problems: Sequence[str] = ()
+    entries: Iterable[Entry], source: str, problems: Sequence[str]
 ) -> NamedSequences:
     """Index sequences by name."""
     of: dict[_Key, dict[str, Entry]] = {}
@@ -420,12 +423,23 @@ def _parts(name: str) -> Iterator[str]:
         yield from fields[1:]
 
 
-def fasta_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entry]:
+def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Yield the sequences of a FASTA file under their names, and these less the ending."""
-    for number, (header, residues) in enumerate(read_fasta(path, problems), 1):
-        if not (header and residues):
-            continue
+    try:
+        content = gzip.decompress(path.read_bytes()) if is_gzip(path) else path.read_bytes()
+        records = fasta_records(content)
+        if not records:
+            msg = "it has no record"
+            raise ValueError(msg)
+    except (OSError, EOFError, ValueError) as error:
+        msg = f"{path}: cannot be read ({error}); expected a FASTA file. Check the path."
+        raise TableError(msg) from error
+    for number, (header, letters) in enumerate(records, 1):
+        residues = letters.rstrip("*")
         where = f"{path.name} record {number}"
+        if not header or not residues:
+            problems.append(f"{where} has no {'residues' if header else 'name'}")
+            continue
         yield Entry(header, ANY, residues, where)
         for name in dict.fromkeys((header.split()[0], header)):
             ending = _ENDING.fullmatch(name)
@@ -433,43 +447,6 @@ def fasta_entries(path: Path, problems: list[str] | None = None) -> Iterator[Ent
                 role = str(ending.lastgroup)
                 yield Entry(ending["stem"], role, residues, where, of_ending=True)
                 break
-
-
-def read_fasta(path: Path, problems: list[str] | None = None) -> list[FastaRecord]:
-    """Read the records of a FASTA file; `problems` receives a line for each that is incomplete.
-
-    Raises
-    ------
-    TableError
-        If it is no FASTA file, or without `problems`, if a record has no name or no residues.
-    """
-    try:
-        content = gzip.decompress(path.read_bytes()) if is_gzip(path) else path.read_bytes()
-        text = content.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        msg = f"{path}: cannot be read ({error}); expected a FASTA file. Check the path."
-        raise TableError(msg) from error
-    before, *records = re.split(r"^\s*>", re.sub("\r\n?", "\n", text), flags=re.MULTILINE)
-    if before.strip() or not records:
-        msg = (
-            f"{path}: is not FASTA, which begins with '>'; expected names and sequences. Check it."
-        )
-        raise TableError(msg)
-    parsed: list[FastaRecord] = []
-    for number, record in enumerate(records, 1):
-        header, _, lines = record.partition("\n")
-        residues = "".join(lines.split()).rstrip("*")
-        if not header.strip() or not residues:
-            missing = "name" if not header.strip() else "residues"
-            if problems is None:
-                msg = (
-                    f"{path}: record {number} has no {missing}; expected both. Correct or remove "
-                    "it."
-                )
-                raise TableError(msg)
-            problems.append(f"{path.name} record {number} has no {missing}")
-        parsed.append(FastaRecord(" ".join(header.split()), residues))
-    return parsed
 
 
 def load_names(paths: Sequence[str | Path]) -> NamedSequences:
@@ -502,17 +479,16 @@ def names_digest(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def read_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entry]:
+def read_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Read the sequences of a FASTA file or table, each with its name.
 
-    `problems` receives a line for each record without a name or residues; else that is an error.
+    `problems` receives a line for each record without a name or residues.
     """
-    if bare_suffix(path) in FASTA:
-        return fasta_entries(path, problems)
-    return _table_entries(path, problems)
+    is_fasta = FORMATS.get(bare_suffix(path)) is read_fasta
+    return (_fasta_entries if is_fasta else _table_entries)(path, problems)
 
 
-def _table_entries(path: Path, problems: list[str] | None) -> Iterator[Entry]:
+def _table_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Yield the sequences of a table under their names, column by column."""
     table = read_table(path, as_written=True)
     table = replace(table, frame=table.frame.astype(object))
@@ -534,9 +510,6 @@ def _table_entries(path: Path, problems: list[str] | None) -> Iterator[Entry]:
             where = f"{path.name} row {number}"
             name = cell_name(cell)
             if not name:
-                if problems is None:
-                    msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
-                    raise TableError(msg)
                 problems.append(f"{where} has no name")
                 continue
             yield Entry(name, row_role, residues, where)
@@ -809,8 +782,12 @@ def _constant(
     if bare_suffix(path) not in FORMATS:
         return value  # which is refused as a sequence
     distinct: dict[str, dict[str, None]] = {}
-    for entry in read_entries(path):
+    problems: list[str] = []
+    for entry in read_entries(path, problems):
         distinct.setdefault(entry.role, {})[entry.text] = None
+    if problems:
+        msg = f"{option} {value}: {problems[0]}; expected both. Correct or remove it."
+        raise TableError(msg)
     texts = {role: [*listed] for role, listed in distinct.items()}
     if kind == "antibody":
         sequence = _only_antibody(texts)
@@ -954,14 +931,9 @@ def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bo
     if not hits or 2 * len(hits) < len(table.distinct_cells(name)):
         return False
     texts = [*dict.fromkeys(hits)][:SAMPLED]
-    antibodies = sum(map(_has_domain, texts))
+    antibodies = sum(bool(domain_types(text.upper())) for text in texts)
     are_antibodies = 2 * antibodies > len(texts)
     return are_antibodies == (role != "antigen")
-
-
-def _has_domain(text: str) -> bool:
-    """Tell whether a chain of a sequence has a variable domain."""
-    return any(chain_types(part.upper()) for part in text.split("|"))
 
 
 def _unused(table: Table, names: NamedSequences) -> MissingColumn:
