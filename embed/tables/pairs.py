@@ -232,7 +232,7 @@ class SequenceTable(Table):
     files: tuple[FileLayout, ...] = ()
     """The tables, of several that are read as one."""
     labels: tuple[Any, ...] = ()
-    """What the label of each table is; None where labels are not asked for."""
+    """What the label of each table is whose rows these are; None if labels are not asked for."""
     file_of_row: NDArray[np.int64] | None = None
     """Shape (R,); index in `files` of the table of each row; None for a single table."""
 
@@ -362,7 +362,6 @@ def _in_joined(read: SequenceTable, joined: Layout, number: int, start: int) -> 
         skipped=read.skipped.of_file(part.source),
         ignored=[f"{part.source}: {note}" for note in read.ignored],
         files=joined.files,
-        labels=tuple(file.label for file in joined.files),
         file_of_row=np.full(len(frame), number),
     )
 
@@ -402,6 +401,7 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
         counts=dict(counts),
         ignored=ignored,
         examples=examples,
+        labels=tuple(file.label for file in joined.files),
         file_of_row=np.concatenate([part.file_of_row for part in parts]),
     )
 
