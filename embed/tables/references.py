@@ -490,7 +490,7 @@ def read_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
 
 def _table_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Yield the sequences of a table under their names, column by column."""
-    table = read_table(path, as_written=True)
+    table = read_table(path)
     table = replace(table, frame=table.frame.astype(object))
     roles = _sequence_columns(table, path)
     for role, column in roles.items():
@@ -503,8 +503,7 @@ def _table_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
         texts = table.frame[column].tolist()
         rows = zip(names, texts, row_roles, strict=True)
         for number, (cell, text, row_role) in enumerate(rows, table.first_row):
-            is_missing = text is None or text != text  # NaN
-            residues = "" if is_missing else str(text).strip()
+            residues = cell_text(text).strip()
             if not residues or residues in MISSING_TEXT:
                 continue
             where = f"{path.name} row {number}"

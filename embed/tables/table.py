@@ -335,17 +335,15 @@ def table_of(
     )
 
 
-def read_table(table: OneTable, *, as_written: bool = False) -> Table:
-    """Read a whole table and find the roles of its columns.
-
-    `as_written` is that of `open_source`.
+def read_table(table: OneTable) -> Table:
+    """Read a whole table as it is written, and find the roles of its columns by their names.
 
     Raises
     ------
     TableError
         If the file cannot be read, or has no rows.
     """
-    reading = ReadOptions(rows=None, as_written=as_written)
+    reading = ReadOptions(rows=None, as_written=True)
     return first_rows_of(open_source(table, TableOptions(), reading))
 
 

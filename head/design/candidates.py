@@ -21,6 +21,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import AbagError, PredictionError, TableError
 from abag.core.messages import counted, say
 from abag.embed.tables.chains import KINDS, Chains
+from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
@@ -640,7 +641,7 @@ class OrderList:
         rows = pd.DataFrame(columns=[*ORDER_COLUMNS], dtype=str)
         if path.exists():
             with suppress(NoRows):  # the user has deleted all of them
-                rows = read_table(path, as_written=True).frame.astype(str)
+                rows = read_table(path).frame.astype(object).map(cell_text)
             absent = [name for name in ORDER_COLUMNS if name not in rows]
             if absent:
                 msg = (
