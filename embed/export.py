@@ -210,7 +210,7 @@ def _sides_of_table(store: Store, table: SequenceTable, options: ExportOptions) 
     sides = []
     for kind, unique in table.sequences.items():
         chosen = options.vectors_of(kind)
-        folder = folder_with(store, table, kind, chosen["encoder"])
+        folder = folder_with(store, kind, chosen["encoder"], unique.keys, table.source)
         sides.append(_Given(folder, chosen["pooling"], unique.keys[unique.of_row]))
     return sides
 

@@ -30,11 +30,9 @@ from abag.embed.tables.columns import (
     CHAIN_ROLES,
     SEQUENCE_ROLES,
     column_option,
-    quote_names,
     simplified,
 )
 from abag.embed.tables.formats import CHUNK_ROWS
-from abag.embed.tables.mutations import column_of_mutations
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.table import LOOKED_AT, Table
@@ -338,7 +336,7 @@ def names_as_residues(table: Table, name: str) -> list[str]:
     return names if 2 * (len(names) + unreadable) > len(texts) else []
 
 
-def _role_by_content(table: Table, name: str) -> str:
+def role_by_content(table: Table, name: str) -> str:
     """Tell the role that a column may play by some of its texts; empty without sequences."""
     texts = _sequences_in(table, name)
     types = [{*domain_types(text)} for text in texts]
@@ -351,54 +349,6 @@ def _role_by_content(table: Table, name: str) -> str:
     return "antibody"
 
 
-def suggest_columns(table: Table) -> str:
-    """Propose columns by their content: one for each role, and the others as alternatives."""
-    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
-    for name in map(str, table.frame.columns):
-        role = "" if REGION.search(name) else _role_by_content(table, name)
-        if role:
-            proposals[role].append(column_option(role, name))
-    heavy = _any_of(proposals["heavy"])
-    light = _any_of(proposals["light"])
-    paired = f"{heavy} {light}".strip()
-    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
-    antigens = _any_of(proposals["antigen"])
-    proposal = f"{antibodies} {antigens}".strip()
-    return f"By their content: {proposal}." if proposal else _advise_without_sequences(table)
-
-
-def _advise_without_sequences(table: Table) -> str:
-    """Say what to do about a table in which no column holds sequences."""
-    mutations = column_of_mutations(table)
-    if mutations:
-        return (
-            f"Column {mutations!r} holds mutations: give the antibody that they are of with "
-            "--parent SEQ or --parent FILE."
-        )
-    names = map(str, table.frame.columns)
-    regions = []
-    for name in filter(REGION.search, names):
-        if are_peptides(distinct_texts(table, name)):
-            regions.append(name)
-    if regions:
-        verb = "holds" if len(regions) == 1 else "hold"
-        return (
-            f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
-            "column, for example the chain of the parent with each CDR in the place of its own "
-            f"({CDR_PAGE})."
-        )
-    return (
-        "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
-        "table of names and sequences with --sequences FILE."
-    )
-
-
-def _any_of(options: Sequence[str]) -> str:
-    """Join alternatives, in parentheses; empty without any."""
-    listed = " or ".join(options)
-    return f"({listed})" if len(options) > 1 else listed
-
-
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
     """Spell the options that give roles other columns."""
     return " ".join(column_option(role, name) for role, name in roles)
@@ -408,7 +358,7 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
     """Refuse a table whose columns hold the chains of one another, by a sample of each."""
     columns = {role: name for role, name in table.columns.items() if role in SEQUENCE_ROLES}
     antigens = columns.pop("antigen", None)
-    held = {role: _role_by_content(table, name) for role, name in columns.items()}
+    held = {role: role_by_content(table, name) for role, name in columns.items()}
     heavy = held.get("heavy")
     light = held.get("light")
     exchanged = (heavy == "light" and light != "light") or (light == "heavy" and heavy != "heavy")
@@ -424,7 +374,7 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
     others = [role for role, content in held.items() if content == "antigen"]
     if not others or antigens is None or len(kinds) < len(KINDS):
         return
-    content = _role_by_content(table, antigens)
+    content = role_by_content(table, antigens)
     if content not in ("antigen", ""):
         swapped = [(content, antigens), ("antigen", columns[others[0]])]
         msg = (
@@ -503,6 +453,6 @@ def antigen_candidates(table: Table) -> list[str]:
         if name in used:
             continue
         is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)
-        if is_named or _role_by_content(table, name) == "antigen":
+        if is_named or role_by_content(table, name) == "antigen":
             candidates.append(name)
     return candidates[:MOST_CANDIDATES]

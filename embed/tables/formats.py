@@ -32,9 +32,8 @@ from pandas.api.types import is_string_dtype
 from abag.core.errors import TableError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
+from abag.embed.tables.chains import KINDS, MISSING_TEXT, ChainPlaces, Kind
 from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
-from abag.embed.tables.options import ChainPlaces
 
 EXACT = 1e15
 """Numbers of less size are shown with all of their digits."""

@@ -26,7 +26,13 @@ import pandas as pd
 
 from abag.core.errors import TableError
 from abag.core.messages import say
-from abag.embed.tables.chains import KINDS, NO_SEQUENCE, Kind, parse_antibody
+from abag.embed.tables.chains import (
+    KINDS,
+    NO_SEQUENCE,
+    ChainPlaces,
+    Kind,
+    parse_antibody,
+)
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
@@ -57,7 +63,6 @@ from abag.embed.tables.options import (
     MOST_RESIDUE,
     AntibodyRegion,
     BadRows,
-    ChainPlaces,
     Numbering,
     TableOptions,
 )

@@ -34,6 +34,7 @@ from abag.embed.tables.chains import (
     LONGEST_REMNANT,
     WHOLE_DOMAIN,
     ChainName,
+    ChainPlaces,
     Chains,
     find_domains,
     is_constant,
@@ -41,7 +42,6 @@ from abag.embed.tables.chains import (
     split_domains,
     variable_domain,
 )
-from abag.embed.tables.options import ChainPlaces
 
 CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 2

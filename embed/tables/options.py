@@ -11,12 +11,11 @@ from typing import ClassVar, Literal, TypeAlias
 from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import Options, option
-from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.chains import KINDS, ChainPlaces, Kind
 from abag.embed.tables.columns import CHAIN_ROLES, MUTATIONS, ROLES_OF, SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
 BadRows: TypeAlias = Literal["error", "skip"]
-ChainPlaces: TypeAlias = Literal["as-given", "auto", "most"]
 Numbering: TypeAlias = Literal["sequential", "imgt", "kabat", "chothia"]
 MOST_RESIDUE = 1_000_000
 """Number of the first residue of a sequence, at most."""

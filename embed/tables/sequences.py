@@ -25,6 +25,7 @@ from abag.embed.tables.chains import (
     NO_ANTIGEN,
     RESIDUES,
     WHOLE_DOMAIN,
+    ChainPlaces,
     Chains,
     EmptySequence,
     Kind,
@@ -40,6 +41,7 @@ from abag.embed.tables.columns import (
     CHAIN_ROLES,
     MUTATIONS,
     MissingColumn,
+    column_option,
     quote_names,
     with_found,
 )
@@ -48,16 +50,19 @@ from abag.embed.tables.content import (
     REGION,
     SHORT,
     antigen_candidates,
+    are_peptides,
     describe_unused,
+    distinct_texts,
     is_peptide,
     is_sequence,
     names_as_residues,
-    suggest_columns,
+    role_by_content,
 )
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     BadMutation,
     ChainId,
+    column_of_mutations,
     mutate,
     of_chain,
     propose_numbers,
@@ -77,7 +82,7 @@ from abag.embed.tables.numbering import (
     have_motif,
     place_chains,
 )
-from abag.embed.tables.options import ChainPlaces, TableOptions
+from abag.embed.tables.options import TableOptions
 from abag.embed.tables.references import NO_REFERENCES, References, UnknownName, cell_name
 from abag.embed.tables.table import Table
 
@@ -385,7 +390,7 @@ def parse_antibodies(
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
         advice = (
             f"Name them with --column heavy=NAME, light=NAME or antibody=NAME{commas}. "
-            f"{suggest_columns(table)}{_advise_antigen(table, options)}"
+            f"{_suggest_columns(table)}{_advise_antigen(table, options)}"
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
@@ -420,6 +425,54 @@ def describe_unused_chains(
             chains_of_row[row] = column.chains[code]
     others = [name for name in table.frame.columns if str(name) not in ignored]
     return describe_unused(replace(table, frame=table.frame[others]), options, chains_of_row)
+
+
+def _suggest_columns(table: Table) -> str:
+    """Propose columns by their content: one for each role, and the others as alternatives."""
+    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
+    for name in map(str, table.frame.columns):
+        role = "" if REGION.search(name) else role_by_content(table, name)
+        if role:
+            proposals[role].append(column_option(role, name))
+    heavy = _any_of(proposals["heavy"])
+    light = _any_of(proposals["light"])
+    paired = f"{heavy} {light}".strip()
+    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
+    antigens = _any_of(proposals["antigen"])
+    proposal = f"{antibodies} {antigens}".strip()
+    return f"By their content: {proposal}." if proposal else _advise_without_sequences(table)
+
+
+def _advise_without_sequences(table: Table) -> str:
+    """Say what to do about a table in which no column holds sequences."""
+    mutations = column_of_mutations(table)
+    if mutations:
+        return (
+            f"Column {mutations!r} holds mutations: give the antibody that they are of with "
+            "--parent SEQ or --parent FILE."
+        )
+    names = map(str, table.frame.columns)
+    regions = []
+    for name in filter(REGION.search, names):
+        if are_peptides(distinct_texts(table, name)):
+            regions.append(name)
+    if regions:
+        verb = "holds" if len(regions) == 1 else "hold"
+        return (
+            f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
+            "column, for example the chain of the parent with each CDR in the place of its own "
+            f"({CDR_PAGE})."
+        )
+    return (
+        "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
+        "table of names and sequences with --sequences FILE."
+    )
+
+
+def _any_of(options: Sequence[str]) -> str:
+    """Join alternatives, in parentheses; empty without any."""
+    listed = " or ".join(options)
+    return f"({listed})" if len(options) > 1 else listed
 
 
 def _advise_antigen(table: Table, options: TableOptions) -> str:

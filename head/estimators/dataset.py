@@ -261,9 +261,10 @@ def dataset(
         opened = as_store(store)
         folders = {}
         for kind in read.kinds:
-            vector_options = chosen.vectors_of(kind)
-            folders[kind] = folder_with(opened, read, kind, vector_options["encoder"])
-            folders[kind].read(read.sequences[kind].keys[:1], vector_options["pooling"])  # checks
+            keys = read.sequences[kind].keys
+            view = chosen.vectors_of(kind)
+            folders[kind] = folder_with(opened, kind, view["encoder"], keys, read.source)
+            folders[kind].read(keys[:1], view["pooling"])  # checks
         read, beside = with_logliks(read, columns_beside(read), folders)
         strict = chosen.bad_rows == "error"
         pairs = label_pairs(read, refuse_sequences=strict, beside=beside)

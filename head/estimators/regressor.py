@@ -386,7 +386,11 @@ def folders_with(
             for kind, unique in used.items():
                 chains[kind] = [unique.chains[i] for i in unique.of_row]
             embed_like_folders(table_of(chains).drop_duplicates(), store.path, chosen)
-    return {kind: folder_with(store, table, kind, encoder) for kind, encoder in encoders.items()}
+    folders = {}
+    for kind, encoder in encoders.items():
+        keys = table.sequences[kind].keys
+        folders[kind] = folder_with(store, kind, encoder, keys, table.source)
+    return folders
 
 
 class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
