@@ -45,7 +45,7 @@ SIZES = {
     "kernel_products": "head.models.kernels:PRODUCTS",
     "kernel_scales": "head.models.kernels:SCALES",
     "kept_part_seconds": "head.training.tasks:LEAST_SECONDS",
-    "map_cells": "head.design.heat_map:MAX_CELLS",
+    "map_cells": "head.design.scan:MAX_CELLS",
     "one_hot_products": "head.models.residue_kernel:MAX_PRODUCTS",
     "parallel_columns": "head.models.ridge:PARALLEL_COLUMNS",
     "predicted_antibodies": "head.predictor.scoring:ANTIBODIES",

@@ -10,7 +10,7 @@ Where no model is better than the mean, the mean has all the weight: every pair 
 the same prediction but for rounding, and an order of them follows from sigma or from the order of
 the rows alone.
 
-Of `head`, only this module and `estimators.regressor` import what runs encoders. Everything else
+Of `head`, only this module and `estimators.scikit` import what runs encoders. Everything else
 takes a function that encodes, or scores what a store holds.
 
 P pairs, R pairs of some, N antibodies, M antigens.
