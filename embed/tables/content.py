@@ -1,14 +1,13 @@
 """What the columns of a table hold, by their cells: sequences, chains, names, methods.
 
 Where names of columns do not decide their roles, a sample of the cells does. A table whose columns
-hold the chains of one another, or domains that no role uses, is refused.
+hold the chains of one another is refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -67,7 +66,7 @@ _METHODS = re.compile(
     r"skempi|ab ?bind|sabdab|abbind|pdbbind|biomap|alphabind|flab|atlas)\b"
 )
 """Methods of measuring, and collections of measurements, in lower case with spaces for signs."""
-_OTHER_STATE = re.compile(
+OTHER_STATE = re.compile(
     "germ ?line|parent|wild.?type|(?<![a-z])wt(?![a-z])|naive|unmutated|inferred|ancest|template|"
     "(?<![a-z])uca(?![a-z])",
     re.IGNORECASE,
@@ -121,7 +120,7 @@ def _only_column_of(table: Table, role: str, taken: set[str]) -> str:
     """Return the only unused column that holds domains of one chain; empty if there is another."""
     columns = []
     for name in unused_columns(table):
-        if name in taken or _ANTIGEN_WORDS.search(name) or _OTHER_STATE.search(name):
+        if name in taken or _ANTIGEN_WORDS.search(name) or OTHER_STATE.search(name):
             continue
         types = [{*domain_types(text)} for _, text in domain_cells(table, name)]
         if 2 * types.count({role}) > len(types):
@@ -163,88 +162,6 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     return cells if 2 * len(cells) > len(picked) else []
 
 
-def new_domains(text: str, chains: Sequence[str]) -> set[str]:
-    """Return the types of the variable domains in a text that are of none of these chains."""
-    pieces = re.split("[|:]", text)
-    for chain in chains:
-        if len(chain) < WHOLE_DOMAIN:
-            continue
-        rest: list[str] = []
-        for piece in pieces:
-            rest += [] if piece in chain else piece.split(chain)
-        pieces = rest
-    return {*domain_types("|".join(pieces))}
-
-
-def describe_unused(
-    table: Table, options: TableOptions, chains_of_row: Mapping[int, Sequence[str]]
-) -> list[str]:
-    """Refuse a table with unused columns of variable domains; say which the user left out.
-
-    `chains_of_row` has the chains of the antibodies, by row of the frame, without bad ones. A
-    column that repeats these, or parts of them, holds no other domain.
-
-    Raises
-    ------
-    TableError
-        If a column holds domains that no role uses, and no option says that this is meant.
-    """
-    decided = {role for role in CHAIN_ROLES if role in options.columns}
-    if options.parent is not None or "antibody" in options.columns:
-        decided = {*CHAIN_ROLES}
-    notes = []
-    # another column may hold the chains of the rows in which that of the user is empty
-    partly = {role: column for role in CHAIN_ROLES if (column := options.columns.get(role))}
-    for name in unused_columns(table):
-        cells = [cell for cell in domain_cells(table, name) if cell[0] in chains_of_row]
-        new: Counter[str] = Counter()
-        rows = 0
-        for row, text in cells:
-            types = new_domains(text, chains_of_row[row])
-            new.update(types)
-            rows += bool(types)
-            for role, chain in zip(CHAIN_ROLES, chains_of_row[row], strict=True):
-                if role in types and role in partly and not chain:
-                    msg = (
-                        f"{table.source}: column {name!r} holds {role} variable domains of rows "
-                        f"whose column {partly[role]!r} is empty; expected one column of {role} "
-                        f"chains. Join the two into one and name it with "
-                        f"{column_option(role, 'NAME')}, or remove {name!r} from the table."
-                    )
-                    raise TableError(msg)
-        if not rows:
-            continue
-        roles = [role for role in CHAIN_ROLES if 2 * new[role] >= rows]
-        held = f"column {name!r} holds {' and '.join(roles)} variable domains"
-        if 2 * rows <= len(cells) or decided.issuperset(roles) or _is_derived(table, name, roles):
-            notes.append(f"{held} that are not used")
-            continue
-        is_string = any(len({*domain_types(text)}) > 1 for _, text in cells) or len(roles) > 1
-        use = column_option("antibody" if is_string else roles[0], name)
-        keep = []
-        if "antibody" in table.columns:
-            keep.append(column_option("antibody", table.columns["antibody"]))
-        else:
-            for role in roles:
-                if role not in decided:
-                    keep.append(column_option(role, table.columns.get(role, "")))
-        msg = (
-            f"{table.source}: {held} that no role uses; expected all chains of the antibodies to "
-            f"have a role. Use it with {use}, or leave it out with {' '.join(keep)}."
-        )
-        raise TableError(msg)
-    return notes
-
-
-def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
-    """Tell whether the chains of these roles are used, and were derived from those of a column."""
-    used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
-    if not all(used):
-        return False
-    are_mutants = all(simplified(column).startswith("mut") for column in used)
-    return are_mutants or _OTHER_STATE.search(name) is not None
-
-
 def _among_ties(table: Table) -> dict[str, str]:
     """Choose, for each role that several columns fit, the only one that holds sequences."""
     columns: dict[str, str] = {}
@@ -254,12 +171,6 @@ def _among_ties(table: Table) -> dict[str, str]:
             if len(held) == 1:
                 columns[role] = held[0]
     return columns
-
-
-def with_roles(table: Table, roles: Mapping[str, str]) -> Table:
-    """Return the same rows with the columns of these roles decided."""
-    ties = {role: names for role, names in table.ties.items() if role not in roles}
-    return replace(table, columns={**table.columns, **roles}, ties=ties)
 
 
 def _sequences_in(table: Table, name: str) -> list[str]:
@@ -387,7 +298,6 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
 
 def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
     """Drop the roles that the options, or heavy and light columns, replace; say which."""
-    table = without_doubtful_assay(table, options)
     replaced_by: dict[str, str] = {}
     if options.antigen is not None:
         replaced_by["antigen"] = "--antigen"

@@ -55,7 +55,6 @@ from abag.embed.tables.content import (
     refuse_exchanged,
     roles_by_content,
     unused_columns,
-    with_roles,
     without_doubtful_assay,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
@@ -495,7 +494,9 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
     for role, name in roles.items():
         if not top.has(role):
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
-    return without_doubtful_assay(with_roles(top, roles), options), remarks
+    ties = {role: names for role, names in top.ties.items() if role not in roles}
+    top = replace(top, columns={**top.columns, **roles}, ties=ties)
+    return without_doubtful_assay(top, options), remarks
 
 
 def read_top_rows(table: TableLike, options: TableOptions, rows: int = 1) -> Table:
@@ -568,14 +569,6 @@ def one_table(table: TableLike) -> OneTable:
         )
         raise TableError(msg)
     return table
-
-
-def holds_texts(table: TableLike, *, matrix: bool = False) -> bool:
-    """Tell whether a table, or one of several, is read as text, so that its columns have no types.
-
-    A `matrix` always is.
-    """
-    return matrix or not all(map(_has_types, tables_of(table)))
 
 
 def _has_types(table: OneTable) -> bool:

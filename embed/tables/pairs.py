@@ -235,6 +235,8 @@ class SequenceTable(Table):
     """What the label of each table is whose rows these are; None if labels are not asked for."""
     file_of_row: NDArray[np.int64] | None = None
     """Shape (R,); index in `files` of the table of each row; None for a single table."""
+    holds_texts: bool = False
+    """That of `Layout`, of a whole table."""
 
     @property
     def antibodies(self) -> UniqueSequences:
@@ -330,7 +332,8 @@ def read_pairs(
 def read_rows(layout: Layout) -> SequenceTable:
     """Read all rows of the tables of a layout, of which each is one chunk, as `read_pairs` does."""
     parts = [*check_chunks(layout)]
-    return _as_one(layout, parts) if layout.file_column else parts[0]
+    whole = _as_one(layout, parts) if layout.file_column else parts[0]
+    return replace(whole, holds_texts=layout.holds_texts)
 
 
 def check_chunks(layout: Layout) -> Iterator[SequenceTable]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -43,20 +44,23 @@ from abag.embed.tables.columns import (
     MissingColumn,
     column_option,
     quote_names,
+    simplified,
     with_found,
 )
 from abag.embed.tables.content import (
     CDR_PAGE,
+    OTHER_STATE,
     REGION,
     SHORT,
     antigen_candidates,
     are_peptides,
-    describe_unused,
     distinct_texts,
+    domain_cells,
     is_peptide,
     is_sequence,
     names_as_residues,
     role_by_content,
+    unused_columns,
 )
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
@@ -75,6 +79,7 @@ from abag.embed.tables.numbering import (
     UNCLEAR_TYPE,
     chain_types,
     cut_to_domains,
+    domain_types,
     find_leaders,
     find_tails,
     find_types,
@@ -413,18 +418,90 @@ def parse_antibodies(
 def describe_unused_chains(
     column: ParsedColumn, table: Table, options: TableOptions, ignored: Sequence[str]
 ) -> list[str]:
-    """Refuse a table with variable domains in columns that no role uses, as `describe_unused`.
+    """Refuse a table with unused columns of variable domains; say which the user left out.
 
-    `column` has its antibodies, and `ignored` are columns that options replace.
+    `column` has its antibodies, and `ignored` are columns that options replace. A column that
+    repeats chains of the antibodies, or parts of them, holds no other domain.
+
+    Raises
+    ------
+    TableError
+        If a column holds domains that no role uses, and no option says that this is meant.
     """
     if table.frame.index[0]:  # the first chunk decides
         return []
-    chains_of_row = {}
-    for row, code in enumerate(column.codes.tolist()):
-        if code not in column.bad:
-            chains_of_row[row] = column.chains[code]
-    others = [name for name in table.frame.columns if str(name) not in ignored]
-    return describe_unused(replace(table, frame=table.frame[others]), options, chains_of_row)
+    decided = {role for role in CHAIN_ROLES if role in options.columns}
+    if options.parent is not None or "antibody" in options.columns:
+        decided = {*CHAIN_ROLES}
+    notes = []
+    # another column may hold the chains of the rows in which that of the user is empty
+    partly = {role: name for role in CHAIN_ROLES if (name := options.columns.get(role))}
+    for name in unused_columns(table):
+        if name in ignored:
+            continue
+        cells = []
+        for row, text in domain_cells(table, name):
+            if column.codes[row] not in column.bad:
+                cells.append((column.chains[column.codes[row]], text))
+        new: Counter[str] = Counter()
+        rows = 0
+        for chains, text in cells:
+            types = _new_domains(text, chains)
+            new.update(types)
+            rows += bool(types)
+            for role, residues in zip(CHAIN_ROLES, chains, strict=True):
+                if role in types and role in partly and not residues:
+                    msg = (
+                        f"{table.source}: column {name!r} holds {role} variable domains of rows "
+                        f"whose column {partly[role]!r} is empty; expected one column of {role} "
+                        f"chains. Join the two into one and name it with "
+                        f"{column_option(role, 'NAME')}, or remove {name!r} from the table."
+                    )
+                    raise TableError(msg)
+        if not rows:
+            continue
+        roles = [role for role in CHAIN_ROLES if 2 * new[role] >= rows]
+        held = f"column {name!r} holds {' and '.join(roles)} variable domains"
+        if 2 * rows <= len(cells) or decided.issuperset(roles) or _is_derived(table, name, roles):
+            notes.append(f"{held} that are not used")
+            continue
+        is_string = any(len({*domain_types(text)}) > 1 for _, text in cells) or len(roles) > 1
+        use = column_option("antibody" if is_string else roles[0], name)
+        keep = []
+        if "antibody" in table.columns:
+            keep.append(column_option("antibody", table.columns["antibody"]))
+        else:
+            for role in roles:
+                if role not in decided:
+                    keep.append(column_option(role, table.columns.get(role, "")))
+        msg = (
+            f"{table.source}: {held} that no role uses; expected all chains of the antibodies to "
+            f"have a role. Use it with {use}, or leave it out with {' '.join(keep)}."
+        )
+        raise TableError(msg)
+    return notes
+
+
+def _new_domains(text: str, chains: Sequence[str]) -> set[str]:
+    """Return the types of the variable domains in a text that are of none of these chains."""
+    pieces = re.split("[|:]", text)
+    for residues in chains:
+        if len(residues) < WHOLE_DOMAIN:
+            continue
+        rest: list[str] = []
+        for piece in pieces:
+            rest += [] if piece in residues else piece.split(residues)
+        pieces = rest
+    return {*domain_types("|".join(pieces))}
+
+
+def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
+    """Tell whether the chains of these roles are used, and were derived from those of a column."""
+    used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
+    if not all(used):
+        return False
+    are_mutants = all(simplified(column).startswith("mut") for column in used)
+    return are_mutants or OTHER_STATE.search(name) is not None
 
 
 def _suggest_columns(table: Table) -> str:

@@ -650,23 +650,29 @@ _IN_THE_NAME = "the column is named so"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class ColumnMeaning:
+    """What a column of labels or predictions is read as."""
+
+    column: str = ""
+    unit: Label = "pkd"
+    why: str = ""
+    """What says so; empty if nothing needs to."""
+    quantity: Quantity = PKD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered(ColumnMeaning):
     """How a run read its labels, for tables that say nothing else."""
 
-    column: str
-    unit: Label
-    why: str = ""
-    """What said so."""
     no_binding_pkd: float | None = None
     no_binding_empty: bool = False
-    quantity: Quantity = PKD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout(LayoutRecord):
     """What the columns of a run's table are: the same in config.json and predictor.json."""
 
-    label: Remembered = Remembered(column="", unit="pkd")
+    label: Remembered = Remembered()
 
     def to_json(self) -> dict[str, Any]:
         """Return what `of_json` restores."""
@@ -679,17 +685,6 @@ class RunLayout(LayoutRecord):
         layout: Self = parse(cls, record, "layout")
         layout.check()
         return layout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnMeaning:
-    """What a column of labels or predictions is read as."""
-
-    column: str
-    unit: Label
-    why: str
-    """What says so; empty if nothing needs to."""
-    quantity: Quantity = PKD
 
 
 class Asked(NamedTuple):

@@ -47,7 +47,6 @@ from abag.embed.tables.layout import (
     OF_LABELS,
     Layout,
     LayoutRecord,
-    holds_texts,
     one_table,
     tables_of,
 )
@@ -499,7 +498,7 @@ class CrossedTables:
         remembered = replace(self._reading, columns=columns_of_kind)
         read = read_pairs(table, options, kinds=(kind,), as_written=True, remembered=remembered)
         read.report_notes()
-        if self._typed and holds_texts(table):
+        if self._typed and read.holds_texts:
             return replace(read, frame=with_types(read.frame, read.columns))
         return read
 
