@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from pandas.api.types import is_string_dtype
 
 from abag.core.errors import TableError
+from abag.core.frames import without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
 from abag.embed.tables.chains import KINDS, MISSING_TEXT, ChainPlaces, Kind
@@ -667,7 +668,7 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     rows = min(limits, default=1)  # a batch of 0 rows is an error, also of an empty file
     for batch in parquet.iter_batches(rows, columns=wanted):
         batch.validate(full=True)  # text that is not UTF-8
-        fields = [field.with_type(_without_view(field.type)) for field in batch.schema]
+        fields = [field.with_type(without_view(field.type)) for field in batch.schema]
         table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
         types = pd.ArrowDtype if options.as_written else None
         yield Chunk(names, _with_shared_texts(table.to_pandas(types_mapper=types)))
@@ -684,12 +685,6 @@ def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def _without_view(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the same values for which all functions of pandas and Arrow exist."""
-    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    return views.get(kind, kind)
-
-
 def _refuse_unsupported(field: pa.Field) -> None:
     """Raise ValueError for a column of a type that fails when its values are used."""
     inner = [field.type]
@@ -700,7 +695,7 @@ def _refuse_unsupported(field: pa.Field) -> None:
         elif isinstance(kind, pa.BaseExtensionType):
             inner.append(kind.storage_type)
     for kind in inner[1:]:
-        if kind != _without_view(kind):  # Arrow casts views, but not those inside another type
+        if kind != without_view(kind):  # Arrow casts views, but not those inside another type
             msg = f"column {field.name!r} has the type {field.type}; convert it to {pa.string()}"
             raise ValueError(msg)
     for kind in filter(pa.types.is_timestamp, inner):

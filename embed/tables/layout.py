@@ -220,10 +220,6 @@ class FileLayout:
     label: Any = None
     """What `DecideLabel` returned; None if labels are not asked for."""
 
-    def has(self, role: str) -> bool:
-        """Tell whether one or several columns fit a role."""
-        return role in self.columns or role in self.ties
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:

@@ -55,9 +55,9 @@ def _expected_improvement(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
     """Return by how much a pair is expected to exceed the best, in pKd; 0 for one that does not."""
     gain = mean - aim.best
     z = _standardised(gain, sigma)
-    density = np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
     # Far below the best, both terms cancel but for rounding, which may be below 0.
-    return np.where(sigma > 0, np.maximum(gain * ndtr(z) + sigma * density, 0), np.maximum(gain, 0))
+    above = np.maximum(gain * ndtr(z) + sigma * _normal(z), 0)
+    return np.where(sigma > 0, above, np.maximum(gain, 0))
 
 
 def probability_above(mean: Floats, sigma: Floats, aim: Aim) -> Floats:

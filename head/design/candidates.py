@@ -310,7 +310,11 @@ def with_antigen(
     if predictor is not None and "antigen" not in predictor.kinds:
         refuse_antigen(options)
         return replace(options, no_antigen=True)
-    if options.antigen is not None or options.no_antigen or first.has("antigen"):
+    if (
+        options.antigen is not None
+        or options.no_antigen
+        or "antigen" in {**first.columns, **first.ties}
+    ):
         return options
     say(f"{first.source}: no antigen column; all rows are taken as pairs with the same antigen")
     return replace(options, antigen=UNNAMED_ANTIGEN)

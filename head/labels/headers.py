@@ -21,6 +21,7 @@ import numpy as np
 from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
 from abag.core.messages import printable, quoted
+from abag.core.options import parse
 from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.head.labels.options import Better, Label, Scale
 
@@ -704,15 +705,8 @@ class Quantity:
     @classmethod
     def of_json(cls, record: Mapping[str, Any]) -> Quantity:
         """Restore from JSON; TypeError or ValueError if it is none."""
-        classes = record.get("classes", ())
-        made = cls(**{**record, "classes": tuple(classes)})
-        texts = isinstance(made.name, str) and isinstance(made.unit, str)
-        texts = texts and all(isinstance(name, str) for name in classes)
-        choices = made.better in ("higher", "lower") and made.scale in ("linear", "log")
-        if not texts or not choices or type(made.affinity) is not bool:
-            msg = f"{dict(record)} is no quantity"
-            raise ValueError(msg)
-        return made
+        quantity: Quantity = parse(cls, record, "quantity")
+        return quantity
 
     def check_strong(self, threshold: float | None) -> None:
         """Refuse a threshold of strong binders where labels are classes, or out of range."""
