@@ -691,12 +691,15 @@ def _describe_mutations(
 ) -> Iterator[str]:
     """Say in lines which columns hold mutations, and what of them cannot be checked."""
     for kind, kind_rules in rules.items():
+        owner = "--parent" if kind == "antibody" else "--antigen"
+        if constants[kind] is None:
+            owner = f"the {kind} of the row"
         start = f"column {mutations[kind]!r} holds"
         if light and kind == "antibody":
             start = f"columns {mutations[kind]!r} and {light!r} hold"
         yield (
-            f"{start} mutations of {_owner(kind, constants)}, "
-            f"{kind_rules.words}; empty cells, WT and the like are that itself"
+            f"{start} mutations of {owner}, {kind_rules.words}; "
+            "empty cells, WT and the like are that itself"
         )
     used = [*dict.fromkeys(filter(None, (*mutations.values(), light)))]
     for name in map(str, table.frame.columns):
@@ -726,12 +729,6 @@ def _are_names(options: TableOptions, names: NamedSequences) -> bool:
     parent = options.parent is not None and names.find("antibody", options.parent)
     antigen = options.antigen is not None and names.find("antigen", options.antigen)
     return bool(parent or antigen)
-
-
-def _owner(kind: Kind, constants: Mapping[str, str | None]) -> str:
-    if constants[kind] is None:
-        return f"the {kind} of the row"
-    return "--parent" if kind == "antibody" else "--antigen"
 
 
 # --- sequences of options -------------------------------------------------------------------------
