@@ -29,7 +29,7 @@ from abag.head.regimes.regimes import (
     applicable,
     find_regimes,
 )
-from abag.head.regimes.relations import NONE, by_length, find_nearest
+from abag.head.regimes.relations import NONE, Distances, by_length, find_nearest
 from abag.head.regimes.sides import KnownSequences, Side, effective_groups, sides_of
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION
 
@@ -568,6 +568,43 @@ def draw_family(rng, kind):
         of_antigen = tuple(sorted(filter(None, chains)))
         sequences.append(tuple(chains) if kind == "antibody" else of_antigen)
     return sequences
+
+
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
+@pytest.mark.parametrize("seed", range(4))
+def test_folds_of_one_table_find_the_nearest_as_other_tables_do(kind, seed):
+    rng = np.random.default_rng(seed)
+    sequences = draw_family(rng, kind)
+    distances = Distances(kind, sequences)
+    for n_asked in (5, 30, 55, 30):  # what few trained ones leave open, many may tell
+        asked, trained = np.split(rng.permutation(len(sequences)), [n_asked])
+        found = distances.nearest(asked, trained)
+        chosen = [[sequences[i] for i in rows.tolist()] for rows in (asked, trained)]
+        expected = find_nearest(kind, *chosen)
+        assert (found.distance == expected.distance).all()
+        is_found = expected.row != NONE
+        assert (found.row[is_found] == trained[expected.row[is_found]]).all()
+        assert (found.row[~is_found] == NONE).all()
+
+
+def test_what_one_fold_has_aligned_no_other_fold_aligns_again(monkeypatch):
+    rng = np.random.default_rng(0)
+    sequences = draw_family(rng, "antigen")
+    pairs = np.arange(len(sequences))
+    side = Side("antigen", sequences, pairs, near=pairs * 0, family=pairs * 0)
+    aligned = []
+    align = relations._edits
+
+    def count(queries, *others):
+        aligned.append(len(queries))
+        return align(queries, *others)
+
+    monkeypatch.setattr(relations, "_edits", count)
+    first = side.distances(pairs[20:], pairs[:20])
+    assert sum(aligned) > 20
+    aligned.clear()
+    assert (side.distances(pairs[20:], pairs[:20]) == first).all()
+    assert sum(aligned) == 0
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
