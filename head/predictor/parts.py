@@ -33,7 +33,7 @@ from abag.head.models.pair_vectors import (
 )
 from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
-from abag.head.models.residue_kernel import ResidueKernel, find_residue_sides
+from abag.head.models.residue_kernel import find_residue_sides
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
@@ -195,10 +195,8 @@ class Parts:
         between = list[Floats]()
         for name, part in self.models.items():
             of_part = []
-            for model in part:
-                read = vectors
-                if isinstance(model, ResidueKernel):  # its residues are aligned once for both
-                    model, read = model.by_letter(vectors)
+            for whole in part:
+                model, read = whole.reading(vectors)
                 variances.append(model.variance(read))
                 if name in names or len(part) > 1:
                     of_part.append(model.predict(read))

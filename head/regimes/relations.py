@@ -514,7 +514,7 @@ def _most_common(code_NL: NDArray[np.uint8]) -> NDArray[np.uint8]:
     # each position has its own `LETTERS` cells: one count for all positions
     cells = code_NL + LETTERS * np.arange(length)
     counts = np.bincount(cells.ravel(), minlength=length * LETTERS).reshape(length, LETTERS)
-    return counts.argmax(axis=1).astype(np.uint8)
+    return np.asarray(counts.argmax(axis=1), np.uint8)
 
 
 NONE = -1
