@@ -25,7 +25,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
@@ -68,6 +67,7 @@ from abag.head.predictor.predictor import (
     WEIGHTS,
     KnownNoise,
     Predictor,
+    ScoredPairs,
     Scorer,
     Sequences,
     VectorSpec,
@@ -525,10 +525,8 @@ def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
     return np.sort(rng.permutation(rows)[:most])
 
 
-def _score(
-    predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints
-) -> tuple[pd.DataFrame, PairVectors]:
-    """Score some pairs of a table, (R,), as `predict` does; return what was read for it, too."""
+def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) -> ScoredPairs:
+    """Score some pairs of a table, (R,), as `predict` does."""
     pairs = inputs.pairs
     sides = []
     for kind in KINDS:
@@ -552,8 +550,8 @@ def _compare(
 ) -> None:
     """Compare the scores of some pairs, (R,), before and after saving."""
     pairs = inputs.pairs
-    scores, _ = _score(saved, store, inputs, rows)
-    expected, _ = _score(fitted, store, inputs, rows)
+    scores = _score(saved, store, inputs, rows).scores
+    expected = _score(fitted, store, inputs, rows).scores
     tolerance = SAME_SHARE * float(pairs.pkd.std())
     for column in expected:
         before = expected[column]
@@ -581,7 +579,7 @@ def _compare_errors(
 ) -> None:
     """Compare errors on learned labels with out-of-fold errors of the same pairs, (R,)."""
     pairs = inputs.pairs
-    _, vectors = _score(saved, store, inputs, rows)
+    vectors = _score(saved, store, inputs, rows).vectors
     mixture = regime.mixture
     predicted = mixture.pkd(saved.parts.predict(vectors, mixture.weights))
     learned = np.square(pairs.pkd[rows] - predicted)

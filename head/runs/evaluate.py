@@ -419,7 +419,7 @@ def _score_pairs(
     if predictor.features is not None:
         cells = predictor.features.with_stored(pairs.cells, len(pairs))
         features = features_of(predictor.features, cells, pairs.table.source)
-    scores_by_row, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
+    scores_by_row, _, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
     baselines: dict[str, Floats] = {}
     names = [*predictor.parts.models]
     if len(names) > 2:  # else the model is the head, beside the mean
