@@ -147,7 +147,7 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     refuse_read_only(run, run / "predictor", run / "checkpoints")
-    inputs, regimes = split_inputs(inputs, inputs.options)
+    inputs, regimes = split_inputs(inputs)
     trainings = Trainings.of(run, inputs, config, regimes, verbose)
     from abag.head.training.networks import torch_settings  # torch: not before all is checked
 
@@ -201,7 +201,7 @@ def renamed_split(run: Path, inputs: RunInputs) -> FitConfig:
     if before == config.split or not before.startswith("file="):
         return config
     with reporting(silent=True):
-        _, regimes = split_inputs(inputs, config)
+        _, regimes = split_inputs(inputs)
     if not has_splits(run, inputs.pairs, splits_of(regimes)):
         return config
     return replace(config, split=before)
@@ -226,15 +226,13 @@ def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | 
     return known_store
 
 
-def fit_predictor(
-    inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
-) -> list[RegimeScore]:
+def fit_predictor(inputs: RunInputs, folder: Path, predictor: Path) -> list[RegimeScore]:
     """Fit and write a predictor without a run; return the scores of its regimes."""
     from abag.head.training.networks import torch_settings
 
-    inputs, regimes = split_inputs(inputs, config)
-    trainings = Trainings.of(folder, inputs, config, regimes)
-    with torch_settings(trainings.device, config):
+    inputs, regimes = split_inputs(inputs)
+    trainings = Trainings.of(folder, inputs, inputs.options, regimes)
+    with torch_settings(trainings.device, inputs.options):
         _, weighed, parts = fit_regimes(trainings, regimes)
     save_checked(predictor, trainings, regimes, weighed, parts)
     return [regime.score for regime in weighed.regimes]

@@ -167,7 +167,8 @@ def make_predictor(
     chains = pairs.table.antibodies.chains
     assert inputs.sides is not None
     seen: dict[Kind, KnownSequences] = {}
-    for side, identity in zip(inputs.sides, inputs.identities, strict=True):
+    for side in inputs.sides:
+        identity = getattr(inputs.options, f"{side.kind}_identity")
         seen[side.kind] = KnownSequences.of(side, pairs.names_of(side.kind), identity)
     return Predictor(
         parts=parts.used(regime.mixture.weights for regime in regimes.values()),

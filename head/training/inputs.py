@@ -56,8 +56,6 @@ class RunInputs:
     """
     sides: Sides | None = None
     """Antibodies and antigens as the folds see them; by `split_inputs`."""
-    identities: tuple[float, float] = (0.9, 0.4)
-    """Identities from which antibodies, and antigens, are of one family."""
     history: list[dict[str, Any]] | None = None
     """With ``--add``, source and promise of each round."""
 
@@ -224,8 +222,9 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     }
 
 
-def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[MeasuredRegime]]:
+def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
     """Return the inputs with the clusters of their sequences, and the folds of each regime."""
+    config = inputs.options
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
     pairs = with_clusters(groups)
@@ -256,6 +255,4 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
-    identities = (config.antibody_identity, config.antigen_identity)
-    inputs = replace(inputs, pairs=pairs, sides=sides, identities=identities)
-    return inputs, measured
+    return replace(inputs, pairs=pairs, sides=sides), measured
