@@ -311,14 +311,16 @@ class Trainings(NamedTuple):
             sides[kind] = SideVectors(stored.x_ND, pairs.index(kind), chains, stored.widths)
         vectors = PairVectors(sides, encoded_features(pairs))
         parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
-        config = parts.training_config(config)
+        if config.network is not None:  # folds have the batch that suits the pairs of the last fit
+            config = replace(config, batch_size=config.fitting_batch(parts.pairs)[0])
         device = choose_device(config)
         return cls(run / "checkpoints", inputs, vectors, config, device, parts, verbose)
 
 
 def decide_parts(vectors: PairVectors, config: FitConfig, splits: Sequence[Split]) -> RunParts:
     """Choose the parts of all fits of a run, given their splits, that of the last fit first."""
-    return RunParts.decide(config, vectors, [learned_rows(split) for split in splits])
+    fits = [learned_rows(split) for split in splits]
+    return RunParts.decide(config.filled().head, config.kinds, vectors, fits)
 
 
 def fit_folds(

@@ -462,8 +462,7 @@ def test_the_regime_of_a_pair_follows_from_its_two_sequences():
     regimes = find_regimes(antibody, antigen, shown("known", "new_antibody"))
     assert regimes.name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
     assert regimes.used.tolist() == ["known", "new_antibody", "known", "new_antibody"]
-    assert [bool(text) for text in regimes.why_far] == [False, False, True, True]
-    assert regimes.is_covered.tolist() == [True, True, False, False]
+    assert regimes.is_far.tolist() == [False, False, True, True]
 
 
 def test_a_variant_of_an_unmeasured_regime_is_covered_by_folds_of_new_sequences():
@@ -473,7 +472,7 @@ def test_a_variant_of_an_unmeasured_regime_is_covered_by_folds_of_new_sequences(
     assert (regimes.used == "new_antibody_antigen_variant").all()
     # new antibodies have no distance: that of the antigens tells how far the pair is
     assert regimes.distance.tolist() == [3, 1, 4]
-    assert regimes.is_covered.all()
+    assert not regimes.is_far.any()
 
 
 def test_a_pair_further_from_training_than_the_tested_ones_is_far_and_not_covered():
@@ -485,7 +484,7 @@ def test_a_pair_further_from_training_than_the_tested_ones_is_far_and_not_covere
         "all tested pairs"
     )
     assert regimes.why_far.tolist() == ["", "", reason]
-    assert regimes.is_covered.tolist() == [True, True, False]
+    assert regimes.is_far.tolist() == [False, False, True]
 
 
 def plain_distance(first, second):

@@ -449,13 +449,13 @@ class Predictor:
             for name, mixture in mixtures.items():
                 rows = regimes.used == name
                 pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
-                far = rows & ~regimes.is_covered
+                far = rows & regimes.is_far
                 pkd[far] = mixture.pulled(pkd[far])
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
                 of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
             if not self.quantity.classes:
                 # errors were not measured so far away: as large as those of the mean, or larger
-                raised = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
+                raised = np.where(regimes.is_far, np.maximum(sigma, self.label_sd), sigma)
                 of_model = np.sqrt(np.square(of_model) + np.square(raised) - np.square(sigma))
                 sigma = raised
                 of_model = np.minimum(of_model, sigma)
@@ -469,7 +469,7 @@ class Predictor:
             sigma,
             of_model,
             regimes.name,
-            regimes.why_far != "",
+            regimes.is_far,
             regimes.why_far,
             *self._nearest(antibody, antigen),
         )

@@ -485,13 +485,7 @@ class Components:
             if not len(rows):
                 break
             columns = np.arange(column, min(column + COLUMNS, len(self.strings)))
-            most = max(self.edits[rows].max(), self.edits[columns].max())
-            at_C, at_B = np.nonzero(self.bounds(rows, columns) <= most)
-            i = rows[at_C]
-            j = columns[at_B]
-            least = self.tighter(i, j)
-            possible = least <= self.allowed(i, j)
-            self._mark(is_near, start, i[possible], j[possible], least[possible])
+            self._mark(is_near, start, *self._possible((rows, columns)))
         return is_near
 
     def _mark(self, is_near: Bools, start: int, i: Ints, j: Ints, least: Ints) -> None:
