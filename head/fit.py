@@ -50,8 +50,8 @@ from abag.head.predictor.parts import Parts, RunParts, fit_fold
 from abag.head.predictor.weigh import weigh_run
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
+from abag.head.runs.report import curve_point, join_logs, write_results
 from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
-from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.inputs import describe_inputs, read_inputs, split_inputs
 from abag.head.training.tasks import Kept, Task, run_tasks
 

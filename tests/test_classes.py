@@ -38,7 +38,7 @@ from abag.head.models.probit import (
 )
 from abag.head.predictor.weigh import stack_weights
 from abag.head.regimes.splits import grouped_folds
-from abag.head.runs.summary import describe_fit, describe_scores
+from abag.head.runs.run_folder import describe_fit, describe_scores
 from abag.sklearn import AffinityRegressor, BindingClassifier
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
