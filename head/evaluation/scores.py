@@ -232,7 +232,7 @@ class RegimeScore(TypedDict):
     """Share of the pairs of rows with a known order, bounds among them, that are predicted in this
     order, with its interval; given with ``bounds``."""
     classes: NotRequired[dict[str, Any]]
-    """Of labels that are classes, see `probabilities.ClassScores`."""
+    """Of labels that are classes, see `verdicts.ClassScores`."""
     by_round: NotRequired[list[dict[str, Any]]]
     """After ``--add``, where both have enough pairs: the same scores of the pairs of round 0, and
     of those of later rounds, which were selected."""
