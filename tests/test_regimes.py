@@ -128,7 +128,9 @@ def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypa
     target = draw_chain(rng, 90)
     frame = pd.DataFrame({"heavy": heavy, "antigen": target, "pKd": rng.normal(8, 1, 400)})
     for asked, expected in {0: 1, 4: 4}.items():
-        measurements = measure_regimes(groups_of(read_labels(frame), split=split, folds=asked))
+        measurements = measure_regimes(
+            RegimesOfTable(groups_of(read_labels(frame), split=split, folds=asked))
+        )
         assert max(len(measurement.splits) for measurement in measurements) == expected
 
 
@@ -386,7 +388,10 @@ def test_a_library_of_antigens_is_measured_by_new_variants_and_by_new_mutations(
     frame["pKd"] = rng.normal(8, 1, 200)
     groups = groups_of(read_labels(frame))
     assert [side.is_library for side in sides_of(groups)] == [False, True]
-    measured = {measurement.regime.name: measurement for measurement in measure_regimes(groups)}
+    measured = {
+        measurement.regime.name: measurement
+        for measurement in measure_regimes(RegimesOfTable(groups))
+    }
     assert len(measured["antigen_variant"].splits) == 5
     chains = groups.pairs.table.antigens.chains
     antigen = groups.pairs.antigen
@@ -412,9 +417,12 @@ def test_a_table_of_twenty_pairs_is_measured_pair_by_pair_and_a_smaller_one_is_r
     groups = groups_of(read_labels(pd.concat([frame, frame.iloc[:3]])))
     if pairs == 19:
         with pytest.raises(SplitError, match=r"19 distinct pairs, too few .* at least 20 pairs"):
-            measure_regimes(groups)
+            measure_regimes(RegimesOfTable(groups))
         return
-    measured = {measurement.regime.name: measurement for measurement in measure_regimes(groups)}
+    measured = {
+        measurement.regime.name: measurement
+        for measurement in measure_regimes(RegimesOfTable(groups))
+    }
     assert len(measured["known"].splits) == 5
     assert "each pair counts as one measurement" in measured["known"].note
 
@@ -658,7 +666,9 @@ def test_a_fold_of_single_variants_holds_out_neighbourhoods_beside_them():
     frame = pd.DataFrame({"heavy": heavy, "antigen": "MKTAYIAKQR" * 9})
     frame["pKd"] = rng.normal(8, 1, len(frame))
     groups = groups_of(read_labels(frame))
-    measured_by = {measured.regime.name: measured for measured in measure_regimes(groups)}
+    measured_by = {
+        measured.regime.name: measured for measured in measure_regimes(RegimesOfTable(groups))
+    }
     known = measured_by["new_variant"]
     chains = groups.pairs.table.antibodies.chains
     heavy = [chains[i][0] for i in groups.pairs.antibody.tolist()]
@@ -674,6 +684,23 @@ def test_a_fold_of_single_variants_holds_out_neighbourhoods_beside_them():
     assert (all_pairs([known]).part == TRAIN).all()
 
 
+def test_folds_of_mutations_and_the_predictor_find_the_residues_of_a_table_once(monkeypatch):
+    rng = np.random.default_rng(1)
+    heavies = [mutated(rng, HEAVY, int(rng.integers(1, 4))) for _ in range(60)]
+    frame = pd.DataFrame({"heavy": heavies, "antigen": "MKTAYIAKQR" * 9})
+    groups = groups_of(read_labels(frame.assign(pKd=rng.normal(8, 1, 60))), split="mutations")
+    found = []
+    residues_of = sides.Aligner.residues
+    monkeypatch.setattr(
+        sides.Aligner, "residues", lambda *given: found.append(1) or residues_of(*given)
+    )
+    table = RegimesOfTable(groups)
+    (measured,) = measure_regimes(table)
+    assert measured.regime.name == "new_mutations"
+    KnownSequences.of(table.sides.antibody, {0: "", 1: ""}, 0.9)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("kind", ["families", "library", "single mutants"])
 def test_a_predictor_gives_held_out_pairs_the_level_of_their_folds(kind):
     rng = np.random.default_rng(4)
@@ -686,14 +713,14 @@ def test_a_predictor_gives_held_out_pairs_the_level_of_their_folds(kind):
     frame["antigen"] = ["MKTAYIAKQR" * 9] * len(heavies) + ["GSHMTRQDNE" * 9] * len(heavies)
     frame["pKd"] = rng.normal(8, 1, len(frame))
     groups = groups_of(read_labels(frame.sample(frac=0.6, random_state=0)))
-    sides = sides_of(groups)
+    table = RegimesOfTable(groups)
     chains = groups.pairs.table.antibodies.chains
     n_tested = 0
-    for measured in measure_regimes(groups, sides):
+    for measured in measure_regimes(table):
         for split in measured.splits:
             used = np.unique(groups.pairs.antibody[np.isin(split.part, (TRAIN, VALIDATION))])
             names = {int(number): "" for number in used}
-            seen = KnownSequences.of(sides.antibody, names, 0.9)
+            seen = KnownSequences.of(table.sides.antibody, names, 0.9)
             tested = groups.pairs.antibody[split.rows(TEST)]
             compared = seen.compare([chains[number] for number in tested.tolist()])
             assert (compared.level == measured.regime.antibody).all()

@@ -45,7 +45,7 @@ from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS
 from abag.head.regimes.splits import TEST, learned_rows
 
 if TYPE_CHECKING:
-    from abag.head.evaluation.metrics import MeasuredPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.regimes.folds import MeasuredRegime
 
 
@@ -122,7 +122,7 @@ class TestedPairs:
     """How much each pair counts, as in the fit; None: all as much."""
 
     @classmethod
-    def of(cls, pairs: MeasuredPairs, measured: MeasuredRegime) -> TestedPairs:
+    def of(cls, pairs: LabelledPairs, measured: MeasuredRegime) -> TestedPairs:
         """Take the exact test pairs of the folds of a regime."""
         tests = []
         trained = []

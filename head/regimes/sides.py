@@ -48,10 +48,9 @@ from abag.head.regimes.relations import (
     cdr3_of_chains,
     consensus,
 )
-from abag.head.regimes.similar import lengths_of
+from abag.head.regimes.similar import Words, lengths_of
 from abag.head.regimes.splits import grouped_folds
 
-Words: TypeAlias = NDArray[np.uint64]
 GAP = ord("-")
 """Code of a place without a residue."""
 UNKNOWN = ord("X")

@@ -35,10 +35,10 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.labels.stored_vectors import StoredVectors, read_vectors
 from abag.head.models.config import FitConfig
-from abag.head.regimes.folds import MeasuredRegime, measure_regimes
+from abag.head.regimes.folds import MeasuredRegime, RegimesOfTable, measure_regimes
 from abag.head.regimes.regimes import without_absent
 from abag.head.regimes.relations import PairGroups, with_clusters
-from abag.head.regimes.sides import Sides, sides_of
+from abag.head.regimes.sides import Sides
 from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
 
 
@@ -229,10 +229,10 @@ def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
     groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
     pairs = with_clusters(groups)
     folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
-    sides = sides_of(groups)
+    table = RegimesOfTable(groups)
     measured = list[MeasuredRegime]()
     n_folds = 0
-    for regime in measure_regimes(groups, sides):
+    for regime in measure_regimes(table):
         if not regime.splits and not {*regime.regime.new} <= {*pairs.kinds}:
             continue  # there are no new antigens
         words = without_absent(regime.regime.words, pairs.kinds)
@@ -255,4 +255,4 @@ def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
         numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
-    return replace(inputs, pairs=pairs, sides=sides), measured
+    return replace(inputs, pairs=pairs, sides=table.sides), measured
