@@ -109,9 +109,6 @@ def score_mutants(
     counts = predictor.encode(store, *sides, **embed_options)
     scorer = Scorer(predictor, open_store(store), *sides)
     first = len(parents)
-    of_mutants = [sequences.of_row[first:] for sequences in sides]
-    regimes, _ = scorer.count_regimes(scorer.count_classes(*of_mutants))
-    verdicts = predictor.say_verdicts(regimes, "mutant")
     pkd_measured = np.full(len(pairs), np.nan)
     if len(measured):
         keys = []
@@ -119,7 +116,8 @@ def score_mutants(
             unique = np.array(hex_keys(sequences.keys), object)
             keys.append(unique[sequences.of_row])
         pkd_measured = measured.reindex(pd.MultiIndex.from_arrays(keys)).to_numpy(np.float64)
-    parent_scores, _ = scorer.score(*(sequences.of_row[:first] for sequences in sides))
+    of_parents = [sequences.of_row[:first] for sequences in sides]
+    parent_scores = scorer.score(*of_parents).scores
     frames = []
     with row_bar("scoring", len(mutants)) as shown:
         for at in range(0, len(mutants), BATCH):
@@ -128,20 +126,21 @@ def score_mutants(
             numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
             rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
             index = [sequences.of_row[rows] for sequences in sides]
-            scores, vectors = scorer.score(*index)
+            scores, regimes, vectors = scorer.score(*index)
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
-            used = scorer.find_regimes(*index).used
-            scores = _with_differences(predictor, scores, vectors, of_pair, used)
+            scores = _with_differences(predictor, scores, vectors, of_pair, regimes.used)
             scores = _with_likelihoods(predictor, scores, vectors, of_pair)
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
+    mutants_by_regime = Counter(frame["regime"].tolist())
+    verdicts = predictor.say_verdicts(mutants_by_regime, "mutant")
     if len(measured):
         frame.insert(0, "pkd_measured", pkd_measured[first:])
     described = _describe(parents, mutants, pairs[first:])
     frame = pd.concat([described, frame], axis=1)
     parent_frame = parent_scores.assign(pkd_measured=pkd_measured[:first])
-    return ScoredMutants(frame, parent_frame, counts, regimes, verdicts)
+    return ScoredMutants(frame, parent_frame, counts, mutants_by_regime, verdicts)
 
 
 def _describe(

@@ -378,14 +378,6 @@ class PairTable(PairReader):
         self.rows = len(self._row)
         return self.sequences
 
-    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
-        """Count pairs by regime, and by why they are far."""
-        index = [sequences.of_row for sequences in self.sequences]
-        if self.features is None:
-            return scorer.count_regimes(scorer.count_classes(*index))
-        self.features = scorer.completed(self.features, *index)
-        return _count(scorer, self.features, *index)
-
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Yield rows of the table and their scores, chunk by chunk, in the order of the table."""
         antibody, antigen = (sequences.of_row for sequences in self.sequences)
@@ -394,8 +386,8 @@ class PairTable(PairReader):
         with row_bar("scoring", self.rows) as shown:
             for rows in order:
                 features = None if self.features is None else self.features.take(rows)
-                scores, _ = scorer.score(antibody[rows], antigen[rows], features=features)
-                parts.append(scores)
+                scored = scorer.score(antibody[rows], antigen[rows], features=features)
+                parts.append(scored.scores)
                 shown.update(len(rows))
         # from the order of antibodies to that of the rows
         scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
@@ -416,15 +408,6 @@ def _types_in_run(columns: FeatureColumns | None) -> ColumnTypes:
         return ColumnTypes()
     text = [category.name for category in columns.categories]
     return ColumnTypes(text=text, numbers=[number.name for number in columns.numbers])
-
-
-def _count(
-    scorer: Scorer, features: ReadFeatures | None, *index: NDArray[np.integer]
-) -> tuple[Counter[str], Counter[str]]:
-    """Count pairs, given by indices, by regime and by why they or their features are far."""
-    why_far = None if features is None else features.why_far
-    regimes = scorer.find_regimes(*index).beside(why_far)
-    return Counter(regimes.name.tolist()), Counter(filter(None, regimes.why_far.tolist()))
 
 
 def by_antibody(antibodies: Sequences, *, pairs: int, most: int) -> list[NDArray[np.int64]]:
@@ -525,35 +508,19 @@ class CrossedTables:
             right.rename(columns={name: f"{name}_antigen" for name in on_both_sides}),
         ]
 
-    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
-        """Count pairs by regime, and by why they are far."""
-        if not scorer.reads_features:
-            return scorer.count_regimes(scorer.count_all_classes())
-        regimes = Counter[str]()
-        why_far = Counter[str]()
-        for i, j in self._blocks():
-            counted_block = _count(scorer, scorer.completed(None, i, j), i, j)
-            regimes.update(counted_block[0])
-            why_far.update(counted_block[1])
-        return regimes, why_far
-
-    def _blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the antibody and the antigen of each pair, block after block."""
-        left, right = self._columns
-        step = min(ANTIBODIES, max(1, PAIRS // len(right)))
-        for first in range(0, len(left), step):
-            some = np.arange(first, min(first + step, len(left)))
-            yield np.repeat(some, len(right)), np.tile(np.arange(len(right)), len(some))
-
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Yield the columns of pairs and their scores, block by block."""
         left, right = self._columns
+        step = min(ANTIBODIES, max(1, PAIRS // len(right)))
         with row_bar("scoring", self.rows) as shown:
-            for i, j in self._blocks():
+            for first in range(0, len(left), step):
+                some = np.arange(first, min(first + step, len(left)))
+                i = np.repeat(some, len(right))
+                j = np.tile(np.arange(len(right)), len(some))
                 antibodies = left.iloc[i].reset_index(drop=True)
                 antigens = right.iloc[j].reset_index(drop=True)
                 columns = pd.concat([antibodies, antigens], axis=1)
-                yield columns, scorer.score(i, j)[0]
+                yield columns, scorer.score(i, j).scores
                 shown.update(len(i))
 
 
@@ -689,17 +656,20 @@ def predict(
             refuse_unexplained(predictor, source.rows)
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
-        regimes, why_far = source.count_regimes(scorer)
-        verdicts = predictor.say_verdicts(regimes, "row")
-        _say_far(why_far)
+        regimes = Counter[str]()
+        why_far = Counter[str]()
         same = SamePredictions(quantity, predictor.kinds)
         frames = list[pd.DataFrame]()
         with writing(out, frames) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)
+                regimes.update(scores["regime"])
+                why_far.update(filter(None, scores["why_far"]))
                 shown_scores = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
                 columns = pd.concat([rows, shown_scores.set_axis(rows.index)], axis=1)
                 write(rounded(columns, out, added, predictor.digits))
+            verdicts = predictor.say_verdicts(regimes, "row")
+            _say_far(why_far)
             refuse_changed(table, before)
             if explained is not None and isinstance(source, PairTable):
                 explanation = source.explain(predictor, scorer)
