@@ -34,11 +34,11 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import LOOKED_AT, Table
+from abag.embed.tables.table import LOOKED_AT, Table, holds_labels
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
-# not a name; `*` is a stop codon, which is refused as a residue
+# not a name; `*` is a stop codon, which is no residue
 _SEQUENCE = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]{{{SHORT},}}\**\s*", re.IGNORECASE)
 _PEPTIDE = re.compile(rf"[{STANDARD_RESIDUES}X]+(?:[|:][{STANDARD_RESIDUES}X]+)*\**", re.IGNORECASE)
 _RESIDUES_ONLY = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]+", re.IGNORECASE)
@@ -353,6 +353,16 @@ def _holds_measurements(table: Table, name: str) -> bool:
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna().astype(str)
     numbers = pd.to_numeric(cells, errors="coerce")
     return bool(numbers.notna().all() and cells.str.contains(".", regex=False).any())
+
+
+def matrix_columns(table: Table) -> list[str]:
+    """List the unused columns of numbers or bounds: each may hold the labels of one antigen."""
+    if "pkd" in table.columns:
+        return []
+    used = {*table.columns.values()}
+    cells = table.frame.iloc[:CHUNK_ROWS]
+    names = [name for name in cells if name not in used]
+    return [str(name) for name in names if holds_labels(cells[name].dropna().astype(str))]
 
 
 def antigen_candidates(table: Table) -> list[str]:
