@@ -201,6 +201,17 @@ def distinct_cells(
     return codes.astype(np.int64) + 1, ["", *distinct.tolist()]
 
 
+def _distinct_pairs(
+    first_R: NDArray[np.int64], second_R: NDArray[np.int64], seconds: int
+) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+    """Number the pairs of indices of the rows, (R,); also return the distinct pairs.
+
+    The second index is below `seconds`.
+    """
+    codes, pairs = pd.factorize(first_R * seconds + second_R)
+    return codes.astype(np.int64), [divmod(pair, seconds) for pair in pairs.tolist()]
+
+
 def parse_column(
     table: Table, role: str, parse: Callable[[str], ParsedSequence], references: References
 ) -> ParsedColumn:
@@ -251,19 +262,18 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
         where = f"columns {name!r} and {table.column(LIGHT_MUTATIONS)!r}"
     parent_R, parents = _parents(table, kind, references)
     change_R, changes = _changes(table, kind, references)
-    codes, pairs = pd.factorize(parent_R * len(changes) + change_R)
+    codes, pairs = _distinct_pairs(parent_R, change_R, len(changes))
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn(
-        codes=codes.astype(np.int64),
+        codes=codes,
         chains=[no_chains] * len(pairs),
         replaced=np.zeros(len(pairs), np.int32),
         forms=[""] * len(pairs),
         bad={},
     )
     variants: list[tuple[str, str]] = []
-    for i, pair in enumerate(bar(iterable=pairs.tolist(), desc=f"reading {name}", delay=2)):
-        parent, change = divmod(pair, len(changes))
+    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {name}", delay=2)):
         text = changes[change].text
         try:
             problem = changes[change].problem
@@ -306,13 +316,14 @@ def _changes(
     if LIGHT_MUTATIONS not in chains:
         return codes, changes
     light_R, lights = _of_column(table, LIGHT_MUTATIONS, chains)
-    codes, pairs = pd.factorize(codes * len(lights) + light_R)
+    codes, pairs = _distinct_pairs(codes, light_R, len(lights))
     joined = []
-    for pair in pairs.tolist():
-        both = (changes[pair // len(lights)], lights[pair % len(lights)])
-        text = "; ".join(filter(None, (part.text for part in both)))
-        joined.append(_Changes(text, both[0].problem or both[1].problem))
-    return codes.astype(np.int64), joined
+    for first, second in pairs:
+        heavy = changes[first]
+        light = lights[second]
+        text = "; ".join(filter(None, (heavy.text, light.text)))
+        joined.append(_Changes(text, heavy.problem or light.problem))
+    return codes, joined
 
 
 def _of_column(
@@ -359,14 +370,13 @@ def _parents(
         return texts("antibody")
     heavy_R, heavies = texts("heavy")
     light_R, lights = texts("light")
-    codes, pairs = pd.factorize(heavy_R * len(lights) + light_R)
+    codes, pairs = _distinct_pairs(heavy_R, light_R, len(lights))
     joined: list[str | AbagError] = []
-    for pair in pairs.tolist():
-        heavy = heavies[pair // len(lights)]
-        light = lights[pair % len(lights)]
-        errors = [text for text in (heavy, light) if isinstance(text, AbagError)]
-        joined.append(errors[0] if errors else f"{heavy}|{light}")
-    return codes.astype(np.int64), joined
+    for first, second in pairs:
+        texts_of_both = (heavies[first], lights[second])
+        errors = [text for text in texts_of_both if isinstance(text, AbagError)]
+        joined.append(errors[0] if errors else "|".join(map(str, texts_of_both)))
+    return codes, joined
 
 
 def parse_antibodies(table: Table, options: TableOptions, references: References) -> ParsedColumn:
@@ -568,9 +578,8 @@ def _advise_antigen(table: Table, options: TableOptions) -> str:
 
 def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
-    codes, pairs = pd.factorize(heavy.codes * len(light.chains) + light.codes)
-    heavy_N, light_N = np.divmod(pairs, len(light.chains))
-    places = [*zip(heavy_N.tolist(), light_N.tolist(), strict=True)]
+    codes, places = _distinct_pairs(heavy.codes, light.codes, len(light.chains))
+    heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
     chains = [heavy.chains[h] + light.chains[k] for h, k in places]
     bad: dict[int, BadCell] = {}
     is_bad = heavy.is_bad()[heavy_N] | light.is_bad()[light_N]
@@ -584,7 +593,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
         if not any(pair):
             bad.setdefault(i, no_chain)
     return ParsedColumn(
-        codes=codes.astype(np.int64),
+        codes=codes,
         chains=chains,
         replaced=heavy.replaced[heavy_N] + light.replaced[light_N],
         forms=[""] * len(chains),

@@ -357,10 +357,7 @@ def first_rows_of(source: Source) -> Table:
 def _read_matrix(
     chunks: Iterator[Chunk], chosen: Mapping[str, str], source: str
 ) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
-    read = [*chunks]
-    if not read:
-        msg = f"{source}: the table has no rows; expected at least one."
-        raise NoRows(msg)
+    read = [*_first_rows(chunks, None, source)]
     cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
     texts = cells.map(cell_text)
     texts.columns = [str(name) for name in texts]
