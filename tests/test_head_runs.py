@@ -145,6 +145,22 @@ def test_a_run_that_cannot_be_read_is_reported_beside_the_others(case, tmp_path,
     assert "RMSE" in done.stdout
 
 
+@pytest.mark.parametrize(("config", "reason"), [
+    ({"format": "abag-run 5"}, "format 'abag-run 5' is not supported"),
+    ({"format": "abag-run 6", "layout": 3}, "is missing"), ({"layout": 3}, "layout is invalid"),
+])  # fmt: skip
+def test_a_run_without_a_layout_is_listed_beside_the_others(case, tmp_path, config, reason):
+    for copy in ("a", "b"):
+        shutil.copytree(case.runs / "a", tmp_path / copy)
+    path = tmp_path / "b" / "config.json"
+    before = {} if "format" in config else json.loads(path.read_text())
+    path.write_text(json.dumps(before | config))
+    done = invoke("runs", tmp_path, code=1)
+    (line,) = [line for line in done.stdout.splitlines() if "unreadable" in line]
+    assert reason in line
+    assert "RMSE" in done.stdout
+
+
 def test_a_read_only_run_is_said_to_be_before_anything_is_fitted(case, tmp_path, monkeypatch):
     run = shutil.copytree(case.runs / "a", tmp_path / "run")
     denying(monkeypatch, tmp_path, only_writing=True)
