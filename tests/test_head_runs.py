@@ -93,6 +93,9 @@ COMMANDS = {
 @pytest.mark.parametrize(("file", "change", "says"), [
     ("config", {"format": "abag-run 1"}, "format 'abag-run 1' is not supported; this abag rea"),
     ("config", {"epochs": ...}, "epochs is missing. Copy the whole run folder again."),
+    ("config", {"epochs": True}, "epochs is True, which is invalid. Copy the run folder again."),
+    ("config", {"select": ["x"]}, "select is ['x'], which is invalid. Copy the run folder"),
+    ("config", {"molar_mass": {}}, "molar_mass is {}, which is invalid. Copy the run folder"),
     ("summary", {"regimes": ...}, "regimes is missing. Copy the whole run folder again."),
     ("summary", {"regimes": {}}, "regimes is {}; expected a list. Copy the whole run folder"),
     ("summary", {"regimes": [{}]}, "best_baseline is missing. Copy the whole run folder again."),
