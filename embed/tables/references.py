@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
+    KINDS,
     MISSING_TEXT,
     PLURAL,
     RESIDUES,
@@ -31,8 +32,9 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
     CHAIN_ROLES,
+    MUTATIONS,
+    ROLES_OF,
     SEQUENCE_ROLES,
     MissingColumn,
     column_option,
@@ -49,10 +51,17 @@ from abag.embed.tables.content import (
     is_sequence,
     roles_by_content,
 )
-from abag.embed.tables.formats import FORMATS, bare_suffix, cell_text, is_gzip
+from abag.embed.tables.formats import (
+    CHUNK_ROWS,
+    FORMATS,
+    bare_suffix,
+    cell_text,
+    fasta_records,
+    is_gzip,
+    read_fasta,
+)
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
-    MUTATIONS,
     ChainId,
     MutationRules,
     chain_of_column,
@@ -61,11 +70,16 @@ from abag.embed.tables.mutations import (
     mutation_columns,
     without_wild,
 )
-from abag.embed.tables.numbering import HEAVY_TYPE, LIGHT_TYPE, chain_types, find_types
-from abag.embed.tables.options import Numbering, ReferenceOptions, TableOptions
-from abag.embed.tables.table import ANTIGEN_COLUMN, CHUNK_ROWS, Table, read_table
+from abag.embed.tables.numbering import (
+    HEAVY_TYPE,
+    LIGHT_TYPE,
+    chain_types,
+    domain_types,
+    find_types,
+)
+from abag.embed.tables.options import ReferenceOptions, TableOptions
+from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 
-FASTA = (".fasta", ".fa")
 ANY = "sequence"
 """Role of a sequence of which the file does not say what it is."""
 LISTED = 20
@@ -136,13 +150,6 @@ class Entry(NamedTuple):
 
 _Places = Mapping[str, Entry]
 """An entry for each distinct sequence of a name."""
-
-
-class FastaRecord(NamedTuple):
-    """The header of a record without its ``>``, and its residues."""
-
-    header: str
-    residues: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +294,7 @@ class NamedSequences:
     def _domains(self, text: str) -> list[str]:
         """Return the types of the variable domains of a text."""
         if text not in self.types:
-            types: list[str] = []
-            for chain in re.split("[|:]", _residues(text)):
-                types += chain_types(chain)
-            self.types[text] = types
+            self.types[text] = domain_types(_residues(text))
         return self.types[text]
 
     def describe(self, role: str, cells: Iterable[object]) -> str:
@@ -377,7 +381,7 @@ def _folded(name: str) -> str:
 
 
 def name_sequences(
-    entries: Iterable[Entry], source: str, problems: Sequence[str] = ()
+    entries: Iterable[Entry], source: str, problems: Sequence[str]
 ) -> NamedSequences:
     """Index sequences by name."""
     of: dict[_Key, dict[str, Entry]] = {}
@@ -419,12 +423,23 @@ def _parts(name: str) -> Iterator[str]:
         yield from fields[1:]
 
 
-def fasta_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entry]:
+def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Yield the sequences of a FASTA file under their names, and these less the ending."""
-    for number, (header, residues) in enumerate(read_fasta(path, problems), 1):
-        if not (header and residues):
-            continue
+    try:
+        content = gzip.decompress(path.read_bytes()) if is_gzip(path) else path.read_bytes()
+        records = fasta_records(content)
+        if not records:
+            msg = "it has no record"
+            raise ValueError(msg)
+    except (OSError, EOFError, ValueError) as error:
+        msg = f"{path}: cannot be read ({error}); expected a FASTA file. Check the path."
+        raise TableError(msg) from error
+    for number, (header, letters) in enumerate(records, 1):
+        residues = letters.rstrip("*")
         where = f"{path.name} record {number}"
+        if not header or not residues:
+            problems.append(f"{where} has no {'residues' if header else 'name'}")
+            continue
         yield Entry(header, ANY, residues, where)
         for name in dict.fromkeys((header.split()[0], header)):
             ending = _ENDING.fullmatch(name)
@@ -432,43 +447,6 @@ def fasta_entries(path: Path, problems: list[str] | None = None) -> Iterator[Ent
                 role = str(ending.lastgroup)
                 yield Entry(ending["stem"], role, residues, where, of_ending=True)
                 break
-
-
-def read_fasta(path: Path, problems: list[str] | None = None) -> list[FastaRecord]:
-    """Read the records of a FASTA file; `problems` receives a line for each that is incomplete.
-
-    Raises
-    ------
-    TableError
-        If it is no FASTA file, or without `problems`, if a record has no name or no residues.
-    """
-    try:
-        content = gzip.decompress(path.read_bytes()) if is_gzip(path) else path.read_bytes()
-        text = content.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        msg = f"{path}: cannot be read ({error}); expected a FASTA file. Check the path."
-        raise TableError(msg) from error
-    before, *records = re.split(r"^\s*>", re.sub("\r\n?", "\n", text), flags=re.MULTILINE)
-    if before.strip() or not records:
-        msg = (
-            f"{path}: is not FASTA, which begins with '>'; expected names and sequences. Check it."
-        )
-        raise TableError(msg)
-    parsed: list[FastaRecord] = []
-    for number, record in enumerate(records, 1):
-        header, _, lines = record.partition("\n")
-        residues = "".join(lines.split()).rstrip("*")
-        if not header.strip() or not residues:
-            missing = "name" if not header.strip() else "residues"
-            if problems is None:
-                msg = (
-                    f"{path}: record {number} has no {missing}; expected both. Correct or remove "
-                    "it."
-                )
-                raise TableError(msg)
-            problems.append(f"{path.name} record {number} has no {missing}")
-        parsed.append(FastaRecord(" ".join(header.split()), residues))
-    return parsed
 
 
 def load_names(paths: Sequence[str | Path]) -> NamedSequences:
@@ -501,19 +479,18 @@ def names_digest(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def read_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entry]:
+def read_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Read the sequences of a FASTA file or table, each with its name.
 
-    `problems` receives a line for each record without a name or residues; else that is an error.
+    `problems` receives a line for each record without a name or residues.
     """
-    if bare_suffix(path) in FASTA:
-        return fasta_entries(path, problems)
-    return _table_entries(path, problems)
+    is_fasta = FORMATS.get(bare_suffix(path)) is read_fasta
+    return (_fasta_entries if is_fasta else _table_entries)(path, problems)
 
 
-def _table_entries(path: Path, problems: list[str] | None) -> Iterator[Entry]:
+def _table_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Yield the sequences of a table under their names, column by column."""
-    table = read_table(path, as_written=True)
+    table = read_table(path)
     table = replace(table, frame=table.frame.astype(object))
     roles = _sequence_columns(table, path)
     for role, column in roles.items():
@@ -526,16 +503,12 @@ def _table_entries(path: Path, problems: list[str] | None) -> Iterator[Entry]:
         texts = table.frame[column].tolist()
         rows = zip(names, texts, row_roles, strict=True)
         for number, (cell, text, row_role) in enumerate(rows, table.first_row):
-            is_missing = text is None or text != text  # NaN
-            residues = "" if is_missing else str(text).strip()
+            residues = cell_text(text).strip()
             if not residues or residues in MISSING_TEXT:
                 continue
             where = f"{path.name} row {number}"
             name = cell_name(cell)
             if not name:
-                if problems is None:
-                    msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
-                    raise TableError(msg)
                 problems.append(f"{where} has no name")
                 continue
             yield Entry(name, row_role, residues, where)
@@ -633,29 +606,6 @@ class References:
         return sequence_text(cell)
 
 
-NO_REFERENCES = References()
-
-
-class _Numbers(TypedDict):
-    numbering: Numbering
-    first_residue: int
-
-
-@dataclass(frozen=True, slots=True)
-class _KindRoles:
-    kind: Kind
-    roles: tuple[str, ...]
-    """Roles of the columns that may hold its sequences."""
-    name_role: str
-    """Role of the column that may name them."""
-
-
-_SIDES = (
-    _KindRoles("antibody", ANTIBODY_ROLES, "antibody_name"),
-    _KindRoles("antigen", ("antigen",), "antigen_name"),
-)
-
-
 def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> References:
     """Decide what the cells of a table refer to, from its first rows.
 
@@ -666,24 +616,23 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     """
     if not options.refers:
         antigen = _constant(options.antigen, "--antigen", "antigen", None)
-        return replace(NO_REFERENCES, antigen=antigen, remarks=tuple(describe_unapplied(table)))
+        return References(antigen=antigen, remarks=tuple(describe_unapplied(table)))
     names = load_names(options.sequences) if options.sequences else None
     parent = _constant(options.parent, "--parent", "antibody", names)
     if parent is not None:
         _check_parent(parent)
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
     constants = {"antibody": parent, "antigen": antigen}
-    sides = [side for side in _SIDES if side.kind in kinds and constants[side.kind] is None]
+    named_kinds = [kind for kind in KINDS if kind in kinds and constants[kind] is None]
     columns: dict[str, str] = {}
     remarks: list[str] = []
     if names is not None:
-        for side in sides:
-            columns |= _name_columns(table, names, options, side, {*columns.values()})
+        for kind in named_kinds:
+            columns |= _name_columns(table, names, options, kind, {*columns.values()})
         remarks += _describe_names(table, names, columns, options)
         if not (columns or _are_names(options, names)):
-            for side in sides:
-                if not _has_sequences(table, side):
-                    raise _unused(table, names)
+            if not all(_has_sequences(table, kind) for kind in named_kinds):
+                raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations, light = mutation_columns(table, options, kinds)
@@ -722,10 +671,14 @@ def _mutation_rules(
     """Decide how the mutations of each kind, in these columns, are read."""
     # one column for both kinds: then the chain of a mutation says of which it is
     is_shared = len({*mutations.values()}) < len(mutations)
+    first = options.first_residue
     rules: dict[Kind, MutationRules] = {}
     for kind in mutations:
-        numbers = _numbers(kind, options, mutations)
-        rules[kind] = MutationRules(kind=kind, **numbers, shared=is_shared)
+        rules[kind] = MutationRules(kind=kind, first_residue=first, shared=is_shared)
+    if "antibody" in rules:  # schemes are those of variable domains
+        first = 1 if "antigen" in mutations else first
+        numbered = replace(rules["antibody"], numbering=options.numbering, first_residue=first)
+        rules["antibody"] = numbered
     return rules
 
 
@@ -738,12 +691,15 @@ def _describe_mutations(
 ) -> Iterator[str]:
     """Say in lines which columns hold mutations, and what of them cannot be checked."""
     for kind, kind_rules in rules.items():
+        owner = "--parent" if kind == "antibody" else "--antigen"
+        if constants[kind] is None:
+            owner = f"the {kind} of the row"
         start = f"column {mutations[kind]!r} holds"
         if light and kind == "antibody":
             start = f"columns {mutations[kind]!r} and {light!r} hold"
         yield (
-            f"{start} mutations of {_owner(kind, constants)}, "
-            f"{kind_rules.words}; empty cells, WT and the like are that itself"
+            f"{start} mutations of {owner}, {kind_rules.words}; "
+            "empty cells, WT and the like are that itself"
         )
     used = [*dict.fromkeys(filter(None, (*mutations.values(), light)))]
     for name in map(str, table.frame.columns):
@@ -757,14 +713,6 @@ def _describe_mutations(
                 f"column {name!r}: mutations such as {quoted(unchecked[0])} name no wild-type "
                 "residue, so that it is not checked: are the numbers those of the parent?"
             )
-
-
-def _numbers(kind: Kind, options: TableOptions, mutations: Mapping[Kind, str]) -> _Numbers:
-    """Return how the residues of a kind are numbered; schemes are those of variable domains."""
-    if kind == "antigen":
-        return {"numbering": "sequential", "first_residue": options.first_residue}
-    first = 1 if "antigen" in mutations else options.first_residue
-    return {"numbering": options.numbering, "first_residue": first}
 
 
 def with_references(table: Table, references: References) -> Table:
@@ -781,12 +729,6 @@ def _are_names(options: TableOptions, names: NamedSequences) -> bool:
     parent = options.parent is not None and names.find("antibody", options.parent)
     antigen = options.antigen is not None and names.find("antigen", options.antigen)
     return bool(parent or antigen)
-
-
-def _owner(kind: Kind, constants: Mapping[str, str | None]) -> str:
-    if constants[kind] is None:
-        return f"the {kind} of the row"
-    return "--parent" if kind == "antibody" else "--antigen"
 
 
 # --- sequences of options -------------------------------------------------------------------------
@@ -824,8 +766,12 @@ def _constant(
     if bare_suffix(path) not in FORMATS:
         return value  # which is refused as a sequence
     distinct: dict[str, dict[str, None]] = {}
-    for entry in read_entries(path):
+    problems: list[str] = []
+    for entry in read_entries(path, problems):
         distinct.setdefault(entry.role, {})[entry.text] = None
+    if problems:
+        msg = f"{option} {value}: {problems[0]}; expected both. Correct or remove it."
+        raise TableError(msg)
     texts = {role: [*listed] for role, listed in distinct.items()}
     if kind == "antibody":
         sequence = _only_antibody(texts)
@@ -866,11 +812,12 @@ def _only_antibody(texts: Mapping[str, list[str]]) -> str | None:
 
 
 def _name_columns(
-    table: Table, names: NamedSequences, options: TableOptions, side: _KindRoles, taken: set[str]
+    table: Table, names: NamedSequences, options: TableOptions, kind: Kind, taken: set[str]
 ) -> dict[str, str]:
-    """Find the columns of one side that hold names, by role; empty if it has sequences."""
-    chosen = {role: options.columns[role] for role in side.roles if options.columns.get(role)}
-    detected = {role: table.columns[role] for role in side.roles if role in table.columns}
+    """Find the columns of a kind that hold names, by role; empty if it has sequences."""
+    roles = ROLES_OF[kind]
+    chosen = {role: options.columns[role] for role in roles if options.columns.get(role)}
+    detected = {role: table.columns[role] for role in roles if role in table.columns}
     named: dict[str, str] = {}
     has_sequences = False
     for role, name in (chosen or detected).items():
@@ -881,14 +828,14 @@ def _name_columns(
         has_sequences = has_sequences or holds_sequences(table, name)
     if named or has_sequences:
         return named
-    if side.kind == "antigen" and (chosen or detected):
+    if kind == "antigen" and (chosen or detected):
         (name,) = (chosen or detected).values()
         if name in table.frame and _has_peptides(table, names, name):
             return {}
     if chosen:
         return chosen  # whose names are then listed as unknown
-    role = side.roles[-1]
-    name_column = table.columns.get(side.name_role)
+    role = roles[-1]
+    name_column = table.columns.get(f"{kind}_name")
     if name_column in table.frame and _hits(table, names, role, str(name_column)):
         return {role: str(name_column)}
     fits = []
@@ -902,7 +849,7 @@ def _name_columns(
             f"one for {role}. Choose it with {lines}."
         )
         raise ColumnError(msg)
-    if not fits and side.kind == "antigen":
+    if not fits and kind == "antigen":
         return {role: name for role, name in detected.items() if name in table.frame}
     return {role: fits[0]} if fits else {}
 
@@ -928,41 +875,32 @@ def _describe_names(
         yield f"{count} of {names.source} without a name or residues left out: {problem}"
 
 
-def _has_sequences(table: Table, side: _KindRoles) -> bool:
-    """Tell whether a column of one side holds sequences."""
-    for role in side.roles:
-        name = table.columns.get(role)
-        if name in table.frame and holds_sequences(table, str(name)):
-            return True
-    return False
+def _has_sequences(table: Table, kind: Kind) -> bool:
+    """Tell whether a column of a kind holds sequences."""
+    columns = [table.columns[role] for role in ROLES_OF[kind] if role in table.columns]
+    return any(name in table.frame and holds_sequences(table, name) for name in columns)
 
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
     """Return the sequences of the names in a column."""
-    texts: list[str] = []
-    for cell in table.distinct_cells(name):
-        try:
-            text = names.find(role, cell)
-        except RepeatedName:
-            text = ""  # it is a name, and an error if the column is used
-        if text is not None:
-            texts.append(text)
-    return texts
+    texts = [_named_text(names, role, cell) for cell in table.distinct_cells(name)]
+    return [text for text in texts if text is not None]
+
+
+def _named_text(names: NamedSequences, role: str, cell: object) -> str | None:
+    """Return the sequence of a name; empty if it has several, an error if the column is used."""
+    try:
+        return names.find(role, cell)
+    except RepeatedName:
+        return ""
 
 
 def _has_peptides(table: Table, names: NamedSequences, name: str) -> bool:
     """Tell whether most cells of a column of antigens are short sequences without a name."""
     cells = table.distinct_cells(name)
-    unnamed = [cell for cell in cells if not _is_name(names, "antigen", cell)]
+    unnamed = [cell for cell in cells if _named_text(names, "antigen", cell) is None]
     texts = [cell_name(cell) for cell in unnamed]
     return 2 * len(texts) > len(cells) and are_peptides(texts)
-
-
-def _is_name(names: NamedSequences, role: str, cell: object) -> bool:
-    try:
-        return names.find(role, cell) is not None
-    except RepeatedName:
-        return True
 
 
 def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
@@ -971,14 +909,9 @@ def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bo
     if not hits or 2 * len(hits) < len(table.distinct_cells(name)):
         return False
     texts = [*dict.fromkeys(hits)][:SAMPLED]
-    antibodies = sum(map(_has_domain, texts))
+    antibodies = sum(bool(domain_types(text.upper())) for text in texts)
     are_antibodies = 2 * antibodies > len(texts)
     return are_antibodies == (role != "antigen")
-
-
-def _has_domain(text: str) -> bool:
-    """Tell whether a chain of a sequence has a variable domain."""
-    return any(chain_types(part.upper()) for part in text.split("|"))
 
 
 def _unused(table: Table, names: NamedSequences) -> MissingColumn:

@@ -436,6 +436,7 @@ def _summarize(
     sign = quantity.sign
     pairs = len(batch.index)
     mean = candidates.mean[batch.index]
+    expected = batch.expected
     summary: RankSummary = {
         "out": "" if out is None else str(out),
         "rule": options.rule,
@@ -451,15 +452,11 @@ def _summarize(
         "seed": SEED,
         "predicted": _interval((float(mean.min()), float(mean.max())), sign),
         "best_measured": signed(batch.best, sign),
-        "expected_best": None,
-        "best_interval": None,
+        "expected_best": None if expected is None else sign * float(expected.best_of_first[-1]),
+        "best_interval": None if expected is None else _interval(expected.best_interval, sign),
         "expected_above": None,
         "above_interval": None,
     }
-    expected = batch.expected
-    if expected is not None:
-        summary["expected_best"] = sign * float(expected.best_of_first[-1])
-        summary["best_interval"] = _interval(expected.best_interval, sign)
     if expected is not None and options.above is not None:
         summary["expected_above"] = expected.above
         summary["above_interval"] = expected.above_interval
@@ -590,29 +587,29 @@ def _left_out(
     options: RankOptions,
 ) -> dict[str, Bools]:
     """Return which rows cannot be chosen, (R,), by reason, and say so; each has at most one."""
-    reasons = {"repeated": candidates.repeated()}
-    told = {"repeated": "repeat a pair"}
+    found = {"repeated": (candidates.repeated(), "repeat a pair")}
     if measured:
         is_measured = np.any([table.is_measured for table in measured], axis=0)
-        reasons["measured"] = is_measured & ~reasons["repeated"]
-        told["measured"] = "already measured"
+        found["measured"] = (is_measured, "already measured")
     if orders is not None:
-        reasons["ordered"] = orders.is_out & ~np.any(list(reasons.values()), axis=0)
-        told["ordered"] = f"ordered and not measured yet ({orders.path.name})"
+        found["ordered"] = (orders.is_out, f"ordered and not measured yet ({orders.path.name})")
     if not options.keep_far:
         far = candidates.frame["far"].to_numpy(np.bool_)
-        reasons["far"] = far & ~np.any(list(reasons.values()), axis=0)
-        told["far"] = "outside the training data (--keep-far keeps them)"
+        found["far"] = (far, "outside the training data (--keep-far keeps them)")
     if second is not None:
-        for reason, (is_out, words) in second.reasons().items():
-            reasons[reason] = is_out & ~np.any(list(reasons.values()), axis=0)
-            told[reason] = words
-    # 0 measured is told, too: the sequences of the two tables may be cut differently
-    shown = [name for name, rows in reasons.items() if rows.any() or name == "measured"]
-    if shown:
-        parts = ", ".join(f"{reasons[name].sum():,} {told[name]}" for name in shown)
+        found |= second.reasons()
+    is_left = np.ones(len(candidates.frame), np.bool_)
+    reasons = {}
+    told = []
+    for name, (is_out, words) in found.items():
+        reasons[name] = is_out & is_left
+        is_left &= ~is_out
+        # 0 measured is told, too: the sequences of the two tables may be cut differently
+        if reasons[name].any() or name == "measured":
+            told.append(f"{reasons[name].sum():,} {words}")
+    if told:
         rows = counted(len(candidates.frame), "row")
-        messages.say(f"{candidates.source}: of {rows}, left out: {parts}")
+        messages.say(f"{candidates.source}: of {rows}, left out: {', '.join(told)}")
     return reasons
 
 

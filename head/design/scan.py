@@ -6,7 +6,9 @@ largely share, so the sigma of a difference is not that of two predictions. It i
 (`models.ridge`) times the standard deviation of the difference: over the joint posterior of a
 Gaussian process, or else over the members of an ensemble. The residual noise is left out: what of
 it a mutant shares with its parent is not known. A single network or a ridge has no such deviation.
-P pairs of an antibody and an antigen in a batch: its parents, then its mutants.
+The page of a scan shows the first parents, as many as fit, each a map of residues by positions, and
+a table of the best mutants. P pairs of an antibody and an antigen in a batch: its parents, then its
+mutants.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
@@ -30,7 +33,6 @@ from abag.core.messages import counted
 from abag.embed.store.store import open_store
 from abag.embed.tables.layout import NOTHING, with_habits
 from abag.embed.tables.table_writer import writing_table
-from abag.head.design.heat_map import BEST_ON_PAGE, count_shown, draw_heat_map
 from abag.head.design.sites import (
     Mutant,
     Parent,
@@ -41,7 +43,7 @@ from abag.head.design.sites import (
     read_parents,
     single_mutants,
 )
-from abag.head.labels.headers import PKD, Quantity
+from abag.head.labels.headers import INSIDE, PKD, Quantity
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.predictor.explain import explain_residues, residue_parts
@@ -57,6 +59,7 @@ from abag.head.predictor.scoring import (
     row_bar,
     say_random_weights,
 )
+from abag.head.runs.report import render_page
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
@@ -84,10 +87,6 @@ class ScoredMutants(NamedTuple):
     parents: pd.DataFrame
     """The columns of `Predictor.score` and ``pkd_measured`` of each parent."""
     counts: dict[Kind, SequenceCounts]
-    regimes: Counter[str]
-    """Mutants by regime."""
-    verdicts: dict[str, str]
-    """What the run has shown for these."""
 
 
 def score_mutants(
@@ -130,14 +129,11 @@ def score_mutants(
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
-    mutants_by_regime = Counter(frame["regime"].tolist())
-    verdicts = predictor.say_verdicts(mutants_by_regime, "mutant")
     if len(measured):
         frame.insert(0, "pkd_measured", pkd_measured[first:])
     described = _describe(parents, mutants, pairs[first:])
     frame = pd.concat([described, frame], axis=1)
-    parent_frame = parent_scores.assign(pkd_measured=pkd_measured[:first])
-    return ScoredMutants(frame, parent_frame, counts, mutants_by_regime, verdicts)
+    return ScoredMutants(frame, parent_scores.assign(pkd_measured=pkd_measured[:first]), counts)
 
 
 def _describe(
@@ -284,6 +280,10 @@ class _ScoredScan:
     """Of the single mutants, then of the double mutants, then of those with more mutations."""
     double_mutants: int
     drawn_mutants: int
+    regimes: Counter[str]
+    """Mutants by regime."""
+    verdicts: dict[str, str]
+    """What the run has shown for these."""
     same: SamePredictions
     improved: int
     best: pd.DataFrame
@@ -445,7 +445,10 @@ def _score_all(
     drawn = _drawn(_best_singles(singles, gain.to_numpy(), most, MOST_PER_SITE), options)
     if doubles or drawn:
         multiple = score_mutants(predictor, store, parents, doubles + drawn, measured, encoding)
-        scores = _with_multiple(single_scores, multiple, parents)
+        _add_counts(single_scores.counts, multiple.counts, parents)
+        frame = pd.concat([single_scores.frame, multiple.frame], ignore_index=True)
+        scores = single_scores._replace(frame=frame)
+    regimes = Counter(scores.frame["regime"].tolist())
     same = SamePredictions(quantity, predictor.kinds)
     same.add(scores.frame)
     sigma = scores.frame.get("difference_sigma")
@@ -458,23 +461,11 @@ def _score_all(
         scores=scores,
         double_mutants=len(doubles),
         drawn_mutants=len(drawn),
+        regimes=regimes,
+        verdicts=predictor.say_verdicts(regimes, "mutant"),
         same=same,
         improved=int(improves.sum()),
         best=scores.frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index],
-    )
-
-
-def _with_multiple(
-    singles: ScoredMutants, multiple: ScoredMutants, parents: Sequence[Parent]
-) -> ScoredMutants:
-    """Append the scores of mutants with several mutations to those of single mutants."""
-    _add_counts(singles.counts, multiple.counts, parents)
-    return ScoredMutants(
-        frame=pd.concat([singles.frame, multiple.frame], ignore_index=True),
-        parents=singles.parents,
-        counts=singles.counts,
-        regimes=singles.regimes + multiple.regimes,
-        verdicts=singles.verdicts | multiple.verdicts,
     )
 
 
@@ -497,8 +488,8 @@ def _summarize(
         "rows": len(frame),
         "double_mutants": scored.double_mutants,
         "drawn_mutants": scored.drawn_mutants,
-        "regimes": dict(scored.scores.regimes),
-        "verdicts": scored.scores.verdicts,
+        "regimes": dict(scored.regimes),
+        "verdicts": scored.verdicts,
         "can_rank": scored.same.can_rank,
         "same_prediction": scored.same.regimes,
         "improved": scored.improved,
@@ -552,7 +543,6 @@ def _write(
     page: Path,
 ) -> None:
     """Write the table of all mutants, and the page of the single ones."""
-    verdicts = scored.scores.verdicts.values()
     names = [predictor.spec(kind).name for kind in predictor.kinds]
     encoders = f"{'encoders' if len(names) > 1 else 'encoder'} {' and '.join(names)}"
     # both are written before either gets its name, so that a full disk leaves neither
@@ -567,7 +557,11 @@ def _write(
             quantity=scored.quantity,
             digits=max(3, predictor.digits - 1),
             source=encoders,
-            verdicts=[*verdicts, *scored.same.describe("mutant"), describe_far(summary)],
+            verdicts=[
+                *scored.verdicts.values(),
+                *scored.same.describe("mutant"),
+                describe_far(summary),
+            ],
             contributions=contributions,
         )
         drawn.write_text(heat_map, "utf-8")
@@ -686,3 +680,136 @@ def _describe_rows(best: pd.DataFrame, quantity: Quantity) -> list[dict[str, Any
             mutant[quantity.column(name)] = _or_none(row.get(name))
         described.append(mutant)
     return described
+
+
+# ---- the page ----------------------------------------------------------------------------------
+
+
+MAX_CELLS = 60_000
+"""Single mutants on the page: 1 MB."""
+BEST_COLUMNS = {
+    "parent": "parent",
+    "mutation": "mutation",
+    "region": "region",
+    "difference": "difference ({})",
+    "difference_sigma": "its sigma",
+    "pkd_predicted": "predicted {}",
+    "pkd_measured": "measured {}",
+    "regime": "regime",
+    "far": "outside training data",
+}
+"""Columns of the table of the best mutants, and their headings, with the quantity."""
+BEST_ON_PAGE = 50
+"""Mutants in that table."""
+
+
+def count_shown(parents: Sequence[Parent], residues: str) -> int:
+    """Return how many parents fit on the page."""
+    ends = np.cumsum([parent.count_mutants(residues) for parent in parents])
+    return max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))
+
+
+def draw_heat_map(
+    parents: Sequence[Parent],
+    residues: str,
+    singles: pd.DataFrame,
+    parent_scores: pd.DataFrame,
+    best: pd.DataFrame,
+    *,
+    source: str,
+    verdicts: Sequence[str],
+    quantity: Quantity,
+    digits: int,
+    contributions: Sequence[Sequence[float]],
+) -> str:
+    """Draw the page of the single mutants, which come parent by parent, and of the best.
+
+    `contributions` are those of the residues of the parents that fit, site by site, NaN where they
+    are not known; empty if the predictor has no parts that compare residues.
+    """
+    ends = np.cumsum([parent.count_mutants(residues) for parent in parents])
+    fitting = count_shown(parents, residues)
+    singles = singles.head(ends[fitting - 1])
+    shown = []
+    start = 0
+    for number in range(fitting):
+        end = int(ends[number])
+        cells = singles[start:end]
+        described = _of_parent(parents[number], parent_scores.iloc[number], cells, digits)
+        if contributions and not np.isnan(contributions[number]).all():
+            of_sites = np.round(contributions[number], digits)
+            described["contribution"] = [None if np.isnan(x) else x for x in of_sites.tolist()]
+        shown.append(described)
+        start = end
+    content: dict[str, Any] = {"residues": residues, "parents": shown}
+    if not quantity.affinity:
+        content["quantity"] = str(quantity)
+        content["sign"] = quantity.sign
+        content["digits"] = digits
+        content["columns"] = {name: quantity.column(name) for name in INSIDE}
+    content["mostFar"] = bool(2 * singles["far"].sum() > len(singles))
+    only = len(shown) == 1
+    return render_page(
+        "scan.html.j2",
+        content,
+        ("page.js", "scan.js"),
+        title=f"Scan of {parents[0].name}" if only else "Scan",
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        source=source,
+        parent=_in_words(shown[0], quantity) if only else "",
+        quantity=quantity,
+        verdicts=verdicts,
+        names=[parent["name"] for parent in shown],
+        left_out=len(parents) - fitting,
+        has_sigma="difference_sigma" in singles,
+        has_contributions=any("contribution" in parent for parent in shown),
+        best=_table_of_best(best, quantity, with_parent=not only),
+    )
+
+
+def _table_of_best(best: pd.DataFrame, quantity: Quantity, *, with_parent: bool) -> dict[str, Any]:
+    """Return the headings and the rows of the best mutants, without columns that say nothing."""
+    unused = set() if with_parent else {"parent"}
+    if "pkd_measured" in best and best["pkd_measured"].isna().all():
+        unused.add("pkd_measured")
+    columns = [name for name in BEST_COLUMNS if name in best and name not in unused]
+    rows = []
+    for row in best[columns].itertuples(index=False):
+        rows.append([_plain(cell) for cell in row])
+    return {"head": [BEST_COLUMNS[name].format(quantity) for name in columns], "rows": rows}
+
+
+def _of_parent(
+    parent: Parent, scores: pd.Series, cells: pd.DataFrame, digits: int
+) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "name": parent.name,
+        # as in the table: with 3 digits 4.4752 would be 4.475, and shown as 4.47
+        "pkd": round(scores["pkd_predicted"], digits + 1),
+        "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
+        "difference": cells["difference"].round(digits).tolist(),
+        "far": "".join(np.where(cells["far"], "1", "0")),
+    }
+    if "difference_sigma" in cells:
+        summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
+    if not np.isnan(scores["pkd_measured"]):
+        summary["measuredPkd"] = round(scores["pkd_measured"], digits)
+    if "pkd_measured" in cells:
+        measured = cells["pkd_measured"].reset_index(drop=True).dropna()
+        summary["measured"] = {str(at): round(value, digits) for at, value in measured.items()}
+    return summary
+
+
+def _in_words(parent: dict[str, Any], quantity: Quantity) -> str:
+    text = f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}"
+    if "measuredPkd" in parent:
+        text += f", measured {quantity.show(parent['measuredPkd'])}"
+    return f"{text}."
+
+
+def _plain(value: object) -> object:
+    if pd.isna(value):  # type: ignore[call-overload]
+        return None
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    return value

@@ -10,7 +10,7 @@ Where no model is better than the mean, the mean has all the weight: every pair 
 the same prediction but for rounding, and an order of them follows from sigma or from the order of
 the rows alone.
 
-Of `head`, only this module and `estimators.regressor` import what runs encoders. Everything else
+Of `head`, only this module and `estimators.scikit` import what runs encoders. Everything else
 takes a function that encodes, or scores what a store holds.
 
 P pairs, R pairs of some, N antibodies, M antigens.
@@ -40,16 +40,16 @@ from abag.core.options import flag
 from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.columns import MUTATIONS, ROLES_OF
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
     NOTHING,
+    OF_LABELS,
     Layout,
     LayoutRecord,
-    holds_texts,
     one_table,
     tables_of,
 )
-from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.options import AntibodyRegion, ReferenceOptions
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, check_chunks, read_pairs
@@ -144,17 +144,6 @@ PAIRS = 1 << 16
 """Most pairs scored at a time: up to 400 MB of vectors at the real widths."""
 ANTIBODIES = 1 << 14
 """Most antibodies scored at a time."""
-PAIR_ROLES = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
-"""Roles of columns that describe one pair, and would be wrong beside another."""
-KIND_ROLES: dict[Kind, frozenset[str]] = {
-    "antibody": frozenset({"heavy", "light", "antibody"}),
-    "antigen": frozenset({"antigen"}),
-}
-NAME_ROLES: dict[Kind, frozenset[str]] = {
-    "antibody": frozenset({"id", "antibody_name", "mutations"}),
-    "antigen": frozenset({"id", "antigen_name", "antigen_mutations"}),
-}
-"""Roles of columns that name a sequence by the first row that has it."""
 PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
 """Options of one pair, as in `Predictor.predict`."""
 
@@ -485,14 +474,14 @@ class CrossedTables:
 
     def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
         named_columns = self._options.columns.items()
-        roles = KIND_ROLES[kind] | {MUTATIONS[kind]}
+        roles = {*ROLES_OF[kind], MUTATIONS[kind]}
         columns = {role: name for role, name in named_columns if role in roles}
         columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
         options = replace(self._options, columns=columns)
         remembered = replace(self._reading, columns=columns_of_kind)
         read = read_pairs(table, options, kinds=(kind,), as_written=True, remembered=remembered)
         read.report_notes()
-        if self._typed and holds_texts(table):
+        if self._typed and read.holds_texts:
             return replace(read, frame=with_types(read.frame, read.columns))
         return read
 
@@ -536,13 +525,15 @@ class CrossedTables:
 
 
 def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
-    foreign = PAIR_ROLES | KIND_ROLES["antigen" if kind == "antibody" else "antibody"]
+    # what describes one pair would be wrong beside another
+    foreign = OF_LABELS.union(ROLES_OF["antigen" if kind == "antibody" else "antibody"])
     excluded = {name for role, name in table.columns.items() if role in foreign}
     for name in map(str, table.frame.columns):
         header = read_header(name)
         if header.names_affinity or header.plain:
             excluded.add(name)
-    always = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
+    naming = (*ROLES_OF[kind], MUTATIONS[kind], f"{kind}_name", "id")
+    always = {table.columns.get(role) for role in naming}
     of_row = table.sequences[kind].of_row
     _, first = np.unique(of_row, return_index=True)
     selected = []

@@ -552,8 +552,15 @@ def _score_shift(
     is_selection = len(rows) < (1 - MANY_BOUNDS) * len(pairs)
     is_selection |= np.ptp(pairs.pkd[rows]) == 0  # such as the end of an assay
     is_large = len(rows) >= LEAST_ROWS and abs(bias.value) >= LEAST_SHIFT * root
-    if is_large and not is_selection and _is_clear(bias, saved, predictor, names):
-        sentence += f". {_advice(saved, predictor)}"
+    if is_large and not is_selection:
+        is_untold = bias.low is None
+        if is_untold:
+            sentence += (
+                f"; effectively {counted(round(bias.groups), 'group')} of pairs cannot tell this "
+                "from chance"
+            )
+        if is_untold or _is_clear(bias, saved, predictor, names):
+            sentence += f". {_advice(saved, predictor)}"
     return {
         "bias": bias.value,
         "bias_interval": None if bias.low is None else [bias.low, bias.high],

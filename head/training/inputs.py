@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -33,7 +33,7 @@ from abag.head.labels.labelled_pairs import (
     training_labels,
     with_feature_columns,
 )
-from abag.head.labels.stored_vectors import StoredVectors, read_vectors
+from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.config import FitConfig
 from abag.head.regimes.folds import MeasuredRegime, RegimesOfTable, measure_regimes
 from abag.head.regimes.regimes import without_absent
@@ -110,7 +110,7 @@ def first_folders(
     folders: dict[Kind, EncoderFolder] = {}
     for kind in table.kinds:
         encoder = _views(config, kind, opened, before)[0]["encoder"]
-        folders[kind] = folder_with(opened, table, kind, encoder)
+        folders[kind] = folder_with(opened, kind, encoder, table.sequences[kind].keys, table.source)
     return folders
 
 
@@ -123,6 +123,23 @@ def vectors_of_pairs(
         views = _views(config, kind, opened, before)
         vectors[kind] = read_vectors(opened, pairs.table, kind, views)
     return vectors
+
+
+def read_vectors(
+    store: Store, table: SequenceTable, kind: Kind, views: Sequence[VectorsOf]
+) -> StoredVectors:
+    """Read the vectors of the unique sequences; by default from the only encoder of a kind.
+
+    Those of a kind that the rows do not have say nothing.
+    """
+    if kind not in table.kinds:
+        return StoredVectors.absent()
+    keys = table.sequences[kind].keys
+    places = []
+    for view in views:
+        folder = folder_with(store, kind, view["encoder"], keys, table.source)
+        places.append((folder, view["pooling"]))
+    return StoredVectors.read(places, keys)
 
 
 def _views(
