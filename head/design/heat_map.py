@@ -69,7 +69,7 @@ def draw_heat_map(
     for number in range(fitting):
         end = int(ends[number])
         cells = singles[start:end]
-        described = _describe(parents[number], parent_scores.iloc[number], cells, digits)
+        described = _describe(parents[number], parent_scores.iloc[number], cells, quantity, digits)
         if contributions and not np.isnan(contributions[number]).all():
             of_sites = np.round(contributions[number], digits)
             described["contribution"] = [None if np.isnan(x) else x for x in of_sites.tolist()]
@@ -114,18 +114,22 @@ def _table_of_best(best: pd.DataFrame, quantity: Quantity, *, with_parent: bool)
 
 
 def _describe(
-    parent: Parent, scores: pd.Series, cells: pd.DataFrame, digits: int
+    parent: Parent, scores: pd.Series, cells: pd.DataFrame, quantity: Quantity, digits: int
 ) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "name": parent.name,
         # as in the table: with 3 digits 4.4752 would be 4.475, and shown as 4.47
         "pkd": round(scores["pkd_predicted"], digits + 1),
         "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
+        "predicted": cells["pkd_predicted"].round(digits + 1).tolist(),
         "difference": cells["difference"].round(digits).tolist(),
         "far": "".join(np.where(cells["far"], "1", "0")),
     }
     if "difference_sigma" in cells:
         summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
+    text = describe_compared(scores["pkd_predicted"], scores["pkd_compared"], quantity)
+    if text:
+        summary["compared"] = text
     if not np.isnan(scores["pkd_measured"]):
         summary["measuredPkd"] = round(scores["pkd_measured"], digits)
     if "pkd_measured" in cells:
@@ -134,8 +138,17 @@ def _describe(
     return summary
 
 
+def describe_compared(predicted: float, compared: float | None, quantity: Quantity) -> str:
+    """Say what is predicted for a parent as if it were as new as its mutants, if that differs."""
+    if compared is None or quantity.show(compared) == quantity.show(predicted):
+        return ""
+    return f" ({quantity.show(compared)} as if unmeasured, like the mutants compared with it)"
+
+
 def _in_words(parent: dict[str, Any], quantity: Quantity) -> str:
-    text = f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}"
+    text = (
+        f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}{parent.get('compared', '')}"
+    )
     if "measuredPkd" in parent:
         text += f", measured {quantity.show(parent['measuredPkd'])}"
     return f"{text}."

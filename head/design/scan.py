@@ -30,7 +30,12 @@ from abag.core.messages import counted
 from abag.embed.store.store import open_store
 from abag.embed.tables.layout import NOTHING, with_habits
 from abag.embed.tables.table_writer import writing_table
-from abag.head.design.heat_map import BEST_ON_PAGE, count_shown, draw_heat_map
+from abag.head.design.heat_map import (
+    BEST_ON_PAGE,
+    count_shown,
+    describe_compared,
+    draw_heat_map,
+)
 from abag.head.design.sites import (
     Mutant,
     Parent,
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.layout import LayoutRecord
     from abag.head.models.process import GaussianProcess
     from abag.head.predictor.predictor import Predictor, SequenceCounts
+    from abag.head.regimes.regimes import FoundRegimes
 
 
 BATCH = 16_384
@@ -82,7 +88,8 @@ class ScoredMutants(NamedTuple):
     frame: pd.DataFrame
     """A row per mutant: what it is, its sequences and its scores."""
     parents: pd.DataFrame
-    """The columns of `Predictor.score` and ``pkd_measured`` of each parent."""
+    """The columns of `Predictor.score`, ``pkd_measured`` and ``pkd_compared`` of each parent: what
+    is predicted for it as if it were as new as its mutants, the median over these."""
     counts: dict[Kind, SequenceCounts]
     regimes: Counter[str]
     """Mutants by regime."""
@@ -127,8 +134,8 @@ def score_mutants(
             index = [sequences.of_row[rows] for sequences in sides]
             scores, vectors = scorer.score(*index)
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
-            used = scorer.find_regimes(*index).used
-            scores = _with_differences(predictor, scores, vectors, of_pair, used)
+            found = scorer.find_regimes(*index)
+            scores = _with_differences(predictor, scores, vectors, of_pair, found)
             scores = _with_likelihoods(predictor, scores, vectors, of_pair)
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
@@ -137,7 +144,11 @@ def score_mutants(
         frame.insert(0, "pkd_measured", pkd_measured[first:])
     described = _describe(parents, mutants, pairs[first:])
     frame = pd.concat([described, frame], axis=1)
-    parent_frame = parent_scores.assign(pkd_measured=pkd_measured[:first])
+    of_mutant = [number for number, _ in mutants]
+    compared = (frame["pkd_predicted"] - frame["difference"]).groupby(of_mutant).median()
+    parent_frame = parent_scores.assign(
+        pkd_measured=pkd_measured[:first], pkd_compared=compared.reindex(range(first)).to_numpy()
+    )
     return ScoredMutants(frame, parent_frame, counts, regimes, verdicts)
 
 
@@ -166,19 +177,39 @@ def _with_differences(
     scores: pd.DataFrame,
     vectors: PairVectors,
     parent: Index,
-    used: NDArray[np.object_],
+    regimes: FoundRegimes,
 ) -> pd.DataFrame:
-    """Add the difference of each pair from its parent, (P,), and its sigma if there is one.
-
-    `used`, (P,), is the measured regime whose mixture scores a pair.
-    """
+    """Add the difference of each pair from its parent, (P,), and its sigma if there is one."""
     pkd = scores["pkd_predicted"].to_numpy()
     at = list(scores).index("regime")
-    scores.insert(at, "difference", pkd - pkd[parent])
+    scores.insert(at, "difference", pkd - predict_parents(predictor, vectors, parent, regimes))
     if has_difference_sigma(predictor):
-        sigma = spreads(predictor, used) * deviation(predictor, vectors, parent)
+        sigma = spreads(predictor, regimes.used) * deviation(predictor, vectors, parent)
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
+
+
+def predict_parents(
+    predictor: Predictor, vectors: PairVectors, parent: Index, regimes: FoundRegimes
+) -> Floats:
+    """Predict the parent of each pair as if it were of the regime of the pair, (P,) in pKd.
+
+    A parent that was measured is predicted with the weights of known pairs, which follow its label;
+    those of new variants shrink predictions toward the mean. The difference of the two would be a
+    matter of the regimes, whatever is mutated.
+    """
+    parents, row_of_pair = np.unique(parent.astype(np.int64), return_inverse=True)
+    mixtures = {name: predictor.regimes[name].mixture for name in set(regimes.used.tolist())}
+    weighed = {name for mixture in mixtures.values() for name in mixture.weights}
+    parts = predictor.parts.predict(vectors.take(parents), weighed)
+    predicted = np.zeros(len(parent))
+    for name, mixture in mixtures.items():
+        of_parents = mixture.pkd(parts)
+        rows = regimes.used == name
+        far = rows & ~regimes.is_covered
+        predicted[rows] = of_parents[row_of_pair[rows]]
+        predicted[far] = mixture.pulled(of_parents)[row_of_pair[far]]
+    return predicted
 
 
 def _with_likelihoods(
@@ -264,6 +295,8 @@ class ScanSummary(TypedDict):
     than an affinity."""
     parent_pkd: float | None
     """Prediction for the parent; None if there are several."""
+    parent_compared: float | None
+    """Prediction that its mutants are compared with: as if it were as new as they are."""
     parent_measured: float | None
     """Measured pKd of the parent, if it is a training pair; None if there are several."""
     antibodies: SequenceCounts
@@ -301,6 +334,7 @@ def describe_scan(found: ScanSummary) -> str:
     parents = counted(found["parents"], "parent")
     if found["parent_pkd"] is not None:
         parents += f", predicted {quantity} {show(found['parent_pkd'])}"
+        parents += describe_compared(found["parent_pkd"], found["parent_compared"], quantity)
     if found["parent_measured"] is not None:
         parents += f", measured {show(found['parent_measured'])}"
     doubles = f", {counted(double, 'double mutant')}" if double else ""
@@ -509,6 +543,7 @@ def _summarize(
         "far_parents": int(parent_scores["far"].sum()),
         "best": _describe_rows(scored.best.head(BEST), quantity),
         "parent_pkd": None if only is None else float(only["pkd_predicted"]),
+        "parent_compared": None if only is None else float(only["pkd_compared"]),
         "parent_measured": None if only is None else _or_none(only["pkd_measured"]),
         "antibodies": scored.scores.counts["antibody"],
         "antigens": scored.scores.counts["antigen"],
