@@ -21,14 +21,14 @@ if "__path__" in globals():  # not where pytest reads a checkout in a folder of 
     __path__.append(str(_Path(__file__).parent / "head" / "estimators" / "public"))
 
 _FIT = "head.models.config:FitConfig"
-_SCORES = "head.runs.summary:describe_briefly"
+_SCORES = "head.runs.run_folder:describe_briefly"
 _FUNCTIONS = {
     "adapt_encoders": ("adapt.train", "describe_adapter", "adapt.config:AdaptConfig"),
     "dataset": ("head.estimators.dataset", "", "head.estimators.dataset:DatasetOptions"),
     "embed_table": ("embed.embed", "describe_embedding", "embed.options:EmbedOptions"),
     "evaluate": (
         "head.runs.evaluate",
-        "head.runs.summary:describe_evaluation",
+        "head.runs.run_folder:describe_evaluation",
         "head.predictor.options:EvaluateOptions",
     ),
     "export_vectors": ("embed.export", "describe_export", "embed.options:ExportOptions"),

@@ -186,7 +186,7 @@ def fit(
       abag fit order.csv --add runs/first --run runs/second
     """
     from abag.head.fit import fit as fit_head
-    from abag.head.runs.summary import describe_fit
+    from abag.head.runs.run_folder import describe_fit
 
     summary = fit_head(tables, store, run, progress=True, verbose=verbose, **options)
     _print(summary, as_json, partial(describe_fit, verbose=verbose))
@@ -310,7 +310,7 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:
       abag evaluate --run runs/first --predictions theirs.csv
     """
     from abag.head.runs.evaluate import evaluate as evaluate_run
-    from abag.head.runs.summary import describe_scores
+    from abag.head.runs.run_folder import describe_scores
 
     _print(evaluate_run(run, **options), as_json, describe_scores)
 
@@ -329,7 +329,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
     Example:
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
-    from abag.head.runs.summary import describe_scores
+    from abag.head.runs.run_folder import describe_scores
     from abag.head.search.sweep import describe_trials
     from abag.head.search.sweep import sweep as search
 
@@ -553,7 +553,7 @@ def demo(folder: Path, force: bool) -> None:
     from abag.embed.embed import describe_embedding, embed_table
     from abag.head.demo import planted_ceiling, write_demo_table
     from abag.head.fit import fit as fit_head
-    from abag.head.runs.summary import describe_fit
+    from abag.head.runs.run_folder import describe_fit
 
     pairs = folder / "pairs.csv"
     store = folder / "store"

@@ -50,7 +50,7 @@ from abag.head.models.probit import class_thresholds, expected_latent
 
 CASES = {
     "her2": [(60, 0.5), (120, 0.1), (400, 0.1), (400, 0.5), (1500, 0.01)],
-    "rbd": [(120, 0.5), (400, 0.1), (400, 0.5)],
+    "rbd": [(120, 0.5), (400, 0.1), (400, 0.5), (1500, 0.01)],
 }
 """Rows that are kept, and the share of yes."""
 HELD_OUT = 3000

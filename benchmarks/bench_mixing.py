@@ -130,8 +130,7 @@ def collect(folder, out, name, size, seed):
             chains = [sequences.chains[i] for i in sequences.of_row.tolist()]
             sides.append(Sequences.of(kind, chains))
         scorer = Scorer(kept["predictor"], open_store(at / "store"), *sides)
-        _, vectors = scorer.score(*(side.of_row for side in sides))
-        regimes = scorer.find_regimes(*(side.of_row for side in sides))
+        _, regimes, vectors = scorer.score(*(side.of_row for side in sides))
         parts = kept["predictor"].parts
         predicted = parts.predict(vectors, parts.models)
     found["test:regime"] = np.array(regimes.used, dtype=str)

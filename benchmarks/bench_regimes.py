@@ -217,7 +217,7 @@ def measure(table, config, seed=0):
     parts = None
     if splits:
         fits = [learned_rows(split) for split in (all_pairs(measured), *splits)]
-        of_run = RunParts.decide(config, vectors, fits)
+        of_run = RunParts.decide(config.filled().head, config.kinds, vectors, fits)
 
     def training_rows(split):
         rows = learned_rows(split)

@@ -35,7 +35,7 @@ from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.regimes.folds import measure_regimes
+from abag.head.regimes.folds import RegimesOfTable, measure_regimes
 from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import TEST, TRAIN
 
@@ -74,7 +74,7 @@ def main() -> None:
     lines += ["", *restore(pairs.table.antibodies.chains)]
     for name in SPLITS:
         options = SplitOptions(split=name, folds=5, repeats=args.repeats)
-        (measured,) = measure_regimes(PairGroups(pairs, options, None))
+        (measured,) = measure_regimes(RegimesOfTable(PairGroups(pairs, options)))
         comparison = compare_variants(pairs, measured, variants, antigens)
         lines += ["", f"## Split {name}", "", *comparison]
     print("\n".join(lines))

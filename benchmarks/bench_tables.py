@@ -98,12 +98,13 @@ def walk(table, store, gib):
 
 def read(table):
     """Read a table into parts of distinct sequences; print the CPU seconds."""
+    from abag.embed.tables.layout import Layout
     from abag.embed.tables.options import TableOptions
-    from abag.embed.tables.pairs import Partitions, read_pair_chunks
+    from abag.embed.tables.pairs import Partitions, check_chunks
 
     start_s = time.process_time()
     with Partitions("antibody") as antibodies, Partitions("antigen") as antigens:
-        for chunk in read_pair_chunks(table, TableOptions(), only_sequences=True):
+        for chunk in check_chunks(Layout.of(table, TableOptions(), only_sequences=True)):
             antibodies.add(chunk.antibodies)
             antigens.add(chunk.antigens)
         for kind in (antibodies, antigens):

@@ -60,7 +60,7 @@ AFTER = {
         "models in closed form": "abag.head.fit:fit_fold",
         "predictor": "abag.head.fit:save_predictor",
         "scores and files": "abag.head.fit:write_results",
-        "report": "abag.head.runs.summary:write_report",
+        "report": "abag.head.runs.report:write_report",
     }
 }
 """Stages of modules that are first imported in the stage that is the key."""

@@ -3,11 +3,14 @@
 Each table of a folder is divided by pandas: rows, antibodies, antigens, or variants with more
 mutations are held out. abag fits the rest with its defaults and predicts the held-out rows, and
 numpy and scipy score the file that it wrote. A line is printed for each regime that the held-out
-rows are in: the promised RMSE, its 95 % interval and coverage, and the true ones.
+rows are in: the promised RMSE, its 95 % interval and coverage, and the true ones. `log_score` is the
+mean of log sigma + (error / sigma)^2 / 2, of which less is better; `low_tenth` and `high_tenth` are the
+RMSE in units of sigma of the rows with the smallest and the largest sigma.
 
     python benchmarks/outside_truth.py FOLDER --out truth.jsonl [--seeds 3] [--only hiv rbd]
     python benchmarks/outside_truth.py --demo --out truth.jsonl       the table of `abag demo`
     python benchmarks/outside_truth.py --planted --out truth.jsonl    complexes, one of them scanned
+    python benchmarks/outside_truth.py --means --out truth.jsonl      of what was written before
 
 FOLDER has tables as `TABLES` names them; those that are absent are left out. Vectors are residue
 compositions, which need no download.
@@ -179,6 +182,19 @@ def ranks_within(predicted, measured, sequence):
     return float(np.median(defined)) if defined else None
 
 
+def judge_sigma(error, sigma):
+    """Return how well sigma tells the errors of rows that are not far."""
+    if len(error) < 40:
+        return {}
+    scaled = (error / sigma).iloc[np.argsort(sigma, kind="stable")].to_numpy()
+    tenth = len(scaled) // 10
+    return {
+        "log_score": float((np.log(sigma) + (error / sigma) ** 2 / 2).mean()),
+        "low_tenth": float(np.sqrt(np.mean(scaled[:tenth] ** 2))),
+        "high_tenth": float(np.sqrt(np.mean(scaled[-tenth:] ** 2))),
+    }
+
+
 def measure(frame, truth, label, divide, seed, folder, options):
     """Fit without the held-out rows, predict them, and yield a line per regime."""
     rng = np.random.default_rng(seed)
@@ -241,6 +257,7 @@ def measure(frame, truth, label, divide, seed, folder, options):
             if 1 < len(by_antibody) <= 10
             else None,
             "mean_sigma": float(rows["sigma"].mean()),
+            **judge_sigma(error[~rows["far"]], rows["sigma"][~rows["far"]]),
             "spearman": ranks(rows["pkd_predicted"], y),
             "within_antigen": ranks_within(
                 rows["pkd_predicted"], y, measured_rows["antigen_of_row"]
@@ -267,7 +284,11 @@ def main():
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--tiny", action="store_true", help="a ridge on 150 rows of the demo table")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--means", action="store_true")
     arguments = parser.parse_args()
+    if arguments.means:
+        show_means(pd.read_json(arguments.out, lines=True))
+        return
     options = {} if arguments.epochs is None else {"epochs": arguments.epochs}
     if arguments.tiny:
         options = {"head": "ridge"}
@@ -302,6 +323,14 @@ def main():
                     continue
                 for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
                     show(name, case, seed, frame, truth, label, divide, at, options, arguments.out)
+
+
+def show_means(lines):
+    """Print the means over seeds of what sigma says, by table, case and regime."""
+    columns = ["n", "rmse", "mean_sigma", "coverage", "log_score", "low_tenth", "high_tenth"]
+    lines = lines.dropna(subset=["log_score"])
+    print(lines.groupby(["table", "case", "regime"])[columns].mean().round(3).to_string())
+    print(lines[columns[1:]].mean().round(3).to_string())
 
 
 def show(name, case, seed, frame, truth, label, divide, at, options, out):

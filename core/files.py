@@ -383,14 +383,7 @@ def load_cached(folder: Path | None, inputs: bytes) -> bytes | None:
     return None
 
 
-def store_cached(
-    folder: Path | None,
-    inputs: bytes,
-    content: bytes,
-    *,
-    most_entries: int = MOST_ENTRIES,
-    most_bytes: int = MOST_BYTES,
-) -> None:
+def store_cached(folder: Path | None, inputs: bytes, content: bytes) -> None:
     """Keep what was computed from `inputs`, if the file system allows it.
 
     Parameters
@@ -398,9 +391,7 @@ def store_cached(
     folder : path, optional
         None: nothing is kept.
     inputs, content : bytes
-        What `load_cached` asks for, and what it returns.
-    most_entries, most_bytes : int
-        What the folder holds at most afterwards, except that this entry always stays.
+        What `load_cached` asks for, and what it returns; this entry stays, whatever its size.
     """
     if folder is None:
         return
@@ -409,7 +400,7 @@ def store_cached(
         make_folder(folder)
         sweep_partials(folder)
         write_bytes(path, _digest(path, content) + content)
-        _forget_oldest(folder, most_entries, most_bytes)
+        _forget_oldest(folder)
     except OSError as error:
         detail(f"{folder}: nothing is kept there for the next command ({error})")
 
@@ -423,7 +414,7 @@ def _digest(path: Path, content: bytes) -> bytes:
     return hashlib.blake2b(path.name.encode() + content, digest_size=_DIGEST_BYTES).digest()
 
 
-def _forget_oldest(folder: Path, most_entries: int, most_bytes: int) -> None:
+def _forget_oldest(folder: Path) -> None:
     """Delete the entries used least recently, beyond what a folder may hold."""
     entries = []
     for path in folder.iterdir():
@@ -433,5 +424,5 @@ def _forget_oldest(folder: Path, most_entries: int, most_bytes: int) -> None:
     held_bytes = 0
     for number, (_, size, path) in enumerate(sorted(entries, reverse=True)):
         held_bytes += size
-        if number and (number >= most_entries or held_bytes > most_bytes):
+        if number and (number >= MOST_ENTRIES or held_bytes > MOST_BYTES):
             remove_quietly(path)

@@ -62,7 +62,7 @@ def as_pandas(table: Any, name: str) -> Any:  # noqa: ANN401 - any argument
     Raises
     ------
     TableError
-        If the table is lazy, has two columns of one name, or columns that pandas cannot hold.
+        If the table is lazy, or has columns that pandas cannot hold.
     """
     if isinstance(table, list | tuple):
         if len(table) and all(map(_is_record, table)):
@@ -97,7 +97,7 @@ def as_pandas(table: Any, name: str) -> Any:  # noqa: ANN401 - any argument
             "columns of text, numbers or truth values. Pass a DataFrame."
         )
         raise TableError(msg) from error
-    return _from_arrow(columns, name)
+    return _from_arrow(columns)
 
 
 def _is_record(part: object) -> bool:
@@ -191,23 +191,17 @@ def _from_columns(columns: Mapping[Any, Any], name: str) -> pd.DataFrame:
     return pd.DataFrame(lists)
 
 
-def _from_arrow(columns: pa.Table, name: str) -> pd.DataFrame:
-    names = columns.column_names
-    repeated = [column for column in names if names.count(column) > 1]
-    if repeated:
-        msg = (
-            f"{name}: two columns are called {repeated[0]!r}; expected distinct names. Rename "
-            "one, or remove it."
-        )
-        raise TableError(msg)
+def _from_arrow(columns: pa.Table) -> pd.DataFrame:
     for number, column in enumerate(columns.columns):
-        columns = columns.set_column(number, names[number], _without_views(column))
+        columns = columns.set_column(number, columns.field(number).name, _without_views(column))
     frame: pd.DataFrame = columns.to_pandas(types_mapper=pd.ArrowDtype)
     return frame
 
 
-_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-"""Types of the same values for which all functions of pandas and Arrow exist."""
+def without_view(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values for which all functions of pandas and Arrow exist."""
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return views.get(kind, kind)
 
 
 def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -216,10 +210,10 @@ def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
         chunks = []
         for chunk in column.chunks:
             values = chunk.dictionary
-            values = values.cast(_VIEWS.get(values.type, values.type))
+            values = values.cast(without_view(values.type))
             chunks.append(values.take(chunk.indices))
         return pa.chunked_array(chunks, type=None if chunks else pa.large_string())
-    return column.cast(_VIEWS.get(column.type, column.type))
+    return column.cast(without_view(column.type))
 
 
 def _cells(column: pd.Series) -> list[Any]:

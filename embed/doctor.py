@@ -254,7 +254,7 @@ def _hub_bytes(source: HubSource) -> int:
     return max(bytes_of_format.values())
 
 
-def check_device(plan: DevicePlan, *, requested: str, driver: Path = NVIDIA_DRIVER) -> Result:
+def check_device(plan: DevicePlan, *, requested: str) -> Result:
     """Report the device that will be used, its precision and its memory.
 
     Parameters
@@ -262,8 +262,6 @@ def check_device(plan: DevicePlan, *, requested: str, driver: Path = NVIDIA_DRIV
     plan : DevicePlan
     requested : str
         The value of ``--device``.
-    driver : path
-        What exists where the driver of an NVIDIA GPU is loaded.
     """
     if plan.device.type == "cuda":
         free, total = torch.cuda.mem_get_info(plan.device)
@@ -272,7 +270,7 @@ def check_device(plan: DevicePlan, *, requested: str, driver: Path = NVIDIA_DRIV
             f"batches of {default_batch_tokens(plan):,} tokens"
         )
     text = f"CPU, {os.cpu_count() or 1} cores; {plan.precision}"
-    if requested == "auto" and driver.exists():
+    if requested == "auto" and NVIDIA_DRIVER.exists():
         return "FAIL", (
             f"{text}; this machine has an NVIDIA GPU that torch {torch.__version__} cannot use: "
             "install a build of torch for CUDA that matches the driver"

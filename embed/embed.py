@@ -27,13 +27,15 @@ from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import EncoderFolder, Store, open_store
 from abag.embed.store.writer import publish_spools
 from abag.embed.tables.chains import ALONE, PLURAL, Kind
+from abag.embed.tables.formats import CHUNK_ROWS
+from abag.embed.tables.layout import Layout
 from abag.embed.tables.notes import (
     SkippedRows,
     count_changes,
     describe_counts,
     describe_rows,
 )
-from abag.embed.tables.pairs import Partitions, SequenceTable, read_pair_chunks
+from abag.embed.tables.pairs import Partitions, SequenceTable, check_chunks
 from abag.embed.tables.table import TableLike
 from abag.embed.workers import count_devices, launch
 
@@ -260,9 +262,10 @@ def _read(
     counts = Counter[str]()
     skipped = SkippedRows()
     examples = dict[str, str]()
-    ignored: list[str] = []
+    layout = Layout.of(table, options, kinds=options.kinds, rows=CHUNK_ROWS, only_sequences=True)
+    ignored = layout.describe()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
-        for pairs in read_pair_chunks(table, options, kinds=options.kinds, only_sequences=True):
+        for pairs in check_chunks(layout):
             counts.update(pairs.counts)
             skipped.update(pairs.skipped)
             examples = {**pairs.examples, **examples}

@@ -32,7 +32,6 @@ from abag.core.messages import counted, first_line, reporting
 from abag.embed.options import ExportOptions
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import Kind
-from abag.embed.tables.layout import holds_texts
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table_writer import with_types
 
@@ -193,7 +192,7 @@ def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable
     is_csv = to.suffix == ".csv"
     table = read_pairs(options.table, options, kinds=kinds, as_written=is_csv)
     table.report_notes()
-    if not is_csv and holds_texts(options.table, matrix=options.matrix):
+    if not is_csv and table.holds_texts:
         table = replace(table, frame=with_types(table.frame, table.columns))
     return table
 
@@ -210,7 +209,7 @@ def _sides_of_table(store: Store, table: SequenceTable, options: ExportOptions) 
     sides = []
     for kind, unique in table.sequences.items():
         chosen = options.vectors_of(kind)
-        folder = folder_with(store, table, kind, chosen["encoder"])
+        folder = folder_with(store, kind, chosen["encoder"], unique.keys, table.source)
         sides.append(_Given(folder, chosen["pooling"], unique.keys[unique.of_row]))
     return sides
 

@@ -51,8 +51,8 @@ from abag.head.predictor.parts import Parts, RunParts, fit_fold
 from abag.head.predictor.weigh import weigh_run
 from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
+from abag.head.runs.report import curve_point, join_logs, write_results
 from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
-from abag.head.runs.summary import curve_point, join_logs, write_results
 from abag.head.training.inputs import describe_inputs, read_inputs, split_inputs
 from abag.head.training.tasks import Kept, Stage, Task, Work, run_tasks
 
@@ -148,7 +148,7 @@ def _fit(
         say(f"{run}: nothing to do, this run has finished")
         return finished
     refuse_read_only(run, run / "predictor", run / "checkpoints")
-    inputs, regimes = split_inputs(inputs, inputs.options)
+    inputs, regimes = split_inputs(inputs)
     trainings = Trainings.of(run, inputs, config, regimes, verbose)
     from abag.head.training.networks import torch_settings  # torch: not before all is checked
 
@@ -202,7 +202,7 @@ def renamed_split(run: Path, inputs: RunInputs) -> FitConfig:
     if before == config.split or not before.startswith("file="):
         return config
     with reporting(silent=True):
-        _, regimes = split_inputs(inputs, config)
+        _, regimes = split_inputs(inputs)
     if not has_splits(run, inputs.pairs, splits_of(regimes)):
         return config
     return replace(config, split=before)
@@ -227,15 +227,13 @@ def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | 
     return known_store
 
 
-def fit_predictor(
-    inputs: RunInputs, config: FitConfig, folder: Path, predictor: Path
-) -> list[RegimeScore]:
+def fit_predictor(inputs: RunInputs, folder: Path, predictor: Path) -> list[RegimeScore]:
     """Fit and write a predictor without a run; return the scores of its regimes."""
     from abag.head.training.networks import torch_settings
 
-    inputs, regimes = split_inputs(inputs, config)
-    trainings = Trainings.of(folder, inputs, config, regimes)
-    with torch_settings(trainings.device, config):
+    inputs, regimes = split_inputs(inputs)
+    trainings = Trainings.of(folder, inputs, inputs.options, regimes)
+    with torch_settings(trainings.device, inputs.options):
         _, weighed, parts = fit_regimes(trainings, regimes)
     save_checked(predictor, trainings, regimes, weighed, parts)
     return [regime.score for regime in weighed.regimes]
@@ -314,14 +312,16 @@ class Trainings(NamedTuple):
             sides[kind] = SideVectors(stored.x_ND, pairs.index(kind), chains, stored.widths)
         vectors = PairVectors(sides, encoded_features(pairs))
         parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
-        config = parts.training_config(config)
+        if config.network is not None:  # folds have the batch that suits the pairs of the last fit
+            config = replace(config, batch_size=config.fitting_batch(parts.pairs)[0])
         device = choose_device(config)
         return cls(run / "checkpoints", inputs, vectors, config, device, parts, verbose)
 
 
 def decide_parts(vectors: PairVectors, config: FitConfig, splits: Sequence[Split]) -> RunParts:
     """Choose the parts of all fits of a run, given their splits, that of the last fit first."""
-    return RunParts.decide(config, vectors, [learned_rows(split) for split in splits])
+    fits = [learned_rows(split) for split in splits]
+    return RunParts.decide(config.filled().head, config.kinds, vectors, fits)
 
 
 def fit_folds(

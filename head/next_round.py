@@ -226,7 +226,7 @@ def _columns_of_tables(
         if is_kept or name not in (LOGLIK, *LOGLIKS):
             features.append(name)
     named = PairColumnOptions.of(config, features=tuple(features) or None)
-    for name, what in named.named_columns.items():
+    for name, what in named_beside(named):
         if beside_name(what, name) not in measured:
             msg = (
                 f"{saved.run / MEASURED}: has no {what} {name!r}; expected what the run was "
@@ -368,7 +368,7 @@ def _results_column(table: Table, named: PairColumnOptions) -> str | None:
     of_rank = [at for at, name in enumerate(names) if written_by(name, names) == "rank"]
     if not of_rank:
         return None
-    behind = {*names[max(of_rank) + 1 :]} - {*named.named_columns}
+    behind = {*names[max(of_rank) + 1 :]} - {name for name, _ in named_beside(named)}
     free = [column for column in Columns(table).free if column.name in behind]
     results = [column.name for column in free if column.holds_numbers]
     return results[0] if len(results) == 1 else None
@@ -409,7 +409,7 @@ def _label_joined(
         line=f"labels: those of {source}",
         no_binding_pkd=label_of_run.no_binding_pkd,
     )
-    kept = [beside_name(what, name) for name, what in named.named_columns.items()]
+    kept = [beside_name(what, name) for name, what in named_beside(named)]
     as_named = []
     for column in beside:
         as_named.append(replace(column, name=column.name.removeprefix(f"{column.role}:")))

@@ -5,7 +5,6 @@ import os
 from pkgutil import resolve_name
 
 from abag.embed import embed
-from abag.embed.tables import pairs
 from abag.embed.tables.pairs import Partitions
 
 
@@ -14,8 +13,7 @@ def set_chunk_rows(patch, rows):
 
     Tests that call a reader give it `rows`.
     """
-    for module in (pairs, pairs):
-        patch.setattr(module, "CHUNK_ROWS", rows)
+    patch.setattr(embed, "CHUNK_ROWS", rows)
 
 
 def set_part_bytes(patch, *, held, part):
@@ -32,6 +30,12 @@ SIZES = {
     "compared_batch": "head.regimes.similar:BATCH_PAIRS",
     "compared_columns": "head.regimes.similar:COLUMNS",
     "compared_rows": "head.regimes.similar:ROWS",
+    "numbered_by_processes": "embed.tables.numbering:WORTH_PROCESSES",
+    "numbered_part": "embed.tables.numbering:PART",
+    "cached_bytes": "core.files:MOST_BYTES",
+    "cached_entries": "core.files:MOST_ENTRIES",
+    "scored_tokens": "embed.encoders.heads:CHUNK_TOKENS",
+    "simulated_values": "head.design.batches:BLOCK_VALUES",
     "neighbours": "head.regimes.similar:NEIGHBOURS",
     "projected_sample": "head.regimes.similar:SAMPLE",
     "clustered_sequences": "head.regimes.relations:MANY_SEQUENCES",
@@ -47,7 +51,7 @@ SIZES = {
     "kernel_products": "head.models.kernels:PRODUCTS",
     "kernel_scales": "head.models.kernels:SCALES",
     "kept_part_seconds": "head.training.tasks:LEAST_SECONDS",
-    "map_cells": "head.design.heat_map:MAX_CELLS",
+    "map_cells": "head.design.scan:MAX_CELLS",
     "one_hot_products": "head.models.residue_kernel:MAX_PRODUCTS",
     "parallel_columns": "head.models.ridge:PARALLEL_COLUMNS",
     "predicted_antibodies": "head.predictor.scoring:ANTIBODIES",

@@ -12,6 +12,7 @@ from reading import read_labels, read_sequences, splits_of
 from abag import open_store
 from abag.embed.tables.chains import KINDS
 from abag.head.labels.labelled_pairs import LabelledPairs
+from abag.head.models.pair_vectors import PairModel
 from abag.head.predictor.parts import Parts
 from abag.head.regimes.splits import split_frame
 
@@ -43,14 +44,11 @@ def write_split(table, path, **options):
     write(path, index=False)
 
 
-class Constant:
+class Constant(PairModel):
     """A model of pairs that predicts a pKd of 8."""
 
     def predict(self, pairs):
         return np.full(len(pairs), 8.0)
-
-    def variance(self, pairs):
-        return None
 
 
 def predicting_the_mean(predictor):

@@ -7,7 +7,7 @@ import inspect
 
 import abag
 from abag.core.python_surface import PublicFunction
-from abag.head.estimators.regressor import PairEstimator
+from abag.head.estimators.scikit import PairEstimator
 
 HEADER = '''\
 """Types of the public names; written by tests/make_stub.py from the declared options."""

@@ -8,10 +8,10 @@ from functools import partial
 
 import abag
 from abag.embed.tables.chains import KINDS
-from abag.embed.tables.formats import FORMATS
+from abag.embed.tables.formats import CHUNK_ROWS, FORMATS
 from abag.embed.tables.layout import Layout
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import read_pair_chunks, read_pairs
+from abag.embed.tables.pairs import check_chunks, read_pairs
 from abag.head.demo import demo_table
 from abag.head.labels.column import decide_label
 from abag.head.labels.labelled_pairs import label_pairs, with_feature_columns
@@ -36,10 +36,10 @@ def read_sequences(table, *, kinds=KINDS, as_written=False, **options):
     return read_pairs(table, abag.PlanOptions(**options), kinds=kinds, as_written=as_written)
 
 
-def read_chunks(table, *, rows=None, only_sequences=False, as_written=False, **options):
+def read_chunks(table, *, rows=CHUNK_ROWS, only_sequences=False, as_written=False, **options):
     """Return the same in chunks of `rows` rows."""
     flags = {"only_sequences": only_sequences, "as_written": as_written}
-    return read_pair_chunks(table, abag.PlanOptions(**options), rows=rows, **flags)
+    return check_chunks(Layout.of(table, abag.PlanOptions(**options), rows=rows, **flags))
 
 
 def read_table_chunks(

@@ -24,7 +24,7 @@ from abag.core.messages import reporting
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.rank import describe_rank
 from abag.head.evaluation import scores as scores_of_regimes
-from abag.head.evaluation.probabilities import add_classes
+from abag.head.evaluation.verdicts import add_classes
 from abag.head.labels.column import decide_label
 from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, training_labels
 from abag.head.models.config import FitConfig
@@ -38,7 +38,7 @@ from abag.head.models.probit import (
 )
 from abag.head.predictor.weigh import stack_weights
 from abag.head.regimes.splits import grouped_folds
-from abag.head.runs.summary import describe_fit, describe_scores
+from abag.head.runs.run_folder import describe_fit, describe_scores
 from abag.sklearn import AffinityRegressor, BindingClassifier
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chunks import set_sizes
 
 from abag.core import files
 from abag.core.files import cache_dir, load_cached, store_cached
@@ -119,32 +120,37 @@ def test_a_temporary_folder_that_others_prepared_is_not_used_either(home, tmp_pa
     assert cache_dir() == folder  # one for all parts of a command
 
 
-def test_a_folder_holds_a_bounded_number_of_the_entries_used_last(tmp_path):
+def test_a_folder_holds_a_bounded_number_of_the_entries_used_last(tmp_path, monkeypatch):
+    set_sizes(monkeypatch, cached_entries=5)
     for number in range(9):
         before = {*tmp_path.iterdir()}
-        store_cached(tmp_path, bytes([number]), CONTENT, most_entries=5)
+        store_cached(tmp_path, bytes([number]), CONTENT)
         (at,) = {*tmp_path.iterdir()} - before
         os.utime(at, ns=(number, number))
         load_cached(tmp_path, bytes([0]))  # used again and again
     assert [n for n in range(9) if load_cached(tmp_path, bytes([n])) is not None] == [0, 5, 6, 7, 8]
 
 
-def test_a_folder_holds_a_bounded_number_of_bytes_and_at_least_the_last_entry(tmp_path):
+def test_a_folder_holds_a_bounded_number_of_bytes_and_at_least_the_last_entry(
+    tmp_path, monkeypatch
+):
+    set_sizes(monkeypatch, cached_bytes=100)
     for number in range(3):
-        store_cached(tmp_path, bytes([number]), bytes(60), most_bytes=100)
+        store_cached(tmp_path, bytes([number]), bytes(60))
     assert len(list(tmp_path.iterdir())) == 1
-    store_cached(tmp_path, b"large", bytes(200), most_bytes=100)
+    store_cached(tmp_path, b"large", bytes(200))
     assert [path.stat().st_size for path in tmp_path.iterdir()] == [216]
 
 
-def test_readers_and_writers_at_the_same_time_find_whole_entries_or_none(tmp_path):
+def test_readers_and_writers_at_the_same_time_find_whole_entries_or_none(tmp_path, monkeypatch):
+    set_sizes(monkeypatch, cached_entries=3)
     wrong = []
 
     def work(seed):
         for number in np.random.default_rng(seed).integers(8, size=150).tolist():
             content = load_cached(tmp_path, bytes([number]))
             if content is None:
-                store_cached(tmp_path, bytes([number]), bytes([number]) * 5000, most_entries=3)
+                store_cached(tmp_path, bytes([number]), bytes([number]) * 5000)
             elif content != bytes([number]) * 5000:
                 wrong.append(number)
 

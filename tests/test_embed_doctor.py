@@ -110,11 +110,12 @@ def test_a_drive_that_is_not_mounted_fails(tmp_path, monkeypatch):
     assert_found(examined("--store", store)["store"], "FAIL", "no Drive is mounted")
 
 
-def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(tmp_path):
+def test_a_gpu_that_torch_cannot_use_fails_unless_the_cpu_was_requested(tmp_path, monkeypatch):
     (tmp_path / "version").write_text("NVRM")
-    found = check_device(CPU, requested="auto", driver=tmp_path / "version")
+    monkeypatch.setattr("abag.embed.doctor.NVIDIA_DRIVER", tmp_path / "version")
+    found = check_device(CPU, requested="auto")
     assert_found(found, "FAIL", "install a build of torch for CUDA")
-    assert check_device(CPU, requested="cpu", driver=tmp_path / "version")[0] == "WARN"
+    assert check_device(CPU, requested="cpu")[0] == "WARN"
 
 
 def test_weights_that_are_neither_on_disk_nor_on_the_hub_fail(monkeypatch):

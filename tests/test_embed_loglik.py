@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+from chunks import set_sizes
 from drawn import TINY, demo_table, draw_chain
 from encoding import (
     CPU,
@@ -182,7 +183,8 @@ def test_scores_of_few_tokens_at_a_time_give_the_same_values(monkeypatch):
     whole = head.log_probabilities(hidden_TD, ids_T)
     scores = head.scores
     monkeypatch.setattr(head, "scores", lambda x_TD: sizes.append(len(x_TD)) or scores(x_TD))
-    torch.testing.assert_close(head.log_probabilities(hidden_TD, ids_T, chunk_tokens=7), whole)
+    set_sizes(monkeypatch, scored_tokens=7)
+    torch.testing.assert_close(head.log_probabilities(hidden_TD, ids_T), whole)
     assert max(sizes) == 7
     assert sum(sizes) == len(ids_T)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import immunum
 import numpy as np
 import pytest
-from chunks import set_cores
+from chunks import set_cores, set_sizes
 from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.tables.chains import locate_positions
@@ -47,10 +47,10 @@ def assert_numbers(numbered, chains, name):
 @pytest.mark.parametrize("fewest", [1, 1000])
 def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, fewest, monkeypatch):
     set_cores(monkeypatch, 2)
-    sizes = {"worth_processes": fewest, "part": 50}
+    set_sizes(monkeypatch, numbered_by_processes=fewest, numbered_part=50)
     for at, name in enumerate(CHAINS):
         chains = [antibody[at] for antibody in antibodies]
-        assert_numbers(number_antibodies(antibodies, None, **sizes)[name], chains, name)
+        assert_numbers(number_antibodies(antibodies, None)[name], chains, name)
 
 
 def same(first, second):

@@ -302,6 +302,15 @@ def test_ten_pairs_of_a_batch_with_its_category_remove_the_shift(batches):
     assert summary["rounds"][2]["pairs"] == 6
 
 
+def test_a_large_mean_error_of_few_groups_says_that_chance_may_make_it(batches):
+    of_few = batches.new[batches.new["heavy"].isin(batches.new["heavy"].unique()[:4])]
+    table = of_few.assign(pKd=of_few["pKd"] + 1.5)
+    evaluated = abag.evaluate(batches.run, table=table)["table"]
+    assert evaluated["bias_interval"] is None
+    assert "groups of pairs cannot tell this from chance. If these" in evaluated["sentence"]
+    assert "--categories COLUMN" in evaluated["sentence"]
+
+
 def test_a_mean_error_of_one_group_or_of_chosen_labels_is_no_shift(batches):
     table = batches.new.assign(pKd=batches.new["pKd"] + 1.5)
     few = abag.evaluate(batches.run, table=table.head(3))["table"]

@@ -599,6 +599,16 @@ def test_an_antibody_ordered_without_an_antigen_is_not_ordered_with_one(scored, 
     assert summary["left_out"]["ordered"] >= 5
 
 
+def test_missing_cells_of_a_list_of_orders_are_empty_in_any_format(scored, tmp_path):
+    antibodies = scored.drop_duplicates(["heavy", "light"]).drop(columns="antigen")
+    ranked(antibodies, tmp_path, batch=5, ordered=tmp_path / "orders.csv")
+    rows = pd.read_csv(tmp_path / "orders.csv")
+    rows.to_parquet(tmp_path / "orders.parquet")
+    summary = abag.rank(scored, tmp_path / "o.csv", batch=5, ordered=tmp_path / "orders.parquet")
+    assert summary["left_out"]["ordered"] >= 5
+    assert not pd.read_parquet(tmp_path / "orders.parquet").isna().any(axis=None)
+
+
 def test_a_list_of_orders_is_refused_if_it_is_another_file(run, scored, tmp_path):
     order = tmp_path / "order.csv"
     ranked(scored, tmp_path, batch=6)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from chunks import set_sizes
 from heads import choices_of
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -133,12 +134,10 @@ def test_the_number_above_a_threshold_is_the_sum_of_probabilities_whatever_the_c
     assert loose.above_interval[1] - loose.above_interval[0] >= np.ptp(tight.above_interval)
 
 
-def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time():
+def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time(monkeypatch):
+    set_sizes(monkeypatch, simulated_values=1_000)
     mean = np.linspace(9, 6, 400)
-    first, second = (
-        expect(mean, np.full(400, 0.5), correlation=0.3, above=8, block_values=1_000)
-        for _ in range(2)
-    )
+    first, second = (expect(mean, np.full(400, 0.5), correlation=0.3, above=8) for _ in range(2))
     assert (np.diff(first.best_of_first) >= 0).all()
     assert first.best_of_first.tolist() == second.best_of_first.tolist()
     assert first.above == pytest.approx(stats.norm.sf((8 - mean) / 0.5).sum(), rel=0.02)

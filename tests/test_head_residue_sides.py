@@ -12,7 +12,8 @@ from heads import MODELS, PairVectors, TrainingRows, parse, reloaded
 from trastuzumab import HEAVY as TRASTUZUMAB
 
 import abag
-from abag import FitConfig, TrainingError
+from abag import TrainingError
+from abag.embed.tables.chains import KINDS
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.residue_kernel import (
     OneHot,
@@ -250,11 +251,11 @@ def test_a_side_that_one_fold_cannot_compare_has_its_vectors_in_all():
     sides, why = find_residue_sides(vectors, [every, first, last])
     assert not sides
     assert "the same antibody, and all training pairs have the same antigen; expected" in why
-    config = FitConfig(head="residue_kernel")
-    assert RunParts.decide(config, vectors, [every, last]).residue_sides == ("antigen",)
+    decided = RunParts.decide("residue_kernel", KINDS, vectors, [every, last])
+    assert decided.residue_sides == ("antigen",)
     with pytest.raises(TrainingError, match="residue_kernel: all training pairs have the same"):
-        RunParts.decide(config, vectors, [every, first, last])
-    stack = RunParts.decide(FitConfig(), vectors, [every, first, last])
+        RunParts.decide("residue_kernel", KINDS, vectors, [every, first, last])
+    stack = RunParts.decide("stack", KINDS, vectors, [every, first, last])
     assert "residue_kernel" not in stack.models
     assert any(text.startswith("residue_kernel left out: all") for text in stack.left_out)
 

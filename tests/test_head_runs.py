@@ -20,7 +20,7 @@ from invoke import run as invoke
 import abag
 from abag import DamagedFile, RunError, runs
 from abag.head.runs.compare import describe_runs, read_progress
-from abag.head.runs.summary import describe_fit
+from abag.head.runs.run_folder import describe_fit
 
 QUICK = drawn.QUICK | {"epochs": 3}
 SENTENCE = re.compile("abag | than |significant|compared|known .*, known|pairs of|/predictor")

@@ -54,7 +54,7 @@ def _small_shapes():
     with pytest.MonkeyPatch.context() as patch:
         for name in SHAPES:
             patch.setitem(SHAPES, name, {"head": "mlp", "widths": (16,)})
-        patch.setattr("abag.head.runs.summary.write_report", lambda *_: None)  # seconds each
+        patch.setattr("abag.head.runs.report.write_report", lambda *_: None)  # seconds each
         yield
 
 

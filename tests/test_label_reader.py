@@ -190,6 +190,26 @@ def test_predictions_outside_the_range_of_pkd_get_no_verdict_but_the_option(case
     assert not any("the run is" in line for line in said)
 
 
+def test_rank_reads_the_predictions_of_each_table_by_its_own_header(case, tmp_path):
+    _, frame, _ = case
+    kd_nm = 10 ** (9 - frame["pKd"])
+    theirs(frame[:40], "predicted KD (nM)", kd_nm).to_csv(tmp_path / "a.csv", index=False)
+    theirs(frame[40:], "Predicted Kd [nM]", kd_nm).to_csv(tmp_path / "b.csv", index=False)
+    tables = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    summary = abag.rank(tables, tmp_path / "o.csv", rule="mean", batch=3)
+    assert summary["predicted"][1] == pytest.approx(frame["pKd"].max())
+
+
+def test_rank_refuses_tables_whose_predictions_are_in_different_units(case, tmp_path):
+    _, frame, _ = case
+    kd_nm = 10 ** (9 - frame["pKd"])
+    theirs(frame[:40], "predicted KD (nM)", kd_nm).to_csv(tmp_path / "a.csv", index=False)
+    theirs(frame[40:], "prediction", frame["pKd"]).to_csv(tmp_path / "b.csv", index=False)
+    with pytest.raises(AbagError, match=r"different units: .* of a\.csv as kd_nm; .* as pkd;"):
+        abag.rank([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "o.csv", batch=3)
+    assert not (tmp_path / "o.csv").exists()
+
+
 def test_rank_converts_predictions_whose_header_states_a_unit(case, tmp_path):
     _, frame, _ = case
     scored = theirs(frame, "predicted KD (nM)", 10 ** (9 - frame["pKd"]))

@@ -376,7 +376,7 @@ def test_head_imports_no_encoder_to_learn_or_score():
                 "head.share": ("embed.encoders.registry",),  # licences and hub names
                 # sequences that a store lacks are encoded on the user's behalf
                 "head.predictor.scoring": ("embed.embed",),
-                "head.estimators.regressor": ("embed.embed",),
+                "head.estimators.scikit": ("embed.embed",),
             }.get(module, ())
             met = [
                 m for m in imports if m.startswith("embed.") and not m.startswith(allowed + tokens)

@@ -29,7 +29,7 @@ from abag.head.regimes.regimes import (
     applicable,
     find_regimes,
 )
-from abag.head.regimes.relations import NONE, by_length, find_nearest
+from abag.head.regimes.relations import NONE, Distances, by_length, find_nearest
 from abag.head.regimes.sides import KnownSequences, Side, effective_groups, sides_of
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION
 
@@ -128,7 +128,9 @@ def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypa
     target = draw_chain(rng, 90)
     frame = pd.DataFrame({"heavy": heavy, "antigen": target, "pKd": rng.normal(8, 1, 400)})
     for asked, expected in {0: 1, 4: 4}.items():
-        measurements = measure_regimes(groups_of(read_labels(frame), split=split, folds=asked))
+        measurements = measure_regimes(
+            RegimesOfTable(groups_of(read_labels(frame), split=split, folds=asked))
+        )
         assert max(len(measurement.splits) for measurement in measurements) == expected
 
 
@@ -386,7 +388,10 @@ def test_a_library_of_antigens_is_measured_by_new_variants_and_by_new_mutations(
     frame["pKd"] = rng.normal(8, 1, 200)
     groups = groups_of(read_labels(frame))
     assert [side.is_library for side in sides_of(groups)] == [False, True]
-    measured = {measurement.regime.name: measurement for measurement in measure_regimes(groups)}
+    measured = {
+        measurement.regime.name: measurement
+        for measurement in measure_regimes(RegimesOfTable(groups))
+    }
     assert len(measured["antigen_variant"].splits) == 5
     chains = groups.pairs.table.antigens.chains
     antigen = groups.pairs.antigen
@@ -412,9 +417,12 @@ def test_a_table_of_twenty_pairs_is_measured_pair_by_pair_and_a_smaller_one_is_r
     groups = groups_of(read_labels(pd.concat([frame, frame.iloc[:3]])))
     if pairs == 19:
         with pytest.raises(SplitError, match=r"19 distinct pairs, too few .* at least 20 pairs"):
-            measure_regimes(groups)
+            measure_regimes(RegimesOfTable(groups))
         return
-    measured = {measurement.regime.name: measurement for measurement in measure_regimes(groups)}
+    measured = {
+        measurement.regime.name: measurement
+        for measurement in measure_regimes(RegimesOfTable(groups))
+    }
     assert len(measured["known"].splits) == 5
     assert "each pair counts as one measurement" in measured["known"].note
 
@@ -462,8 +470,7 @@ def test_the_regime_of_a_pair_follows_from_its_two_sequences():
     regimes = find_regimes(antibody, antigen, shown("known", "new_antibody"))
     assert regimes.name.tolist() == ["known", "new_antibody", "new_antigen", "both_new"]
     assert regimes.used.tolist() == ["known", "new_antibody", "known", "new_antibody"]
-    assert [bool(text) for text in regimes.why_far] == [False, False, True, True]
-    assert regimes.is_covered.tolist() == [True, True, False, False]
+    assert regimes.is_far.tolist() == [False, False, True, True]
 
 
 def test_a_variant_of_an_unmeasured_regime_is_covered_by_folds_of_new_sequences():
@@ -473,7 +480,7 @@ def test_a_variant_of_an_unmeasured_regime_is_covered_by_folds_of_new_sequences(
     assert (regimes.used == "new_antibody_antigen_variant").all()
     # new antibodies have no distance: that of the antigens tells how far the pair is
     assert regimes.distance.tolist() == [3, 1, 4]
-    assert regimes.is_covered.all()
+    assert not regimes.is_far.any()
 
 
 def test_a_pair_further_from_training_than_the_tested_ones_is_far_and_not_covered():
@@ -485,7 +492,7 @@ def test_a_pair_further_from_training_than_the_tested_ones_is_far_and_not_covere
         "all tested pairs"
     )
     assert regimes.why_far.tolist() == ["", "", reason]
-    assert regimes.is_covered.tolist() == [True, True, False]
+    assert regimes.is_far.tolist() == [False, False, True]
 
 
 def plain_distance(first, second):
@@ -571,6 +578,43 @@ def draw_family(rng, kind):
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])
+@pytest.mark.parametrize("seed", range(4))
+def test_folds_of_one_table_find_the_nearest_as_other_tables_do(kind, seed):
+    rng = np.random.default_rng(seed)
+    sequences = draw_family(rng, kind)
+    distances = Distances(kind, sequences)
+    for n_asked in (5, 30, 55, 30):  # what few trained ones leave open, many may tell
+        asked, trained = np.split(rng.permutation(len(sequences)), [n_asked])
+        found = distances.nearest(asked, trained)
+        chosen = [[sequences[i] for i in rows.tolist()] for rows in (asked, trained)]
+        expected = find_nearest(kind, *chosen)
+        assert (found.distance == expected.distance).all()
+        is_found = expected.row != NONE
+        assert (found.row[is_found] == trained[expected.row[is_found]]).all()
+        assert (found.row[~is_found] == NONE).all()
+
+
+def test_what_one_fold_has_aligned_no_other_fold_aligns_again(monkeypatch):
+    rng = np.random.default_rng(0)
+    sequences = draw_family(rng, "antigen")
+    pairs = np.arange(len(sequences))
+    side = Side("antigen", sequences, pairs, near=pairs * 0, family=pairs * 0)
+    aligned = []
+    align = relations._edits
+
+    def count(queries, *others):
+        aligned.append(len(queries))
+        return align(queries, *others)
+
+    monkeypatch.setattr(relations, "_edits", count)
+    first = side.distances(pairs[20:], pairs[:20])
+    assert sum(aligned) > 20
+    aligned.clear()
+    assert (side.distances(pairs[20:], pairs[:20]) == first).all()
+    assert sum(aligned) == 0
+
+
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_relative_by_its_distance_is_one_by_alignment(kind, seed, monkeypatch):
     rng = np.random.default_rng(seed)
@@ -622,7 +666,9 @@ def test_a_fold_of_single_variants_holds_out_neighbourhoods_beside_them():
     frame = pd.DataFrame({"heavy": heavy, "antigen": "MKTAYIAKQR" * 9})
     frame["pKd"] = rng.normal(8, 1, len(frame))
     groups = groups_of(read_labels(frame))
-    measured_by = {measured.regime.name: measured for measured in measure_regimes(groups)}
+    measured_by = {
+        measured.regime.name: measured for measured in measure_regimes(RegimesOfTable(groups))
+    }
     known = measured_by["new_variant"]
     chains = groups.pairs.table.antibodies.chains
     heavy = [chains[i][0] for i in groups.pairs.antibody.tolist()]
@@ -638,6 +684,23 @@ def test_a_fold_of_single_variants_holds_out_neighbourhoods_beside_them():
     assert (all_pairs([known]).part == TRAIN).all()
 
 
+def test_folds_of_mutations_and_the_predictor_find_the_residues_of_a_table_once(monkeypatch):
+    rng = np.random.default_rng(1)
+    heavies = [mutated(rng, HEAVY, int(rng.integers(1, 4))) for _ in range(60)]
+    frame = pd.DataFrame({"heavy": heavies, "antigen": "MKTAYIAKQR" * 9})
+    groups = groups_of(read_labels(frame.assign(pKd=rng.normal(8, 1, 60))), split="mutations")
+    found = []
+    residues_of = sides.Aligner.residues
+    monkeypatch.setattr(
+        sides.Aligner, "residues", lambda *given: found.append(1) or residues_of(*given)
+    )
+    table = RegimesOfTable(groups)
+    (measured,) = measure_regimes(table)
+    assert measured.regime.name == "new_mutations"
+    KnownSequences.of(table.sides.antibody, {0: "", 1: ""}, 0.9)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("kind", ["families", "library", "single mutants"])
 def test_a_predictor_gives_held_out_pairs_the_level_of_their_folds(kind):
     rng = np.random.default_rng(4)
@@ -650,14 +713,14 @@ def test_a_predictor_gives_held_out_pairs_the_level_of_their_folds(kind):
     frame["antigen"] = ["MKTAYIAKQR" * 9] * len(heavies) + ["GSHMTRQDNE" * 9] * len(heavies)
     frame["pKd"] = rng.normal(8, 1, len(frame))
     groups = groups_of(read_labels(frame.sample(frac=0.6, random_state=0)))
-    sides = sides_of(groups)
+    table = RegimesOfTable(groups)
     chains = groups.pairs.table.antibodies.chains
     n_tested = 0
-    for measured in measure_regimes(groups, sides):
+    for measured in measure_regimes(table):
         for split in measured.splits:
             used = np.unique(groups.pairs.antibody[np.isin(split.part, (TRAIN, VALIDATION))])
             names = {int(number): "" for number in used}
-            seen = KnownSequences.of(sides.antibody, names, 0.9)
+            seen = KnownSequences.of(table.sides.antibody, names, 0.9)
             tested = groups.pairs.antibody[split.rows(TEST)]
             compared = seen.compare([chains[number] for number in tested.tolist()])
             assert (compared.level == measured.regime.antibody).all()

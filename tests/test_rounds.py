@@ -14,7 +14,7 @@ import abag
 from abag import DamagedFile
 from abag.head.design.batches import errors_of_run
 from abag.head.labels.headers import PKD
-from abag.head.runs.summary import describe_fit
+from abag.head.runs.run_folder import describe_fit
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"

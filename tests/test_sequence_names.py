@@ -78,6 +78,19 @@ def test_a_table_with_a_row_per_chain_names_antibodies(tmp_path):
     assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, LIGHT)]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_rows_of_a_table_of_names_without_a_sequence_or_a_name_are_left_out(tmp_path, suffix):
+    names = ["trastuzumab", "unknown", None]
+    named = pd.DataFrame({"name": names, "heavy": [HEAVY, None, OTHER_HEAVY]})
+    path = tmp_path / f"names.{suffix}"
+    named.to_csv(path, index=False) if suffix == "csv" else named.to_parquet(path)
+    table = pd.DataFrame({"antibody": ["trastuzumab"], "antigen": [ANTIGEN]})
+    pairs = read_sequences(table, sequences=[path])
+    assert chains_of(pairs, "antibody") == [(HEAVY, "")]
+    left_out = "1 record of names." + suffix + " without a name or residues left out: "
+    assert any(note.startswith(left_out) for note in pairs.notes)
+
+
 def test_records_of_a_database_are_found_by_accession_and_entry_name(tmp_path):
     path = write_fasta(tmp_path / "a.fasta", [("sp|P04626|ERBB2_HUMAN ", ANTIGENS["HER2 ECD"])])
     table = pd.DataFrame(

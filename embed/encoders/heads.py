@@ -125,9 +125,7 @@ class LanguageModelHead:
                 decoder_VD = embedding_VD.to(plan.device, full)
         self._decoder_VD = decoder_VD
 
-    def log_probabilities(
-        self, hidden_TD: Tensor, ids_T: Tensor, *, chunk_tokens: int = CHUNK_TOKENS
-    ) -> Tensor:
+    def log_probabilities(self, hidden_TD: Tensor, ids_T: Tensor) -> Tensor:
         """Return the log-probability of each token among all tokens of the vocabulary.
 
         Parameters
@@ -136,8 +134,6 @@ class LanguageModelHead:
             The last hidden states, in the encoder's type.
         ids_T : Tensor, shape=(T,), dtype=integer
             The tokens that the encoder read.
-        chunk_tokens : int
-            Tokens that are scored at a time: they have a score per token of the vocabulary each.
 
         Returns
         -------
@@ -149,8 +145,8 @@ class LanguageModelHead:
         ids_T1 = ids_T.long()[:, None]
         with torch.inference_mode():
             chunks = []
-            for begin in range(0, len(ids_T1), chunk_tokens):
-                chunk = slice(begin, begin + chunk_tokens)
+            for begin in range(0, len(ids_T1), CHUNK_TOKENS):
+                chunk = slice(begin, begin + CHUNK_TOKENS)
                 logp_TV = self.scores(hidden_TD[chunk]).log_softmax(1)
                 chunks.append(logp_TV.gather(1, ids_T1[chunk])[:, 0])
             return torch.cat(chunks)

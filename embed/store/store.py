@@ -63,7 +63,6 @@ from abag.embed.tables.chains import (
     parse_antibody,
     sequence_text,
 )
-from abag.embed.tables.pairs import SequenceTable
 
 _NAMED = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 """The name of a shard, in that of a copy such as ``NAME (1).h5``."""
@@ -754,9 +753,18 @@ def _chains(kind: Kind, sequence: object) -> Chains:
 
 
 def folder_with(
-    store: Store, table: SequenceTable, kind: Kind, encoder: str | None
+    store: Store, kind: Kind, encoder: str | None, keys: NDArray[np.uint8], source: str
 ) -> EncoderFolder:
     """Find the folder of an encoder, or of the only one, that holds every sequence of a table.
+
+    Parameters
+    ----------
+    encoder : str, optional
+        As for :meth:`Store.folder`.
+    keys : ndarray, shape=(N, 16)
+        Those of the sequences.
+    source : str
+        Name of the table, for messages.
 
     Raises
     ------
@@ -765,12 +773,11 @@ def folder_with(
     StoreError
         If no encoder matches, or several do.
     """
-    sequences = table.sequences[kind]
     folder = store.folder(kind, encoder)
-    missing = int(folder.missing(sequences.keys).sum())
+    missing = int(folder.missing(keys).sum())
     if missing:
         msg = (
-            f"{store.path}: {missing} of {len(sequences.keys)} {kind} sequences of {table.source} "
+            f"{store.path}: {missing} of {len(keys)} {kind} sequences of {source} "
             f"have no vector from {folder.name}. Run abag embed on it with --store "
             f"{store.path} --kind {kind} {folder.embed_options}, and with the options that read "
             "its columns."

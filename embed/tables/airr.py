@@ -18,8 +18,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.messages import counted, quoted
-from abag.embed.tables.chains import MISSING_TEXT
-from abag.embed.tables.options import ChainPlaces
+from abag.embed.tables.chains import MISSING_TEXT, ChainPlaces
 
 AIRR_TEXTS = (
     "sequence_id",
@@ -89,7 +88,7 @@ def is_airr(names: Iterable[str]) -> bool:
 
 
 def join_cells(
-    rearrangements: pd.DataFrame, chains: ChainPlaces = "as-given"
+    rearrangements: pd.DataFrame, chains: ChainPlaces
 ) -> tuple[pd.DataFrame, ReaderNotes]:
     """Join the chains of each cell, if the file names cells, to an antibody.
 

@@ -34,6 +34,8 @@ StringForm = Literal["one chain", "no domain", "glued", "linker", "repeated"]
 """What a string was: one variable domain, none that is known, two without or with a linker, or the
 same heavy chain twice."""
 
+ChainPlaces = Literal["as-given", "auto", "most"]
+"""Values of ``--chains``."""
 WHOLE_DOMAIN = 85
 """Residues of a complete domain: the shortest has about 95, and its ends may be trimmed."""
 MIN_CONFIDENCE = 0.35

@@ -15,6 +15,7 @@ from typing import Literal
 from abag.core.errors import ColumnError
 from abag.core.messages import quoted
 from abag.core.units import UNITS
+from abag.embed.tables.chains import Kind
 
 # Patterns over the lower-case letters and digits of a name. The first pattern that matches any
 # column decides: a column that says "sequence" goes before one that may hold a name or PDB chain.
@@ -94,6 +95,11 @@ ROLES: dict[str, tuple[str, ...]] = {
 
 ANTIBODY_ROLES = ("heavy", "light", "antibody")
 SEQUENCE_ROLES = (*ANTIBODY_ROLES, "antigen")
+ROLES_OF: Mapping[Kind, tuple[str, ...]] = {"antibody": ANTIBODY_ROLES, "antigen": ("antigen",)}
+MUTATIONS: Mapping[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
+"""Roles of the columns of mutations."""
+TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATIONS.values())
+"""Roles of columns that are read as text, and must not be mixed up."""
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
 CHAIN_ROLES: tuple[Literal["heavy", "light"], ...] = ("heavy", "light")

@@ -1,14 +1,13 @@
 """What the columns of a table hold, by their cells: sequences, chains, names, methods.
 
 Where names of columns do not decide their roles, a sample of the cells does. A table whose columns
-hold the chains of one another, or domains that no role uses, is refused.
+hold the chains of one another is refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,13 +29,12 @@ from abag.embed.tables.columns import (
     CHAIN_ROLES,
     SEQUENCE_ROLES,
     column_option,
-    quote_names,
     simplified,
 )
-from abag.embed.tables.mutations import column_of_mutations
-from abag.embed.tables.numbering import chain_types
+from abag.embed.tables.formats import CHUNK_ROWS
+from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import CHUNK_ROWS, LOOKED_AT, Table
+from abag.embed.tables.table import LOOKED_AT, Table
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -68,7 +66,7 @@ _METHODS = re.compile(
     r"skempi|ab ?bind|sabdab|abbind|pdbbind|biomap|alphabind|flab|atlas)\b"
 )
 """Methods of measuring, and collections of measurements, in lower case with spaces for signs."""
-_OTHER_STATE = re.compile(
+OTHER_STATE = re.compile(
     "germ ?line|parent|wild.?type|(?<![a-z])wt(?![a-z])|naive|unmutated|inferred|ancest|template|"
     "(?<![a-z])uca(?![a-z])",
     re.IGNORECASE,
@@ -122,9 +120,9 @@ def _only_column_of(table: Table, role: str, taken: set[str]) -> str:
     """Return the only unused column that holds domains of one chain; empty if there is another."""
     columns = []
     for name in unused_columns(table):
-        if name in taken or _ANTIGEN_WORDS.search(name) or _OTHER_STATE.search(name):
+        if name in taken or _ANTIGEN_WORDS.search(name) or OTHER_STATE.search(name):
             continue
-        types = [_types_in(text) for _, text in domain_cells(table, name)]
+        types = [{*domain_types(text)} for _, text in domain_cells(table, name)]
         if 2 * types.count({role}) > len(types):
             columns.append(name)
     return columns[0] if len(columns) == 1 else ""
@@ -159,94 +157,9 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
         residues = "".join(texts[at].upper().split()).translate(_NOT_RESIDUES)
         if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
             continue
-        if _types_in(residues):
+        if domain_types(residues):
             cells.append((row_of_text[texts[at]], residues))
     return cells if 2 * len(cells) > len(picked) else []
-
-
-def new_domains(text: str, chains: Sequence[str]) -> set[str]:
-    """Return the types of the variable domains in a text that are of none of these chains."""
-    pieces = re.split("[|:]", text)
-    for chain in chains:
-        if len(chain) < WHOLE_DOMAIN:
-            continue
-        rest: list[str] = []
-        for piece in pieces:
-            rest += [] if piece in chain else piece.split(chain)
-        pieces = rest
-    types: set[str] = set()
-    for piece in pieces:
-        types.update(chain_types(piece))
-    return types
-
-
-def describe_unused(
-    table: Table, options: TableOptions, chains_of_row: Mapping[int, Sequence[str]]
-) -> list[str]:
-    """Refuse a table with unused columns of variable domains; say which the user left out.
-
-    `chains_of_row` has the chains of the antibodies, by row of the frame, without bad ones. A
-    column that repeats these, or parts of them, holds no other domain.
-
-    Raises
-    ------
-    TableError
-        If a column holds domains that no role uses, and no option says that this is meant.
-    """
-    decided = {role for role in CHAIN_ROLES if role in options.columns}
-    if options.parent is not None or "antibody" in options.columns:
-        decided = {*CHAIN_ROLES}
-    notes = []
-    # another column may hold the chains of the rows in which that of the user is empty
-    partly = {role: column for role in CHAIN_ROLES if (column := options.columns.get(role))}
-    for name in unused_columns(table):
-        cells = [cell for cell in domain_cells(table, name) if cell[0] in chains_of_row]
-        new: Counter[str] = Counter()
-        rows = 0
-        for row, text in cells:
-            types = new_domains(text, chains_of_row[row])
-            new.update(types)
-            rows += bool(types)
-            for role, chain in zip(CHAIN_ROLES, chains_of_row[row], strict=True):
-                if role in types and role in partly and not chain:
-                    msg = (
-                        f"{table.source}: column {name!r} holds {role} variable domains of rows "
-                        f"whose column {partly[role]!r} is empty; expected one column of {role} "
-                        f"chains. Join the two into one and name it with "
-                        f"{column_option(role, 'NAME')}, or remove {name!r} from the table."
-                    )
-                    raise TableError(msg)
-        if not rows:
-            continue
-        roles = [role for role in CHAIN_ROLES if 2 * new[role] >= rows]
-        held = f"column {name!r} holds {' and '.join(roles)} variable domains"
-        if 2 * rows <= len(cells) or decided.issuperset(roles) or _is_derived(table, name, roles):
-            notes.append(f"{held} that are not used")
-            continue
-        is_string = any(len(_types_in(text)) > 1 for _, text in cells) or len(roles) > 1
-        use = column_option("antibody" if is_string else roles[0], name)
-        keep = []
-        if "antibody" in table.columns:
-            keep.append(column_option("antibody", table.columns["antibody"]))
-        else:
-            for role in roles:
-                if role not in decided:
-                    keep.append(column_option(role, table.columns.get(role, "")))
-        msg = (
-            f"{table.source}: {held} that no role uses; expected all chains of the antibodies to "
-            f"have a role. Use it with {use}, or leave it out with {' '.join(keep)}."
-        )
-        raise TableError(msg)
-    return notes
-
-
-def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
-    """Tell whether the chains of these roles are used, and were derived from those of a column."""
-    used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
-    if not all(used):
-        return False
-    are_mutants = all(simplified(column).startswith("mut") for column in used)
-    return are_mutants or _OTHER_STATE.search(name) is not None
 
 
 def _among_ties(table: Table) -> dict[str, str]:
@@ -258,12 +171,6 @@ def _among_ties(table: Table) -> dict[str, str]:
             if len(held) == 1:
                 columns[role] = held[0]
     return columns
-
-
-def with_roles(table: Table, roles: Mapping[str, str]) -> Table:
-    """Return the same rows with the columns of these roles decided."""
-    ties = {role: names for role, names in table.ties.items() if role not in roles}
-    return replace(table, columns={**table.columns, **roles}, ties=ties)
 
 
 def _sequences_in(table: Table, name: str) -> list[str]:
@@ -340,10 +247,10 @@ def names_as_residues(table: Table, name: str) -> list[str]:
     return names if 2 * (len(names) + unreadable) > len(texts) else []
 
 
-def _role_by_content(table: Table, name: str) -> str:
+def role_by_content(table: Table, name: str) -> str:
     """Tell the role that a column may play by some of its texts; empty without sequences."""
     texts = _sequences_in(table, name)
-    types = [_types_in(text) for text in texts]
+    types = [{*domain_types(text)} for text in texts]
     if 2 * types.count(set()) >= len(texts):
         return "antigen" if texts else ""
     if 2 * types.count({"heavy"}) > len(texts):
@@ -351,63 +258,6 @@ def _role_by_content(table: Table, name: str) -> str:
     if 2 * types.count({"light"}) > len(texts):
         return "light"
     return "antibody"
-
-
-def _types_in(text: str) -> set[str]:
-    """Return the types of the variable domains in the chains of a text."""
-    types: set[str] = set()
-    for part in re.split("[|:]", text):
-        types.update(chain_types(part))
-    return types
-
-
-def suggest_columns(table: Table) -> str:
-    """Propose columns by their content: one for each role, and the others as alternatives."""
-    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
-    for name in map(str, table.frame.columns):
-        role = "" if REGION.search(name) else _role_by_content(table, name)
-        if role:
-            proposals[role].append(column_option(role, name))
-    heavy = _any_of(proposals["heavy"])
-    light = _any_of(proposals["light"])
-    paired = f"{heavy} {light}".strip()
-    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
-    antigens = _any_of(proposals["antigen"])
-    proposal = f"{antibodies} {antigens}".strip()
-    return f"By their content: {proposal}." if proposal else _advise_without_sequences(table)
-
-
-def _advise_without_sequences(table: Table) -> str:
-    """Say what to do about a table in which no column holds sequences."""
-    mutations = column_of_mutations(table)
-    if mutations:
-        return (
-            f"Column {mutations!r} holds mutations: give the antibody that they are of with "
-            "--parent SEQ or --parent FILE."
-        )
-    names = map(str, table.frame.columns)
-    regions = [name for name in names if REGION.search(name) and _holds_peptides(table, name)]
-    if regions:
-        verb = "holds" if len(regions) == 1 else "hold"
-        return (
-            f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
-            "column, for example the chain of the parent with each CDR in the place of its own "
-            f"({CDR_PAGE})."
-        )
-    return (
-        "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
-        "table of names and sequences with --sequences FILE."
-    )
-
-
-def _holds_peptides(table: Table, name: str) -> bool:
-    return are_peptides(distinct_texts(table, name))
-
-
-def _any_of(options: Sequence[str]) -> str:
-    """Join alternatives, in parentheses; empty without any."""
-    listed = " or ".join(options)
-    return f"({listed})" if len(options) > 1 else listed
 
 
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
@@ -419,7 +269,7 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
     """Refuse a table whose columns hold the chains of one another, by a sample of each."""
     columns = {role: name for role, name in table.columns.items() if role in SEQUENCE_ROLES}
     antigens = columns.pop("antigen", None)
-    held = {role: _role_by_content(table, name) for role, name in columns.items()}
+    held = {role: role_by_content(table, name) for role, name in columns.items()}
     heavy = held.get("heavy")
     light = held.get("light")
     exchanged = (heavy == "light" and light != "light") or (light == "heavy" and heavy != "heavy")
@@ -435,7 +285,7 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
     others = [role for role, content in held.items() if content == "antigen"]
     if not others or antigens is None or len(kinds) < len(KINDS):
         return
-    content = _role_by_content(table, antigens)
+    content = role_by_content(table, antigens)
     if content not in ("antigen", ""):
         swapped = [(content, antigens), ("antigen", columns[others[0]])]
         msg = (
@@ -448,7 +298,6 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
 
 def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
     """Drop the roles that the options, or heavy and light columns, replace; say which."""
-    table = without_doubtful_assay(table, options)
     replaced_by: dict[str, str] = {}
     if options.antigen is not None:
         replaced_by["antigen"] = "--antigen"
@@ -514,6 +363,6 @@ def antigen_candidates(table: Table) -> list[str]:
         if name in used:
             continue
         is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)
-        if is_named or _role_by_content(table, name) == "antigen":
+        if is_named or role_by_content(table, name) == "antigen":
             candidates.append(name)
     return candidates[:MOST_CANDIDATES]

@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -30,14 +30,12 @@ import pyarrow.parquet as pq
 from pandas.api.types import is_string_dtype
 
 from abag.core.errors import TableError
+from abag.core.frames import without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
-from abag.embed.tables.columns import SEQUENCE_ROLES, may_hold, quote_some
-from abag.embed.tables.options import ChainPlaces
+from abag.embed.tables.chains import KINDS, MISSING_TEXT, ChainPlaces, Kind
+from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
 
-TEXT_ROLES = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
-"""Roles of columns that are read as text."""
 EXACT = 1e15
 """Numbers of less size are shown with all of their digits."""
 _FOREIGN = {
@@ -93,30 +91,31 @@ _READING = (
 _SEEKING = (".parquet", EXCEL)  # formats whose readers need random access
 
 
+CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Choice of the rows, columns and cells that are read of a file."""
 
-    rows: int | None
+    rows: int | None = CHUNK_ROWS
     """Most rows per frame; None: one frame per file."""
-    limit: int | None
-    """Rows to read from the top; None: all. A reader may return more."""
-    as_written: bool
+    as_written: bool = False
     """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
-    only_sequences: bool
+    only_sequences: bool = False
     """Whether other columns may be left out."""
-    columns: Mapping[str, str]
-    """Names of columns by role, as the user gave them."""
-    source: str
-    """Name of the file, for messages."""
-    chains: ChainPlaces = "as-given"
-    """``most``: of several chains of an AIRR cell, take the one that was seen most."""
+    may_be_names: bool = False
+    """Whether columns of sequences may hold names, of which ``NA`` is one."""
     kinds: Sequence[Kind] = KINDS
     """Kinds of sequences that are asked for."""
+    limit: int | None = None
+    """Rows to read from the top; None: all. A reader may return more."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Names of columns by role, as the user gave them; the file may lack some."""
+    chains: ChainPlaces = "as-given"
+    """``most``: of several chains of an AIRR cell, take the one that was seen most."""
     sheet: str | None = None
     """Sheet of an Excel file; None: the only one with values."""
-    names: bool = False
-    """Whether columns of sequences may hold names, of which ``NA`` is one."""
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
@@ -210,7 +209,7 @@ def read_separated(
     read: dict[str, Any] = {"sep": separator, "low_memory": False, "skiprows": comments}
     if options.as_written:
         read["keep_default_na"] = False
-    elif options.names:
+    elif options.may_be_names:
         read |= _without_na(names, options)
     # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
     types = dict.fromkeys(options.sequence_columns(names), object)
@@ -398,32 +397,54 @@ def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:
 
 def read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the records of a file as one table."""
-    text = re.sub("\r\n?", "\n", file.read().decode("utf-8-sig"))
     role = ""
     if [*options.kinds] == ["antigen"]:
         role = options.columns.get("antigen", "antigen")
-    yield from in_chunks(_parse_fasta(text, role), options.rows)
+    yield from in_chunks(_parse_fasta(file.read(), role), options.rows)
 
 
-def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
+class FastaRecord(NamedTuple):
+    """The header of a record without its ``>``, and its residues."""
+
+    header: str
+    residues: str
+
+
+def fasta_records(content: bytes) -> list[FastaRecord]:
+    """Divide a FASTA file into its records, of which a part may be empty.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file.
+    """
+    text = re.sub("\r\n?", "\n", content.decode("utf-8-sig"))
+    before, *records = re.split(r"^\s*>", text, flags=re.MULTILINE)
+    if before.strip():
+        line = before.strip().partition("\n")[0]
+        msg = f"it begins with {line[:20]!r}, not with '>'"
+        raise ValueError(msg)
+    parsed = []
+    for record in records:
+        header, _, lines = record.partition("\n")
+        parsed.append(FastaRecord(" ".join(header.split()), "".join(lines.split())))
+    return parsed
+
+
+def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     """Read FASTA: columns ``id`` and ``sequence``, or ``heavy``, ``light``, ``antigen``.
 
     Where antigens are asked for alone, each record is one, in the column `only`: what ends in -L or
     -H is a name (cathepsin-L). Unless an antigen shares its name with chains of an antibody.
     """
-    first, *records = re.split(r"^\s*>", text, flags=re.MULTILINE)
-    if first.strip():
-        line = first.strip().partition("\n")[0]
-        msg = f"it begins with {line[:20]!r}, not with '>'"
-        raise ValueError(msg)
-    names = [_first_word(record.partition("\n")[0]) for record in records]
+    records = fasta_records(content)
+    names = [header.partition(" ")[0] for header, _ in records]
     ends = [_NAME.fullmatch(name) for name in names]
     if only and not _names_pairs(ends):
         ends = [None] * len(names)
     without_end = "sequence" if not only or any(ends) else only
     rows: dict[str, dict[str, str]] = {}
-    for record, name, end in zip(records, names, ends, strict=True):
-        lines = record.split("\n")[1:]
+    for (_, residues), name, end in zip(records, names, ends, strict=True):
         stem = end[1] if end else name
         role = str(end.lastgroup) if end else without_end
         row = rows.setdefault(stem, {})
@@ -433,11 +454,11 @@ def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
                 "distinct names"
             )
             raise ValueError(msg)
-        row[role] = "".join(map(str.strip, lines))
         # the table is read as CSV is, where these are empty cells
-        if row[role] in ("", *MISSING_TEXT):
-            msg = f"record {quoted(name)} holds {quoted(row[role])}; expected residues"
+        if residues in ("", *MISSING_TEXT):
+            msg = f"record {quoted(name)} holds {quoted(residues)}; expected residues"
             raise ValueError(msg)
+        row[role] = residues
     roles = set[str]().union(*rows.values())
     if "sequence" in roles and len(roles) > 1:
         without_role = [stem for stem, row in rows.items() if "sequence" in row]
@@ -452,12 +473,6 @@ def _parse_fasta(text: str, only: str = "") -> pd.DataFrame:
         if role in roles:
             columns[role] = [row.get(role, "") for row in rows.values()]
     return pd.DataFrame(columns, dtype=str)
-
-
-def _first_word(line: str) -> str:
-    """Return the name in a header, which a description may follow; empty without one."""
-    words = line.split(maxsplit=1)
-    return words[0] if words else ""
 
 
 def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
@@ -643,8 +658,8 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
     names = parquet.schema_arrow.names
     refuse_repeated(names)
-    for field in parquet.schema_arrow:  # of all columns, before sequences are encoded
-        _refuse_unsupported(field)
+    for column in parquet.schema_arrow:  # of all columns, before sequences are encoded
+        _refuse_unsupported(column)
     wanted = None
     if options.only_sequences:
         # without any sequence column, everything is read and the caller names the missing role
@@ -653,7 +668,7 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     rows = min(limits, default=1)  # a batch of 0 rows is an error, also of an empty file
     for batch in parquet.iter_batches(rows, columns=wanted):
         batch.validate(full=True)  # text that is not UTF-8
-        fields = [field.with_type(_without_view(field.type)) for field in batch.schema]
+        fields = [field.with_type(without_view(field.type)) for field in batch.schema]
         table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
         types = pd.ArrowDtype if options.as_written else None
         yield Chunk(names, _with_shared_texts(table.to_pandas(types_mapper=types)))
@@ -670,12 +685,6 @@ def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def _without_view(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the same values for which all functions of pandas and Arrow exist."""
-    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    return views.get(kind, kind)
-
-
 def _refuse_unsupported(field: pa.Field) -> None:
     """Raise ValueError for a column of a type that fails when its values are used."""
     inner = [field.type]
@@ -686,7 +695,7 @@ def _refuse_unsupported(field: pa.Field) -> None:
         elif isinstance(kind, pa.BaseExtensionType):
             inner.append(kind.storage_type)
     for kind in inner[1:]:
-        if kind != _without_view(kind):  # Arrow casts views, but not those inside another type
+        if kind != without_view(kind):  # Arrow casts views, but not those inside another type
             msg = f"column {field.name!r} has the type {field.type}; convert it to {pa.string()}"
             raise ValueError(msg)
     for kind in filter(pa.types.is_timestamp, inner):

@@ -17,22 +17,31 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import pandas as pd
 
 from abag.core.errors import TableError
 from abag.core.messages import say
-from abag.embed.tables.chains import KINDS, NO_SEQUENCE, Kind, parse_antibody
+from abag.embed.tables.chains import (
+    KINDS,
+    NO_SEQUENCE,
+    ChainPlaces,
+    Kind,
+    parse_antibody,
+)
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
     LONGEST_NAME,
+    MUTATIONS,
     ROLES,
-    SEQUENCE_ROLES,
+    ROLES_OF,
+    TEXT_ROLES,
     MissingColumn,
     find_columns,
 )
@@ -46,16 +55,13 @@ from abag.embed.tables.content import (
     refuse_exchanged,
     roles_by_content,
     unused_columns,
-    with_roles,
     without_doubtful_assay,
 )
-from abag.embed.tables.formats import EXCEL, Chunk, bare_suffix, cell_text
-from abag.embed.tables.mutations import MUTATIONS
+from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
 from abag.embed.tables.options import (
     MOST_RESIDUE,
     AntibodyRegion,
     BadRows,
-    ChainPlaces,
     Numbering,
     TableOptions,
 )
@@ -66,7 +72,6 @@ from abag.embed.tables.references import (
     with_references,
 )
 from abag.embed.tables.table import (
-    CHUNK_ROWS,
     OneTable,
     Source,
     Table,
@@ -81,8 +86,6 @@ DecideLabel: TypeAlias = Callable[[Table], Any]
 """Decides what the label of one table is: an object whose ``column`` is its name, or empty."""
 FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""
-_NEEDED = (*SEQUENCE_ROLES, "mutations", "antigen_mutations")
-"""Roles whose columns must not be mixed up."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns of measurements: what a run remembers of its label is another record."""
 OF_ANTIBODIES = frozenset(ANTIBODY_ROLES)
@@ -217,27 +220,6 @@ class FileLayout:
     label: Any = None
     """What `DecideLabel` returned; None if labels are not asked for."""
 
-    def has(self, role: str) -> bool:
-        """Tell whether one or several columns fit a role."""
-        return role in self.columns or role in self.ties
-
-
-class _Reading(NamedTuple):
-    """How the rows of all tables are read."""
-
-    may_be_names: bool
-    """Whether ``NA`` and the like may be names of sequences."""
-    rows: int | None
-    as_written: bool
-    only_sequences: bool
-
-
-class _Open(NamedTuple):
-    """A table that is open, and its first rows."""
-
-    first: Chunk
-    source: Source
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -257,8 +239,8 @@ class Layout:
     holds_texts: bool
     """Whether the columns of a table have no types, as those of text files and matrices."""
     limit: int | None
-    _reading: _Reading
-    _open: dict[int, _Open] = field(repr=False, compare=False)
+    _reading: ReadOptions
+    _open: dict[int, Source] = field(repr=False, compare=False)
     """Tables that were not read yet, by their number."""
 
     @classmethod
@@ -300,20 +282,19 @@ class Layout:
             the user chose, or has two columns for what is one in another.
         """
         tables = tables_of(table)
-        reading = _Reading(
-            may_be_names=bool(options.sequences or remembered.sequences),
+        reading = ReadOptions(
             rows=rows,
             as_written=as_written,
             only_sequences=only_sequences and not options.refers,
+            may_be_names=bool(options.sequences or remembered.sequences),
+            kinds=kinds,
         )
         is_one = len(tables) == 1
         sources = [None] if is_one else _name_tables(tables)
         files = []
         opened = {}
         for number, (part, name) in enumerate(zip(tables, sources, strict=True)):
-            file, opened[number] = _open_file(
-                part, name, options, kinds, reading, remembered, label
-            )
+            file, opened[number] = _open_file(part, name, options, reading, remembered, label)
             files.append(file)
         if not is_one:
             _refuse_absent_columns(options, files)
@@ -382,14 +363,17 @@ class Layout:
         aligned[self.file_column] = file.source
         return aligned[[*self.names]]
 
-    def chunks_of(self, number: int, start: int = 0) -> Iterator[Table]:
+    def chunks_of(self, number: int, start: int) -> Iterator[Table]:
         """Read the rows of one table, which begins at row `start` of all of them.
 
         The first reading goes on where the decisions stopped; another one opens the file again.
         """
         file = self.files[number]
         most = None if self.limit is None else self.limit - start
-        for chunk, source in self._read(number):
+        source = self._open.pop(number, None)
+        if source is None:
+            source = _opened(file.table, file.options, self._reading)
+        for chunk in source.chunks:
             first = int(chunk.frame.index[0])
             if most is not None and first >= most:
                 return
@@ -405,16 +389,6 @@ class Layout:
                 raise TableError(msg)
             rows = table_of(chunk._replace(frame=frame), source, file.columns, file.ties)
             yield replace(rows, source=file.source)
-
-    def _read(self, number: int) -> Iterator[tuple[Chunk, Source]]:
-        if number in self._open:
-            first, source = self._open.pop(number)
-            yield first, source
-        else:
-            file = self.files[number]
-            source = _opened(file.table, file.options, self.kinds, self._reading)
-        for chunk in source.chunks:
-            yield chunk, source
 
     def chunks(self) -> Iterator[Table]:
         """Read the rows of all tables, numbered through them by the index, unchecked."""
@@ -437,37 +411,24 @@ class Layout:
             start += rows
 
 
-def _opened(
-    table: OneTable, options: TableOptions, kinds: Sequence[Kind], reading: _Reading
-) -> Source:
+def _opened(table: OneTable, options: TableOptions, reading: ReadOptions) -> Source:
     """Open a table as its options say."""
-    only_sequences = reading.only_sequences and _is_parquet(table)
-    if only_sequences:  # a column that is left out may hold a chain that no role uses
+    if reading.only_sequences and _is_parquet(table):
+        # a column that is left out may hold a chain that no role uses
         top = read_top_rows(table, options, ROWS_LOOKED_AT)
-        only_sequences = not any(domain_cells(top, name) for name in unused_columns(top))
-    return open_source(
-        table,
-        columns=options.columns,
-        limit=options.limit,
-        rows=reading.rows,
-        as_written=reading.as_written,
-        only_sequences=only_sequences,
-        chains=options.chains,
-        kinds=kinds,
-        files=options,
-        may_be_names=reading.may_be_names,
-    )
+        if any(domain_cells(top, name) for name in unused_columns(top)):
+            reading = replace(reading, only_sequences=False)
+    return open_source(table, options, reading)
 
 
 def _open_file(
     table: OneTable,
     name: str | None,
     given: TableOptions,
-    kinds: Sequence[Kind],
-    reading: _Reading,
+    reading: ReadOptions,
     remembered: LayoutRecord,
     decide_label: DecideLabel | None,
-) -> tuple[FileLayout, _Open]:
+) -> tuple[FileLayout, Source]:
     """Open a table, and decide by its first rows what its columns are.
 
     `name` is that of one of several tables, which may lack columns that the user chose.
@@ -478,7 +439,7 @@ def _open_file(
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)
     options = replace(options, columns={**of_run, **options.columns})
-    source = _opened(table, options, kinds, reading)
+    source = _opened(table, options, reading)
     first = next(source.chunks)
     present = {*map(str, first.names)}
     chosen = {}
@@ -493,18 +454,19 @@ def _open_file(
     _say_replaced(top, of_run)
     top, remarks = _with_content(top, options)
     options = _with_antigen(top, options, remembered)
-    options, references = _with_parent(top, options, kinds, remembered)
+    options, references = _with_parent(top, options, reading.kinds, remembered)
     top = with_references(top, references)
     found = top.columns
     top, ignored = drop_unused_roles(top, options)
-    refuse_exchanged(top, options, kinds)
+    refuse_exchanged(top, options, reading.kinds)
     replaced = {role: column for role, column in found.items() if role not in top.columns}
     if options.parent is None:  # a string may have a chain that the columns of chains lack
         replaced.pop("antibody", None)
     label = None if decide_label is None else decide_label(top)
     if label is not None and label.column:
-        top = replace(top, columns=with_label(top.columns, label.column))
-    names = [*map(str, top.names)]
+        columns = {**top.columns, "pkd": label.column}
+        in_order = [role for role in ROLES if role in columns and role != "label"]
+        top = replace(top, columns={role: columns[role] for role in in_order})
     file = FileLayout(
         table=table,
         source=top.source,
@@ -514,17 +476,11 @@ def _open_file(
         references=references,
         replaced=tuple(replaced.values()),
         remarks=(*ignored, *remarks, *references.remarks),
-        names=tuple(names),
+        names=tuple(map(str, top.names)),
         renamed={},
         label=label,
     )
-    return file, _Open(Chunk(names, top.frame, top.first_row, top.reader), source)
-
-
-def with_label(columns: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return the columns by role with that of the label, in the order of `ROLES`."""
-    columns = {**columns, "pkd": name}
-    return {role: columns[role] for role in ROLES if role in columns and role != "label"}
+    return file, replace(source, chunks=chain([first], source.chunks))
 
 
 def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -534,13 +490,17 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
     for role, name in roles.items():
         if not top.has(role):
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
-    return without_doubtful_assay(with_roles(top, roles), options), remarks
+    ties = {role: names for role, names in top.ties.items() if role not in roles}
+    top = replace(top, columns={**top.columns, **roles}, ties=ties)
+    return without_doubtful_assay(top, options), remarks
 
 
 def read_top_rows(table: TableLike, options: TableOptions, rows: int = 1) -> Table:
     """Return the first rows of a table, with the roles that its columns have by their names."""
-    first = tables_of(table)[0]
-    return first_rows_of(open_source(first, limit=rows, chains=options.chains, files=options))
+    of_file = TableOptions(
+        limit=rows, chains=options.chains, sheet=options.sheet, matrix=options.matrix
+    )
+    return first_rows_of(open_source(tables_of(table)[0], of_file, ReadOptions()))
 
 
 def _refuse_absent_columns(options: TableOptions, files: Sequence[FileLayout]) -> None:
@@ -554,13 +514,13 @@ def _refuse_absent_columns(options: TableOptions, files: Sequence[FileLayout]) -
 def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout:
     """Decide how the columns of one table are called in all of them."""
     renamed: dict[str, str] = {}
-    for role in sorted(file.columns, key=lambda role: role not in _NEEDED):
+    for role in sorted(file.columns, key=lambda role: role not in TEXT_ROLES):
         name = file.columns[role]
         new = canonical[role]
         if new == name or name in renamed:
             continue
         if new in file.names or new in renamed.values():
-            if role not in _NEEDED:
+            if role not in TEXT_ROLES:
                 continue
             msg = (
                 f"{file.source}: column {name!r} is {role}, as {new!r} is in the first table, "
@@ -605,14 +565,6 @@ def one_table(table: TableLike) -> OneTable:
         )
         raise TableError(msg)
     return table
-
-
-def holds_texts(table: TableLike, *, matrix: bool = False) -> bool:
-    """Tell whether a table, or one of several, is read as text, so that its columns have no types.
-
-    A `matrix` always is.
-    """
-    return matrix or not all(map(_has_types, tables_of(table)))
 
 
 def _has_types(table: OneTable) -> bool:
@@ -742,9 +694,8 @@ def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:
     constant = options.antigen if kind == "antigen" else options.parent
     if constant is not None or (kind == "antigen" and options.no_antigen):
         return None
-    roles = frozenset({"antigen"}) if kind == "antigen" else OF_ANTIBODIES
     columns = {**first.columns, **options.columns}
-    held = [columns[role] for role in sorted(roles & columns.keys())]
+    held = [columns[role] for role in sorted({*ROLES_OF[kind]} & columns.keys())]
     held = [name for name in held if name in first.frame]
     for name in held:
         texts = [text for text in distinct_texts(first, name) if text not in NO_SEQUENCE]

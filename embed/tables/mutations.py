@@ -26,6 +26,7 @@ from abag.embed.tables.chains import (
     parse_chain,
 )
 from abag.embed.tables.columns import (
+    MUTATIONS,
     SEQUENCE_ROLES,
     MissingColumn,
     column_option,
@@ -112,8 +113,6 @@ _CHAIN_MUTATIONS: Mapping[ChainId, str] = {
 """Names of chains in the names of columns of their mutations."""
 LIGHT_MUTATIONS = "light_mutations"
 """Role of the second of two columns of mutations, one for each chain."""
-MUTATIONS: dict[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
-"""Roles of the columns of mutations."""
 
 
 class BadMutation(SequenceError):

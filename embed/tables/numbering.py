@@ -34,6 +34,7 @@ from abag.embed.tables.chains import (
     LONGEST_REMNANT,
     WHOLE_DOMAIN,
     ChainName,
+    ChainPlaces,
     Chains,
     find_domains,
     is_constant,
@@ -41,7 +42,6 @@ from abag.embed.tables.chains import (
     split_domains,
     variable_domain,
 )
-from abag.embed.tables.options import ChainPlaces
 
 CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 2
@@ -106,23 +106,18 @@ class Numbered:
             yield layout, rows, codes.reshape(len(rows), len(layout))
 
 
-def number_chains(
-    chains: Sequence[str],
-    name: ChainName,
-    *,
-    worth_processes: int = WORTH_PROCESSES,
-    part: int = PART,
-) -> Numbers:
-    """Number distinct chains of one type, `part` at a time, or more in each process.
+def number_chains(chains: Sequence[str], name: ChainName) -> Numbers:
+    """Number distinct chains of one type, `PART` at a time, or more in each process.
 
-    From `worth_processes` chains on they are numbered by other interpreters, because immunum holds
+    From `WORTH_PROCESSES` chains on they are numbered by other interpreters, because immunum holds
     the lock of this one. Unlike a pool of multiprocessing these need no guard in the script of the
     user.
     """
-    many = len(chains) >= worth_processes and count_cores() > 1
+    many = len(chains) >= WORTH_PROCESSES and count_cores() > 1
+    part = PART
     if many:  # as many processes as cores, if these are not too long without a sign
         share = -(-len(chains) // count_cores())
-        part = min(max(share, part), PARTS_OF_PROCESS * part)
+        part = min(max(share, PART), PARTS_OF_PROCESS * PART)
     parts = [chains[at : at + part] for at in range(0, len(chains), part)]
     number = partial(_ask if many else _number, name)
     layouts: dict[Positions, int] = {}
@@ -165,16 +160,9 @@ def _ask(name: ChainName, chains: Sequence[str]) -> Numbers:
 
 
 def number_antibodies(
-    antibodies: Sequence[Chains],
-    cache: Path | None,
-    *,
-    worth_processes: int = WORTH_PROCESSES,
-    part: int = PART,
+    antibodies: Sequence[Chains], cache: Path | None
 ) -> Mapping[ChainName, Numbered]:
-    """Number the chains of antibodies; the folder `cache` keeps what was numbered.
-
-    `worth_processes` and `part` are those of `number_chains`.
-    """
+    """Number the chains of antibodies; the folder `cache` keeps what was numbered."""
     result: dict[ChainName, Numbered] = {}
     for at, name in enumerate(CHAINS):
         chains = sorted({antibody[at] for antibody in antibodies} - {""})
@@ -182,8 +170,7 @@ def number_antibodies(
         entry = program.encode() + b"\0" + "\n".join(chains).encode("ascii")
         content = load_cached(cache, entry)
         if content is None:
-            numbers = number_chains(chains, name, worth_processes=worth_processes, part=part)
-            content = json.dumps(numbers).encode()
+            content = json.dumps(number_chains(chains, name)).encode()
             store_cached(cache, entry, content)
         layouts, layout, start = json.loads(content)
         result[name] = Numbered(
@@ -259,6 +246,14 @@ def chain_types(chain: str, type_number: int | None = None) -> list[str]:
     if number == UNCLEAR_TYPE:
         return [domain.chain for domain in find_domains(chain)]
     return CHAIN_TYPES[number]
+
+
+def domain_types(text: str) -> list[str]:
+    """Name the type of each variable domain in the chains of a text, joined by ``|`` or ``:``."""
+    types: list[str] = []
+    for chain in re.split("[|:]", text):
+        types += chain_types(chain)
+    return types
 
 
 def place_chains(

@@ -11,12 +11,11 @@ from typing import ClassVar, Literal, TypeAlias
 from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import Options, option
-from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.columns import SEQUENCE_ROLES
+from abag.embed.tables.chains import KINDS, ChainPlaces, Kind
+from abag.embed.tables.columns import CHAIN_ROLES, MUTATIONS, ROLES_OF, SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
 BadRows: TypeAlias = Literal["error", "skip"]
-ChainPlaces: TypeAlias = Literal["as-given", "auto", "most"]
 Numbering: TypeAlias = Literal["sequential", "imgt", "kabat", "chothia"]
 MOST_RESIDUE = 1_000_000
 """Number of the first residue of a sequence, at most."""
@@ -60,7 +59,7 @@ class ColumnOptions(Options, group="Data"):
                 "them. Remove the other."
             )
             raise OptionError(msg)
-        if "antibody" in self.columns and self.columns.keys() & {"heavy", "light"}:
+        if "antibody" in self.columns and self.columns.keys() & {*CHAIN_ROLES}:
             msg = (
                 "--column antibody=NAME: cannot be combined with a heavy or light column; expected "
                 "one or the other. Remove one."
@@ -125,9 +124,6 @@ class FileOptions(Options, group="Data"):
     )
 
 
-DEFAULT_LAYOUT = FileOptions()
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReferenceOptions(ColumnOptions, group="Data"):
     """Options for sequences that are not in the table: of names, and of parents of variants."""
@@ -166,9 +162,9 @@ class ReferenceOptions(ColumnOptions, group="Data"):
             value = getattr(self, name)
             if isinstance(value, os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
-        both = self.columns.keys() & set(SEQUENCE_ROLES) - {"antigen"}
+        both = sorted(self.columns.keys() & {*ROLES_OF["antibody"]})
         if self.parent is not None and both:
-            role = sorted(both)[0]
+            role = both[0]
             msg = (
                 f"--parent and --column {role}={self.columns[role]}: each defines the antibody; "
                 "expected one of them. Remove the other."
@@ -194,7 +190,7 @@ class ReferenceOptions(ColumnOptions, group="Data"):
     @property
     def refers(self) -> bool:
         """Whether cells may refer to sequences that the table does not hold."""
-        mutated = self.columns.keys() & {"mutations", "antigen_mutations"}
+        mutated = self.columns.keys() & {*MUTATIONS.values()}
         return bool(self.sequences or self.parent or mutated)
 
 

@@ -44,7 +44,7 @@ from abag.embed.tables.sequences import (
     parse_antibodies,
     parse_antigens,
 )
-from abag.embed.tables.table import CHUNK_ROWS, Table, TableLike
+from abag.embed.tables.table import Table, TableLike
 
 HELD_BYTES = 64 << 20  # in memory before they are written
 PART_BYTES = 32 << 20  # about 140,000 antibodies, which take a GPU minutes
@@ -232,9 +232,11 @@ class SequenceTable(Table):
     files: tuple[FileLayout, ...] = ()
     """The tables, of several that are read as one."""
     labels: tuple[Any, ...] = ()
-    """What the label of each table is; None where labels are not asked for."""
+    """What the label of each table is whose rows these are; None if labels are not asked for."""
     file_of_row: NDArray[np.int64] | None = None
     """Shape (R,); index in `files` of the table of each row; None for a single table."""
+    holds_texts: bool = False
+    """That of `Layout`, of a whole table."""
 
     @property
     def antibodies(self) -> UniqueSequences:
@@ -330,36 +332,15 @@ def read_pairs(
 def read_rows(layout: Layout) -> SequenceTable:
     """Read all rows of the tables of a layout, of which each is one chunk, as `read_pairs` does."""
     parts = [*check_chunks(layout)]
-    return _as_one(layout, parts) if layout.file_column else parts[0]
-
-
-def read_pair_chunks(
-    table: TableLike,
-    options: TableOptions,
-    *,
-    kinds: Sequence[Kind] = KINDS,
-    as_written: bool = False,
-    only_sequences: bool = False,
-    rows: int | None = None,
-) -> Iterator[SequenceTable]:
-    """Read a table as `read_pairs`, in chunks of rows; a chunk without good rows is empty.
-
-    A chunk is of at most `rows` rows, by default of `CHUNK_ROWS`.
-    """
-    layout = Layout.of(
-        table,
-        options,
-        kinds=kinds,
-        rows=rows or CHUNK_ROWS,
-        as_written=as_written,
-        only_sequences=only_sequences,
-    )
-    for chunk in check_chunks(layout):
-        yield replace(chunk, ignored=[*layout.describe(), *chunk.ignored])
+    whole = _as_one(layout, parts) if layout.file_column else parts[0]
+    return replace(whole, holds_texts=layout.holds_texts)
 
 
 def check_chunks(layout: Layout) -> Iterator[SequenceTable]:
-    """Check every row of the tables of a layout, each in the chunks in which it is read."""
+    """Check every row of the tables of a layout, each in the chunks in which it is read.
+
+    A chunk without good rows is empty.
+    """
     start = 0
     for number in range(len(layout.files)):
         rows = 0
@@ -384,7 +365,6 @@ def _in_joined(read: SequenceTable, joined: Layout, number: int, start: int) -> 
         skipped=read.skipped.of_file(part.source),
         ignored=[f"{part.source}: {note}" for note in read.ignored],
         files=joined.files,
-        labels=tuple(file.label for file in joined.files),
         file_of_row=np.full(len(frame), number),
     )
 
@@ -424,6 +404,7 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
         counts=dict(counts),
         ignored=ignored,
         examples=examples,
+        labels=tuple(file.label for file in joined.files),
         file_of_row=np.concatenate([part.file_of_row for part in parts]),
     )
 

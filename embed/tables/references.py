@@ -20,6 +20,7 @@ from typing import NamedTuple, TypedDict
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
+    KINDS,
     MISSING_TEXT,
     PLURAL,
     RESIDUES,
@@ -31,8 +32,9 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
     CHAIN_ROLES,
+    MUTATIONS,
+    ROLES_OF,
     SEQUENCE_ROLES,
     MissingColumn,
     column_option,
@@ -49,10 +51,17 @@ from abag.embed.tables.content import (
     is_sequence,
     roles_by_content,
 )
-from abag.embed.tables.formats import FORMATS, bare_suffix, cell_text, is_gzip
+from abag.embed.tables.formats import (
+    CHUNK_ROWS,
+    FORMATS,
+    bare_suffix,
+    cell_text,
+    fasta_records,
+    is_gzip,
+    read_fasta,
+)
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
-    MUTATIONS,
     ChainId,
     MutationRules,
     chain_of_column,
@@ -61,11 +70,16 @@ from abag.embed.tables.mutations import (
     mutation_columns,
     without_wild,
 )
-from abag.embed.tables.numbering import HEAVY_TYPE, LIGHT_TYPE, chain_types, find_types
+from abag.embed.tables.numbering import (
+    HEAVY_TYPE,
+    LIGHT_TYPE,
+    chain_types,
+    domain_types,
+    find_types,
+)
 from abag.embed.tables.options import Numbering, ReferenceOptions, TableOptions
-from abag.embed.tables.table import ANTIGEN_COLUMN, CHUNK_ROWS, Table, read_table
+from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 
-FASTA = (".fasta", ".fa")
 ANY = "sequence"
 """Role of a sequence of which the file does not say what it is."""
 LISTED = 20
@@ -136,13 +150,6 @@ class Entry(NamedTuple):
 
 _Places = Mapping[str, Entry]
 """An entry for each distinct sequence of a name."""
-
-
-class FastaRecord(NamedTuple):
-    """The header of a record without its ``>``, and its residues."""
-
-    header: str
-    residues: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +294,7 @@ class NamedSequences:
     def _domains(self, text: str) -> list[str]:
         """Return the types of the variable domains of a text."""
         if text not in self.types:
-            types: list[str] = []
-            for chain in re.split("[|:]", _residues(text)):
-                types += chain_types(chain)
-            self.types[text] = types
+            self.types[text] = domain_types(_residues(text))
         return self.types[text]
 
     def describe(self, role: str, cells: Iterable[object]) -> str:
@@ -377,7 +381,7 @@ def _folded(name: str) -> str:
 
 
 def name_sequences(
-    entries: Iterable[Entry], source: str, problems: Sequence[str] = ()
+    entries: Iterable[Entry], source: str, problems: Sequence[str]
 ) -> NamedSequences:
     """Index sequences by name."""
     of: dict[_Key, dict[str, Entry]] = {}
@@ -419,12 +423,23 @@ def _parts(name: str) -> Iterator[str]:
         yield from fields[1:]
 
 
-def fasta_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entry]:
+def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Yield the sequences of a FASTA file under their names, and these less the ending."""
-    for number, (header, residues) in enumerate(read_fasta(path, problems), 1):
-        if not (header and residues):
-            continue
+    try:
+        content = gzip.decompress(path.read_bytes()) if is_gzip(path) else path.read_bytes()
+        records = fasta_records(content)
+        if not records:
+            msg = "it has no record"
+            raise ValueError(msg)
+    except (OSError, EOFError, ValueError) as error:
+        msg = f"{path}: cannot be read ({error}); expected a FASTA file. Check the path."
+        raise TableError(msg) from error
+    for number, (header, letters) in enumerate(records, 1):
+        residues = letters.rstrip("*")
         where = f"{path.name} record {number}"
+        if not header or not residues:
+            problems.append(f"{where} has no {'residues' if header else 'name'}")
+            continue
         yield Entry(header, ANY, residues, where)
         for name in dict.fromkeys((header.split()[0], header)):
             ending = _ENDING.fullmatch(name)
@@ -432,43 +447,6 @@ def fasta_entries(path: Path, problems: list[str] | None = None) -> Iterator[Ent
                 role = str(ending.lastgroup)
                 yield Entry(ending["stem"], role, residues, where, of_ending=True)
                 break
-
-
-def read_fasta(path: Path, problems: list[str] | None = None) -> list[FastaRecord]:
-    """Read the records of a FASTA file; `problems` receives a line for each that is incomplete.
-
-    Raises
-    ------
-    TableError
-        If it is no FASTA file, or without `problems`, if a record has no name or no residues.
-    """
-    try:
-        content = gzip.decompress(path.read_bytes()) if is_gzip(path) else path.read_bytes()
-        text = content.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        msg = f"{path}: cannot be read ({error}); expected a FASTA file. Check the path."
-        raise TableError(msg) from error
-    before, *records = re.split(r"^\s*>", re.sub("\r\n?", "\n", text), flags=re.MULTILINE)
-    if before.strip() or not records:
-        msg = (
-            f"{path}: is not FASTA, which begins with '>'; expected names and sequences. Check it."
-        )
-        raise TableError(msg)
-    parsed: list[FastaRecord] = []
-    for number, record in enumerate(records, 1):
-        header, _, lines = record.partition("\n")
-        residues = "".join(lines.split()).rstrip("*")
-        if not header.strip() or not residues:
-            missing = "name" if not header.strip() else "residues"
-            if problems is None:
-                msg = (
-                    f"{path}: record {number} has no {missing}; expected both. Correct or remove "
-                    "it."
-                )
-                raise TableError(msg)
-            problems.append(f"{path.name} record {number} has no {missing}")
-        parsed.append(FastaRecord(" ".join(header.split()), residues))
-    return parsed
 
 
 def load_names(paths: Sequence[str | Path]) -> NamedSequences:
@@ -501,19 +479,18 @@ def names_digest(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def read_entries(path: Path, problems: list[str] | None = None) -> Iterator[Entry]:
+def read_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Read the sequences of a FASTA file or table, each with its name.
 
-    `problems` receives a line for each record without a name or residues; else that is an error.
+    `problems` receives a line for each record without a name or residues.
     """
-    if bare_suffix(path) in FASTA:
-        return fasta_entries(path, problems)
-    return _table_entries(path, problems)
+    is_fasta = FORMATS.get(bare_suffix(path)) is read_fasta
+    return (_fasta_entries if is_fasta else _table_entries)(path, problems)
 
 
-def _table_entries(path: Path, problems: list[str] | None) -> Iterator[Entry]:
+def _table_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     """Yield the sequences of a table under their names, column by column."""
-    table = read_table(path, as_written=True)
+    table = read_table(path)
     table = replace(table, frame=table.frame.astype(object))
     roles = _sequence_columns(table, path)
     for role, column in roles.items():
@@ -526,16 +503,12 @@ def _table_entries(path: Path, problems: list[str] | None) -> Iterator[Entry]:
         texts = table.frame[column].tolist()
         rows = zip(names, texts, row_roles, strict=True)
         for number, (cell, text, row_role) in enumerate(rows, table.first_row):
-            is_missing = text is None or text != text  # NaN
-            residues = "" if is_missing else str(text).strip()
+            residues = cell_text(text).strip()
             if not residues or residues in MISSING_TEXT:
                 continue
             where = f"{path.name} row {number}"
             name = cell_name(cell)
             if not name:
-                if problems is None:
-                    msg = f"--sequences {where}: has no name; expected one. Name it or remove it."
-                    raise TableError(msg)
                 problems.append(f"{where} has no name")
                 continue
             yield Entry(name, row_role, residues, where)
@@ -641,21 +614,6 @@ class _Numbers(TypedDict):
     first_residue: int
 
 
-@dataclass(frozen=True, slots=True)
-class _KindRoles:
-    kind: Kind
-    roles: tuple[str, ...]
-    """Roles of the columns that may hold its sequences."""
-    name_role: str
-    """Role of the column that may name them."""
-
-
-_SIDES = (
-    _KindRoles("antibody", ANTIBODY_ROLES, "antibody_name"),
-    _KindRoles("antigen", ("antigen",), "antigen_name"),
-)
-
-
 def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> References:
     """Decide what the cells of a table refer to, from its first rows.
 
@@ -673,17 +631,16 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         _check_parent(parent)
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
     constants = {"antibody": parent, "antigen": antigen}
-    sides = [side for side in _SIDES if side.kind in kinds and constants[side.kind] is None]
+    named_kinds = [kind for kind in KINDS if kind in kinds and constants[kind] is None]
     columns: dict[str, str] = {}
     remarks: list[str] = []
     if names is not None:
-        for side in sides:
-            columns |= _name_columns(table, names, options, side, {*columns.values()})
+        for kind in named_kinds:
+            columns |= _name_columns(table, names, options, kind, {*columns.values()})
         remarks += _describe_names(table, names, columns, options)
         if not (columns or _are_names(options, names)):
-            for side in sides:
-                if not _has_sequences(table, side):
-                    raise _unused(table, names)
+            if not all(_has_sequences(table, kind) for kind in named_kinds):
+                raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations, light = mutation_columns(table, options, kinds)
@@ -824,8 +781,12 @@ def _constant(
     if bare_suffix(path) not in FORMATS:
         return value  # which is refused as a sequence
     distinct: dict[str, dict[str, None]] = {}
-    for entry in read_entries(path):
+    problems: list[str] = []
+    for entry in read_entries(path, problems):
         distinct.setdefault(entry.role, {})[entry.text] = None
+    if problems:
+        msg = f"{option} {value}: {problems[0]}; expected both. Correct or remove it."
+        raise TableError(msg)
     texts = {role: [*listed] for role, listed in distinct.items()}
     if kind == "antibody":
         sequence = _only_antibody(texts)
@@ -866,11 +827,12 @@ def _only_antibody(texts: Mapping[str, list[str]]) -> str | None:
 
 
 def _name_columns(
-    table: Table, names: NamedSequences, options: TableOptions, side: _KindRoles, taken: set[str]
+    table: Table, names: NamedSequences, options: TableOptions, kind: Kind, taken: set[str]
 ) -> dict[str, str]:
-    """Find the columns of one side that hold names, by role; empty if it has sequences."""
-    chosen = {role: options.columns[role] for role in side.roles if options.columns.get(role)}
-    detected = {role: table.columns[role] for role in side.roles if role in table.columns}
+    """Find the columns of a kind that hold names, by role; empty if it has sequences."""
+    roles = ROLES_OF[kind]
+    chosen = {role: options.columns[role] for role in roles if options.columns.get(role)}
+    detected = {role: table.columns[role] for role in roles if role in table.columns}
     named: dict[str, str] = {}
     has_sequences = False
     for role, name in (chosen or detected).items():
@@ -881,14 +843,14 @@ def _name_columns(
         has_sequences = has_sequences or holds_sequences(table, name)
     if named or has_sequences:
         return named
-    if side.kind == "antigen" and (chosen or detected):
+    if kind == "antigen" and (chosen or detected):
         (name,) = (chosen or detected).values()
         if name in table.frame and _has_peptides(table, names, name):
             return {}
     if chosen:
         return chosen  # whose names are then listed as unknown
-    role = side.roles[-1]
-    name_column = table.columns.get(side.name_role)
+    role = roles[-1]
+    name_column = table.columns.get(f"{kind}_name")
     if name_column in table.frame and _hits(table, names, role, str(name_column)):
         return {role: str(name_column)}
     fits = []
@@ -902,7 +864,7 @@ def _name_columns(
             f"one for {role}. Choose it with {lines}."
         )
         raise ColumnError(msg)
-    if not fits and side.kind == "antigen":
+    if not fits and kind == "antigen":
         return {role: name for role, name in detected.items() if name in table.frame}
     return {role: fits[0]} if fits else {}
 
@@ -928,13 +890,10 @@ def _describe_names(
         yield f"{count} of {names.source} without a name or residues left out: {problem}"
 
 
-def _has_sequences(table: Table, side: _KindRoles) -> bool:
-    """Tell whether a column of one side holds sequences."""
-    for role in side.roles:
-        name = table.columns.get(role)
-        if name in table.frame and holds_sequences(table, str(name)):
-            return True
-    return False
+def _has_sequences(table: Table, kind: Kind) -> bool:
+    """Tell whether a column of a kind holds sequences."""
+    columns = [table.columns[role] for role in ROLES_OF[kind] if role in table.columns]
+    return any(name in table.frame and holds_sequences(table, name) for name in columns)
 
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
@@ -971,14 +930,9 @@ def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bo
     if not hits or 2 * len(hits) < len(table.distinct_cells(name)):
         return False
     texts = [*dict.fromkeys(hits)][:SAMPLED]
-    antibodies = sum(map(_has_domain, texts))
+    antibodies = sum(bool(domain_types(text.upper())) for text in texts)
     are_antibodies = 2 * antibodies > len(texts)
     return are_antibodies == (role != "antigen")
-
-
-def _has_domain(text: str) -> bool:
-    """Tell whether a chain of a sequence has a variable domain."""
-    return any(chain_types(part.upper()) for part in text.split("|"))
 
 
 def _unused(table: Table, names: NamedSequences) -> MissingColumn:

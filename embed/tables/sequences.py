@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from abag.embed.tables.chains import (
     NO_ANTIGEN,
     RESIDUES,
     WHOLE_DOMAIN,
+    ChainPlaces,
     Chains,
     EmptySequence,
     Kind,
@@ -36,23 +38,35 @@ from abag.embed.tables.chains import (
     parse_antigen,
     parse_chain,
 )
-from abag.embed.tables.columns import MissingColumn, quote_names, with_found
+from abag.embed.tables.columns import (
+    CHAIN_ROLES,
+    MUTATIONS,
+    MissingColumn,
+    column_option,
+    quote_names,
+    simplified,
+    with_found,
+)
 from abag.embed.tables.content import (
     CDR_PAGE,
+    OTHER_STATE,
     REGION,
     SHORT,
     antigen_candidates,
-    describe_unused,
+    are_peptides,
+    distinct_texts,
+    domain_cells,
     is_peptide,
     is_sequence,
     names_as_residues,
-    suggest_columns,
+    role_by_content,
+    unused_columns,
 )
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
-    MUTATIONS,
     BadMutation,
     ChainId,
+    column_of_mutations,
     mutate,
     of_chain,
     propose_numbers,
@@ -65,6 +79,7 @@ from abag.embed.tables.numbering import (
     UNCLEAR_TYPE,
     chain_types,
     cut_to_domains,
+    domain_types,
     find_leaders,
     find_tails,
     find_types,
@@ -72,7 +87,7 @@ from abag.embed.tables.numbering import (
     have_motif,
     place_chains,
 )
-from abag.embed.tables.options import ChainPlaces, TableOptions
+from abag.embed.tables.options import TableOptions
 from abag.embed.tables.references import NO_REFERENCES, References, UnknownName, cell_name
 from abag.embed.tables.table import Table
 
@@ -325,7 +340,7 @@ def _parents(
     if kind == "antigen":
         table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
         return texts("antigen")
-    roles = [role for role in ("heavy", "light") if table.has(role)]
+    roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
         table.column("antibody", ", or give one parent for all rows with --parent SEQ")
         return texts("antibody")
@@ -374,13 +389,13 @@ def parse_antibodies(
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
         return _arranged(column, table, options)
-    roles = [role for role in ("heavy", "light") if table.has(role)]
+    roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
         problem = f"{table.source}: no column for heavy, light or antibody"
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
         advice = (
             f"Name them with --column heavy=NAME, light=NAME or antibody=NAME{commas}. "
-            f"{suggest_columns(table)}{_advise_antigen(table, options)}"
+            f"{_suggest_columns(table)}{_advise_antigen(table, options)}"
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
@@ -403,18 +418,138 @@ def parse_antibodies(
 def describe_unused_chains(
     column: ParsedColumn, table: Table, options: TableOptions, ignored: Sequence[str]
 ) -> list[str]:
-    """Refuse a table with variable domains in columns that no role uses, as `describe_unused`.
+    """Refuse a table with unused columns of variable domains; say which the user left out.
 
-    `column` has its antibodies, and `ignored` are columns that options replace.
+    `column` has its antibodies, and `ignored` are columns that options replace. A column that
+    repeats chains of the antibodies, or parts of them, holds no other domain.
+
+    Raises
+    ------
+    TableError
+        If a column holds domains that no role uses, and no option says that this is meant.
     """
     if table.frame.index[0]:  # the first chunk decides
         return []
-    chains_of_row = {}
-    for row, code in enumerate(column.codes.tolist()):
-        if code not in column.bad:
-            chains_of_row[row] = column.chains[code]
-    others = [name for name in table.frame.columns if str(name) not in ignored]
-    return describe_unused(replace(table, frame=table.frame[others]), options, chains_of_row)
+    decided = {role for role in CHAIN_ROLES if role in options.columns}
+    if options.parent is not None or "antibody" in options.columns:
+        decided = {*CHAIN_ROLES}
+    notes = []
+    # another column may hold the chains of the rows in which that of the user is empty
+    partly = {role: name for role in CHAIN_ROLES if (name := options.columns.get(role))}
+    for name in unused_columns(table):
+        if name in ignored:
+            continue
+        cells = []
+        for row, text in domain_cells(table, name):
+            if column.codes[row] not in column.bad:
+                cells.append((column.chains[column.codes[row]], text))
+        new: Counter[str] = Counter()
+        rows = 0
+        for chains, text in cells:
+            types = _new_domains(text, chains)
+            new.update(types)
+            rows += bool(types)
+            for role, residues in zip(CHAIN_ROLES, chains, strict=True):
+                if role in types and role in partly and not residues:
+                    msg = (
+                        f"{table.source}: column {name!r} holds {role} variable domains of rows "
+                        f"whose column {partly[role]!r} is empty; expected one column of {role} "
+                        f"chains. Join the two into one and name it with "
+                        f"{column_option(role, 'NAME')}, or remove {name!r} from the table."
+                    )
+                    raise TableError(msg)
+        if not rows:
+            continue
+        roles = [role for role in CHAIN_ROLES if 2 * new[role] >= rows]
+        held = f"column {name!r} holds {' and '.join(roles)} variable domains"
+        if 2 * rows <= len(cells) or decided.issuperset(roles) or _is_derived(table, name, roles):
+            notes.append(f"{held} that are not used")
+            continue
+        is_string = any(len({*domain_types(text)}) > 1 for _, text in cells) or len(roles) > 1
+        use = column_option("antibody" if is_string else roles[0], name)
+        keep = []
+        if "antibody" in table.columns:
+            keep.append(column_option("antibody", table.columns["antibody"]))
+        else:
+            for role in roles:
+                if role not in decided:
+                    keep.append(column_option(role, table.columns.get(role, "")))
+        msg = (
+            f"{table.source}: {held} that no role uses; expected all chains of the antibodies to "
+            f"have a role. Use it with {use}, or leave it out with {' '.join(keep)}."
+        )
+        raise TableError(msg)
+    return notes
+
+
+def _new_domains(text: str, chains: Sequence[str]) -> set[str]:
+    """Return the types of the variable domains in a text that are of none of these chains."""
+    pieces = re.split("[|:]", text)
+    for residues in chains:
+        if len(residues) < WHOLE_DOMAIN:
+            continue
+        rest: list[str] = []
+        for piece in pieces:
+            rest += [] if piece in residues else piece.split(residues)
+        pieces = rest
+    return {*domain_types("|".join(pieces))}
+
+
+def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
+    """Tell whether the chains of these roles are used, and were derived from those of a column."""
+    used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
+    if not all(used):
+        return False
+    are_mutants = all(simplified(column).startswith("mut") for column in used)
+    return are_mutants or OTHER_STATE.search(name) is not None
+
+
+def _suggest_columns(table: Table) -> str:
+    """Propose columns by their content: one for each role, and the others as alternatives."""
+    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
+    for name in map(str, table.frame.columns):
+        role = "" if REGION.search(name) else role_by_content(table, name)
+        if role:
+            proposals[role].append(column_option(role, name))
+    heavy = _any_of(proposals["heavy"])
+    light = _any_of(proposals["light"])
+    paired = f"{heavy} {light}".strip()
+    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
+    antigens = _any_of(proposals["antigen"])
+    proposal = f"{antibodies} {antigens}".strip()
+    return f"By their content: {proposal}." if proposal else _advise_without_sequences(table)
+
+
+def _advise_without_sequences(table: Table) -> str:
+    """Say what to do about a table in which no column holds sequences."""
+    mutations = column_of_mutations(table)
+    if mutations:
+        return (
+            f"Column {mutations!r} holds mutations: give the antibody that they are of with "
+            "--parent SEQ or --parent FILE."
+        )
+    names = map(str, table.frame.columns)
+    regions = []
+    for name in filter(REGION.search, names):
+        if are_peptides(distinct_texts(table, name)):
+            regions.append(name)
+    if regions:
+        verb = "holds" if len(regions) == 1 else "hold"
+        return (
+            f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
+            "column, for example the chain of the parent with each CDR in the place of its own "
+            f"({CDR_PAGE})."
+        )
+    return (
+        "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
+        "table of names and sequences with --sequences FILE."
+    )
+
+
+def _any_of(options: Sequence[str]) -> str:
+    """Join alternatives, in parentheses; empty without any."""
+    listed = " or ".join(options)
+    return f"({listed})" if len(options) > 1 else listed
 
 
 def _advise_antigen(table: Table, options: TableOptions) -> str:
@@ -628,7 +763,7 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
             if any(is_unknown):
                 forms[i] += "+unknown chain"
         except UnsureDomains as error:
-            names = [table.columns[role] for role in ("heavy", "light") if role in table.columns]
+            names = [table.columns[role] for role in CHAIN_ROLES if role in table.columns]
             msg = f"column {quote_names(names)}: {error}"
             text = "|".join(chains[i])
             reason = REASONS[UnsureDomains]

@@ -23,7 +23,7 @@ from abag.core.errors import ColumnError, TableError
 from abag.core.frames import refuse_nested
 from abag.core.messages import counted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
-from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
+from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
@@ -42,7 +42,7 @@ from abag.embed.tables.formats import (
     read_file_chunks,
     refuse_repeated,
 )
-from abag.embed.tables.options import DEFAULT_LAYOUT, ChainPlaces, FileOptions
+from abag.embed.tables.options import TableOptions
 
 _MINUS = str.maketrans(dict.fromkeys("−‐‑‒–﹣－", "-"))
 """Signs that are set for a minus."""
@@ -77,7 +77,6 @@ TableLike: TypeAlias = OneTable | Sequence[OneTable]
 """A table, or several that are read as one (`embed.tables.pairs`)."""
 LOOKED_AT = 1_000
 """Distinct cells of a column by which its content is recognized."""
-CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
 
 
 def read_matrix(
@@ -180,11 +179,9 @@ class Table:
     """Names of the columns that fit a role equally well, by role."""
     names: Sequence[str]
     """All columns of the file, also those that were not read."""
-    as_written: bool
-    """Whether missing cells of text files are still text (`MISSING_TEXT`)."""
+    na_is_text: bool
+    """Whether missing cells of columns of text may still be text (`MISSING_TEXT`)."""
     reader: ReaderNotes = NO_NOTES
-    may_be_names: bool = False
-    """Whether columns may hold names, and ``NA`` one of them."""
 
     def column(self, role: str, advice: str = "") -> str:
         """Return the name of the column that plays a role.
@@ -225,9 +222,7 @@ class Table:
 
     def _with_missing(self, cells: pd.Series) -> pd.Series:
         is_text = isinstance(cells.dtype, pd.StringDtype) or cells.dtype == np.dtype(object)
-        if (
-            self.as_written or self.may_be_names
-        ) and is_text:  # Parquet marks missing cells, and has other types here
+        if self.na_is_text and is_text:  # Parquet marks missing cells, and has other types here
             return cells.mask(cells.isin(MISSING_TEXT))
         return cells
 
@@ -255,71 +250,42 @@ class Source:
     chunks: Iterator[Chunk]
     roles: Mapping[str, str]
     """Columns of the roles that the format gives, as a matrix does."""
-    as_written: bool
-    may_be_names: bool
+    na_is_text: bool
+    """See `Table`."""
 
 
-def open_source(
-    table: OneTable,
-    *,
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    rows: int | None = CHUNK_ROWS,
-    as_written: bool = False,
-    only_sequences: bool = False,
-    chains: ChainPlaces = "as-given",
-    kinds: Sequence[Kind] = KINDS,
-    files: FileOptions = DEFAULT_LAYOUT,
-    may_be_names: bool = False,
-) -> Source:
-    """Open a table to read it in chunks of `rows`; None: one chunk.
-
-    `columns` are those that the user chose, some of which this table may lack. With `as_written`,
-    cells stay as in the file: text stays text (an id such as ``007``, or ``NA``), and Parquet
-    keeps its types. With `only_sequences`, columns of a Parquet file that hold no sequences may be
-    left out. `chains` and `kinds` are those of `ReadOptions`; `may_be_names` says whether ``NA`` is
-    a name.
-    """
-    chosen = dict(columns or {})
+def open_source(table: OneTable, options: TableOptions, reading: ReadOptions) -> Source:
+    """Open a table to read it as its options, and those of all tables of a command, say."""
+    limit = options.limit
     if isinstance(table, pd.DataFrame):
         source = "table"
         _refuse_unclear_columns(table)
         refuse_nested(table, source)
         if not all(isinstance(name, str) for name in table.columns):
             table = table.set_axis([*map(str, table.columns)], axis=1)
-        chunks = in_chunks(table, None if files.matrix else rows)
+        chunks = in_chunks(table, None if options.matrix else reading.rows)
     else:
         source = Path(table).name or str(table)
-        options = ReadOptions(
-            rows=rows,
+        of_file = replace(
+            reading,
             limit=limit,
-            as_written=as_written,
-            only_sequences=only_sequences,
-            columns=chosen,
-            source=source,
-            chains=chains,
-            kinds=kinds,
-            sheet=files.sheet,
-            names=may_be_names,
+            columns=options.columns,
+            chains=options.chains,
+            sheet=options.sheet,
         )
-        if files.matrix:
+        if options.matrix:
             # a matrix is turned as a whole; `rows` and `limit` are then those of its pairs
-            options = replace(options, rows=None, limit=None, as_written=True, only_sequences=False)
-        chunks = read_file_chunks(Path(table), options)
+            of_file = replace(of_file, rows=None, limit=None, as_written=True, only_sequences=False)
+        chunks = read_file_chunks(Path(table), of_file)
     roles: dict[str, str] = {}
-    if files.matrix:
-        pairs, roles, notes = _read_matrix(chunks, chosen, source)
-        chunks = in_chunks(pairs, rows, notes)
+    if options.matrix:
+        pairs, roles, notes = _read_matrix(chunks, options.columns, source)
+        chunks = in_chunks(pairs, reading.rows, notes)
     limited = _first_rows(chunks, limit, source)
-    if rows is None:
+    if reading.rows is None:
         limited = _as_one_chunk(limited)
-    return Source(
-        name=source,
-        chunks=limited,
-        roles=roles,
-        as_written=as_written,
-        may_be_names=may_be_names,
-    )
+    na_is_text = reading.as_written or reading.may_be_names
+    return Source(name=source, chunks=limited, roles=roles, na_is_text=na_is_text)
 
 
 def _first_rows(chunks: Iterator[Chunk], limit: int | None, source: str) -> Iterator[Chunk]:
@@ -364,23 +330,21 @@ def table_of(
         columns=dict(columns),
         ties=dict(ties),
         names=chunk.names,
-        as_written=source.as_written,
+        na_is_text=source.na_is_text,
         reader=chunk.reader,
-        may_be_names=source.may_be_names,
     )
 
 
-def read_table(table: OneTable, *, as_written: bool = False) -> Table:
-    """Read a whole table and find the roles of its columns.
-
-    `as_written` is that of `open_source`.
+def read_table(table: OneTable) -> Table:
+    """Read a whole table as it is written, and find the roles of its columns by their names.
 
     Raises
     ------
     TableError
         If the file cannot be read, or has no rows.
     """
-    return first_rows_of(open_source(table, rows=None, as_written=as_written))
+    reading = ReadOptions(rows=None, as_written=True)
+    return first_rows_of(open_source(table, TableOptions(), reading))
 
 
 def first_rows_of(source: Source) -> Table:

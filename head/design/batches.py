@@ -55,9 +55,9 @@ def _expected_improvement(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
     """Return by how much a pair is expected to exceed the best, in pKd; 0 for one that does not."""
     gain = mean - aim.best
     z = _standardised(gain, sigma)
-    density = np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
     # Far below the best, both terms cancel but for rounding, which may be below 0.
-    return np.where(sigma > 0, np.maximum(gain * ndtr(z) + sigma * density, 0), np.maximum(gain, 0))
+    above = np.maximum(gain * ndtr(z) + sigma * _normal(z), 0)
+    return np.where(sigma > 0, above, np.maximum(gain, 0))
 
 
 def probability_above(mean: Floats, sigma: Floats, aim: Aim) -> Floats:
@@ -333,7 +333,6 @@ def expect(
     shares: Sequence[tuple[float, Ints]] = (),
     labels: Floats | None = None,
     above: float = np.nan,
-    block_values: int = BLOCK_VALUES,
 ) -> Expectation:
     """Simulate the measurement of a batch, best first; equal arguments give equal results.
 
@@ -351,8 +350,6 @@ def expect(
         a threshold is the sum of the probabilities that `rank` writes, whatever they are.
     above : float
         Threshold in pKd.
-    block_values : int
-        So many simulated measurements are in memory at a time.
     """
     rng = np.random.default_rng(0)
     cumulative = None if labels is None else distribute(mean, sigma, labels)
@@ -360,7 +357,7 @@ def expect(
     sums = np.zeros(len(mean))
     best = np.empty(DRAWS)
     counts = np.empty(DRAWS)
-    step = max(1, block_values // len(mean))
+    step = max(1, BLOCK_VALUES // len(mean))
     for at in range(0, DRAWS, step):
         block = slice(at, min(at + step, DRAWS))
         draws = block.stop - at

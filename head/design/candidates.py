@@ -20,8 +20,8 @@ import pandas as pd
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import AbagError, PredictionError, TableError
 from abag.core.messages import counted, say
-from abag.core.units import ANTIBODY_KDA
 from abag.embed.tables.chains import KINDS, Chains
+from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
@@ -41,6 +41,7 @@ from abag.head.labels.column import (
 from abag.head.labels.headers import (
     NO_OR_YES,
     PKD,
+    PROBABILITY,
     PROBABILITY_COLUMNS,
     RANK_COLUMNS,
     USUAL_PKD,
@@ -168,10 +169,7 @@ class Candidates:
 
 
 def read_candidates(
-    layout: Layout,
-    quantity: Quantity = PKD,
-    molar_mass_kda: float = ANTIBODY_KDA,
-    more: Sequence[str] = (),
+    layout: Layout, quantity: Quantity, molar_mass_kda: float, more: Sequence[str] = ()
 ) -> Candidates:
     """Read sequences, predictions and flags of all rows; `more` are further columns to add."""
     score = score_column(layout.names)
@@ -218,17 +216,51 @@ def decide_reading(
         if options.antibody_region is None:
             options = replace(options, antibody_region=reading.antibody_region)
     options = without_labels(options)
-    layout = Layout.of(table, options, as_written=True, remembered=reading)
+    decide = partial(_decide_prediction, options=options, predictor=predictor)
+    layout = Layout.of(table, options, as_written=True, remembered=reading, label=decide)
+    meanings: list[ColumnMeaning] = [file.label for file in layout.files]
+    if len({meaning.unit for meaning in meanings}) > 1:
+        listed = []
+        for file, meaning in zip(layout.files, meanings, strict=True):
+            listed.append(f"{meaning.column!r} of {file.source} as {meaning.unit}")
+        msg = (
+            f"{layout.source}: the predictions are in different units: {'; '.join(listed)}; "
+            "expected one unit. Convert the columns to one, such as pKd."
+        )
+        raise PredictionError(msg)
     first = layout.files[0]
-    quantity = quantity_of(first, options, predictor)
     options = cast("RankOptions", first.options)
     completed = with_antigen(first, options, predictor)
     if completed != options:  # no antigen, or the same for all rows
-        layout = Layout.of(table, completed, as_written=True)
-    return layout, quantity
+        layout = Layout.of(table, completed, as_written=True, label=decide)
+    return layout, meanings[0].quantity
 
 
-def quantity_of(first: FileLayout, options: RankOptions, predictor: Predictor | None) -> Quantity:
+def _decide_prediction(
+    top: Table, options: RankOptions, predictor: Predictor | None
+) -> ColumnMeaning:
+    """Decide which column of a table holds the predictions, and what it is read as."""
+    quantity = quantity_of(top, options, predictor)
+    if quantity.affinity:
+        try:
+            return choose_prediction(top)
+        except UnclearLabel as error:  # its advice is for labels
+            msg = (
+                f"{top.source}: column {top.columns.get('prediction')!r} names an affinity, but no "
+                "unit that is understood; expected predictions in pKd. Convert them, or name the "
+                "column with its unit, such as 'predicted KD (nM)'."
+            )
+            raise PredictionError(msg) from error
+    if quantity.is_binary and not top.has("prediction"):
+        for name in PROBABILITY_COLUMNS:
+            refuse_absent(name, top.names, top.source, "the run predicts")
+        column = PROBABILITY
+    else:
+        column = top.column("prediction")
+    return ColumnMeaning(column=column, unit="value", why="", quantity=quantity)
+
+
+def quantity_of(first: Table, options: RankOptions, predictor: Predictor | None) -> Quantity:
     """Return what is predicted: as the `predictor` of the run says, or the options.
 
     A table that `predict` or `scan` wrote for another quantity than an affinity does not say which
@@ -278,7 +310,11 @@ def with_antigen(
     if predictor is not None and "antigen" not in predictor.kinds:
         refuse_antigen(options)
         return replace(options, no_antigen=True)
-    if options.antigen is not None or options.no_antigen or first.has("antigen"):
+    if (
+        options.antigen is not None
+        or options.no_antigen
+        or "antigen" in {**first.columns, **first.ties}
+    ):
         return options
     say(f"{first.source}: no antigen column; all rows are taken as pairs with the same antigen")
     return replace(options, antigen=UNNAMED_ANTIGEN)
@@ -298,20 +334,17 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: floa
     """Read what `Candidates.frame` has of the rows of a chunk."""
     if quantity.is_binary and not chunk.has("prediction"):
         return _read_probabilities(chunk)
-    if quantity.affinity:
-        meaning = _meaning_of(chunk)
-        unit = meaning.unit
-        expected = "a pKd" if unit == "pkd" else f"a value in {unit}"
-        mean = to_pkd(_finite(chunk, meaning.column, "prediction", expected), unit, molar_mass_kda)
-    else:
-        unit = "pkd"
-        mean = _finite(chunk, chunk.column("prediction"), "prediction", "a finite number")
+    (meaning,) = chunk.labels
+    unit = meaning.unit
+    column = chunk.columns["pkd"]
+    expected = {"pkd": "a pKd", "value": "a finite number"}.get(unit, f"a value in {unit}")
+    mean = to_pkd(_finite(chunk, column, "prediction", expected), unit, molar_mass_kda)
     predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
-        if unit != "pkd":
+        if unit not in ("pkd", "value"):
             msg = (
-                f"{chunk.source}: column {meaning.column!r} is in {unit}, and column {sigma!r} "
+                f"{chunk.source}: column {column!r} is in {unit}, and column {sigma!r} "
                 "would have to be in pKd; expected both in pKd. Convert them, or remove the latter "
                 "and use --rule mean."
             )
@@ -321,23 +354,8 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: floa
     return _with_flags(predictions, chunk)
 
 
-def _meaning_of(chunk: SequenceTable) -> ColumnMeaning:
-    """Return what the column of predicted affinities is read as."""
-    try:
-        return choose_prediction(chunk)
-    except UnclearLabel as error:  # its advice is for labels
-        msg = (
-            f"{chunk.source}: column {chunk.columns.get('prediction')!r} names an affinity, but no "
-            "unit that is understood; expected predictions in pKd. Convert them, or name the "
-            "column with its unit, such as 'predicted KD (nM)'."
-        )
-        raise PredictionError(msg) from error
-
-
 def _read_probabilities(chunk: SequenceTable) -> pd.DataFrame:
     """Read the probabilities of a table that `predict` wrote of classes, and their intervals."""
-    for name in PROBABILITY_COLUMNS:
-        refuse_absent(name, [*map(str, chunk.frame)], chunk.source, "the run predicts")
     mean, low, high = (
         _finite(chunk, name, "probability", "0 to 1", low=0.0) for name in PROBABILITY_COLUMNS
     )
@@ -627,7 +645,7 @@ class OrderList:
         rows = pd.DataFrame(columns=[*ORDER_COLUMNS], dtype=str)
         if path.exists():
             with suppress(NoRows):  # the user has deleted all of them
-                rows = read_table(path, as_written=True).frame.astype(str)
+                rows = read_table(path).frame.astype(object).map(cell_text)
             absent = [name for name in ORDER_COLUMNS if name not in rows]
             if absent:
                 msg = (

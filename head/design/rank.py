@@ -436,6 +436,7 @@ def _summarize(
     sign = quantity.sign
     pairs = len(batch.index)
     mean = candidates.mean[batch.index]
+    expected = batch.expected
     summary: RankSummary = {
         "out": "" if out is None else str(out),
         "rule": options.rule,
@@ -451,15 +452,11 @@ def _summarize(
         "seed": SEED,
         "predicted": _interval((float(mean.min()), float(mean.max())), sign),
         "best_measured": signed(batch.best, sign),
-        "expected_best": None,
-        "best_interval": None,
+        "expected_best": None if expected is None else sign * float(expected.best_of_first[-1]),
+        "best_interval": None if expected is None else _interval(expected.best_interval, sign),
         "expected_above": None,
         "above_interval": None,
     }
-    expected = batch.expected
-    if expected is not None:
-        summary["expected_best"] = sign * float(expected.best_of_first[-1])
-        summary["best_interval"] = _interval(expected.best_interval, sign)
     if expected is not None and options.above is not None:
         summary["expected_above"] = expected.above
         summary["above_interval"] = expected.above_interval

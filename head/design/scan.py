@@ -6,7 +6,9 @@ largely share, so the sigma of a difference is not that of two predictions. It i
 (`models.ridge`) times the standard deviation of the difference: over the joint posterior of a
 Gaussian process, or else over the members of an ensemble. The residual noise is left out: what of
 it a mutant shares with its parent is not known. A single network or a ridge has no such deviation.
-P pairs of an antibody and an antigen in a batch: its parents, then its mutants.
+The page of a scan shows the first parents, as many as fit, each a map of residues by positions, and
+a table of the best mutants. P pairs of an antibody and an antigen in a batch: its parents, then its
+mutants.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
@@ -30,12 +33,6 @@ from abag.core.messages import counted
 from abag.embed.store.store import open_store
 from abag.embed.tables.layout import NOTHING, with_habits
 from abag.embed.tables.table_writer import writing_table
-from abag.head.design.heat_map import (
-    BEST_ON_PAGE,
-    count_shown,
-    describe_compared,
-    draw_heat_map,
-)
 from abag.head.design.sites import (
     Mutant,
     Parent,
@@ -46,7 +43,7 @@ from abag.head.design.sites import (
     read_parents,
     single_mutants,
 )
-from abag.head.labels.headers import PKD, Quantity
+from abag.head.labels.headers import INSIDE, PKD, Quantity
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.predictor.explain import explain_residues, residue_parts
@@ -62,6 +59,7 @@ from abag.head.predictor.scoring import (
     row_bar,
     say_random_weights,
 )
+from abag.head.runs.report import render_page
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
@@ -113,9 +111,6 @@ def score_mutants(
     counts = predictor.encode(store, *sides, **embed_options)
     scorer = Scorer(predictor, open_store(store), *sides)
     first = len(parents)
-    of_mutants = [sequences.of_row[first:] for sequences in sides]
-    regimes, _ = scorer.count_regimes(scorer.count_classes(*of_mutants))
-    verdicts = predictor.say_verdicts(regimes, "mutant")
     pkd_measured = np.full(len(pairs), np.nan)
     if len(measured):
         keys = []
@@ -123,7 +118,8 @@ def score_mutants(
             unique = np.array(hex_keys(sequences.keys), object)
             keys.append(unique[sequences.of_row])
         pkd_measured = measured.reindex(pd.MultiIndex.from_arrays(keys)).to_numpy(np.float64)
-    parent_scores, _ = scorer.score(*(sequences.of_row[:first] for sequences in sides))
+    of_parents = [sequences.of_row[:first] for sequences in sides]
+    parent_scores = scorer.score(*of_parents).scores
     frames = []
     with row_bar("scoring", len(mutants)) as shown:
         for at in range(0, len(mutants), BATCH):
@@ -132,14 +128,15 @@ def score_mutants(
             numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
             rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
             index = [sequences.of_row[rows] for sequences in sides]
-            scores, vectors = scorer.score(*index)
+            scores, regimes, vectors = scorer.score(*index)
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
-            found = scorer.find_regimes(*index)
-            scores = _with_differences(predictor, scores, vectors, of_pair, found)
+            scores = _with_differences(predictor, scores, vectors, of_pair, regimes)
             scores = _with_likelihoods(predictor, scores, vectors, of_pair)
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
+    mutants_by_regime = Counter(frame["regime"].tolist())
+    verdicts = predictor.say_verdicts(mutants_by_regime, "mutant")
     if len(measured):
         frame.insert(0, "pkd_measured", pkd_measured[first:])
     described = _describe(parents, mutants, pairs[first:])
@@ -149,7 +146,7 @@ def score_mutants(
     parent_frame = parent_scores.assign(
         pkd_measured=pkd_measured[:first], pkd_compared=compared.reindex(range(first)).to_numpy()
     )
-    return ScoredMutants(frame, parent_frame, counts, regimes, verdicts)
+    return ScoredMutants(frame, parent_frame, counts, mutants_by_regime, verdicts)
 
 
 def _describe(
@@ -206,7 +203,7 @@ def predict_parents(
     for name, mixture in mixtures.items():
         of_parents = mixture.pkd(parts)
         rows = regimes.used == name
-        far = rows & ~regimes.is_covered
+        far = rows & regimes.is_far
         predicted[rows] = of_parents[row_of_pair[rows]]
         predicted[far] = mixture.pulled(of_parents)[row_of_pair[far]]
     return predicted
@@ -359,6 +356,13 @@ def describe_scan(found: ScanSummary) -> str:
     if found["out"]:
         lines += [f"table     {found['out']}", f"heat map  {found['heat_map']}"]
     return "\n".join(lines)
+
+
+def describe_compared(predicted: float, compared: float | None, quantity: Quantity) -> str:
+    """Say what is predicted for a parent as if it were as new as its mutants, if that differs."""
+    if compared is None or quantity.show(compared) == quantity.show(predicted):
+        return ""
+    return f" ({quantity.show(compared)} as if unmeasured, like the mutants compared with it)"
 
 
 def describe_far(found: ScanSummary) -> str:
@@ -722,3 +726,142 @@ def _describe_rows(best: pd.DataFrame, quantity: Quantity) -> list[dict[str, Any
             mutant[quantity.column(name)] = _or_none(row.get(name))
         described.append(mutant)
     return described
+
+
+# ---- the page ----------------------------------------------------------------------------------
+
+
+MAX_CELLS = 60_000
+"""Single mutants on the page: 1 MB."""
+BEST_COLUMNS = {
+    "parent": "parent",
+    "mutation": "mutation",
+    "region": "region",
+    "difference": "difference ({})",
+    "difference_sigma": "its sigma",
+    "pkd_predicted": "predicted {}",
+    "pkd_measured": "measured {}",
+    "regime": "regime",
+    "far": "outside training data",
+}
+"""Columns of the table of the best mutants, and their headings, with the quantity."""
+BEST_ON_PAGE = 50
+"""Mutants in that table."""
+
+
+def count_shown(parents: Sequence[Parent], residues: str) -> int:
+    """Return how many parents fit on the page."""
+    ends = np.cumsum([parent.count_mutants(residues) for parent in parents])
+    return max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))
+
+
+def draw_heat_map(
+    parents: Sequence[Parent],
+    residues: str,
+    singles: pd.DataFrame,
+    parent_scores: pd.DataFrame,
+    best: pd.DataFrame,
+    *,
+    source: str,
+    verdicts: Sequence[str],
+    quantity: Quantity,
+    digits: int,
+    contributions: Sequence[Sequence[float]],
+) -> str:
+    """Draw the page of the single mutants, which come parent by parent, and of the best.
+
+    `contributions` are those of the residues of the parents that fit, site by site, NaN where they
+    are not known; empty if the predictor has no parts that compare residues.
+    """
+    ends = np.cumsum([parent.count_mutants(residues) for parent in parents])
+    fitting = count_shown(parents, residues)
+    singles = singles.head(ends[fitting - 1])
+    shown = []
+    start = 0
+    for number in range(fitting):
+        end = int(ends[number])
+        cells = singles[start:end]
+        described = _of_parent(parents[number], parent_scores.iloc[number], cells, quantity, digits)
+        if contributions and not np.isnan(contributions[number]).all():
+            of_sites = np.round(contributions[number], digits)
+            described["contribution"] = [None if np.isnan(x) else x for x in of_sites.tolist()]
+        shown.append(described)
+        start = end
+    content: dict[str, Any] = {"residues": residues, "parents": shown}
+    if not quantity.affinity:
+        content["quantity"] = str(quantity)
+        content["sign"] = quantity.sign
+        content["digits"] = digits
+        content["columns"] = {name: quantity.column(name) for name in INSIDE}
+    content["mostFar"] = bool(2 * singles["far"].sum() > len(singles))
+    only = len(shown) == 1
+    return render_page(
+        "scan.html.j2",
+        content,
+        ("page.js", "scan.js"),
+        title=f"Scan of {parents[0].name}" if only else "Scan",
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        source=source,
+        parent=_in_words(shown[0], quantity) if only else "",
+        quantity=quantity,
+        verdicts=verdicts,
+        names=[parent["name"] for parent in shown],
+        left_out=len(parents) - fitting,
+        has_sigma="difference_sigma" in singles,
+        has_contributions=any("contribution" in parent for parent in shown),
+        best=_table_of_best(best, quantity, with_parent=not only),
+    )
+
+
+def _table_of_best(best: pd.DataFrame, quantity: Quantity, *, with_parent: bool) -> dict[str, Any]:
+    """Return the headings and the rows of the best mutants, without columns that say nothing."""
+    unused = set() if with_parent else {"parent"}
+    if "pkd_measured" in best and best["pkd_measured"].isna().all():
+        unused.add("pkd_measured")
+    columns = [name for name in BEST_COLUMNS if name in best and name not in unused]
+    rows = []
+    for row in best[columns].itertuples(index=False):
+        rows.append([_plain(cell) for cell in row])
+    return {"head": [BEST_COLUMNS[name].format(quantity) for name in columns], "rows": rows}
+
+
+def _of_parent(
+    parent: Parent, scores: pd.Series, cells: pd.DataFrame, quantity: Quantity, digits: int
+) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "name": parent.name,
+        # as in the table: with 3 digits 4.4752 would be 4.475, and shown as 4.47
+        "pkd": round(scores["pkd_predicted"], digits + 1),
+        "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
+        "predicted": cells["pkd_predicted"].round(digits + 1).tolist(),
+        "difference": cells["difference"].round(digits).tolist(),
+        "far": "".join(np.where(cells["far"], "1", "0")),
+    }
+    if "difference_sigma" in cells:
+        summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
+    text = describe_compared(scores["pkd_predicted"], scores["pkd_compared"], quantity)
+    if text:
+        summary["compared"] = text
+    if not np.isnan(scores["pkd_measured"]):
+        summary["measuredPkd"] = round(scores["pkd_measured"], digits)
+    if "pkd_measured" in cells:
+        measured = cells["pkd_measured"].reset_index(drop=True).dropna()
+        summary["measured"] = {str(at): round(value, digits) for at, value in measured.items()}
+    return summary
+
+
+def _in_words(parent: dict[str, Any], quantity: Quantity) -> str:
+    text = (
+        f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}{parent.get('compared', '')}"
+    )
+    if "measuredPkd" in parent:
+        text += f", measured {quantity.show(parent['measuredPkd'])}"
+    return f"{text}."
+
+
+def _plain(value: object) -> object:
+    if pd.isna(value):  # type: ignore[call-overload]
+        return None
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    return value

@@ -20,7 +20,6 @@ from abag.core.messages import counted, reporting
 from abag.core.options import VectorOptions
 from abag.core.python_surface import as_html, shorten
 from abag.embed.store.store import as_store, folder_with
-from abag.embed.tables.layout import holds_texts
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table_writer import with_types
@@ -71,8 +70,6 @@ class PairDataset:
     pairs: LabelledPairs
     folders: Mapping[Kind, EncoderFolder]
     options: DatasetOptions
-    is_text: bool = False
-    """Whether the table was read as text, so that its columns had no types."""
     row_labels: pd.Index | None = None
     """Index of the data frame that the pairs are of; None if they are of another table."""
 
@@ -134,7 +131,7 @@ class PairDataset:
         """
         table = self.pairs.table
         rows = table.frame.iloc[self.pairs.row].set_axis(self._index)
-        if not self.is_text:
+        if not table.holds_texts:
             return rows
         text = [*(self.options.categories or ()), self.options.split_value]
         return with_types(rows, table.columns, text)
@@ -261,14 +258,14 @@ def dataset(
         opened = as_store(store)
         folders = {}
         for kind in read.kinds:
-            vector_options = chosen.vectors_of(kind)
-            folders[kind] = folder_with(opened, read, kind, vector_options["encoder"])
-            folders[kind].read(read.sequences[kind].keys[:1], vector_options["pooling"])  # checks
+            keys = read.sequences[kind].keys
+            view = chosen.vectors_of(kind)
+            folders[kind] = folder_with(opened, kind, view["encoder"], keys, read.source)
+            folders[kind].read(keys[:1], view["pooling"])  # checks
         read, beside = with_logliks(read, columns_beside(read), folders)
         strict = chosen.bad_rows == "error"
         pairs = label_pairs(read, refuse_sequences=strict, beside=beside)
         report_counts(pairs)
         pairs = with_feature_columns(pairs)
     row_labels = table.index if isinstance(table, pd.DataFrame) else None
-    is_text = holds_texts(table, matrix=chosen.matrix)
-    return PairDataset(pairs, folders, chosen, is_text=is_text, row_labels=row_labels)
+    return PairDataset(pairs, folders, chosen, row_labels)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +34,7 @@ from abag.core.arrays import Floats, Ints, weights_of
 
 if TYPE_CHECKING:
     from abag.head.labels.headers import Quantity
+    from abag.head.labels.labelled_pairs import LabelledPairs
 
 
 MIN_ROWS_PER_ANTIGEN = 5
@@ -611,44 +612,7 @@ def usual_key(key: str) -> str:
     return key if threshold is None else metric_key(name, threshold)
 
 
-class MeasuredPairs(Protocol):
-    """Offer what scoring needs of P pairs, each of shape (P,)."""
-
-    @property
-    def pkd(self) -> Floats:
-        """Return labels or bounds."""
-
-    @property
-    def censored(self) -> NDArray[np.int8]:
-        """Return -1 if the label lies below its bound, 1 if above, 0 if exact."""
-
-    @property
-    def antibody(self) -> Ints:
-        """Return the number of each antibody."""
-
-    @property
-    def antigen(self) -> Ints:
-        """Return the number of each antigen."""
-
-    @property
-    def antigen_cluster(self) -> Ints | None:
-        """Return the cluster of each antigen; None if they were not clustered."""
-
-    @property
-    def share(self) -> Floats | None:
-        """Return the variances of the noise of labels; None if all are alike."""
-
-    @property
-    def quantity(self) -> Quantity:
-        """Return what the labels measure."""
-
-
-def antigen_clusters(pairs: MeasuredPairs) -> Ints:
-    """Return the cluster of each pair's antigen, (P,): the antigen if they were not clustered."""
-    return pairs.antigen if pairs.antigen_cluster is None else pairs.antigen_cluster
-
-
-def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
+def antigen_groups(pairs: LabelledPairs, rows: Ints) -> Ints:
     """Group rows, (R,), for the metrics within antigen; the result has shape (R,).
 
     A group is an antigen, or the antigens of a cluster that have too few exact rows each.
@@ -656,12 +620,12 @@ def antigen_groups(pairs: MeasuredPairs, rows: Ints) -> Ints:
     _, antigen = np.unique(pairs.antigen[rows], return_inverse=True)
     exact_rows = np.bincount(antigen, pairs.censored[rows] == 0)
     few = exact_rows[antigen] < MIN_ROWS_PER_ANTIGEN
-    cluster = antigen_clusters(pairs)[rows]
+    cluster = (pairs.antigen if pairs.antigen_cluster is None else pairs.antigen_cluster)[rows]
     # clusters are numbered above the antigens
     return np.where(few, len(antigen) + cluster, antigen)
 
 
-def rows_to_score(pairs: MeasuredPairs, rows: Ints) -> MeasuredRows:
+def rows_to_score(pairs: LabelledPairs, rows: Ints) -> MeasuredRows:
     """Return rows of pairs that several models predict."""
     groups = antigen_groups(pairs, rows)
     weight = weights_of(pairs.share, rows)

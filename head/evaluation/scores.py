@@ -45,7 +45,7 @@ from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS
 from abag.head.regimes.splits import TEST, learned_rows
 
 if TYPE_CHECKING:
-    from abag.head.evaluation.metrics import MeasuredPairs
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.regimes.folds import MeasuredRegime
 
 
@@ -122,7 +122,7 @@ class TestedPairs:
     """How much each pair counts, as in the fit; None: all as much."""
 
     @classmethod
-    def of(cls, pairs: MeasuredPairs, measured: MeasuredRegime) -> TestedPairs:
+    def of(cls, pairs: LabelledPairs, measured: MeasuredRegime) -> TestedPairs:
         """Take the exact test pairs of the folds of a regime."""
         tests = []
         trained = []
@@ -232,7 +232,7 @@ class RegimeScore(TypedDict):
     """Share of the pairs of rows with a known order, bounds among them, that are predicted in this
     order, with its interval; given with ``bounds``."""
     classes: NotRequired[dict[str, Any]]
-    """Of labels that are classes, see `probabilities.ClassScores`."""
+    """Of labels that are classes, see `verdicts.ClassScores`."""
     by_round: NotRequired[list[dict[str, Any]]]
     """After ``--add``, where both have enough pairs: the same scores of the pairs of round 0, and
     of those of later rounds, which were selected."""

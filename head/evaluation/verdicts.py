@@ -16,12 +16,19 @@ what is expected of new pairs, the number that
 p_strong has ``expected``, and its ``calibration`` in bins.
 
 Scores mean less where labels, or splits, are not what they seem: sentences warn of these.
+
+The prediction of a pair of two classes is the probability of the second, and its squared error the
+Brier score, which `scores` compares with that of the frequency of the class (the prevalence) and of
+the best baseline. What is said of classes beside it is here: average precision and the area under
+the ROC curve, overall and within antigens and antibodies, and the log loss. Of ordered classes,
+pairs of the highest one are the positive ones, and two pairs are compared if their classes differ.
+Pairs of one fold are compared with each other, for the reason that `scores` gives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -30,10 +37,19 @@ from scipy.special import ndtr
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import counted, quoted
 from abag.head.evaluation.metrics import average_precision
-from abag.head.evaluation.scores import largest_rmse
+from abag.head.evaluation.scores import (
+    BoundedPairs,
+    RegimeScore,
+    TestedPairs,
+    cells,
+    concordance_claim,
+    largest_rmse,
+    mean_claim,
+)
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
 from abag.head.labels.labelled_pairs import FLOOR_SHARE
 from abag.head.regimes.regimes import REGIMES, Shown, applicable
+from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS
 from abag.head.regimes.splits import TEST, total_leaks
 
 if TYPE_CHECKING:
@@ -567,3 +583,147 @@ def explained(pkd: Floats, group: Ints) -> float | None:
     mean = np.bincount(dense, pkd) / sizes
     within = np.sum((pkd - mean[dense]) ** 2) / free
     return float(1 - within / np.var(pkd, ddof=1))
+
+
+# ---- probabilities of classes --------------------------------------------------------------------
+
+
+DRAWS = 200
+"""Draws of groups from which the interval of the average precision comes."""
+LEAST_PROBABILITY = 1e-6
+"""Least probability of what happened: one that was excluded has a finite log loss."""
+
+
+class ClassScores(TypedDict):
+    """Hold what is said of classes in a row of the table of regimes; JSON."""
+
+    positive: str
+    """Name of the highest class."""
+    positives: int
+    """Different pairs of it among the tested ones."""
+    prevalence: float
+    average_precision: dict[str, float | None] | None
+    auc: dict[str, float | None] | None
+    auc_within_antigen: dict[str, float | None] | None
+    auc_within_antibody: dict[str, float | None] | None
+    brier: float
+    """Mean squared error of the number of the class."""
+    brier_of_mean: float
+    brier_of_best: float
+    log_loss: float | None
+    """In nats, of two classes."""
+    log_loss_of_mean: float | None
+    log_loss_gain: dict[str, float | None] | None
+    """By how much the log loss is smaller than that of the prevalence, with its interval."""
+
+
+def add_classes(
+    score: RegimeScore,
+    tested: TestedPairs,
+    predicted: Floats,
+    mean: Floats,
+    classes: tuple[str, ...],
+) -> None:
+    """Add to the score of a regime what is said of classes.
+
+    `predicted` and `mean`, (R,) each, are the predictions and the frequencies in training.
+    """
+    is_positive = tested.pkd == len(classes) - 1
+    weight = np.ones(len(is_positive)) if tested.weight is None else tested.weight
+    scores: ClassScores = {
+        "positive": classes[-1],
+        "positives": len(np.unique(tested.rows[is_positive])),
+        "prevalence": float(np.average(is_positive, weights=weight)),
+        "average_precision": _average_precision(tested, is_positive, predicted),
+        "auc": _auc(tested, predicted, tested.fold),
+        "auc_within_antigen": _auc(tested, predicted, cells(tested.fold, tested.antigen)),
+        "auc_within_antibody": _auc(tested, predicted, cells(tested.fold, tested.antibody)),
+        "brier": score["rmse"] ** 2,
+        "brier_of_mean": score["rmse_of_mean"] ** 2,
+        "brier_of_best": score["rmse_of_best"] ** 2,
+        "log_loss": None,
+        "log_loss_of_mean": None,
+        "log_loss_gain": None,
+    }
+    if len(classes) == 2:
+        loss = log_losses(tested.pkd, predicted)
+        of_mean = log_losses(tested.pkd, mean)
+        gain = mean_claim(of_mean - loss, tested.groups, weight=tested.weight)
+        scores["log_loss"] = float(np.average(loss, weights=weight))
+        scores["log_loss_of_mean"] = float(np.average(of_mean, weights=weight))
+        scores["log_loss_gain"] = gain._asdict()
+    score["classes"] = {**scores}
+
+
+def log_losses(level: Floats, probability: Floats) -> Floats:
+    """Return minus the logarithm of the probability of what happened, (R,), in nats."""
+    happened = np.where(level > 0, probability, 1 - probability)
+    return np.asarray(-np.log(np.clip(happened, LEAST_PROBABILITY, 1.0)))
+
+
+def _auc(tested: TestedPairs, predicted: Floats, cell: Ints) -> dict[str, float | None] | None:
+    """Return the share of pairs of one cell in the right order, and its interval."""
+    bounded = BoundedPairs(
+        pkd=tested.pkd,
+        censored=np.zeros(len(cell), np.int8),
+        predicted=predicted,
+        fold=cell,
+        groups=tested.groups,
+        weight=tested.weight,
+    )
+    if _compared(cell, tested.pkd) < LEAST_ROWS:
+        return None
+    claim = concordance_claim(bounded, several=len(np.unique(tested.fold)) > 1)
+    return None if claim is None else claim._asdict()
+
+
+def _compared(cell: Ints, level: Floats) -> int:
+    """Count the pairs whose cell has another class, too."""
+    _, number = np.unique(cell, return_inverse=True)
+    least = np.full(number.max(initial=0) + 1, np.inf)
+    most = np.full(len(least), -np.inf)
+    np.minimum.at(least, number, level)
+    np.maximum.at(most, number, level)
+    return int((least < most)[number].sum())
+
+
+def _average_precision(
+    tested: TestedPairs, is_positive: Bools, predicted: Floats
+) -> dict[str, float | None] | None:
+    """Return the average precision, the mean over folds by their positive pairs, and its interval.
+
+    The interval is that of draws of groups, with replacement; it counts a pair of groups of which
+    one depends on the other as the one that has fewer groups.
+    """
+    if not is_positive.any():
+        return None
+    weight = np.ones(len(predicted)) if tested.weight is None else tested.weight
+    folds = [np.flatnonzero(tested.fold == number) for number in np.unique(tested.fold)]
+    value = _mean_over_folds(folds, is_positive, predicted, weight)
+    fewest = min(tested.groups, key=lambda group: len(np.unique(group)))
+    _, number = np.unique(fewest, return_inverse=True)
+    groups = int(number.max()) + 1
+    if tested.effective < LEAST_GROUPS:
+        return {"value": value, "low": None, "high": None}
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(DRAWS):
+        times = np.bincount(rng.integers(0, groups, groups), minlength=groups)[number]
+        drawn.append(_mean_over_folds(folds, is_positive, predicted, weight * times))
+    low, high = np.nanquantile(drawn, [0.025, 0.975]).tolist()
+    return {"value": value, "low": low, "high": high}
+
+
+def _mean_over_folds(
+    folds: Sequence[Ints], is_positive: Bools, predicted: Floats, weight: Floats
+) -> float:
+    """Return the mean of the average precision of folds, by the weight of their positive pairs."""
+    values = []
+    shares = []
+    for fold_rows in folds:
+        rows = fold_rows[weight[fold_rows] > 0]
+        value = average_precision(is_positive[rows], predicted[rows], weight[rows])
+        if value is not None:
+            values.append(value)
+            shares.append(float(weight[rows] @ is_positive[rows]))
+    return float(np.average(values, weights=shares)) if values else float("nan")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -32,7 +31,14 @@ from abag.core.options import parse
 from abag.core.units import NO_AFFINITIES, UNITS
 from abag.embed.store.store import LOGLIK
 from abag.embed.tables.chains import MISSING_TEXT, Kind
-from abag.embed.tables.columns import MissingColumn, quote_names, quote_some, with_found
+from abag.embed.tables.columns import (
+    TEXT_ROLES,
+    MissingColumn,
+    column_option,
+    quote_names,
+    quote_some,
+    with_found,
+)
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import LayoutRecord
 from abag.embed.tables.table import plain_number
@@ -44,6 +50,8 @@ from abag.head.labels.classes import (
     is_named_like_classes,
 )
 from abag.head.labels.headers import (
+    ALPHASEQ_UNIT,
+    ALPHASEQ_WORDS,
     CAMEL,
     PKD,
     PROBABILITY,
@@ -70,9 +78,7 @@ if TYPE_CHECKING:
 
 LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
 """Likelihoods of a store (``abag embed --loglik``) as features, by name."""
-LABELS_AND_SEQUENCES = frozenset(
-    "pkd label heavy light antibody antigen censored mutations antigen_mutations".split()
-)
+LABELS_AND_SEQUENCES = frozenset({"pkd", "label", "censored", *TEXT_ROLES})
 """Roles of columns that describe no pair."""
 _UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
 """Columns of the index that pandas writes."""
@@ -344,26 +350,33 @@ class Column:
         is_other, _, kind, *_ = self.improbability
         return self.header.better is not None or (not is_other and kind < 2)
 
+    def in_unit(self, unit: str, role: str = "pkd") -> str:
+        """Spell the options that read it as affinities in a unit."""
+        return f"{column_option(role, self.name)} --label {unit}"
+
     @property
     def hint(self) -> str:
         """How it is read if it may be the label by its name; empty for others."""
         header = self.header
         if self.is_of_classes:
-            choice = shlex.quote(f"label={self.name}")
-            return f"{self.name!r} holds classes: use --column {choice} --label binary."
+            choice = column_option("label", self.name)
+            return f"{self.name!r} holds classes: use {choice} --label binary."
         if header.not_label or not (header.affinity or header.plain):
             return ""
         if not (header.sure or self.holds_numbers):
             return ""
-        use = f"use --column {shlex.quote(f'pkd={self.name}')} --label"
         if header.of_alphaseq:
-            return f"{self.name!r} is log10 of Kd in nM, lower is stronger: {use} log10_kd_nm."
+            return f"{self.name!r} is {ALPHASEQ_WORDS}: use {self.in_unit(ALPHASEQ_UNIT)}."
         if header.unit_alone:
             return ""
         if header.units:
-            return f"{self.name!r} is named like {header.units[0]}: {use} {header.units[0]}."
-        ending = "." if header.affinity else _IF_NO_AFFINITY
-        return f"{self.name!r} may be one: {use} UNIT{ending}"
+            unit = header.units[0]
+            return f"{self.name!r} is named like {unit}: use {self.in_unit(unit)}."
+        return self.proposal("." if header.affinity else _IF_NO_AFFINITY)
+
+    def proposal(self, ending: str) -> str:
+        """Say how it is read if it is the label, in a unit that only the user knows."""
+        return f"{self.name!r} may be one: use {self.in_unit('UNIT')}{ending}"
 
 
 _IF_NO_AFFINITY = " (value --better higher: if it is no affinity)."
@@ -505,7 +518,7 @@ class Columns:
             self._refuse_missing("no column of classes for the label")
         msg = (
             f"{self.table.source}: columns {quote_some(_names(candidates))} hold classes; expected "
-            f"one. Choose with --column {shlex.quote(f'label={candidates[0].name}')}."
+            f"one. Choose with {column_option('label', candidates[0].name)}."
         )
         raise UnclearLabel(msg)
 
@@ -520,7 +533,7 @@ class Columns:
         if not candidates:
             self._refuse_missing("no column of numbers for the label")
         first = candidates[0]
-        advice = f"Use --column {shlex.quote(f'label={first.name}')}"
+        advice = f"Use {column_option('label', first.name)}"
         if not options.better and (asked or not first.header.better):
             advice += " --label value --better higher, or lower"
         empty = int(self.table.frame[first.name].isna().sum())
@@ -540,10 +553,10 @@ class Columns:
         names = _names(self.numbers)
         if not names:
             return ""
-        named = shlex.quote(f"label={names[0]}")
+        named = column_option("label", names[0])
         listed = f"; columns of numbers, likely labels first: {quote_some(names)}"
         return (
-            f", or a quantity that is no affinity with --column {named} --label value --better "
+            f", or a quantity that is no affinity with {named} --label value --better "
             f"higher, or lower{listed if len(names) > 1 else ''}"
         )
 
@@ -559,7 +572,7 @@ class Columns:
         if len(best) == 1:
             return best[0]
         if len(best) > 1 and first < 2:
-            choices = [f"--column {shlex.quote(f'pkd={name}')}" for name in best]
+            choices = [column_option("pkd", name) for name in best]
             msg = (
                 f"{self.table.source}: columns {quote_names(best)} fit pkd equally well; expected "
                 f"one. Choose with {' or '.join(choices)}; for a run of each, give each its own "
@@ -618,7 +631,7 @@ class Columns:
         proposed = []
         for column in named[:_MOST_PROPOSED]:
             if not column.header.states_affinity:
-                choice = f"--column {shlex.quote(f'label={column.name}')}"
+                choice = column_option("label", column.name)
                 proposed.append(
                     f"{column.name!r} is named like a quantity that is no affinity: use {choice}."
                 )
@@ -628,11 +641,7 @@ class Columns:
         """Propose the columns of numbers of a table that a command has written."""
         free = [column for column in self.free if not column.header.not_label]
         numbers = [column for column in free if column.holds_numbers]
-        proposed = []
-        for column in _likely_first(numbers)[:_MOST_PROPOSED]:
-            choice = f"--column {shlex.quote(f'pkd={column.name}')} --label UNIT"
-            proposed.append(f"{column.name!r} may be one: use {choice}{_IF_NO_AFFINITY}")
-        return proposed
+        return [x.proposal(_IF_NO_AFFINITY) for x in _likely_first(numbers)[:_MOST_PROPOSED]]
 
 
 AS_IN_THE_RUN = "as in the run"
@@ -641,23 +650,29 @@ _IN_THE_NAME = "the column is named so"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class ColumnMeaning:
+    """What a column of labels or predictions is read as."""
+
+    column: str = ""
+    unit: Label = "pkd"
+    why: str = ""
+    """What says so; empty if nothing needs to."""
+    quantity: Quantity = PKD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered(ColumnMeaning):
     """How a run read its labels, for tables that say nothing else."""
 
-    column: str
-    unit: Label
-    why: str = ""
-    """What said so."""
     no_binding_pkd: float | None = None
     no_binding_empty: bool = False
-    quantity: Quantity = PKD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout(LayoutRecord):
     """What the columns of a run's table are: the same in config.json and predictor.json."""
 
-    label: Remembered = Remembered(column="", unit="pkd")
+    label: Remembered = Remembered()
 
     def to_json(self) -> dict[str, Any]:
         """Return what `of_json` restores."""
@@ -670,17 +685,6 @@ class RunLayout(LayoutRecord):
         layout: Self = parse(cls, record, "layout")
         layout.check()
         return layout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnMeaning:
-    """What a column of labels or predictions is read as."""
-
-    column: str
-    unit: Label
-    why: str
-    """What says so; empty if nothing needs to."""
-    quantity: Quantity = PKD
 
 
 class Asked(NamedTuple):
@@ -852,10 +856,9 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
     if header.units:
         return header.units[0], _IN_THE_NAME
     if header.of_alphaseq:
-        choice = f"--column {shlex.quote(f'{role}={column.name}')} --label log10_kd_nm"
         column.refuse(
-            "names no unit; AlphaSeq gives log10 of Kd in nM, lower is stronger. If it is that, "
-            f"add {choice}.",
+            f"names no unit; AlphaSeq gives {ALPHASEQ_WORDS}. If it is that, "
+            f"add {column.in_unit(ALPHASEQ_UNIT, role)}.",
             UnclearLabel,
         )
     if header.affinity:
@@ -863,10 +866,9 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
         hint = ""
         if role == "pkd":
             hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
-        choice = f"--column {shlex.quote(f'{role}={column.name}')} --label UNIT"
         column.refuse(
             f"names no unit that is understood; expected one of {units}. Give it with "
-            f"{choice}{hint}.",
+            f"{column.in_unit('UNIT', role)}{hint}.",
             UnclearLabel,
         )
     # words for classes are refused later

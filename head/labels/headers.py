@@ -21,6 +21,7 @@ import numpy as np
 from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
 from abag.core.messages import printable, quoted
+from abag.core.options import parse
 from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.head.labels.options import Better, Label, Scale
 
@@ -143,8 +144,7 @@ class Header:
     predicted: bool = False
     """Whether it says that its values are predictions."""
     of_alphaseq: bool = False
-    """Whether it is one that AlphaSeq tables have, of log10 of a Kd in nM, which it does not say.
-    """
+    """Whether it is one that AlphaSeq tables have, in `ALPHASEQ_UNIT`, which it does not say."""
     quantity: str = ""
     """What it names, if that is another quantity than an affinity."""
     written_unit: str = ""
@@ -230,7 +230,9 @@ _PLAIN = frozenset(
 )
 """Names of columns of any measurement, which state no unit."""
 _ALPHASEQ = ("alphaseqaffinity", "predaffinity")
-"""Columns of AlphaSeq tables, of log10 of a Kd in nM, which is not said."""
+"""Columns of AlphaSeq tables, which do not say their unit."""
+ALPHASEQ_UNIT: Label = "log10_kd_nm"
+ALPHASEQ_WORDS = "log10 of Kd in nM, lower is stronger"
 _NOT_SPLIT = ("kim", "kam", "dm", "kin")
 """Words of few letters that are no quantity beside its unit."""
 _WITHIN = re.compile("^(?:ddg|delta|p?kd|p?[ie]c50)|(?:p?kd|p?[ie]c50)$")
@@ -703,15 +705,8 @@ class Quantity:
     @classmethod
     def of_json(cls, record: Mapping[str, Any]) -> Quantity:
         """Restore from JSON; TypeError or ValueError if it is none."""
-        classes = record.get("classes", ())
-        made = cls(**{**record, "classes": tuple(classes)})
-        texts = isinstance(made.name, str) and isinstance(made.unit, str)
-        texts = texts and all(isinstance(name, str) for name in classes)
-        choices = made.better in ("higher", "lower") and made.scale in ("linear", "log")
-        if not texts or not choices or type(made.affinity) is not bool:
-            msg = f"{dict(record)} is no quantity"
-            raise ValueError(msg)
-        return made
+        quantity: Quantity = parse(cls, record, "quantity")
+        return quantity
 
     def check_strong(self, threshold: float | None) -> None:
         """Refuse a threshold of strong binders where labels are classes, or out of range."""

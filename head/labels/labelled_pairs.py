@@ -29,6 +29,7 @@ from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import TableLike
 from abag.head.labels.column import (
     ColumnBeside,
+    ColumnMeaning,
     LabelLayout,
     decide_label,
     names_of,
@@ -145,17 +146,13 @@ def _listed(labels: Sequence[LabelLayout], read_as: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelReading:
+class LabelReading(ColumnMeaning):
     """What was read as the label, and why."""
 
-    column: str = ""
-    unit: Label = "pkd"
-    why: str = ""
     line: str = ""
     """The same in one line, and whether a higher label means stronger binding."""
     problems: tuple[str, ...] = ()
     """What contradicts it."""
-    quantity: Quantity = PKD
     no_binding_pkd: float | None = None
     """What cells are read as that say in words that nothing binds; None if they are refused."""
     conflict: float = CONFLICT_PKD

@@ -285,14 +285,6 @@ class PairColumnOptions(Options, group="Data"):
         """Whether models read columns beside the vectors."""
         return any((self.features, self.categories))
 
-    @property
-    def named_columns(self) -> dict[str, str]:
-        """What each column that is named is: a feature, category, error or weight."""
-        columns = dict.fromkeys(self.features or (), "feature")
-        columns |= dict.fromkeys(self.categories or (), "category")
-        trust = {self.error: "error", self.weight: "weight"}
-        return columns | {name: word for name, word in trust.items() if name is not None}
-
     def check_combination(self) -> None:
         """Raise `OptionError` if a column is empty, named twice, or one of too many."""
         names = [*(self.features or ()), *(self.categories or ())]

@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 
 if TYPE_CHECKING:
-    from abag.core.options import VectorsOf
-    from abag.embed.store.store import EncoderFolder, Store
-    from abag.embed.tables.chains import Kind
-    from abag.embed.tables.pairs import SequenceTable
+    from abag.embed.store.store import EncoderFolder
 
 
 BLOCK = 1 << 19
@@ -92,24 +89,6 @@ class StoredVectors:
     def names(self) -> list[str]:
         """Fingerprint and pooling of each view, as config.json records them."""
         return [f"{view.folder.fingerprint}:{view.pooling}" for view in self.views]
-
-
-def read_vectors(
-    store: Store, table: SequenceTable, kind: Kind, views: Sequence[VectorsOf]
-) -> StoredVectors:
-    """Read the vectors of the unique sequences; by default from the only encoder of a kind.
-
-    Those of a kind that the rows do not have say nothing.
-    """
-    from abag.embed.store.store import folder_with  # imports pandas
-
-    if kind not in table.kinds:
-        return StoredVectors.absent()
-    places = []
-    for view in views:
-        folder = folder_with(store, table, kind, view["encoder"])
-        places.append((folder, view["pooling"]))
-    return StoredVectors.read(places, table.sequences[kind].keys)
 
 
 @dataclass(frozen=True, slots=True)

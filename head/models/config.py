@@ -321,11 +321,6 @@ class FitConfig(
         """Return the name of the network that the head has; None if it has none."""
         return "mlp" if self.filled().head in WITH_A_NETWORK else None
 
-    @property
-    def stacks(self) -> bool:
-        """Return whether the head is a stack of several models."""
-        return self.filled().head == "stack"
-
     def check_combination(self) -> None:
         """Raise `OptionError` for options without an effect on the head, or that exclude others."""
         head = self.filled().head

@@ -25,7 +25,13 @@ from torch.optim.adamw import adamw
 from abag.core.arrays import Floats
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
-from abag.head.models.pair_vectors import Arrays, NetworkSettings, PairVectors, given_features
+from abag.head.models.pair_vectors import (
+    Arrays,
+    NetworkSettings,
+    PairModel,
+    PairVectors,
+    given_features,
+)
 
 MAX_GRADIENT_NORM = 1.0
 """Of one member; larger gradients are scaled down to it."""
@@ -216,7 +222,7 @@ def clip_members(gradients: Sequence[Tensor]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkModel:
+class NetworkModel(PairModel):
     """Hold one trained network, with the scaling of its inputs and output."""
 
     settings: NetworkSettings
@@ -249,9 +255,6 @@ class NetworkModel:
                     antigen_BH += torch.from_numpy(z_PK[pairs]) @ weight_KH
                 z[pairs] = combine(antibody_NH[antibody_B], antigen_BH).numpy()
         return z.astype(np.float64) * self.settings.pkd_scale + self.settings.pkd_mean
-
-    def variance(self, vectors: PairVectors) -> None:
-        """Return None: a single network has no variance."""
 
     def arrays(self) -> Arrays:
         """Return weights and scaling by name, for `load`."""

@@ -224,15 +224,22 @@ class DoesNotApply(TrainingError):
 class PairModel(Protocol):
     """Predict pairs of vectors; ``load(arrays, settings)`` of the class restores a model."""
 
-    @property
-    def settings(self) -> Any:  # noqa: ANN401 - a dataclass of JSON values
-        """Return what `load` needs beside the arrays."""
+    if TYPE_CHECKING:  # dataclasses would take it as the default of their field
+
+        @property
+        def settings(self) -> Any:  # noqa: ANN401 - a dataclass of JSON values
+            """Return what `load` needs beside the arrays."""
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,) in float64."""
 
     def variance(self, vectors: PairVectors) -> Floats | None:
         """Return the variance of each prediction in pKd^2, (P,); None if the model has none."""
+        return None
+
+    def reading(self, vectors: PairVectors) -> tuple[PairModel, PairVectors]:
+        """Return a model that predicts the same of what it reads of pairs, which is read once."""
+        return self, vectors
 
     def arrays(self) -> Arrays:
         """Return what `load` needs beside the settings, by name."""

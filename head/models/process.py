@@ -43,6 +43,7 @@ from abag.head.models.pair_vectors import (
     Arrays,
     Index,
     Once,
+    PairModel,
     PairVectors,
     TrainingRows,
     given_features,
@@ -91,7 +92,7 @@ class ProcessFeatures(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianProcess:
+class GaussianProcess(PairModel):
     """Hold a fitted process; predictions are sums over its training pairs."""
 
     settings: ProcessSettings

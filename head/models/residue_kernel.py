@@ -25,7 +25,13 @@ from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.tables.chains import KINDS, PLURAL, RESIDUES, Kind
 from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models.kernels import BLOCK, ColumnViews, PairKernel, Side, squared_distances
-from abag.head.models.pair_vectors import Arrays, DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_vectors import (
+    Arrays,
+    DoesNotApply,
+    PairModel,
+    PairVectors,
+    TrainingRows,
+)
 from abag.head.models.process import GaussianProcess, ProcessSettings, fit_gaussian_process
 from abag.head.models.ridge import (
     FeatureBlock,
@@ -550,7 +556,7 @@ class ResidueSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ResidueKernel:
+class ResidueKernel(PairModel):
     """Predict by a Gaussian process in which variants are columns of residues."""
 
     sides: tuple[SideColumns, ...]
@@ -575,7 +581,7 @@ class ResidueKernel:
         """Put columns of residues in place of the vectors that the inner process reads."""
         return with_residues(vectors, self.sides, alike=self.alike)
 
-    def by_letter(self, vectors: PairVectors) -> tuple[GaussianProcess, PairVectors]:
+    def reading(self, vectors: PairVectors) -> tuple[GaussianProcess, PairVectors]:
         """Return a process that reads letters in place of columns, and pairs with their letters."""
         train = dict(zip(KINDS, self.inner.train.sides, strict=True))
         compared = {kind: side for kind, (side, _) in train.items()}
@@ -599,7 +605,7 @@ class ResidueKernel:
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,)."""
-        process, read = self.by_letter(vectors)
+        process, read = self.reading(vectors)
         return process.predict(read)
 
     def exchange_losses(self, encoded: PairVectors, side: SideColumns) -> LossesOf:
@@ -643,7 +649,7 @@ class ResidueKernel:
 
     def variance(self, vectors: PairVectors) -> Floats:
         """Return the variance of each prediction in pKd^2, (P,)."""
-        process, read = self.by_letter(vectors)
+        process, read = self.reading(vectors)
         return process.variance(read)
 
     def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:

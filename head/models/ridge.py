@@ -33,7 +33,14 @@ from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.core.cores import limit_blas
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
-from abag.head.models.pair_vectors import Arrays, Once, PairVectors, TrainingRows, given_features
+from abag.head.models.pair_vectors import (
+    Arrays,
+    Once,
+    PairModel,
+    PairVectors,
+    TrainingRows,
+    given_features,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -281,7 +288,7 @@ class LinearSide:
 
 
 @dataclass(frozen=True, slots=True)
-class LinearModel:
+class LinearModel(PairModel):
     """Predict by linear functions of both standardised vectors and an intercept."""
 
     settings: LinearSettings
@@ -297,9 +304,6 @@ class LinearModel:
         if self.features is not None:
             pkd += self.features.project(vectors)
         return pkd
-
-    def variance(self, vectors: PairVectors) -> None:
-        """Return None: a ridge has no variance."""
 
     def arrays(self) -> Arrays:
         """Return what `load` needs beside the settings, by name."""
@@ -482,7 +486,7 @@ class ConstantSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantModel:
+class ConstantModel(PairModel):
     """Predict the mean label of the training pairs, which other models must be better than."""
 
     settings: ConstantSettings
@@ -490,9 +494,6 @@ class ConstantModel:
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict the mean for each pair, (P,)."""
         return np.full(len(vectors), self.settings.pkd_mean)
-
-    def variance(self, vectors: PairVectors) -> None:
-        """Return None: a mean has no variance that depends on the pair."""
 
     def arrays(self) -> Arrays:
         """Return no arrays: the settings are all."""

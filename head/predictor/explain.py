@@ -175,8 +175,8 @@ def _contributions(
     index: Sequence[NDArray[np.integer]],
     features: ReadFeatures | None,
 ) -> _Contributions:
-    _, vectors = scorer.score(*index, features=features)
-    used = scorer.find_regimes(*index).used
+    _, regimes, vectors = scorer.score(*index, features=features)
+    used = regimes.used
     weight_of = {name: regime.mixture.weights for name, regime in predictor.regimes.items()}
     links = {name: regime.mixture.link for name, regime in predictor.regimes.items()}
     # of classes, contributions are to latent values, whose noise has a standard deviation of 1

@@ -25,7 +25,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
@@ -68,6 +67,7 @@ from abag.head.predictor.predictor import (
     WEIGHTS,
     KnownNoise,
     Predictor,
+    ScoredPairs,
     Scorer,
     Sequences,
     VectorSpec,
@@ -131,6 +131,8 @@ class PredictorRecord:
     chains: TrainedChains
     label_sd: float
     layout: RunLayout
+    features: FeatureColumns | None
+    """Absent from the file if there are none: versions that cannot read them refuse the record."""
 
 
 def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
@@ -167,7 +169,8 @@ def make_predictor(
     chains = pairs.table.antibodies.chains
     assert inputs.sides is not None
     seen: dict[Kind, KnownSequences] = {}
-    for side, identity in zip(inputs.sides, inputs.identities, strict=True):
+    for side in inputs.sides:
+        identity = getattr(inputs.options, f"{side.kind}_identity")
         seen[side.kind] = KnownSequences.of(side, pairs.names_of(side.kind), identity)
     return Predictor(
         parts=parts.used(regime.mixture.weights for regime in regimes.values()),
@@ -204,10 +207,11 @@ def save_predictor(
         chains=predictor.chains,
         label_sd=predictor.label_sd,
         layout=predictor.layout,
+        features=predictor.features,
     )
     content = asdict(record)
-    if predictor.features is not None:  # a version of abag that cannot read them refuses the record
-        content["features"] = asdict(predictor.features)
+    if predictor.features is None:
+        del content["features"]
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     with replacing(folder / WEIGHTS) as partial:
         try:
@@ -283,7 +287,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     """
     path = Path(path)
     folder = path / PREDICTOR if (path / PREDICTOR).is_dir() else path
-    record, features, tensors, digest = _read(folder)
+    record, tensors, digest = _read(folder)
     store = store_of_run(folder.parent)
     pairs = folder.parent / "pairs.parquet"
     if store is not None and not _is_near(store, folder.parent):
@@ -294,9 +298,9 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
         if place.is_dir():
             adapters[kind] = place
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
-        _check_values(record, features, tensors)
+        _check_values(record, tensors)
         predictor = Predictor(
-            Parts.load(record.parts, tensors, _trial(record, features)),
+            Parts.load(record.parts, tensors, _trial(record)),
             {regime.name: regime for regime in record.regimes},
             record.antibody,
             record.antigen,
@@ -304,14 +308,14 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             record.chains,
             record.label_sd,
             noise=_load_noise(tensors),
-            category_noise=_load_category_noise(tensors, features),
+            category_noise=_load_category_noise(tensors, record.features),
             layout=record.layout,
             store=store,
             embed=embed,
             adapters=adapters,
             # beside a copy of the folder, the file may be of another run
             pairs=pairs if folder.name == PREDICTOR and pairs.is_file() else None,
-            features=features,
+            features=record.features,
         )
     is_shared = folder == path and (folder / MANIFEST).exists()  # which stands alone
     if folder.absolute().name == PREDICTOR and not is_shared:
@@ -351,9 +355,8 @@ def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[No
         raise DamagedFile(msg) from error
 
 
-def _read(
-    folder: Path,
-) -> tuple[PredictorRecord, FeatureColumns | None, dict[str, NDArray[Any]], str]:
+def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
+    """Read the record, the arrays and the digest of a predictor."""
     try:
         written = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     # RecursionError: lists a thousand deep
@@ -381,11 +384,7 @@ def _read(
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
     errors = (TypeError, ValueError, LookupError, ArithmeticError)
     with _refusing(folder / RECORD, "invalid predictor", *errors):
-        fixed = {name: value for name, value in values.items() if name != "features"}
-        record = parse(PredictorRecord, fixed, "the record", most=MOST)
-        features: FeatureColumns | None = None
-        if "features" in values:
-            features = parse(FeatureColumns, values["features"], "features", most=MOST)
+        record = parse(PredictorRecord, {"features": None, **values}, "the record", most=MOST)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         # read once: what is parsed is what the digest was computed of
         weights = (folder / WEIGHTS).read_bytes()
@@ -397,14 +396,10 @@ def _read(
         )
         raise DamagedFile(msg)
     with _refusing(folder / WEIGHTS, "not a valid safetensors file", SafetensorError):
-        return record, features, load(weights), digest
+        return record, load(weights), digest
 
 
-def _check_values(
-    record: PredictorRecord,
-    features: FeatureColumns | None,
-    tensors: Mapping[str, NDArray[Any]],
-) -> None:
+def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) -> None:
     """Raise ValueError for what would fail, or give NaN, in the middle of a table."""
     for name, values in tensors.items():
         if not np.isfinite(values).all():
@@ -413,7 +408,8 @@ def _check_values(
     if not (record.parts and record.regimes and record.antibody.views):
         msg = "it has no parts, no regimes or no vectors"
         raise ValueError(msg)
-    if features is not None and "antigen_loglik" in features.in_store and not record.antigen.views:
+    in_store = () if record.features is None else record.features.in_store
+    if "antigen_loglik" in in_store and not record.antigen.views:
         msg = "it reads likelihoods of antigens, and has no antigens"
         raise ValueError(msg)
     record.layout.check()
@@ -455,14 +451,14 @@ def _load_category_noise(
     return factors
 
 
-def _trial(record: PredictorRecord, features: FeatureColumns | None) -> PairVectors:
+def _trial(record: PredictorRecord) -> PairVectors:
     """Return vectors of a pair of the widths that a predictor reads."""
     first = np.zeros(1, np.int64)
     sides: dict[Kind, SideVectors] = {}
     specs = (record.antibody, record.antigen)
     for kind, spec, chains in zip(KINDS, specs, (("A", "A"), ("A",)), strict=True):
         sides[kind] = SideVectors(np.zeros((1, spec.width), np.float32), first, [chains])
-    return PairVectors(sides, None if features is None else features.nothing(1))
+    return PairVectors(sides, None if record.features is None else record.features.nothing(1))
 
 
 # ---- what was saved predicts what was measured ---------------------------------------------------
@@ -525,10 +521,8 @@ def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
     return np.sort(rng.permutation(rows)[:most])
 
 
-def _score(
-    predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints
-) -> tuple[pd.DataFrame, PairVectors]:
-    """Score some pairs of a table, (R,), as `predict` does; return what was read for it, too."""
+def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) -> ScoredPairs:
+    """Score some pairs of a table, (R,), as `predict` does."""
     pairs = inputs.pairs
     sides = []
     for kind in KINDS:
@@ -552,8 +546,8 @@ def _compare(
 ) -> None:
     """Compare the scores of some pairs, (R,), before and after saving."""
     pairs = inputs.pairs
-    scores, _ = _score(saved, store, inputs, rows)
-    expected, _ = _score(fitted, store, inputs, rows)
+    scores = _score(saved, store, inputs, rows).scores
+    expected = _score(fitted, store, inputs, rows).scores
     tolerance = SAME_SHARE * float(pairs.pkd.std())
     for column in expected:
         before = expected[column]
@@ -581,7 +575,7 @@ def _compare_errors(
 ) -> None:
     """Compare errors on learned labels with out-of-fold errors of the same pairs, (R,)."""
     pairs = inputs.pairs
-    _, vectors = _score(saved, store, inputs, rows)
+    vectors = _score(saved, store, inputs, rows).vectors
     mixture = regime.mixture
     predicted = mixture.pkd(saved.parts.predict(vectors, mixture.weights))
     learned = np.square(pairs.pkd[rows] - predicted)

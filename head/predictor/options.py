@@ -13,13 +13,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import DeviceOptions, EncoderOptions, Options, flag, option
-from abag.embed.tables.chains import IMGT_REGIONS, STANDARD_RESIDUES
+from abag.embed.tables.chains import IMGT_REGIONS, STANDARD_RESIDUES, ChainPlaces
 from abag.embed.tables.options import (
     BAD_ROWS_HELP,
     CHAINS_HELP,
     AntibodyRegion,
     BadRows,
-    ChainPlaces,
     FileOptions,
     ReferenceOptions,
     SkippedOptions,

@@ -34,18 +34,15 @@ from abag.head.models.pair_vectors import (
 )
 from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
-from abag.head.models.residue_kernel import ResidueKernel, find_residue_sides
+from abag.head.models.residue_kernel import find_residue_sides
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
-    from abag.head.models.config import FitConfig
     from abag.head.training.tasks import Kept
 
 
 SUM_TOLERANCE = 1e-6
 """Largest distance from 1 of the sum of a regime's weights."""
-OF_ANTIGENS = ("antigen_ridge",)
-"""Models that learn from antigens alone; runs without antigens have none of them."""
 MOST = 1e6 * MOST_VALUE**2
 """Of a number in predictor.json: variances of the largest labels, and factors of these."""
 
@@ -66,13 +63,17 @@ class RunParts:
     """Sides that models of residues compare by these."""
 
     @classmethod
-    def decide(cls, config: FitConfig, vectors: PairVectors, fits: Sequence[Ints]) -> RunParts:
+    def decide(
+        cls, head: str, kinds: Collection[Kind], vectors: PairVectors, fits: Sequence[Ints]
+    ) -> RunParts:
         """Choose the parts that every fit of a run can have.
 
         Parameters
         ----------
-        config : FitConfig
-            Names the head.
+        head : str
+            As ``--head`` names it.
+        kinds : collection of str
+            Kinds of sequences that the pairs have.
         vectors : PairVectors
             Of all pairs, with the chains of their sequences.
         fits : sequence of ndarray
@@ -83,16 +84,14 @@ class RunParts:
         DoesNotApply
             If the head that was asked for does not suit the pairs of one of the fits.
         """
-        head = config.filled().head
         n_pairs = len(fits[0])
         wanted = closed_forms(head, n_pairs)
         baselines = [name for name, entry in MODELS.items() if entry.is_baseline]
-        reasons = [describe_left_out(n_pairs)] if config.stacks else []
+        reasons = [describe_left_out(n_pairs)] if head == "stack" else []
         parts = []
         sides, why_none = find_residue_sides(vectors, fits)
-        absent = () if "antigen" in config.kinds else OF_ANTIGENS
         for name in dict.fromkeys((*wanted, *baselines)):
-            if name in absent:
+            if name == "antigen_ridge" and "antigen" not in kinds:
                 continue
             reason = why_none if MODELS[name].reads == "residues" else ""
             reason = reason or _why_not(name, vectors, fits, sides)
@@ -110,12 +109,6 @@ class RunParts:
             left_out=tuple(filter(None, reasons)),
             residue_sides=sides,
         )
-
-    def training_config(self, config: FitConfig) -> FitConfig:
-        """Return the options of networks, with the batch that suits the pairs of the last fit."""
-        if config.network is None:
-            return config
-        return replace(config, batch_size=config.fitting_batch(self.pairs)[0])
 
 
 def _why_not(name: str, vectors: PairVectors, fits: Sequence[Ints], sides: tuple[Kind, ...]) -> str:
@@ -196,10 +189,8 @@ class Parts:
         between = list[Floats]()
         for name, part in self.models.items():
             of_part = []
-            for model in part:
-                read = vectors
-                if isinstance(model, ResidueKernel):  # its residues are aligned once for both
-                    model, read = model.by_letter(vectors)
+            for whole in part:
+                model, read = whole.reading(vectors)
                 variances.append(model.variance(read))
                 if name in names or len(part) > 1:
                     of_part.append(model.predict(read))

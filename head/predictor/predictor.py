@@ -15,12 +15,11 @@ N sequences, P pairs or rows.
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -432,14 +431,14 @@ class Predictor:
         antigen: NewSequences,
         factor: NDArray[np.float64] | float = 1.0,
         why_far: NDArray[np.object_] | None = None,
-    ) -> pd.DataFrame:
-        """Predict P pairs, each as a pair of its regime; see `predict` for the columns.
+    ) -> tuple[pd.DataFrame, FoundRegimes]:
+        """Predict P pairs, each as a pair of its regime, which is returned, too.
 
-        All that is scored is scored here, given what is new about both sequences of each pair;
+        The columns are those of `predict`. All that is scored is scored here, given what is new
+        about both sequences of each pair;
         `factor`, (P,), is that of `noise_factor`, and `why_far`, (P,), that of their features.
         """
-        found = find_regimes(antibody, antigen, self.shown, self.kinds)
-        regimes = found.beside(why_far)
+        regimes = find_regimes(antibody, antigen, self.shown, self.kinds).beside(why_far)
         mixtures = {name: self.regimes[name].mixture for name in set(regimes.used.tolist())}
         weighed = {name for mixture in mixtures.values() for name in mixture.weights}
         with np.errstate(all="ignore"):  # checked here
@@ -450,13 +449,13 @@ class Predictor:
             for name, mixture in mixtures.items():
                 rows = regimes.used == name
                 pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
-                far = rows & ~regimes.is_covered
+                far = rows & regimes.is_far
                 pkd[far] = mixture.pulled(pkd[far])
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
                 of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
             if not self.quantity.classes:
                 # errors were not measured so far away: as large as those of the mean, or larger
-                raised = np.where(regimes.is_covered, sigma, np.maximum(sigma, self.label_sd))
+                raised = np.where(regimes.is_far, np.maximum(sigma, self.label_sd), sigma)
                 of_model = np.sqrt(np.square(of_model) + np.square(raised) - np.square(sigma))
                 sigma = raised
                 of_model = np.minimum(of_model, sigma)
@@ -470,14 +469,14 @@ class Predictor:
             sigma,
             of_model,
             regimes.name,
-            regimes.why_far != "",
+            regimes.is_far,
             regimes.why_far,
             *self._nearest(antibody, antigen),
         )
         scores = pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
-        if not self.quantity.classes:
-            return scores
-        return scores.assign(**self._probabilities(pkd, regimes.used))
+        if self.quantity.classes:
+            scores = scores.assign(**self._probabilities(pkd, regimes.used))
+        return scores, regimes
 
     def _probabilities(self, expected: Floats, used: NDArray[np.object_]) -> dict[str, Floats]:
         """Return the probability of the highest class of P pairs, and its interval, by column.
@@ -737,6 +736,15 @@ class Predictor:
             yield Path(folder) / "store"
 
 
+class ScoredPairs(NamedTuple):
+    """Scores of P pairs, and what they were computed from."""
+
+    scores: pd.DataFrame
+    """With the columns of `Predictor.predict`."""
+    regimes: FoundRegimes
+    vectors: PairVectors
+
+
 class Scorer:
     """Scores pairs of stored sequences; only vectors of pairs scored together are in memory."""
 
@@ -753,44 +761,37 @@ class Scorer:
         self._factors = [
             predictor.noise_factor(sequences.kind, sequences.keys) for sequences in self._sides
         ]
-        why_N = predictor.why_far_by_chains(antibodies)
-        reasons, self._reason_of_antibody = np.unique(why_N.astype(str), return_inverse=True)
-        self._chain_reasons: NDArray[np.object_] = reasons.astype(object)
-        """Why chains make antibodies far, by the index of each antibody's, (N,)."""
-        no_reason_M = np.zeros(len(self._sides[1].chains), np.int64)
-        self._classes = [
-            _classes_of([new.level, new.distance, reasons])
-            for new, reasons in zip(self.new, (self._reason_of_antibody, no_reason_M), strict=True)
-        ]
+        self._why_far_N = predictor.why_far_by_chains(antibodies)
 
     def score(
         self, *index: NDArray[np.integer], features: ReadFeatures | None = None
-    ) -> tuple[pd.DataFrame, PairVectors]:
-        """Score P pairs, given by indices, (P,) each; return what was read for it, too.
+    ) -> ScoredPairs:
+        """Score P pairs, given by indices, (P,) each.
 
         `features` are those of the P pairs, if the run reads any.
         """
-        features = self.completed(features, *index)
+        features = self._completed(features, *index)
         antibody, antigen = index
         vectors = {}
         for side, of_pair in zip(self._sides, index, strict=True):
             vectors[side.kind] = self._read(side, of_pair)
         pairs = PairVectors(vectors, None if features is None else features.values)
         factor = self._factors[0][antibody] * self._factors[1][antigen]
-        why_far = self._why_chains(antibody)
+        why_far = self._why_far_N[antibody]
         if features is not None:
             factor = factor * features.factor(self._predictor.category_noise)
             why_far = np.where(why_far == "", features.why_far, why_far)
-        new = self._of_pairs(*index)
-        scores = self._predictor.score(pairs, *new, factor=factor, why_far=why_far)
-        return scores, pairs
+        of_antibodies, of_antigens = self.new
+        scores, regimes = self._predictor.score(
+            pairs,
+            of_antibodies.take(antibody),
+            of_antigens.take(antigen),
+            factor=factor,
+            why_far=why_far,
+        )
+        return ScoredPairs(scores, regimes, pairs)
 
-    @property
-    def reads_features(self) -> bool:
-        """Whether the run reads columns of pairs, or likelihoods of a store."""
-        return self._predictor.features is not None
-
-    def completed(
+    def _completed(
         self, features: ReadFeatures | None, *index: NDArray[np.integer]
     ) -> ReadFeatures | None:
         """Return the features of P pairs, with likelihoods from the store; None if none are read.
@@ -816,10 +817,6 @@ class Scorer:
             numbers_PF[:, number] = loglik_U[row_of_pair]
         return ReadFeatures(columns, features.cells._replace(numbers_RF=numbers_PF))
 
-    def _of_pairs(self, *index: NDArray[np.integer]) -> tuple[NewSequences, NewSequences]:
-        antibody, antigen = index
-        return self.new[0].take(antibody), self.new[1].take(antigen)
-
     def _read(self, sequences: AnySequences, index: NDArray[np.integer]) -> SideVectors:
         used, row = np.unique(index, return_inverse=True)
         x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
@@ -827,67 +824,8 @@ class Scorer:
 
     def score_rows(self, features: ReadFeatures | None) -> pd.DataFrame:
         """Score the pair of each row of both `Sequences`, all at once."""
-        return self.score(*(sequences.of_row for sequences in self._sides), features=features)[0]
-
-    def find_regimes(self, *index: NDArray[np.integer]) -> FoundRegimes:
-        """Return the regimes of P pairs, given by indices, (P,) each."""
-        found = self._find_regimes(*self._of_pairs(*index))
-        return found.beside(self._why_chains(index[0]))
-
-    def _why_chains(self, antibody: NDArray[np.integer]) -> NDArray[np.object_]:
-        """Say why the chains of the antibodies of P pairs make them far, (P,); empty if not."""
-        why: NDArray[np.object_] = self._chain_reasons[self._reason_of_antibody[antibody]]
-        return why
-
-    def _find_regimes(self, antibody: NewSequences, antigen: NewSequences) -> FoundRegimes:
-        run = self._predictor
-        return find_regimes(antibody, antigen, run.shown, run.kinds)
-
-    def count_regimes(self, pairs_AG: NDArray[np.integer]) -> tuple[Counter[str], Counter[str]]:
-        """Count pairs by regime, and by why they are far, from their `count_classes`."""
-        new = []
-        reasons = []
-        for (classes, _), class_of_pair in zip(self._classes, np.nonzero(pairs_AG), strict=True):
-            level, distance, reason = classes[:, class_of_pair]
-            none = np.full_like(distance, NONE)
-            new.append(NewSequences(level.astype(np.int8), distance, none))
-            reasons.append(reason)
-        why_far = self._chain_reasons[reasons[0]]
-        regimes = self._find_regimes(new[0], new[1]).beside(why_far)
-        by_regime = Counter[str]()
-        far = Counter[str]()
-        counts = pairs_AG[pairs_AG > 0].tolist()
-        for name, why, pairs in zip(regimes.name, regimes.why_far, counts, strict=True):
-            by_regime[name] += pairs
-            if why:
-                far[why] += pairs
-        return by_regime, far
-
-    def count_classes(self, *index: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Count pairs, as for `score`, by what is new about both sequences, (A, G)."""
-        antibody, antigen = index
-        left, class_of_antibody = self._classes[0]
-        right, class_of_antigen = self._classes[1]
-        shape = (left.shape[1], right.shape[1])
-        number = shape[1] * class_of_antibody[antibody] + class_of_antigen[antigen]
-        return np.bincount(number, minlength=shape[0] * shape[1]).reshape(shape)
-
-    def count_all_classes(self) -> NDArray[np.int64]:
-        """Count the pairs of every antibody with every antigen as `count_classes` does."""
-        # the pairs of two tables may be too many to list
-        left, class_of_antibody = self._classes[0]
-        right, class_of_antigen = self._classes[1]
-        antibodies = np.bincount(class_of_antibody, minlength=left.shape[1])
-        antigens = np.bincount(class_of_antigen, minlength=right.shape[1])
-        return np.outer(antibodies, antigens)
-
-
-def _classes_of(
-    new: Sequence[NDArray[np.integer]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return what differs between N sequences, (3, C), and the class of each, (N,)."""
-    classes, class_of_sequence = np.unique(np.stack(new), axis=1, return_inverse=True)
-    return classes, class_of_sequence.reshape(-1)  # numpy 2.0 gives (1, N)
+        index = [sequences.of_row for sequences in self._sides]
+        return self.score(*index, features=features).scores
 
 
 def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:

@@ -10,7 +10,7 @@ Where no model is better than the mean, the mean has all the weight: every pair 
 the same prediction but for rounding, and an order of them follows from sigma or from the order of
 the rows alone.
 
-Of `head`, only this module and `estimators.regressor` import what runs encoders. Everything else
+Of `head`, only this module and `estimators.scikit` import what runs encoders. Everything else
 takes a function that encodes, or scores what a store holds.
 
 P pairs, R pairs of some, N antibodies, M antigens.
@@ -40,16 +40,16 @@ from abag.core.options import flag
 from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.columns import MUTATIONS, ROLES_OF
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
     NOTHING,
+    OF_LABELS,
     Layout,
     LayoutRecord,
-    holds_texts,
     one_table,
     tables_of,
 )
-from abag.embed.tables.mutations import MUTATIONS
 from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.options import AntibodyRegion, ReferenceOptions
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, check_chunks, read_pairs
@@ -144,17 +144,6 @@ PAIRS = 1 << 16
 """Most pairs scored at a time: up to 400 MB of vectors at the real widths."""
 ANTIBODIES = 1 << 14
 """Most antibodies scored at a time."""
-PAIR_ROLES = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
-"""Roles of columns that describe one pair, and would be wrong beside another."""
-KIND_ROLES: dict[Kind, frozenset[str]] = {
-    "antibody": frozenset({"heavy", "light", "antibody"}),
-    "antigen": frozenset({"antigen"}),
-}
-NAME_ROLES: dict[Kind, frozenset[str]] = {
-    "antibody": frozenset({"id", "antibody_name", "mutations"}),
-    "antigen": frozenset({"id", "antigen_name", "antigen_mutations"}),
-}
-"""Roles of columns that name a sequence by the first row that has it."""
 PAIR_OPTIONS = {"store", "antibody_encoder", "antigen_encoder", "device", "batch_tokens"}
 """Options of one pair, as in `Predictor.predict`."""
 
@@ -389,14 +378,6 @@ class PairTable(PairReader):
         self.rows = len(self._row)
         return self.sequences
 
-    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
-        """Count pairs by regime, and by why they are far."""
-        index = [sequences.of_row for sequences in self.sequences]
-        if self.features is None:
-            return scorer.count_regimes(scorer.count_classes(*index))
-        self.features = scorer.completed(self.features, *index)
-        return _count(scorer, self.features, *index)
-
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Yield rows of the table and their scores, chunk by chunk, in the order of the table."""
         antibody, antigen = (sequences.of_row for sequences in self.sequences)
@@ -405,8 +386,8 @@ class PairTable(PairReader):
         with row_bar("scoring", self.rows) as shown:
             for rows in order:
                 features = None if self.features is None else self.features.take(rows)
-                scores, _ = scorer.score(antibody[rows], antigen[rows], features=features)
-                parts.append(scores)
+                scored = scorer.score(antibody[rows], antigen[rows], features=features)
+                parts.append(scored.scores)
                 shown.update(len(rows))
         # from the order of antibodies to that of the rows
         scores = pd.concat(parts, ignore_index=True).set_axis(np.concatenate(order)).sort_index()
@@ -427,15 +408,6 @@ def _types_in_run(columns: FeatureColumns | None) -> ColumnTypes:
         return ColumnTypes()
     text = [category.name for category in columns.categories]
     return ColumnTypes(text=text, numbers=[number.name for number in columns.numbers])
-
-
-def _count(
-    scorer: Scorer, features: ReadFeatures | None, *index: NDArray[np.integer]
-) -> tuple[Counter[str], Counter[str]]:
-    """Count pairs, given by indices, by regime and by why they or their features are far."""
-    why_far = None if features is None else features.why_far
-    regimes = scorer.find_regimes(*index).beside(why_far)
-    return Counter(regimes.name.tolist()), Counter(filter(None, regimes.why_far.tolist()))
 
 
 def by_antibody(antibodies: Sequences, *, pairs: int, most: int) -> list[NDArray[np.int64]]:
@@ -502,14 +474,14 @@ class CrossedTables:
 
     def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
         named_columns = self._options.columns.items()
-        roles = KIND_ROLES[kind] | {MUTATIONS[kind]}
+        roles = {*ROLES_OF[kind], MUTATIONS[kind]}
         columns = {role: name for role, name in named_columns if role in roles}
         columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
         options = replace(self._options, columns=columns)
         remembered = replace(self._reading, columns=columns_of_kind)
         read = read_pairs(table, options, kinds=(kind,), as_written=True, remembered=remembered)
         read.report_notes()
-        if self._typed and holds_texts(table):
+        if self._typed and read.holds_texts:
             return replace(read, frame=with_types(read.frame, read.columns))
         return read
 
@@ -536,46 +508,32 @@ class CrossedTables:
             right.rename(columns={name: f"{name}_antigen" for name in on_both_sides}),
         ]
 
-    def count_regimes(self, scorer: Scorer) -> tuple[Counter[str], Counter[str]]:
-        """Count pairs by regime, and by why they are far."""
-        if not scorer.reads_features:
-            return scorer.count_regimes(scorer.count_all_classes())
-        regimes = Counter[str]()
-        why_far = Counter[str]()
-        for i, j in self._blocks():
-            counted_block = _count(scorer, scorer.completed(None, i, j), i, j)
-            regimes.update(counted_block[0])
-            why_far.update(counted_block[1])
-        return regimes, why_far
-
-    def _blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the antibody and the antigen of each pair, block after block."""
-        left, right = self._columns
-        step = min(ANTIBODIES, max(1, PAIRS // len(right)))
-        for first in range(0, len(left), step):
-            some = np.arange(first, min(first + step, len(left)))
-            yield np.repeat(some, len(right)), np.tile(np.arange(len(right)), len(some))
-
     def score(self, scorer: Scorer) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         """Yield the columns of pairs and their scores, block by block."""
         left, right = self._columns
+        step = min(ANTIBODIES, max(1, PAIRS // len(right)))
         with row_bar("scoring", self.rows) as shown:
-            for i, j in self._blocks():
+            for first in range(0, len(left), step):
+                some = np.arange(first, min(first + step, len(left)))
+                i = np.repeat(some, len(right))
+                j = np.tile(np.arange(len(right)), len(some))
                 antibodies = left.iloc[i].reset_index(drop=True)
                 antigens = right.iloc[j].reset_index(drop=True)
                 columns = pd.concat([antibodies, antigens], axis=1)
-                yield columns, scorer.score(i, j)[0]
+                yield columns, scorer.score(i, j).scores
                 shown.update(len(i))
 
 
 def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
-    foreign = PAIR_ROLES | KIND_ROLES["antigen" if kind == "antibody" else "antibody"]
+    # what describes one pair would be wrong beside another
+    foreign = OF_LABELS.union(ROLES_OF["antigen" if kind == "antibody" else "antibody"])
     excluded = {name for role, name in table.columns.items() if role in foreign}
     for name in map(str, table.frame.columns):
         header = read_header(name)
         if header.names_affinity or header.plain:
             excluded.add(name)
-    always = {table.columns.get(role) for role in KIND_ROLES[kind] | NAME_ROLES[kind]}
+    naming = (*ROLES_OF[kind], MUTATIONS[kind], f"{kind}_name", "id")
+    always = {table.columns.get(role) for role in naming}
     of_row = table.sequences[kind].of_row
     _, first = np.unique(of_row, return_index=True)
     selected = []
@@ -698,17 +656,20 @@ def predict(
             refuse_unexplained(predictor, source.rows)
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
-        regimes, why_far = source.count_regimes(scorer)
-        verdicts = predictor.say_verdicts(regimes, "row")
-        _say_far(why_far)
+        regimes = Counter[str]()
+        why_far = Counter[str]()
         same = SamePredictions(quantity, predictor.kinds)
         frames = list[pd.DataFrame]()
         with writing(out, frames) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)
+                regimes.update(scores["regime"])
+                why_far.update(filter(None, scores["why_far"]))
                 shown_scores = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
                 columns = pd.concat([rows, shown_scores.set_axis(rows.index)], axis=1)
                 write(rounded(columns, out, added, predictor.digits))
+            verdicts = predictor.say_verdicts(regimes, "row")
+            _say_far(why_far)
             refuse_changed(table, before)
             if explained is not None and isinstance(source, PairTable):
                 explanation = source.explain(predictor, scorer)

@@ -37,7 +37,6 @@ from scipy.special import gammaln, ndtri, stdtrit
 from abag.core.arrays import Floats, Ints, distinct, label_weights, weights_of
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
-from abag.head.evaluation.probabilities import add_classes
 from abag.head.evaluation.scores import (
     BoundedPairs,
     RegimeScore,
@@ -45,6 +44,7 @@ from abag.head.evaluation.scores import (
     largest_rmse,
     score_regime,
 )
+from abag.head.evaluation.verdicts import add_classes
 from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import fit_sigma

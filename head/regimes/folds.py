@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -255,14 +256,18 @@ def of_all_held_out(splits: Sequence[Split], sides: Sides) -> tuple[Regime, list
 class RegimesOfTable:
     """Find which regimes a table allows to measure, and their folds."""
 
-    def __init__(self, groups: PairGroups, sides: Sides | None = None) -> None:
+    def __init__(self, groups: PairGroups) -> None:
         options = groups.options
         self.groups = groups
         self.seed = options.effective_split_seed
         self.folds = options.folds or FOLDS
         self.repeats = options.repeats
         self.level = classes_of(groups.pairs)
-        self.sides = sides or sides_of(groups)
+
+    @cached_property
+    def sides(self) -> Sides:
+        """Return both sides of the pairs."""
+        return sides_of(self.groups)
 
     @property
     def of_mutations(self) -> str:
@@ -531,20 +536,18 @@ def _too_few(n: int, name: str, informative: float = 0.0, expected: float = LEAS
     return f"not measured: {many}; expected at least {expected:.0f}"
 
 
-def measure_regimes(groups: PairGroups, sides: Sides | None = None) -> list[MeasuredRegime]:
+def measure_regimes(table: RegimesOfTable) -> list[MeasuredRegime]:
     """Return the folds of every regime, or those of the split that was asked for.
-
-    `sides` are those of the pairs, if they are known already.
 
     Raises
     ------
     SplitError
         If the pairs are too few or too dependent, or a part would be empty.
     """
+    groups = table.groups
     options = groups.options
-    sides = sides or sides_of(groups)
     if options.split_name == "auto":
-        regimes = RegimesOfTable(groups, sides).measured()
+        regimes = table.measured()
         if not any(measured.splits for measured in regimes):
             reasons = regimes[0].why_not.removeprefix("not measured: ")
             n_pairs = len(distinct(groups.pair))
@@ -562,18 +565,18 @@ def measure_regimes(groups: PairGroups, sides: Sides | None = None) -> list[Meas
     if not options.folds and options.split_name not in ("column", "file"):
         # a fit measures on folds, where others need one split
         options = replace(options, folds=FOLDS)
-    splits = divide(groups, options)
+    splits = divide(table, options)
     independent = _counted_groups(groups, splits[0])
     if options.split_name == "random":
-        regime, splits = of_all_held_out(splits, sides)
+        regime, splits = of_all_held_out(splits, table.sides)
         return [MeasuredRegime(regime, tuple(splits), tuple(independent))]
     regime = REGIMES[OF_SPLIT[options.split_name]]
     if options.split_name == "mutations":
-        regime = REGIMES[RegimesOfTable(groups, sides).of_mutations]
+        regime = REGIMES[table.of_mutations]
     with_distance = []
     for split in splits:
         if split.distance is None:
-            split = with_distances(split, sides, sides.levels(learned_rows(split)))
+            split = with_distances(split, table.sides, table.sides.levels(learned_rows(split)))
         with_distance.append(split)
     return [MeasuredRegime(regime, tuple(with_distance), tuple(independent))]
 
@@ -585,11 +588,11 @@ def make_splits(
 
     `cache` keeps clusters for the next call; ``description`` has what is held out, and leaks.
     """
-    groups = PairGroups(pairs, options or SplitOptions(), cache)
-    if groups.options.split_name != "auto":
-        return divide(groups, groups.options)
+    table = RegimesOfTable(PairGroups(pairs, options or SplitOptions(), cache))
+    if table.groups.options.split_name != "auto":
+        return divide(table, table.groups.options)
     splits = list[Split]()
-    for measured in measure_regimes(groups):
+    for measured in measure_regimes(table):
         splits += measured.splits
     return numbered(splits)
 
@@ -602,9 +605,10 @@ def strictest_split(groups: PairGroups) -> str:
     return "mutations" if sides_of(groups).has_library else "random"
 
 
-def divide(groups: PairGroups, options: SplitOptions) -> list[Split]:
-    """Split pairs that have been grouped by a method of `SPLIT_METHODS`, see `make_splits`."""
-    splits = SPLIT_METHODS[options.split_name](groups, options)
+def divide(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
+    """Split the pairs of a table by a method of `SPLIT_METHODS`, see `make_splits`."""
+    groups = table.groups
+    splits = SPLIT_METHODS[options.split_name](table, options)
     for split in splits:
         _refuse_empty_parts(split)
     if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
@@ -666,16 +670,15 @@ def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
     return replace(splits[0], name="all", part=part, fold=0, description={})
 
 
-def split_by_groups(groups: PairGroups, options: SplitOptions) -> list[Split]:
+def split_by_groups(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
     """Hold out whole groups: pairs, clusters of antigens, of antibodies, or of both."""
     kinds = KINDS if options.split == "both" else (options.split,)
-    held = [groups.of_method(kind) for kind in kinds]
-    return _hold_out(held, options, classes_of(groups.pairs))
+    held = [table.groups.of_method(kind) for kind in kinds]
+    return _hold_out(held, options, table.level)
 
 
-def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]:
+def split_by_mutations(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
     """Hold out mutations of a library; raise `SplitError` if no side is one."""
-    table = RegimesOfTable(groups)
     if not table.sides.has_library:
         msg = (
             "--split mutations: neither the antibodies nor the antigens are variants of one; "
@@ -690,8 +693,9 @@ def split_by_mutations(groups: PairGroups, options: SplitOptions) -> list[Split]
     return [replace(split, name="mutations") for split in splits]
 
 
-def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
+def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
     """Use the parts named in a column; if no cell names one, its values are groups to hold out."""
+    groups = table.groups
     pairs = groups.pairs
     column = options.split_value
     frame = pairs.table.frame
@@ -718,7 +722,7 @@ def split_by_column(groups: PairGroups, options: SplitOptions) -> list[Split]:
         return [_with_validation_part(named, groups, f"column {column!r}")]
     # sorted: the folds do not depend on the order of the rows
     group, names = pd.factorize(values, sort=True)
-    splits = _hold_out([group.astype(np.int64)], options, classes_of(pairs))
+    splits = _hold_out([group.astype(np.int64)], options, table.level)
     say(f"split: column {column!r}: no train or test in it; {_describe_held_out(splits, names)}")
     return splits
 
@@ -750,11 +754,11 @@ def _describe_held_out(splits: Sequence[Split], names: pd.Index) -> str:
     return f"{text}; the test part is {quote_names(tested[:3])}{more}"
 
 
-def split_by_file(groups: PairGroups, options: SplitOptions) -> list[Split]:
+def split_by_file(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
     """Use the parts of a split file, which has to hold the same pairs."""
     path = user_path(options.split_value, "--split file")
-    splits = read_splits(path, groups.pairs)
-    return [_with_validation_part(split, groups, str(path)) for split in splits]
+    splits = read_splits(path, table.groups.pairs)
+    return [_with_validation_part(split, table.groups, str(path)) for split in splits]
 
 
 def _with_validation_part(split: Split, groups: PairGroups, where: str) -> Split:
@@ -816,7 +820,7 @@ def _hold_out(held: Sequence[Ints], options: SplitOptions, level: Floats | None)
     return splits
 
 
-SPLIT_METHODS: dict[str, Callable[[PairGroups, SplitOptions], list[Split]]] = {
+SPLIT_METHODS: dict[str, Callable[[RegimesOfTable, SplitOptions], list[Split]]] = {
     **dict.fromkeys(("random", "antigen", "antibody", "both"), split_by_groups),
     "mutations": split_by_mutations,
     "column": split_by_column,

@@ -14,8 +14,7 @@ new
 How far a known family reaches is told by a number, the distance to the nearest training sequence
 (`nearest`), with which sigma grows. A regime is a cell of both levels. The sides are equal: a table
 with its sides exchanged has the mirror image of its regimes. `abag.head.regimes.sides` finds the
-levels of a table's pairs, and `abag.head.regimes.sides` those of other pairs, by the same
-comparisons. P pairs, N sequences.
+levels of a table's pairs and of other pairs, by the same comparisons. P pairs, N sequences.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Ints
+from abag.core.arrays import Bools, Ints
 from abag.embed.tables.chains import KINDS, Kind
 
 KNOWN = 0
@@ -158,18 +157,20 @@ class FoundRegimes(NamedTuple):
     """The measured regime whose weights and sigma apply."""
     why_far: NDArray[np.object_]
     """Why no tested pair was as new; empty if some were."""
-    is_covered: NDArray[np.bool_]
-    """Whether errors were measured of pairs as new and as far, dtype bool."""
     distance: Ints
     """Differences from the nearest training sequences on the sides that are not new in the measured
     regime, dtype int64: sigma grows with these."""
+
+    @property
+    def is_far(self) -> Bools:
+        """Return which pairs are newer or further than all whose errors were measured."""
+        return np.asarray(self.why_far != "")
 
     def beside(self, why_far: NDArray[np.object_] | None) -> FoundRegimes:
         """Return regimes of pairs that are far for another reason, too, (P,), where it is one."""
         if why_far is None:
             return self
-        reasons = np.where(why_far == "", self.why_far, why_far)
-        return self._replace(why_far=reasons, is_covered=self.is_covered & (why_far == ""))
+        return self._replace(why_far=np.where(why_far == "", self.why_far, why_far))
 
 
 class Shown(NamedTuple):
@@ -197,7 +198,6 @@ def find_regimes(
     name = np.full(shape, "", object)
     used = np.full(shape, "", object)
     why = np.full(shape, "", object)
-    is_covered = np.ones(shape, np.bool_)
     distance = np.zeros(shape, np.int64)
     for regime in OF_LEVELS.values():
         rows = (antibody.level == regime.antibody) & (antigen.level == regime.antigen)
@@ -206,7 +206,6 @@ def find_regimes(
         covers, used_here = applicable(regime, measured)
         name[rows] = regime.name
         used[rows] = used_here
-        is_covered[rows] = covers
         if not covers:
             why[rows] = UNMEASURED.format(words_of(regime.name, kinds))
         for side, level in zip((antibody, antigen), REGIMES[used_here].levels, strict=True):
@@ -214,10 +213,9 @@ def find_regimes(
                 distance[rows] += side.distance[rows]
         most = measured[used_here].reach
         beyond = rows & (distance > most)
-        is_covered[beyond] = False
         for count in np.unique(distance[beyond]).tolist():
             why[beyond & (distance == count) & (why == "")] = FARTHER.format(count, most)
-    return FoundRegimes(name, used, why, is_covered, distance)
+    return FoundRegimes(name, used, why, distance)
 
 
 def applicable(regime: Regime, measured: Mapping[str, Shown]) -> tuple[bool, str]:

@@ -505,10 +505,16 @@ def consensus(texts: Sequence[str]) -> str:
     length = int(np.argmax(np.bincount(lengths_of(texts))))
     kept = [text for text in texts if len(text) == length]
     residues = np.frombuffer("".join(kept).encode(), np.uint8).reshape(len(kept), length)
+    return _most_common(residues).tobytes().decode()
+
+
+def _most_common(code_NL: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the most common letter of each position, (L,); of ties the first."""
+    length = code_NL.shape[1]
     # each position has its own `LETTERS` cells: one count for all positions
-    cells = residues + LETTERS * np.arange(length)
+    cells = code_NL + LETTERS * np.arange(length)
     counts = np.bincount(cells.ravel(), minlength=length * LETTERS).reshape(length, LETTERS)
-    return bytes(counts.argmax(axis=1).astype(np.uint8)).decode()
+    return np.asarray(counts.argmax(axis=1), np.uint8)
 
 
 NONE = -1
@@ -517,6 +523,8 @@ FARTHEST = 1 << 30
 """More than any distance."""
 BLOCK_CELLS = 1 << 21
 """Distances that are in memory at a time."""
+KEPT_CELLS = 1 << 23
+"""Distances of one set of sequences that are kept, 32 MB: up to 2,896 sequences."""
 CACHED_CELLS = 1 << 18
 """Those that are in the cache at a time."""
 QUERIES = 1 << 14
@@ -528,7 +536,7 @@ TABLE_BYTES = 1 << 20
 LEAST_BLOCK = 1 << 9
 """Training sequences of a block, at least."""
 SAMPLE = 1_000
-"""Sequences that tell which letters are usual."""
+"""Sequences, about, that tell which letters are usual."""
 LETTERS = 128
 """Codes of ASCII."""
 CLOSEST = 4
@@ -553,60 +561,16 @@ def by_length(antigen: Chains) -> Chains:
 
 def find_nearest(kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains]) -> Nearest:
     """Find the nearest of T training sequences for each of N others of the same kind."""
-    found = nearest_as_long(kind, queries, targets)
-    return nearest_of_other_lengths(kind, queries, targets, found)
+    distances = Distances(kind, queries, targets)
+    return distances.nearest(np.arange(len(queries)), np.arange(len(targets)))
 
 
-def nearest_as_long(kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains]) -> Nearest:
-    """Find the nearest of those training sequences whose chains are as long; `NONE` without any."""
-    distance = np.full(len(queries), NONE, np.int64)
-    row = np.full(len(queries), NONE, np.int64)
-    if kind == "antigen":
-        queries = [*map(by_length, queries)]
-        targets = [*map(by_length, targets)]
-    trained = _rows_by_lengths(targets)
-    for lengths, members in _rows_by_lengths(queries).items():
-        if lengths not in trained:
-            continue
-        alike = np.array(trained[lengths], np.int64)
-        code_NL = _codes([queries[member] for member in members])
-        found = _by_positions(code_NL, _codes([targets[member] for member in trained[lengths]]))
-        distance[members] = found.distance
-        row[members] = alike[found.row]
-    return Nearest(distance, row)
-
-
-def nearest_of_other_lengths(
-    kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains], found: Nearest
-) -> Nearest:
-    """Replace what `nearest_as_long` found where training sequences of other lengths are nearer."""
-    distance = np.where(found.row == NONE, FARTHEST, found.distance)
-    row = found.row.copy()
-    open_rows = np.flatnonzero(distance > 1)  # those of other lengths differ by 1 at least
-    if not len(open_rows) or not len(targets):
-        return found
-    chosen = [queries[number] for number in open_rows.tolist()]
-    if kind == "antigen":
-        chosen = [*map(by_length, chosen)]
-        targets = [*map(by_length, targets)]
-    n_places = max(map(len, [*chosen, *targets]))
-    query_NP = _padded(chosen, n_places)
-    target_TP = _padded(targets, n_places)
-    search = _OtherLengths(query_NP, target_TP, distance[open_rows], row[open_rows])
-    for members in _rows_by_lengths(query_NP.tolist()).values():
-        search.find(np.array(members, np.int64))
-    distance[open_rows] = search.distance
-    row[open_rows] = search.row
-    distance[row == NONE] = NONE
-    return Nearest(distance, row)
-
-
-def _rows_by_lengths(sequences: Sequence[Sequence[str]]) -> dict[tuple[int, ...], list[int]]:
+def _rows_by_lengths(lengths_NP: Ints) -> dict[tuple[int, ...], Ints]:
     """Sort the rows of sequences into those whose chains have the same lengths."""
     rows: dict[tuple[int, ...], list[int]] = {}
-    for number, chains in enumerate(sequences):
-        rows.setdefault(tuple(map(len, chains)), []).append(number)
-    return rows
+    for number, lengths in enumerate(lengths_NP.tolist()):
+        rows.setdefault(tuple(lengths), []).append(number)
+    return {lengths: np.array(numbers, np.int64) for lengths, numbers in rows.items()}
 
 
 def _padded(sequences: Sequence[Chains], places: int) -> NDArray[np.object_]:
@@ -629,10 +593,10 @@ def _least(lengths_P: Ints, lengths_TP: Ints) -> Ints:
     return np.where(are_both.any(axis=1), of_chains.sum(axis=1), FARTHEST)
 
 
-def _codes(sequences: Sequence[Chains]) -> NDArray[np.uint8]:
+def _codes(chains_NP: NDArray[np.object_]) -> NDArray[np.uint8]:
     """Return the letters of N sequences whose chains have the same lengths, (N, L)."""
-    text = "".join(map("".join, sequences))
-    return np.frombuffer(text.encode("ascii"), np.uint8).reshape(len(sequences), -1)
+    text = "".join(chains_NP.ravel().tolist())
+    return np.frombuffer(text.encode("ascii"), np.uint8).reshape(len(chains_NP), -1)
 
 
 def _by_positions(code_NL: NDArray[np.uint8], code_TL: NDArray[np.uint8]) -> Nearest:
@@ -644,7 +608,7 @@ def _by_positions(code_NL: NDArray[np.uint8], code_TL: NDArray[np.uint8]) -> Nea
     """
     from scipy import sparse
 
-    usual_L = _usual(code_NL)
+    usual_L = _most_common(code_NL[:: 1 + len(code_NL) // SAMPLE])
     varies_L = (code_NL != usual_L).any(axis=0) | (code_TL != usual_L).any(axis=0)
     usual_L = usual_L[varies_L]
     code_LT = code_TL[:, varies_L].T.copy()
@@ -681,60 +645,87 @@ def _by_positions(code_NL: NDArray[np.uint8], code_TL: NDArray[np.uint8]) -> Nea
     return Nearest(distance, index)
 
 
-def _usual(code_NL: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the most common letter of each position of some of N sequences, (L,)."""
-    some = code_NL[:: 1 + len(code_NL) // SAMPLE]
-    usual = [int(np.bincount(letters).argmax()) for letters in some.T]
-    return np.array(usual, np.uint8)
+class Distances:
+    """Find the nearest of T sequences for N others of one kind, or for each other.
 
-
-class _OtherLengths:
-    """Find the nearest of T sequences of other lengths for N others, where it is nearer."""
+    Within one set of sequences, what was aligned is kept: folds ask for the same pairs again.
+    """
 
     def __init__(
-        self,
-        query_NP: NDArray[np.object_],
-        target_TP: NDArray[np.object_],
-        distance: Ints,
-        row: Ints,
+        self, kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains] | None = None
     ) -> None:
-        self.distance = distance
-        """To the nearest of those that were found, (N,)."""
-        self.row = row
-        """Which one it is, (N,)."""
-        self._query_NP = query_NP
-        self._target_TP = target_TP
-        self._lengths_NP = _lengths(query_NP)
-        self._lengths_TP = _lengths(target_TP)
+        is_among = targets is None
+        targets = queries if targets is None else targets
+        if kind == "antigen":
+            queries = [*map(by_length, queries)]
+            targets = queries if is_among else [*map(by_length, targets)]
+        n_places = max(map(len, [*queries, *targets]), default=0)
+        self._query_NP = _padded(queries, n_places)
+        self._target_TP = self._query_NP if is_among else _padded(targets, n_places)
+        self._lengths_NP = _lengths(self._query_NP)
+        self._lengths_TP = self._lengths_NP if is_among else _lengths(self._target_TP)
         self._words: list[tuple[Words, Words]] | None = None
+        self._aligned_NN: NDArray[np.int32] | None = None
+        if is_among and len(queries) ** 2 <= KEPT_CELLS:
+            # 0: not aligned yet; below 0: the distance is this large at least
+            self._aligned_NN = np.zeros((len(queries), len(queries)), np.int32)
 
-    def find(self, rows: Ints) -> None:
-        """Compare some of the N, which have the same lengths."""
-        lengths_P = self._lengths_NP[rows[0]]
-        least_T = _least(lengths_P, self._lengths_TP)
-        is_as_long = (self._lengths_TP == lengths_P).all(axis=1)
-        others = np.flatnonzero(~is_as_long & (least_T < self.distance[rows].max()))
+    def nearest(self, rows: Ints, columns: Ints) -> Nearest:
+        """Find the nearest of some of the T for some of the N, given their indices."""
+        return self.nearest_of_other_lengths(rows, columns, self.nearest_as_long(rows, columns))
+
+    def nearest_as_long(self, rows: Ints, columns: Ints) -> Nearest:
+        """Find the nearest of those whose chains are as long; `NONE` without any."""
+        found = Nearest(np.full(len(rows), NONE), np.full(len(rows), NONE))
+        trained = _rows_by_lengths(self._lengths_TP[columns])
+        for lengths, members in _rows_by_lengths(self._lengths_NP[rows]).items():
+            if lengths in trained:
+                alike = columns[trained[lengths]]
+                code_NL = _codes(self._query_NP[rows[members]])
+                nearest = _by_positions(code_NL, _codes(self._target_TP[alike]))
+                found.distance[members] = nearest.distance
+                found.row[members] = alike[nearest.row]
+        return found
+
+    def nearest_of_other_lengths(self, rows: Ints, columns: Ints, found: Nearest) -> Nearest:
+        """Replace what `nearest_as_long` found where sequences of other lengths are nearer."""
+        best = Nearest(np.where(found.row == NONE, FARTHEST, found.distance), found.row.copy())
+        are_open = np.flatnonzero(best.distance > 1)  # those of other lengths differ by 1 at least
+        for of_lengths in _rows_by_lengths(self._lengths_NP[rows[are_open]]).values():
+            self._compare(rows, columns, best, are_open[of_lengths])
+        best.distance[best.row == NONE] = NONE
+        return best
+
+    def _compare(self, rows: Ints, columns: Ints, best: Nearest, members: Ints) -> None:
+        """Compare those `members` of the rows, which have the same lengths, with other lengths."""
+        lengths_P = self._lengths_NP[rows[members[0]]]
+        lengths_TP = self._lengths_TP[columns]
+        least_T = _least(lengths_P, lengths_TP)
+        is_as_long = (lengths_TP == lengths_P).all(axis=1)
+        others = np.flatnonzero(~is_as_long & (least_T < best.distance[members].max()))
         others = others[np.argsort(least_T[others], kind="stable")]
         # sorted: the sequences of a block need about the same part of the others
-        rows = rows[np.argsort(self.distance[rows], kind="stable")]
+        members = members[np.argsort(best.distance[members], kind="stable")]
         step = max(1, BLOCK_CELLS // max(len(others), 1))
-        for start in range(0, len(rows) if len(others) else 0, step):
-            block = rows[start : start + step]
-            most = int(self.distance[block].max()) - 1
-            near = others[: int(np.searchsorted(least_T[others], most, side="right"))]
+        for start in range(0, len(members) if len(others) else 0, step):
+            block = members[start : start + step]
+            most = int(best.distance[block].max()) - 1
+            near = columns[others[: int(np.searchsorted(least_T[others], most, side="right"))]]
             if len(near):
-                self._find(block, near)
+                distance, row = self._compare_block(rows[block], near, best.distance[block])
+                is_nearer = distance < best.distance[block]
+                best.distance[block[is_nearer]] = distance[is_nearer]
+                best.row[block[is_nearer]] = row[is_nearer]
 
-    def _find(self, rows: Ints, others: Ints) -> None:
-        """Compare C of the N with B others; of equally near ones the first counts.
+    def _compare_block(self, rows: Ints, others: Ints, distance: Ints) -> Nearest:
+        """Find the nearest of B others for C rows, those at least that are nearer than `distance`.
 
-        A key is a distance and the place among the others in one number.
+        Of equally near ones the first counts: a key is a distance and the place among the others in
+        one number.
         """
         n = len(others)
-        place = np.arange(n)
-        best = self.distance[rows] * n
-        first_best = best.copy()
-        key_CB = self._bounds(rows, others) * n + place
+        best = distance * n
+        key_CB = self._bounds(rows, others) * n + np.arange(n)
         row = np.arange(len(rows))
         closest = key_CB.argmin(axis=1)
         possible = key_CB[row, closest] < best
@@ -757,9 +748,7 @@ class _OtherLengths:
             key = key[left]
             number = number[left]
             most *= CLOSEST
-        is_nearer = best < first_best
-        self.distance[rows[is_nearer]] = best[is_nearer] // n
-        self.row[rows[is_nearer]] = others[best[is_nearer] % n]
+        return Nearest(best // n, others[best % n])
 
     def _bounds(self, rows: Ints, others: Ints) -> Ints:
         """Bound distances from below by pairs of neighbouring residues, (C, B)."""
@@ -796,8 +785,19 @@ class _OtherLengths:
         """Lower the best keys of C sequences by those of K pairs with B others."""
         if not len(query):
             return
+        i = rows[query]
+        j = others[other]
         most = int(best[query].max()) // len(others)
-        edits = _edits(self._query_NP[rows[query]], self._target_TP[others[other]], most)
+        if self._aligned_NN is None:
+            edits = _edits(self._query_NP[i], self._target_TP[j], most)
+        else:
+            known = self._aligned_NN[i, j]
+            new = np.flatnonzero((known <= 0) & (-known <= most))
+            found = _edits(self._query_NP[i[new]], self._target_TP[j[new]], most)
+            found[found > most] *= -1
+            self._aligned_NN[i[new], j[new]] = found
+            self._aligned_NN[j[new], i[new]] = found
+            edits = np.abs(self._aligned_NN[i, j].astype(np.int64))
         np.minimum.at(best, query, edits * len(others) + other)
 
 

@@ -40,20 +40,17 @@ from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, Levels, NewSequences
 from abag.head.regimes.relations import (
     NONE,
+    Distances,
     Nearest,
     PairGroups,
     are_related,
     by_length,
     cdr3_of_chains,
     consensus,
-    find_nearest,
-    nearest_as_long,
-    nearest_of_other_lengths,
 )
-from abag.head.regimes.similar import lengths_of
+from abag.head.regimes.similar import Words, lengths_of
 from abag.head.regimes.splits import grouped_folds
 
-Words: TypeAlias = NDArray[np.uint64]
 GAP = ord("-")
 """Code of a place without a residue."""
 UNKNOWN = ord("X")
@@ -444,13 +441,16 @@ class Side:
         sample = new
         if len(new) > most:
             sample = np.sort(np.random.default_rng(len(new)).permutation(new)[:most])
-        queries = [self.chains[i] for i in asked[sample].tolist()]
-        found = find_nearest(self.kind, queries, [self.chains[i] for i in trained.tolist()])
+        found = self._distances.nearest(asked[sample], trained)
         distance = np.zeros(len(asked), np.int64)
         if len(sample) < len(new):
             distance[new] = np.median(found.distance)
         distance[sample] = np.maximum(found.distance, 0)
         return distance[of_row]
+
+    @cached_property
+    def _distances(self) -> Distances:
+        return Distances(self.kind, self.chains)
 
     def variants(self, fold: int, folds: int, seed: Sequence[int]) -> Bools:
         """Hold out some sequences with relatives among the others, (P,): each in one fold at most.
@@ -660,7 +660,9 @@ class KnownSequences:
         if self.chains is None or not len(rows):
             return NewSequences(level, distance, nearest)
         asked = [chains[row] for row in rows.tolist()]
-        found = nearest_as_long(self.kind, asked, self.chains)
+        distances = Distances(self.kind, asked, self.chains)
+        every = np.arange(len(self.chains))
+        found = distances.nearest_as_long(np.arange(len(asked)), every)
         of_asked = np.flatnonzero(
             are_related(self.kind, asked, self.chains, self.identity, self._loops, found)
         )
@@ -674,7 +676,7 @@ class KnownSequences:
             residues = self.residues.aligner.residues(related, numbered)
             level[rows[self.residues.are_new(residues)]] = MUTATED
         as_long = Nearest(found.distance[of_asked], found.row[of_asked])
-        found = nearest_of_other_lengths(self.kind, related, self.chains, as_long)
+        found = distances.nearest_of_other_lengths(of_asked, every, as_long)
         distance[rows] = np.maximum(found.distance, 0)
         nearest[rows] = found.row
         return NewSequences(level, distance, nearest)

@@ -67,7 +67,7 @@ def lengths_of(strings: Sequence[str] | Strings) -> Ints:
     return np.fromiter(map(len, strings), np.int64, len(strings))
 
 
-def by_length(strings: Strings) -> Ints:
+def length_order(strings: Strings) -> Ints:
     """Return the order of N strings by length, (N,); those of one length stay in order."""
     return np.argsort(lengths_of(strings), kind="stable")
 
@@ -281,10 +281,10 @@ def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools
     The shorter of two is aligned inside the longer, as in `contained_components`.
     """
     unique, index = np.unique(queries, return_inverse=True)
-    order = by_length(unique)
+    order = length_order(unique)
     unique = unique[order]
     others = np.unique(targets)
-    others = others[by_length(others)]
+    others = others[length_order(others)]
     is_near = np.zeros(len(unique), np.bool_)
     texts = Texts(others, identity)
     for at, query in enumerate(unique):
@@ -379,7 +379,7 @@ def cluster(
     )
     labels = np.empty(len(unique), np.int64)
     if contained:
-        order = by_length(unique)
+        order = length_order(unique)
         labels[order] = contained_components(unique[order], identity)
     else:
         is_query = np.full(len(unique), queries is None)
@@ -485,13 +485,7 @@ class Components:
             if not len(rows):
                 break
             columns = np.arange(column, min(column + COLUMNS, len(self.strings)))
-            most = max(self.edits[rows].max(), self.edits[columns].max())
-            at_C, at_B = np.nonzero(self.bounds(rows, columns) <= most)
-            i = rows[at_C]
-            j = columns[at_B]
-            least = self.tighter(i, j)
-            possible = least <= self.allowed(i, j)
-            self._mark(is_near, start, i[possible], j[possible], least[possible])
+            self._mark(is_near, start, *self._possible((rows, columns)))
         return is_near
 
     def _mark(self, is_near: Bools, start: int, i: Ints, j: Ints, least: Ints) -> None:

@@ -34,10 +34,10 @@ from abag.head.runs.run_folder import (
     described,
     read_config,
     read_run,
+    recorded_quantity,
     training_logs,
     why_not_read,
 )
-from abag.head.runs.summary import recorded_quantity
 
 OF_BASELINES = ("of mean", "of prevalence", "baseline")
 """Words in the headings of scores of baselines."""

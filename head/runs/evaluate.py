@@ -30,7 +30,6 @@ from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOption
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import Table
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
-from abag.head.evaluation.probabilities import add_classes
 from abag.head.evaluation.scores import (
     LEVEL,
     MANY_BOUNDS,
@@ -42,7 +41,7 @@ from abag.head.evaluation.scores import (
     mean_claim,
     score_regime,
 )
-from abag.head.evaluation.verdicts import score_strong
+from abag.head.evaluation.verdicts import add_classes, score_strong
 from abag.head.labels.column import (
     LabelLayout,
     RunLayout,
@@ -419,7 +418,7 @@ def _score_pairs(
     if predictor.features is not None:
         cells = predictor.features.with_stored(pairs.cells, len(pairs))
         features = features_of(predictor.features, cells, pairs.table.source)
-    scores_by_row, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
+    scores_by_row, _, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
     baselines: dict[str, Floats] = {}
     names = [*predictor.parts.models]
     if len(names) > 2:  # else the model is the head, beside the mean
@@ -553,8 +552,15 @@ def _score_shift(
     is_selection = len(rows) < (1 - MANY_BOUNDS) * len(pairs)
     is_selection |= np.ptp(pairs.pkd[rows]) == 0  # such as the end of an assay
     is_large = len(rows) >= LEAST_ROWS and abs(bias.value) >= LEAST_SHIFT * root
-    if is_large and not is_selection and _is_clear(bias, saved, predictor, names):
-        sentence += f". {_advice(saved, predictor)}"
+    if is_large and not is_selection:
+        is_untold = bias.low is None
+        if is_untold:
+            sentence += (
+                f"; effectively {counted(round(bias.groups), 'group')} of pairs cannot tell this "
+                "from chance"
+            )
+        if is_untold or _is_clear(bias, saved, predictor, names):
+            sentence += f". {_advice(saved, predictor)}"
     return {
         "bias": bias.value,
         "bias_interval": None if bias.low is None else [bias.low, bias.high],

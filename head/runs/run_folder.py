@@ -1,8 +1,9 @@
-"""The folder of a run: what it is trained on, how it is split, and a finished run read back."""
+"""The folder of a run: what it is trained on, how it is split, and what it has measured."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -21,13 +22,13 @@ from abag.core.files import (
     why_unreadable,
     write_json,
 )
-from abag.core.messages import first_line, say
+from abag.core.messages import align, counted, first_line, say
 from abag.core.options import schema, why_mistyped
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.table import Table
 from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regimes
-from abag.head.evaluation.verdicts import StrongSummary
+from abag.head.evaluation.verdicts import StrongSummary, describe_strong
 from abag.head.labels.column import RunLayout
 from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs
@@ -35,6 +36,7 @@ from abag.head.labels.options import Label, LabelOptions
 from abag.head.models.config import FitConfig, check_same
 from abag.head.predictor.folder import refuse_of_another_run
 from abag.head.regimes.splits import KEYS, Split, split_frame
+from abag.head.runs.rounds import describe_promises
 
 RUN_FORMAT = "abag-run 6"
 _UNREADABLE = (
@@ -403,3 +405,144 @@ def naming_damage(run: Path) -> Iterator[None]:
         reason = why_unreadable(run, error).rstrip(".")
         msg = f"{run}: a file of the run is damaged ({reason}). Copy the whole run folder again."
         raise NoFinishedRun(msg) from error
+
+
+# ---- its scores as text --------------------------------------------------------------------------
+
+
+def describe_scores(summary: Mapping[str, Any]) -> str:
+    """Lay out the scores in a summary of `fit` or `evaluate`: of another table first, if given."""
+    quantity = recorded_quantity(summary["data"])
+    lines = list[str]()
+    if "table" in summary:
+        of_table = summary["table"]
+        lines.append(f"{of_table['source']}:")
+        lines += _describe_regimes(of_table["regimes"], summary)
+        if of_table["far"]:
+            lines.append(
+                f"{counted(of_table['far'], 'pair')} outside training data: no measured row "
+                "of the run's table covers such pairs"
+            )
+        lines += filter(None, [of_table["sentence"]])
+    if "predictions" in summary:
+        of_predictions = summary["predictions"]
+        lines.append(f"{of_predictions['source']}:")
+        lines += _describe_regimes(of_predictions["regimes"], summary)
+        lines += of_predictions["verdicts"]
+    if "strong_at" in summary:
+        lines += ["", *describe_strong(summary["strong_at"], quantity)]
+    if lines:
+        lines += ["", f"{summary['run']}, cross-validated:"]
+    return "\n".join([*lines, *_describe_regimes(summary["regimes"], summary)])
+
+
+def recorded_quantity(data: Mapping[str, Any]) -> Quantity:
+    """Return what a run predicts, from the data of its summary, with its unit in the name."""
+    return Quantity(
+        name=data.get("quantity", "pKd"),
+        better=data.get("better", "higher"),
+        affinity="better" not in data,
+        classes=tuple(data.get("classes", ())),
+    )
+
+
+def describe_fit(summary: Mapping[str, Any], *, verbose: bool = False) -> str:
+    """Describe a finished fit: the table that everybody should see, and what it means.
+
+    Without `verbose` the table has the scores that decide, and says how to see all.
+    """
+    lines = _describe_data(summary)
+    lines += _describe_regimes(summary["regimes"], summary, deciding=not verbose)
+    lines += _describe_promises(summary)
+    lines += [f"{regime['words']}: {regime['why']}" for regime in summary["not_measured"]]
+    run = Path(summary["run"])
+    places = {"report": run / "report.html", "predictor": run / "predictor"}
+    lines += [f"{name:10} {path}" for name, path in places.items() if path.exists()]
+    if summary["regimes"] and not verbose:
+        lines.append(f"{'scores':10} abag evaluate --run {shlex.quote(summary['run'])}")
+    return "\n".join(lines)
+
+
+def describe_briefly(summary: Mapping[str, Any]) -> list[str]:
+    """Describe a finished fit for a notebook: verdicts, problems, then the table."""
+    lines = _describe_data(summary)
+    lines += [regime["sentence"] for regime in summary["regimes"]]
+    lines += _describe_promises(summary)
+    lines += summary["warnings"]
+    lines += align(_lay_out(summary["regimes"], summary, deciding=True))
+    return lines
+
+
+def _describe_promises(summary: Mapping[str, Any]) -> list[str]:
+    quantity = recorded_quantity(summary["data"])
+    return describe_promises(summary["regimes"], summary.get("rounds", ()), quantity)
+
+
+def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
+    """Describe an evaluation for a notebook: the scores of what was given come first."""
+    lines = list[str]()
+    if "table" in summary:
+        of_table = summary["table"]
+        far = f", {of_table['far']:,} outside training data" if of_table["far"] else ""
+        lines.append(f"{of_table['source']}: {counted(of_table['pairs'], 'pair')}{far}")
+        lines += _scores_first(of_table["regimes"], summary)
+        lines += filter(None, [of_table["sentence"]])
+    if "predictions" in summary:
+        of_predictions = summary["predictions"]
+        lines.append(of_predictions["source"])
+        lines += [*_scores_first(of_predictions["regimes"], summary), *of_predictions["verdicts"]]
+    if "strong_at" in summary:
+        lines += describe_strong(summary["strong_at"], recorded_quantity(summary["data"]))
+    of_run = describe_briefly(summary)
+    if lines:
+        run, _, data = of_run[0].rpartition(": ")
+        of_run[0] = f"{run}, cross-validated: {data}"
+    return [*lines, *of_run]
+
+
+def _scores_first(regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
+    if not regimes:
+        return ["too few pairs of any kind to score"]
+    table = align(_lay_out(regimes, summary, deciding=True))
+    return [*table, *(regime["sentence"] for regime in regimes)]
+
+
+def _describe_data(summary: Mapping[str, Any]) -> list[str]:
+    data = summary["data"]
+    antigens = f" and {counted(data['antigens'], 'antigen')}" if data["antigens"] else " alone"
+    return [
+        f"{summary['run']}: {counted(data['pairs'], 'pair')} of "
+        f"{counted(data['antibodies'], 'antibody')}{antigens}"
+    ]
+
+
+def _lay_out(
+    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool
+) -> list[list[str]]:
+    quantity = recorded_quantity(summary["data"])
+    return describe_regimes(regimes, quantity, kinds_of(summary), deciding=deciding)
+
+
+def _describe_regimes(
+    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool = False
+) -> list[str]:
+    """Lay out scores and the verdicts."""
+    if not regimes:
+        return ["too few pairs of any kind to score"]
+    table = _table_of_regimes(regimes, summary, deciding=deciding)
+    return [*table, *(regime["sentence"] for regime in regimes)]
+
+
+def _table_of_regimes(
+    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool
+) -> list[str]:
+    """Lay out scores with a column per regime, of which two fit into 80 columns."""
+    names, *lines_of_scores = zip(*_lay_out(regimes, summary, deciding=deciding), strict=True)
+    above = []
+    below = []
+    for words in names:  # such as "known antibodies, new antigens"
+        first, comma, second = words.partition(", ")
+        above.append(first + comma.strip())
+        below.append(second)
+    table = [above, below] if any(below) else [above]
+    return align([*table, *map(list, lines_of_scores)])

@@ -22,7 +22,6 @@ from abag.core.messages import reporting
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features
-from abag.head.labels.stored_vectors import read_vectors
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.losses import LOSSES
@@ -31,6 +30,7 @@ from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
 from abag.head.regimes.splits import Split, grouped_folds, learned_rows
+from abag.head.training.inputs import read_vectors
 from abag.head.training.networks import matrix_threads
 from abag.head.training.stack import PairStandardizer, StackedHeads, step_seed
 

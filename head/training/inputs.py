@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -33,12 +33,12 @@ from abag.head.labels.labelled_pairs import (
     training_labels,
     with_feature_columns,
 )
-from abag.head.labels.stored_vectors import StoredVectors, read_vectors
+from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.config import FitConfig
-from abag.head.regimes.folds import MeasuredRegime, measure_regimes
+from abag.head.regimes.folds import MeasuredRegime, RegimesOfTable, measure_regimes
 from abag.head.regimes.regimes import without_absent
 from abag.head.regimes.relations import PairGroups, with_clusters
-from abag.head.regimes.sides import Sides, sides_of
+from abag.head.regimes.sides import Sides
 from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
 
 
@@ -56,8 +56,6 @@ class RunInputs:
     """
     sides: Sides | None = None
     """Antibodies and antigens as the folds see them; by `split_inputs`."""
-    identities: tuple[float, float] = (0.9, 0.4)
-    """Identities from which antibodies, and antigens, are of one family."""
     history: list[dict[str, Any]] | None = None
     """With ``--add``, source and promise of each round."""
 
@@ -112,7 +110,7 @@ def first_folders(
     folders: dict[Kind, EncoderFolder] = {}
     for kind in table.kinds:
         encoder = _views(config, kind, opened, before)[0]["encoder"]
-        folders[kind] = folder_with(opened, table, kind, encoder)
+        folders[kind] = folder_with(opened, kind, encoder, table.sequences[kind].keys, table.source)
     return folders
 
 
@@ -125,6 +123,23 @@ def vectors_of_pairs(
         views = _views(config, kind, opened, before)
         vectors[kind] = read_vectors(opened, pairs.table, kind, views)
     return vectors
+
+
+def read_vectors(
+    store: Store, table: SequenceTable, kind: Kind, views: Sequence[VectorsOf]
+) -> StoredVectors:
+    """Read the vectors of the unique sequences; by default from the only encoder of a kind.
+
+    Those of a kind that the rows do not have say nothing.
+    """
+    if kind not in table.kinds:
+        return StoredVectors.absent()
+    keys = table.sequences[kind].keys
+    places = []
+    for view in views:
+        folder = folder_with(store, kind, view["encoder"], keys, table.source)
+        places.append((folder, view["pooling"]))
+    return StoredVectors.read(places, keys)
 
 
 def _views(
@@ -224,16 +239,17 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     }
 
 
-def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[MeasuredRegime]]:
+def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
     """Return the inputs with the clusters of their sequences, and the folds of each regime."""
+    config = inputs.options
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
     pairs = with_clusters(groups)
     folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
-    sides = sides_of(groups)
+    table = RegimesOfTable(groups)
     measured = list[MeasuredRegime]()
     n_folds = 0
-    for regime in measure_regimes(groups, sides):
+    for regime in measure_regimes(table):
         if not regime.splits and not {*regime.regime.new} <= {*pairs.kinds}:
             continue  # there are no new antigens
         words = without_absent(regime.regime.words, pairs.kinds)
@@ -256,6 +272,4 @@ def split_inputs(inputs: RunInputs, config: FitConfig) -> tuple[RunInputs, list[
         numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
-    identities = (config.antibody_identity, config.antigen_identity)
-    inputs = replace(inputs, pairs=pairs, sides=sides, identities=identities)
-    return inputs, measured
+    return replace(inputs, pairs=pairs, sides=table.sides), measured

@@ -17,8 +17,11 @@ if find_spec("sklearn") is None:
     )
     raise AbagError(msg)
 
-from abag.head.estimators.classifier import BindingClassifier
-from abag.head.estimators.regressor import AffinityRegressor
-from abag.head.estimators.scikit import PairVectorizer, pair_groups
+from abag.head.estimators.scikit import (
+    AffinityRegressor,
+    BindingClassifier,
+    PairVectorizer,
+    pair_groups,
+)
 
 __all__ = ["AffinityRegressor", "BindingClassifier", "PairVectorizer", "pair_groups"]
