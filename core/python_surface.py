@@ -364,11 +364,8 @@ def shorten(lines: Sequence[str], last: str | None = None) -> str:
         shown[room - 1 :] = [f"... {len(lines) - room + 1} more lines"]
     if last is not None:
         shown.append(last)
-    return "\n".join(map(_shorten_line, shown))
-
-
-def _shorten_line(line: str) -> str:
-    return line if len(line) <= SHOWN_WIDTH else line[: SHOWN_WIDTH - 4] + " ..."
+    cut = SHOWN_WIDTH - 4
+    return "\n".join(x if len(x) <= SHOWN_WIDTH else f"{x[:cut]} ..." for x in shown)
 
 
 def as_html(text: str) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.errors import OptionError, SequenceError, StoreError, WorkerError
+from abag.core.errors import DeviceError, OptionError, SequenceError, StoreError, WorkerError
 from abag.core.messages import bar, note
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.family import Encoder
@@ -72,8 +72,6 @@ class Rank:
         if self.world == 1 or asked == "cpu":
             return asked
         import torch
-
-        from abag.core.errors import DeviceError
 
         if not torch.cuda.is_available():
             return asked

@@ -33,7 +33,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import hex_keys
-from abag.core.errors import OutputError
+from abag.core.errors import EncoderError, OutputError
 from abag.core.files import (
     nearest_existing,
     only_writer,
@@ -241,8 +241,6 @@ class ResidueJob:
     def _check_finite(self, at: int, vectors: Vectors) -> None:
         if is_finite(vectors):
             return
-        from abag.core.errors import EncoderError
-
         remedy = "--dtype float32, and if that fails too --precision fp32"
         if self.options.dtype == "float32":
             remedy = "--precision fp32, or check the checkpoint's weights"

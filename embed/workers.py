@@ -23,7 +23,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from abag.core.errors import AbagError, MissingPackage, StoreError, WorkerError
+from abag.core.errors import AbagError, DeviceError, MissingPackage, StoreError, WorkerError
 from abag.core.messages import bar, note
 from abag.embed.encoders.family import Encoder
 from abag.embed.encoders.packing import TokenLayout, longest_first
@@ -60,8 +60,6 @@ def count_devices(devices: Devices, device: str) -> int:
         If there are fewer GPUs, or none is asked for.
     """
     import torch
-
-    from abag.core.errors import DeviceError
 
     on_gpu = device != "cpu" and torch.cuda.is_available()
     gpus = torch.cuda.device_count() if on_gpu else 0

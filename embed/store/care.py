@@ -330,7 +330,15 @@ def pull(address: str, store: Path | str, *, batch_files: int = DOWNLOAD_FILES) 
         for start in range(0, max(1, len(paths)), batch_files):
             batch = {path: missing[path] for path in paths[start : start + batch_files]}
             hub.download(batch, commit, arrived)
-            _copy_arrived(theirs.values(), target, arrived, where)
+            for their_folder in theirs.values():
+                copy_folder(their_folder, target)
+                if their_folder.damaged:  # a shard that is not what its name says
+                    damaged_path, _ = their_folder.damaged[0]
+                    msg = (
+                        f"{where}: {damaged_path.relative_to(arrived)} is damaged or of another "
+                        "encoder. Try again; if it happens again, do not use the repository."
+                    )
+                    raise DamagedFile(msg)
             for path in batch:
                 (arrived / path).unlink()
     return {
@@ -340,21 +348,6 @@ def pull(address: str, store: Path | str, *, batch_files: int = DOWNLOAD_FILES) 
         "present": len(shards) - len(missing),
         "bytes": sum(missing.values()),
     }
-
-
-def _copy_arrived(
-    folders: Iterable[EncoderFolder], target: Store, arrived: Path, where: str
-) -> None:
-    """Add the downloaded shards to a store; `DamagedFile` if one is not what its name says."""
-    for folder in folders:
-        copy_folder(folder, target)
-        if folder.damaged:
-            damaged_path, _ = folder.damaged[0]
-            msg = (
-                f"{where}: {damaged_path.relative_to(arrived)} is damaged or of another encoder. "
-                "Try again; if it happens again, do not use the repository."
-            )
-            raise DamagedFile(msg)
 
 
 def _refuse_incomplete(folder: EncoderFolder) -> None:

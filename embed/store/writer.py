@@ -113,7 +113,17 @@ class ShardWriter:
         flags : mapping, optional
             Flags by name, (n,) each, uint8.
         """
-        arrays = _as_arrays(keys, lengths, poolings, flags or {})
+        # copies, converted to the dtypes of the format
+        arrays: NamedArrays = {"key": np.array(keys, "|u1"), "length": np.array(lengths, "<i4")}
+        for name, values in poolings.items():
+            arrays[name] = np.array(values, values.dtype.newbyteorder("<"), order="C")
+            _refuse_not_finite(name, arrays[name])
+        for name, flag in (flags or {}).items():
+            arrays[name] = np.array(flag, "|u1")
+        if {len(values) for values in arrays.values()} != {len(keys)}:
+            shapes = {name: values.shape for name, values in arrays.items()}
+            msg = f"unequal lengths: {shapes}"
+            raise ValueError(msg)
         if not len(keys):
             return
         with self._changed:
@@ -265,33 +275,15 @@ class ShardWriter:
         return shard
 
 
-def _as_arrays(
-    keys: NDArray[np.uint8],
-    lengths: NDArray[np.integer[Any]],
-    poolings: Mapping[str, NDArray[np.floating[Any]]],
-    flags: Mapping[str, NDArray[np.uint8]],
-) -> NamedArrays:
-    """Copy the arrays, converted to the format's dtypes, and check them."""
-    arrays: NamedArrays = {"key": np.array(keys, "|u1"), "length": np.array(lengths, "<i4")}
-    for name, values in poolings.items():
-        arrays[name] = np.array(values, values.dtype.newbyteorder("<"), order="C")
-    for name, flag in flags.items():
-        arrays[name] = np.array(flag, "|u1")
-    if {len(values) for values in arrays.values()} != {len(keys)}:
-        shapes = {name: values.shape for name, values in arrays.items()}
-        msg = f"unequal lengths: {shapes}"
-        raise ValueError(msg)
-    for name in poolings:
-        values = arrays[name]
-        if not is_finite(values):
-            rows = int((~np.isfinite(values).all(axis=1)).sum())
-            remedy = "--store-dtype float32" if values.dtype == np.float16 else "--precision fp32"
-            msg = (
-                f"store: {rows} of {len(values)} {name!r} vectors contain infinity or NaN as "
-                f"{values.dtype.name}; expected finite values. Use {remedy}."
-            )
-            raise EncoderError(msg)
-    return arrays
+def _refuse_not_finite(name: str, values: NDArray[Any]) -> None:
+    if not is_finite(values):
+        rows = int((~np.isfinite(values).all(axis=1)).sum())
+        remedy = "--store-dtype float32" if values.dtype == np.float16 else "--precision fp32"
+        msg = (
+            f"store: {rows} of {len(values)} {name!r} vectors contain infinity or NaN as "
+            f"{values.dtype.name}; expected finite values. Use {remedy}."
+        )
+        raise EncoderError(msg)
 
 
 # --- spools: local folders of finished shards that their store does not accept at the moment ------

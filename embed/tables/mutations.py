@@ -174,7 +174,9 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
         return ()
     # NP_000537.3:p.Ala50Gly and p.[Ala50Gly;Ser52Thr]
     bare = re.sub(r"\bp\.", "", _ACCESSION.sub("", text.strip()))
-    bare = _LONG.sub(lambda code: _CODES[code[0]], _with_insertions(bare).upper())
+    # the letter of an insertion has no parentheses: S52(b)T, not I30(H)V
+    bare = re.sub(r"(?<=[A-Z]\d)(\d*)\(([a-z])\)", r"\1\2", bare).upper()
+    bare = _LONG.sub(lambda code: _CODES[code[0]], bare)
     bare = re.sub(r"[\[\]()'\"]", "", _with_chains(bare))
     if _FRAME_SHIFT.search(text):
         msg = f"{quoted(text)} is a frame shift, which leaves no whole chain; remove the row"
@@ -193,11 +195,6 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
         mutations.append(mutation._replace(chain=chain))
         at = _next(bare, match.end())
     return tuple(mutations)
-
-
-def _with_insertions(text: str) -> str:
-    """Take the letter of an insertion out of its parentheses: ``S52(b)T``, not ``I30(H)V``."""
-    return re.sub(r"(?<=[A-Z]\d)(\d*)\(([a-z])\)", r"\1\2", text)
 
 
 def _with_chains(text: str) -> str:

@@ -22,7 +22,6 @@ from abag.embed.tables.chains import REPLACED, Kind
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
 LONGEST_EXAMPLE = 30  # residues of an example that are shown
-_NO_EXAMPLES: Mapping[str, str] = {}
 LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
 _LEFT = "left as written"
 _FOUND = {
@@ -266,7 +265,7 @@ def _may_hold_line_breaks(column: pd.Series) -> bool:
 
 
 def describe_counts(
-    counts: Mapping[str, int], skipped: SkippedRows, examples: Mapping[str, str] = _NO_EXAMPLES
+    counts: Mapping[str, int], skipped: SkippedRows, examples: Mapping[str, str]
 ) -> list[str]:
     """Describe what was done to a table, one printable line each; empty when nothing was.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted
@@ -77,7 +77,7 @@ from abag.embed.tables.numbering import (
     domain_types,
     find_types,
 )
-from abag.embed.tables.options import Numbering, ReferenceOptions, TableOptions
+from abag.embed.tables.options import ReferenceOptions, TableOptions
 from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 
 ANY = "sequence"
@@ -606,14 +606,6 @@ class References:
         return sequence_text(cell)
 
 
-NO_REFERENCES = References()
-
-
-class _Numbers(TypedDict):
-    numbering: Numbering
-    first_residue: int
-
-
 def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> References:
     """Decide what the cells of a table refer to, from its first rows.
 
@@ -624,7 +616,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     """
     if not options.refers:
         antigen = _constant(options.antigen, "--antigen", "antigen", None)
-        return replace(NO_REFERENCES, antigen=antigen, remarks=tuple(describe_unapplied(table)))
+        return References(antigen=antigen, remarks=tuple(describe_unapplied(table)))
     names = load_names(options.sequences) if options.sequences else None
     parent = _constant(options.parent, "--parent", "antibody", names)
     if parent is not None:
@@ -679,10 +671,14 @@ def _mutation_rules(
     """Decide how the mutations of each kind, in these columns, are read."""
     # one column for both kinds: then the chain of a mutation says of which it is
     is_shared = len({*mutations.values()}) < len(mutations)
+    first = options.first_residue
     rules: dict[Kind, MutationRules] = {}
     for kind in mutations:
-        numbers = _numbers(kind, options, mutations)
-        rules[kind] = MutationRules(kind=kind, **numbers, shared=is_shared)
+        rules[kind] = MutationRules(kind=kind, first_residue=first, shared=is_shared)
+    if "antibody" in rules:  # schemes are those of variable domains
+        first = 1 if "antigen" in mutations else first
+        numbered = replace(rules["antibody"], numbering=options.numbering, first_residue=first)
+        rules["antibody"] = numbered
     return rules
 
 
@@ -695,12 +691,15 @@ def _describe_mutations(
 ) -> Iterator[str]:
     """Say in lines which columns hold mutations, and what of them cannot be checked."""
     for kind, kind_rules in rules.items():
+        owner = "--parent" if kind == "antibody" else "--antigen"
+        if constants[kind] is None:
+            owner = f"the {kind} of the row"
         start = f"column {mutations[kind]!r} holds"
         if light and kind == "antibody":
             start = f"columns {mutations[kind]!r} and {light!r} hold"
         yield (
-            f"{start} mutations of {_owner(kind, constants)}, "
-            f"{kind_rules.words}; empty cells, WT and the like are that itself"
+            f"{start} mutations of {owner}, {kind_rules.words}; "
+            "empty cells, WT and the like are that itself"
         )
     used = [*dict.fromkeys(filter(None, (*mutations.values(), light)))]
     for name in map(str, table.frame.columns):
@@ -714,14 +713,6 @@ def _describe_mutations(
                 f"column {name!r}: mutations such as {quoted(unchecked[0])} name no wild-type "
                 "residue, so that it is not checked: are the numbers those of the parent?"
             )
-
-
-def _numbers(kind: Kind, options: TableOptions, mutations: Mapping[Kind, str]) -> _Numbers:
-    """Return how the residues of a kind are numbered; schemes are those of variable domains."""
-    if kind == "antigen":
-        return {"numbering": "sequential", "first_residue": options.first_residue}
-    first = 1 if "antigen" in mutations else options.first_residue
-    return {"numbering": options.numbering, "first_residue": first}
 
 
 def with_references(table: Table, references: References) -> Table:
@@ -738,12 +729,6 @@ def _are_names(options: TableOptions, names: NamedSequences) -> bool:
     parent = options.parent is not None and names.find("antibody", options.parent)
     antigen = options.antigen is not None and names.find("antigen", options.antigen)
     return bool(parent or antigen)
-
-
-def _owner(kind: Kind, constants: Mapping[str, str | None]) -> str:
-    if constants[kind] is None:
-        return f"the {kind} of the row"
-    return "--parent" if kind == "antibody" else "--antigen"
 
 
 # --- sequences of options -------------------------------------------------------------------------
@@ -898,30 +883,24 @@ def _has_sequences(table: Table, kind: Kind) -> bool:
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
     """Return the sequences of the names in a column."""
-    texts: list[str] = []
-    for cell in table.distinct_cells(name):
-        try:
-            text = names.find(role, cell)
-        except RepeatedName:
-            text = ""  # it is a name, and an error if the column is used
-        if text is not None:
-            texts.append(text)
-    return texts
+    texts = [_named_text(names, role, cell) for cell in table.distinct_cells(name)]
+    return [text for text in texts if text is not None]
+
+
+def _named_text(names: NamedSequences, role: str, cell: object) -> str | None:
+    """Return the sequence of a name; empty if it has several, an error if the column is used."""
+    try:
+        return names.find(role, cell)
+    except RepeatedName:
+        return ""
 
 
 def _has_peptides(table: Table, names: NamedSequences, name: str) -> bool:
     """Tell whether most cells of a column of antigens are short sequences without a name."""
     cells = table.distinct_cells(name)
-    unnamed = [cell for cell in cells if not _is_name(names, "antigen", cell)]
+    unnamed = [cell for cell in cells if _named_text(names, "antigen", cell) is None]
     texts = [cell_name(cell) for cell in unnamed]
     return 2 * len(texts) > len(cells) and are_peptides(texts)
-
-
-def _is_name(names: NamedSequences, role: str, cell: object) -> bool:
-    try:
-        return names.find(role, cell) is not None
-    except RepeatedName:
-        return True
 
 
 def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:

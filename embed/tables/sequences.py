@@ -88,7 +88,7 @@ from abag.embed.tables.numbering import (
     place_chains,
 )
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.references import NO_REFERENCES, References, UnknownName, cell_name
+from abag.embed.tables.references import References, UnknownName, cell_name
 from abag.embed.tables.table import Table
 
 # read as it is: nucleotides have no L, and words that are no sequence have fewer letters
@@ -327,6 +327,8 @@ def _parents(
         return np.zeros(len(table.frame), np.int64), [constant]
 
     def texts(role: str) -> tuple[NDArray[np.int64], list[str | AbagError]]:
+        if not table.has(role):
+            return np.zeros(len(table.frame), np.int64), [""]
         codes, cells = distinct_cells(table, role)
         read: list[str | AbagError] = []
         for cell in cells:
@@ -340,35 +342,22 @@ def _parents(
     if kind == "antigen":
         table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
         return texts("antigen")
-    roles = [role for role in CHAIN_ROLES if table.has(role)]
-    if not roles:
+    if not any(map(table.has, CHAIN_ROLES)):
         table.column("antibody", ", or give one parent for all rows with --parent SEQ")
         return texts("antibody")
-    heavy_R, heavies = texts("heavy") if "heavy" in roles else _no_chain(table)
-    light_R, lights = texts("light") if "light" in roles else _no_chain(table)
+    heavy_R, heavies = texts("heavy")
+    light_R, lights = texts("light")
     codes, pairs = pd.factorize(heavy_R * len(lights) + light_R)
     joined: list[str | AbagError] = []
     for pair in pairs.tolist():
-        h, k = divmod(pair, len(lights))
-        joined.append(_join_texts(heavies[h], lights[k]))
+        heavy = heavies[pair // len(lights)]
+        light = lights[pair % len(lights)]
+        errors = [text for text in (heavy, light) if isinstance(text, AbagError)]
+        joined.append(errors[0] if errors else f"{heavy}|{light}")
     return codes.astype(np.int64), joined
 
 
-def _join_texts(heavy: str | AbagError, light: str | AbagError) -> str | AbagError:
-    if isinstance(heavy, AbagError):
-        return heavy
-    if isinstance(light, AbagError):
-        return light
-    return f"{heavy}|{light}"
-
-
-def _no_chain(table: Table) -> tuple[NDArray[np.int64], list[str | AbagError]]:
-    return np.zeros(len(table.frame), np.int64), [""]
-
-
-def parse_antibodies(
-    table: Table, options: TableOptions, references: References = NO_REFERENCES
-) -> ParsedColumn:
+def parse_antibodies(table: Table, options: TableOptions, references: References) -> ParsedColumn:
     """Parse the antibodies of a table and bring their chains into place.
 
     Bad sequences are listed in the result.
@@ -590,9 +579,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     )
 
 
-def parse_antigens(
-    table: Table, options: TableOptions, references: References = NO_REFERENCES
-) -> ParsedColumn:
+def parse_antigens(table: Table, options: TableOptions, references: References) -> ParsedColumn:
     """Parse the antigens of a table, unless the options have one for all rows, or say none.
 
     Bad sequences are listed in the result.

@@ -587,29 +587,29 @@ def _left_out(
     options: RankOptions,
 ) -> dict[str, Bools]:
     """Return which rows cannot be chosen, (R,), by reason, and say so; each has at most one."""
-    reasons = {"repeated": candidates.repeated()}
-    told = {"repeated": "repeat a pair"}
+    found = {"repeated": (candidates.repeated(), "repeat a pair")}
     if measured:
         is_measured = np.any([table.is_measured for table in measured], axis=0)
-        reasons["measured"] = is_measured & ~reasons["repeated"]
-        told["measured"] = "already measured"
+        found["measured"] = (is_measured, "already measured")
     if orders is not None:
-        reasons["ordered"] = orders.is_out & ~np.any(list(reasons.values()), axis=0)
-        told["ordered"] = f"ordered and not measured yet ({orders.path.name})"
+        found["ordered"] = (orders.is_out, f"ordered and not measured yet ({orders.path.name})")
     if not options.keep_far:
         far = candidates.frame["far"].to_numpy(np.bool_)
-        reasons["far"] = far & ~np.any(list(reasons.values()), axis=0)
-        told["far"] = "outside the training data (--keep-far keeps them)"
+        found["far"] = (far, "outside the training data (--keep-far keeps them)")
     if second is not None:
-        for reason, (is_out, words) in second.reasons().items():
-            reasons[reason] = is_out & ~np.any(list(reasons.values()), axis=0)
-            told[reason] = words
-    # 0 measured is told, too: the sequences of the two tables may be cut differently
-    shown = [name for name, rows in reasons.items() if rows.any() or name == "measured"]
-    if shown:
-        parts = ", ".join(f"{reasons[name].sum():,} {told[name]}" for name in shown)
+        found |= second.reasons()
+    is_left = np.ones(len(candidates.frame), np.bool_)
+    reasons = {}
+    told = []
+    for name, (is_out, words) in found.items():
+        reasons[name] = is_out & is_left
+        is_left &= ~is_out
+        # 0 measured is told, too: the sequences of the two tables may be cut differently
+        if reasons[name].any() or name == "measured":
+            told.append(f"{reasons[name].sum():,} {words}")
+    if told:
         rows = counted(len(candidates.frame), "row")
-        messages.say(f"{candidates.source}: of {rows}, left out: {parts}")
+        messages.say(f"{candidates.source}: of {rows}, left out: {', '.join(told)}")
     return reasons
 
 

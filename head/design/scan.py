@@ -89,10 +89,6 @@ class ScoredMutants(NamedTuple):
     """The columns of `Predictor.score`, ``pkd_measured`` and ``pkd_compared`` of each parent: what
     is predicted for it as if it were as new as its mutants, the median over these."""
     counts: dict[Kind, SequenceCounts]
-    regimes: Counter[str]
-    """Mutants by regime."""
-    verdicts: dict[str, str]
-    """What the run has shown for these."""
 
 
 def score_mutants(
@@ -135,8 +131,6 @@ def score_mutants(
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
-    mutants_by_regime = Counter(frame["regime"].tolist())
-    verdicts = predictor.say_verdicts(mutants_by_regime, "mutant")
     if len(measured):
         frame.insert(0, "pkd_measured", pkd_measured[first:])
     described = _describe(parents, mutants, pairs[first:])
@@ -146,7 +140,7 @@ def score_mutants(
     parent_frame = parent_scores.assign(
         pkd_measured=pkd_measured[:first], pkd_compared=compared.reindex(range(first)).to_numpy()
     )
-    return ScoredMutants(frame, parent_frame, counts, mutants_by_regime, verdicts)
+    return ScoredMutants(frame, parent_frame, counts)
 
 
 def _describe(
@@ -315,6 +309,10 @@ class _ScoredScan:
     """Of the single mutants, then of the double mutants, then of those with more mutations."""
     double_mutants: int
     drawn_mutants: int
+    regimes: Counter[str]
+    """Mutants by regime."""
+    verdicts: dict[str, str]
+    """What the run has shown for these."""
     same: SamePredictions
     improved: int
     best: pd.DataFrame
@@ -484,7 +482,10 @@ def _score_all(
     drawn = _drawn(_best_singles(singles, gain.to_numpy(), most, MOST_PER_SITE), options)
     if doubles or drawn:
         multiple = score_mutants(predictor, store, parents, doubles + drawn, measured, encoding)
-        scores = _with_multiple(single_scores, multiple, parents)
+        _add_counts(single_scores.counts, multiple.counts, parents)
+        frame = pd.concat([single_scores.frame, multiple.frame], ignore_index=True)
+        scores = single_scores._replace(frame=frame)
+    regimes = Counter(scores.frame["regime"].tolist())
     same = SamePredictions(quantity, predictor.kinds)
     same.add(scores.frame)
     sigma = scores.frame.get("difference_sigma")
@@ -497,23 +498,11 @@ def _score_all(
         scores=scores,
         double_mutants=len(doubles),
         drawn_mutants=len(drawn),
+        regimes=regimes,
+        verdicts=predictor.say_verdicts(regimes, "mutant"),
         same=same,
         improved=int(improves.sum()),
         best=scores.frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index],
-    )
-
-
-def _with_multiple(
-    singles: ScoredMutants, multiple: ScoredMutants, parents: Sequence[Parent]
-) -> ScoredMutants:
-    """Append the scores of mutants with several mutations to those of single mutants."""
-    _add_counts(singles.counts, multiple.counts, parents)
-    return ScoredMutants(
-        frame=pd.concat([singles.frame, multiple.frame], ignore_index=True),
-        parents=singles.parents,
-        counts=singles.counts,
-        regimes=singles.regimes + multiple.regimes,
-        verdicts=singles.verdicts | multiple.verdicts,
     )
 
 
@@ -536,8 +525,8 @@ def _summarize(
         "rows": len(frame),
         "double_mutants": scored.double_mutants,
         "drawn_mutants": scored.drawn_mutants,
-        "regimes": dict(scored.scores.regimes),
-        "verdicts": scored.scores.verdicts,
+        "regimes": dict(scored.regimes),
+        "verdicts": scored.verdicts,
         "can_rank": scored.same.can_rank,
         "same_prediction": scored.same.regimes,
         "improved": scored.improved,
@@ -592,7 +581,6 @@ def _write(
     page: Path,
 ) -> None:
     """Write the table of all mutants, and the page of the single ones."""
-    verdicts = scored.scores.verdicts.values()
     names = [predictor.spec(kind).name for kind in predictor.kinds]
     encoders = f"{'encoders' if len(names) > 1 else 'encoder'} {' and '.join(names)}"
     # both are written before either gets its name, so that a full disk leaves neither
@@ -607,7 +595,11 @@ def _write(
             quantity=scored.quantity,
             digits=max(3, predictor.digits - 1),
             source=encoders,
-            verdicts=[*verdicts, *scored.same.describe("mutant"), describe_far(summary)],
+            verdicts=[
+                *scored.verdicts.values(),
+                *scored.same.describe("mutant"),
+                describe_far(summary),
+            ],
             contributions=contributions,
         )
         drawn.write_text(heat_map, "utf-8")

@@ -961,23 +961,13 @@ def names_of(role: BesideRole, beside: Iterable[ColumnBeside]) -> list[str]:
     return [column.name for column in beside if column.role == role]
 
 
-def _columns_beside(
-    table: Table, label: str, named: Iterable[tuple[str, BesideRole]], run: object
-) -> tuple[ColumnBeside, ...]:
-    """Decide what each column is that the user `named`, or that a `run` needs.
-
-    `label` is the name of the column of labels, or empty.
-    """
-    roles = {name: role for role, name in table.columns.items() if role in LABELS_AND_SEQUENCES}
-    if label:
-        roles[label] = "pkd"
-    return tuple(_judged(table, roles, name, role, run) for name, role in named)
-
-
 def _judged(
     table: Table, roles: Mapping[str, str], name: str, role: BesideRole, run: object
 ) -> ColumnBeside:
-    """Decide about one of `_columns_beside`; `roles` are of the columns by name."""
+    """Decide what a column is that the user named, or that a `run` needs.
+
+    `roles` are those of labels and sequences, by the names of columns.
+    """
     rule = RULES[role]
     is_absent = name not in map(str, table.names)
     if is_absent and role == "feature" and name in (LOGLIK, *LOGLIKS):
@@ -1087,6 +1077,10 @@ def decide_label(
         refused = error
     is_missing = isinstance(refused, MissingColumn) and not isinstance(refused, UnclearLabel)
     label = "" if meaning is None else meaning.column
+    roles = {name: role for role, name in table.columns.items() if role in LABELS_AND_SEQUENCES}
+    if label:
+        roles[label] = "pkd"
+    beside = named_beside(options) if named is None else named
     others: dict[str, Label] = {}
     if meaning is not None and meaning.quantity.affinity:
         used = {*table.columns.values(), label}
@@ -1101,9 +1095,7 @@ def decide_label(
         remembered=remembered,
         refused=refused,
         is_absent=is_missing and not columns.numbers,
-        beside=_columns_beside(
-            table, label, named_beside(options) if named is None else named, run
-        ),
+        beside=tuple(_judged(table, roles, name, role, run) for name, role in beside),
         others=others,
     )
 

@@ -379,9 +379,20 @@ def label_pairs(
     cells = _cells_of(table, named)
     trust = read_trust(table, named, affinities, usable, censored == 0)
     of_rows = _beside(len(usable), named, cells, trust)
-    rows = _usable_rows(table, labels, censored, cells, trust)
+    columns_R = {
+        "row": np.arange(len(usable)),
+        "antibody": table.antibodies.of_row,
+        "antigen": table.antigens.of_row,
+        "pkd": labels.pkd,
+        "censored": censored,
+    }
+    if cells is not None:
+        columns_R |= words_as_codes(cells)
+    if trust is not None:
+        columns_R["share"] = trust.share_R
     if quantity.classes:  # no class is the mean of others: replicates that differ stay apart
-        rows = rows.assign(**{"category of label": rows["pkd"]})
+        columns_R["category of label"] = labels.pkd
+    rows = pd.DataFrame(columns_R)[usable]
     rows, floored = _apply_floor(rows, options.floor, quantity)
     if quantity.classes:
         reading = replace(reading, conflict=0.0)
@@ -448,7 +459,7 @@ def _check_labels(
     usable = of_type & (low <= pkd) & (pkd <= high)
     bad = []
     for at in np.flatnonzero(of_type & ~usable).tolist():
-        cell = _bad_cell(table, at, affinities.unit, quantity, pkd[at], (low, high))
+        cell = _bad_cell(table, at, affinities, (low, high))
         bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
     pkd[~usable] = np.nan
     if not usable.any() and not quantity.classes:
@@ -487,32 +498,6 @@ def _refuse_rows(
             "column with --column pkd=NAME."
         )
         raise LabelError(msg)
-
-
-def _usable_rows(
-    table: SequenceTable,
-    labels: _CheckedLabels,
-    censored: NDArray[np.int8],
-    cells: FeatureCells | None,
-    trust: LabelTrust | None,
-) -> pd.DataFrame:
-    """Join what is read of each row with a usable label; categories are codes."""
-    usable = labels.usable
-    rows = pd.DataFrame(
-        {
-            "row": np.arange(len(usable)),
-            "antibody": table.antibodies.of_row,
-            "antigen": table.antigens.of_row,
-            "pkd": labels.pkd,
-            "censored": censored,
-        }
-    )[usable]
-    if cells is not None:
-        for name, codes_R in words_as_codes(cells).items():
-            rows = rows.assign(**{name: codes_R[usable]})
-    if trust is not None:
-        rows = rows.assign(share=trust.share_R[usable])
-    return rows
 
 
 def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
@@ -609,18 +594,15 @@ def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Qua
 
 
 def _bad_cell(
-    table: SequenceTable,
-    at: int,
-    unit: Label,
-    quantity: Quantity,
-    pkd: float,
-    valid: tuple[float, float],
+    table: SequenceTable, at: int, affinities: Affinities, valid: tuple[float, float]
 ) -> BadCell:
+    unit = affinities.unit
+    quantity = affinities.quantity
     column = table.column("pkd")
     value = table.frame[column].iloc[at]
     if quantity.classes:
         expected = f"one of {', '.join(map(quoted, quantity.classes))}"
-    elif np.isfinite(pkd):
+    elif np.isfinite(affinities.pkd[at]):
         noun = "pKd" if quantity.affinity else "value"
         low, high = (10**bound for bound in valid) if quantity.is_log else valid
         expected = f"a {noun} from {low:g} to {high:g}"
