@@ -536,7 +536,7 @@ def _with_searches(
     tasks = []
     for search in searches:
         # a sample of pairs is searched with all cores
-        weight = (1.0 + 0.1 * len(rows)) * len(search.shared.solver) / SEARCH_PAIRS
+        weight = (1.2 + 0.11 * len(rows)) * len(search.shared.solver) / SEARCH_PAIRS
         tasks.append(Task(partial(_choose_kernels, search, trainings.folder), weight, "kernels"))
     threads = min(len(tasks), cores)
     return searching, [Stage("fit: kernels", tasks, threads)] if tasks else []
