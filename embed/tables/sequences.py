@@ -25,6 +25,7 @@ from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
     NO_ANTIGEN,
     RESIDUES,
+    STOP_CODON,
     WHOLE_DOMAIN,
     ChainPlaces,
     Chains,
@@ -122,6 +123,8 @@ class ParsedColumn:
     """`ParsedSequence.form` of N sequences."""
     bad: dict[int, BadCell]
     """Problem of each bad sequence, by its index."""
+    stopped: list[int] = field(default_factory=list)
+    """Indices of those with a chain that ended in a stop codon."""
     examples: dict[str, str] = field(default_factory=dict)
     """Residues that a word in `forms` is about."""
 
@@ -206,18 +209,24 @@ def parse_column(
     replaced = np.zeros(len(texts), np.int32)
     forms = [""] * len(texts)
     bad: dict[int, BadCell] = {}
+    stopped = []
     # a string of both chains is always looked at: it may have to be split
     todo: Sequence[int] = range(len(texts))
     if parse is not parse_antibody and role not in references.by_name:
         todo = _not_clean(texts)
     for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
         try:
-            chains[i], replaced[i], forms[i] = parse(references.text(role, texts[i]))
+            text = references.text(role, texts[i])
+            chains[i], replaced[i], forms[i] = parse(text)
+            if STOP_CODON in text:
+                stopped.append(i)
         except UNREADABLE as error:
             msg = f"column {name!r}: {error}"
             chains[i] = ("", "") if parse is parse_antibody else ("",)
             bad[i] = BadCell(kind, REASONS[type(error)], str(texts[i]), msg, type(error))
-    return ParsedColumn(codes=codes, chains=chains, replaced=replaced, forms=forms, bad=bad)
+    return ParsedColumn(
+        codes=codes, chains=chains, replaced=replaced, forms=forms, bad=bad, stopped=stopped
+    )
 
 
 def _not_clean(texts: Sequence[object]) -> list[int]:
@@ -565,6 +574,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     for i in np.flatnonzero(is_bad).tolist():
         h, k = places[i]
         bad[i] = heavy.bad.get(h) or light.bad[k]
+    stopped = np.isin(heavy_N, heavy.stopped) | np.isin(light_N, light.stopped)
     msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
     no_chain = BadCell("antibody", REASONS[EmptySequence], "", msg, EmptySequence)
     for i, pair in enumerate(chains):
@@ -576,6 +586,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
         replaced=heavy.replaced[heavy_N] + light.replaced[light_N],
         forms=[""] * len(chains),
         bad=bad,
+        stopped=np.flatnonzero(stopped).tolist(),
     )
 
 
@@ -639,6 +650,7 @@ def _refuse_antigen_names(
 def _with_antigen_notes(column: ParsedColumn) -> ParsedColumn:
     """Mark antigens that are short or have a tag."""
     column.mark("short antigen", _with_short_chain(column.chains))
+    column.mark("stopped antigen", column.stopped)
     joined = pa.array(map("|".join, column.chains), pa.large_string())
     is_tagged = have_motif(HISTIDINE_TAG, joined)
     column.mark("tagged antigen", np.flatnonzero(is_tagged).tolist())
@@ -681,6 +693,7 @@ def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> Pars
         without_heavy = [i for i, (heavy, _) in enumerate(chains) if not heavy]
         column.mark("no heavy", without_heavy)
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
+    column.mark("stopped antibody", column.stopped)
     _refuse_parts(column, table)
     return column
 

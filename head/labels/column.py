@@ -41,7 +41,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import plain_number
+from abag.embed.tables.table import LABEL_COLUMN, plain_number
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -56,8 +56,10 @@ from abag.head.labels.headers import (
     PKD,
     PROBABILITY,
     SCAN_MEASURED,
+    USUAL_PKD,
     Header,
     Quantity,
+    outside,
     plain_text,
     read_header,
     written_by,
@@ -115,6 +117,8 @@ _SUMMARIES = frozenset(
     "avg average mean median geomean gmean combined consensus overall final all".split()
 )
 """Words that set one column above those that it summarises."""
+MOST_UNUSUAL = 0.05
+"""Share of numbers outside the usual range of pKd that a matrix of pKd may have."""
 _YEARS = (1900, 2100)
 _LOGARITHM = re.compile(r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|percent|temperature|\btm")
 _LINEAR = re.compile("%|cal|kj|°|celsius|kelvin")
@@ -881,7 +885,24 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             f"--label value --better higher, or lower.{advise_classes(column.filled)}",
             UnclearLabel,
         )
+    if role == "pkd" and column.name == LABEL_COLUMN:
+        _refuse_unnamed(column)
     return "pkd", "" if role == "prediction" else "no unit is stated"
+
+
+def _refuse_unnamed(column: Column) -> None:
+    """Refuse cells of a matrix, whose unit no header names, unless nearly all may be pKd."""
+    numbers = column.numbers[np.isfinite(column.numbers)]
+    unusual = numbers[outside(numbers, USUAL_PKD)]
+    if len(unusual) > MOST_UNUSUAL * len(numbers):
+        msg = (
+            f"{column.table.source}: no header names the unit of the labels of a matrix, and "
+            f"{len(unusual):,} of {len(numbers):,}, such as {unusual[0]:g}, are outside the usual "
+            "range of pKd (2 to 14); expected pKd. Give the unit with --label, such as --label "
+            "kd_nm or --label ug_ml, or --label pkd; a quantity that is no affinity needs --label "
+            "value --better higher, or lower."
+        )
+        raise UnclearLabel(msg)
 
 
 def _as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
