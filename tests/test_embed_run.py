@@ -22,6 +22,7 @@ from stores import open_shard
 
 import abag
 from abag import DeviceError, EncoderError, OptionError, embed_table
+from abag.embed import job
 from abag.embed.encoders.composition import _ResidueComposition
 from abag.embed.tables.chains import antibody, keys_array
 
@@ -383,3 +384,23 @@ def test_a_missing_weight_stops_the_run_after_what_was_encoded_before(table, tmp
         embed_table(table, tmp_path / "store", "composition", str(folder))
     again = embed_table(table, tmp_path / "store", "composition", "composition")
     assert again["antibodies"]["encoded"] == 0
+
+
+def test_the_bar_counts_tokens_as_the_longest_sequences_come_first(tmp_path, monkeypatch):
+    drawn = []
+
+    def token_bar(identity, total, *, shown):
+        drawn.append(job.token_bar(identity, total, shown=shown))
+        updates.append([])
+        monkeypatch.setattr(drawn[-1], "update", updates[-1].append)
+        totals.append(total)
+        return drawn[-1]
+
+    updates = []
+    totals = []
+    monkeypatch.setattr("abag.embed.encode.token_bar", token_bar)
+    table = demo_table().head(40)
+    table["antigen"] += "A" * 300 + np.where(np.arange(40) == 7, "G" * 2000, "")  # cut into windows
+    embed_table(table, tmp_path / "store", batch_tokens=1000, **TINY)
+    assert [sum(of_bar) for of_bar in updates] == totals
+    assert all(len(of_bar) > 3 for of_bar in updates)
