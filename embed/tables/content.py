@@ -48,7 +48,7 @@ _PRONOUNCEABLE = re.compile(
 SHORTEST_PEPTIDE = 5  # fewer letters are as likely a name: VEGF, EGFR
 FEW = 3  # letters of a word, and words of a column, from which they are no chance
 _NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
-REGION = re.compile("cdr|junction|fw?r[1-4]", re.IGNORECASE)
+REGION = re.compile("cdr|junction|fw?r[1-4]|paratope", re.IGNORECASE)
 """Names of columns that hold parts of a chain."""
 _ANTIGEN_WORDS = re.compile(
     "antigen|target|epitope|virus|viral|strain|receptor|ligand|protein|pathogen|(?<![a-z])ag(?![a-z])",
@@ -370,7 +370,7 @@ def antigen_candidates(table: Table) -> list[str]:
     used = {*table.columns.values()} - {table.columns.get("antigen_name")}
     candidates = []
     for name in map(str, table.frame.columns):
-        if name in used:
+        if name in used or REGION.search(name):
             continue
         is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)
         if is_named or role_by_content(table, name) == "antigen":
