@@ -45,6 +45,7 @@ from abag.embed.tables.columns import (
     MissingColumn,
     column_option,
     quote_names,
+    quote_some,
     simplified,
     with_found,
 )
@@ -59,6 +60,7 @@ from abag.embed.tables.content import (
     domain_cells,
     is_peptide,
     is_sequence,
+    matrix_columns,
     names_as_residues,
     role_by_content,
     unused_columns,
@@ -104,6 +106,7 @@ REASONS: dict[type[AbagError], str] = {
 UNREADABLE = tuple(REASONS)
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
 NUMBERED_AT_MOST = 200
+FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
@@ -625,6 +628,10 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         candidates = antigen_candidates(table)
         if candidates:
             advice += f". {quote_names(candidates)} may hold it"
+        by_antigen = matrix_columns(table)
+        if len(by_antigen) >= FEWEST_OF_MATRIX:
+            shown = quote_some(by_antigen)
+            advice += f". If {shown} are antigens, whose labels are in their cells, add --matrix"
         table.column("antigen", advice)
     column = parse_column(table, "antigen", parse_antigen, references)
     _refuse_antigen_names(column, table, options, references)
@@ -639,8 +646,9 @@ def _refuse_antigen_names(
         return
     names = column.bad_texts
     distinct = len(column.chains) - 1  # less that of empty cells
-    # what is longer, or ends in a stop codon, is a sequence with a fault
-    names = [text for text in names if not (is_sequence(text) or is_peptide(text))]
+    # what is longer, or has a stop codon, is a sequence with a fault
+    bare = {text: text.replace(STOP_CODON, "") for text in names}
+    names = [text for text in names if not (is_sequence(bare[text]) or is_peptide(bare[text]))]
     if 2 * len(names) <= distinct:  # some names are valid residues, such as VEGF
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:

@@ -119,7 +119,7 @@ def read_matrix(
         if role in columns:
             named.add(columns[role])
         named.update(ties.get(role, ()))
-    antigens = [name for name in names if name not in named and _holds_labels(texts[name])]
+    antigens = [name for name in names if name not in named and holds_labels(texts[name])]
     others = [name for name in names if name not in antigens]
     if not antigens or not others:
         missing = "columns of labels" if not antigens else "column that names the antibodies"
@@ -152,7 +152,7 @@ def read_matrix(
     return frame, roles, ReaderNotes(remarks=(remark,), numbers=tuple((row + first_row).tolist()))
 
 
-def _holds_labels(cells: pd.Series) -> bool:
+def holds_labels(cells: pd.Series) -> bool:
     """Tell whether at least half of the cells that are filled are numbers or bounds."""
     filled = cells.dropna()
     is_number = filled.map(lambda text: bool(_NUMBER.fullmatch(plain_number(text))))
