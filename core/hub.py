@@ -166,7 +166,7 @@ class Repository:
         self.check_room(files, folder)
         stopped = Event()
         size = sum(files.values())
-        shown = {"disable": False} if sys.stderr.isatty() else {}
+        shown: dict[str, Any] = {"disable": False} if sys.stderr.isatty() else {}
         progress = bar(total=size, desc=f"downloading {self.address.name}", **shown)
         pool = ThreadPoolExecutor(DOWNLOADS)
         with self._asking(), progress:

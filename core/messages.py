@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from textwrap import TextWrapper
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0
@@ -232,11 +232,27 @@ def _one_below_the_other(
     return lines[:-1]
 
 
+class Forecast(NamedTuple):
+    """What is known of the time that a job takes."""
+
+    left_s: float
+    before_s: float
+    """What an earlier session has done would have taken."""
+
+    @classmethod
+    def of(cls, elapsed_s: float, share: float, before: float = 0.0) -> Self | None:
+        """Return what follows from the share that is done, `before` of which was done before."""
+        if share <= before:
+            return None
+        whole_s = elapsed_s / (share - before)
+        return cls(whole_s * (1 - share), whole_s * before)
+
+
 def bar(
     *,
     line_interval_s: float = LINE_INTERVAL_S,
     line_delay_s: float = LINE_DELAY_S,
-    may_end_early: bool = False,
+    forecast: Callable[[], Forecast | None] | None = None,
     **options: Any,  # noqa: ANN401 - tqdm's own
 ) -> Any:  # noqa: ANN401 - a bar that acts like tqdm's
     """Make a tqdm bar on stderr, or lines where it is no terminal; it draws only where wanted.
@@ -247,12 +263,13 @@ def bar(
         Seconds between two lines of progress where stderr is not a terminal.
     line_delay_s : float
         Seconds before the first of them: shorter work is not worth a line.
-    may_end_early : bool
-        Whether the total is the most that there can be to do; so is the time left, then.
+    forecast : callable, optional
+        Returns the time left, None while it is unknown; by default, that at the mean speed so far.
     **options
         Those of tqdm.
     """
-    options = {"disable": not _channel.get().bars} | options
+    # tqdm guesses the steps between two lines, so that unequal ones would let a bar stand still
+    options = {"disable": not _channel.get().bars, "miniters": 0} | options
     options["desc"] = printable(options.get("desc") or "") or None
     has_length = options.get("total") is not None or options.get("iterable") is not None
     # a notebook's stderr is no terminal, but can draw over a line
@@ -269,32 +286,43 @@ def bar(
         }
         # a line's own interval and form win over those of the caller's bar
         options |= {**drawn, "bar_format": AS_LINE if has_length else AS_LINE_OF_UNKNOWN_LENGTH}
-    return _with_time_left(_bars(), may_end_early)(**(drawn | {"leave": False} | options))
+    drawing = _with_time_left(_bars())(**(drawn | {"leave": False} | options))
+    drawing.forecast = forecast
+    return drawing
 
 
 @cache  # each class of tqdm starts a thread that watches its bars
-def _with_time_left(bars: Any, may_end_early: bool) -> Any:  # noqa: ANN401 - classes of tqdm
+def _with_time_left(bars: Any) -> Any:  # noqa: ANN401 - classes of tqdm
     """Make a class of bars that know the share that is ``done``, and what to say of the ``left``.
 
     The time left is that at the mean speed since the beginning: the speed of the last steps, as
-    tqdm takes it, jumps where steps are unequal. 100 % is all, not 99.6 %.
+    tqdm takes it, jumps where steps are unequal. With a ``forecast``, the share is that of the
+    time. 100 % is all, not 99.6 %.
     """
 
     class Bar(bars):  # type: ignore[misc]
+        forecast: Callable[[], Forecast | None] | None = None
+
         @property
         def format_dict(self) -> dict[str, Any]:
             shown: dict[str, Any] = super().format_dict
             total = shown["total"]
             if not total:
                 return shown | {"done": 100, "left": "00:00 left"}
+            share = shown["n"] / total
             begun = shown["n"] - shown["initial"]
-            remaining = "?"
-            if begun > 0:
+            seconds = None
+            if self.forecast is not None:
+                share = 0.0
+                if (forecast := self.forecast()) is not None:
+                    seconds = forecast.left_s
+                    done_s = shown["elapsed"] + forecast.before_s
+                    share = done_s / max(done_s + seconds, 1e-9)
+            elif begun > 0:
                 seconds = (total - shown["n"]) * shown["elapsed"] / begun
-                remaining = bars.format_interval(max(0, seconds))
-            at_most = "at most " if may_end_early and shown["n"] < total else ""
-            shown["done"] = min(100, int(100 * shown["n"] / total))
-            shown["left"] = f"{at_most}{remaining} left"
+            remaining = "?" if seconds is None else bars.format_interval(max(0, round(seconds)))
+            shown["done"] = min(100, int(100 * share))
+            shown["left"] = f"{remaining} left"
             return shown
 
     return Bar

@@ -44,7 +44,7 @@ from abag.embed.encoders.packing import (
     longest_first,
     pool_tokens,
 )
-from abag.embed.job import KindJob, Rank, load_for, name_sequence, sequence_bar
+from abag.embed.job import KindJob, Rank, load_for, name_sequence, token_bar
 from abag.embed.store.store import LOGLIK
 from abag.embed.store.writer import ShardWriter
 from abag.embed.tables.chains import IMGT_REGIONS, Chains, position_number
@@ -541,7 +541,7 @@ def encode_share(job: KindJob, rank: Rank) -> float:
         return 0.0
     encoder = load_for(job.identity, job.plan, job.options)
     load_s = time.perf_counter() - start_s
-    done = encode_parts(job, encoder, job.own_parts(), job.own, shown=not rank.number)
+    done = encode_parts(job, encoder, job.own_parts(), job.own_tokens, shown=not rank.number)
     name = f"{rank}: {done.sequences:,} " if rank.world > 1 else ""
     detail(
         f"{name}{job.plural}: {done.tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "
@@ -555,7 +555,7 @@ def encode_parts(
 ) -> Encoding:
     """Encode sequences that are not stored yet, longest of each part first, and commit them.
 
-    `total` is their number, for the progress bar, which is drawn if `shown`. Errors are those of
+    `total` are their tokens, for the progress bar, which is drawn if `shown`. Errors are those of
     `encode_share`; everything committed before one stays.
     """
     plan = job.plan
@@ -564,7 +564,7 @@ def encode_parts(
         attrs["head"] = head
     with (
         job.folder.writer(attrs=attrs, commit_seconds=job.options.commit_seconds) as writer,
-        sequence_bar(job.identity, total, shown=shown) as drawn,
+        token_bar(job.identity, total, shown=shown) as drawn,
     ):
         encoding = Encoding(job, encoder, writer, drawn)
         for part in parts:
@@ -650,7 +650,7 @@ class Encoding:
         self.seconds = time.perf_counter() - self._start_s
         text = f"{self.rate}, {self._writer.committed:,} committed"
         self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(len(at))
+        self._bar.update(pooled.tokens)
 
 
 def _bad_vector(job: KindJob, name: str, problem: str) -> EncoderError:

@@ -176,6 +176,7 @@ class KindJob:
         self.missing = 0  # sequences that the store lacked before this job
         self.tokens = 0  # in the missing sequences
         self.own = 0  # missing sequences that this process encodes
+        self.own_tokens = 0
         self._own_bits: list[NDArray[np.uint8]] = []  # one bit per sequence, for each part
 
     @cached_property
@@ -245,8 +246,10 @@ class KindJob:
                 owner = owners(part.keys, tokens, rank.world, rank.job)
                 is_own = missing & (owner == rank.number)
             absent = [part.chains[i] for i in np.flatnonzero(missing)]
+            absent_tokens = layout.count_tokens(absent)
             self.missing += len(absent)
-            self.tokens += int(layout.count_tokens(absent).sum())
+            self.tokens += int(absent_tokens.sum())
+            self.own_tokens += int(absent_tokens[is_own[missing]].sum())
             self.own += int(is_own.sum())
             self._own_bits.append(np.packbits(is_own))
 
@@ -425,11 +428,11 @@ def name_sequence(kind: Kind, row: int, chains: Chains) -> str:
     return f"row {row}: {kind} {shown_chains(chains)}"
 
 
-def sequence_bar(identity: Identity, total: int, *, shown: bool = True) -> Any:  # noqa: ANN401
-    """Make the progress bar of encoding, in sequences."""
+def token_bar(identity: Identity, total: int, *, shown: bool = True) -> Any:  # noqa: ANN401
+    """Make the progress bar of encoding, in tokens or residues: sequences differ in length."""
     title = f"{identity.layout.kind} · {identity.checkpoint.name}"
-    hidden = {} if shown else {"disable": True}
-    return bar(total=total, unit="seq", desc=title, **hidden)
+    hidden: dict[str, Any] = {} if shown else {"disable": True}
+    return bar(total=total, desc=title, **hidden)
 
 
 def check_attention(identity: Identity, device: str, options: EncodingOptions) -> None:

@@ -58,7 +58,7 @@ from abag.embed.job import (
     note_licence,
     plan_for,
     refuse_long,
-    sequence_bar,
+    token_bar,
 )
 from abag.embed.options import ResidueFileOptions, ResidueOptions
 from abag.embed.store.shard import is_finite
@@ -441,9 +441,9 @@ class _Output:
         """Encode the sequences of files, given by number, and write these in a thread."""
         job = self.job
         stream = job.encode(np.concatenate(list(parts.values())))
-        total = sum(map(len, parts.values()))
+        total = sum(int(job.residues[part].sum()) for part in parts.values())
         with (
-            sequence_bar(job.identity, total) as drawn,
+            token_bar(job.identity, total) as drawn,
             ThreadPoolExecutor(1, "write") as thread,
         ):
             writing: Future[None] | None = None
@@ -454,7 +454,7 @@ class _Output:
                 of_file = islice(stream, len(part))
                 for (begin, end), (_, vectors) in zip(pairwise(ends), of_file, strict=True):
                     vectors_RD[begin:end] = vectors
-                    drawn.update()
+                    drawn.update(end - begin)
                 if writing is not None:
                     writing.result()  # one file in memory, one on its way to the disk
                 writing = thread.submit(self._write_file, number, part, ends, vectors_RD)

@@ -325,7 +325,7 @@ class _Worker:
         job, encoder = self._loaded
         # a lost actor may have committed a part of this unit
         left = unit.take(np.flatnonzero(job.folder.missing(unit.keys)))
-        encode_parts(job, encoder, [left], len(left.chains), shown=False)
+        encode_parts(job, encoder, [left], 0, shown=False)
         return len(unit.chains)
 
     def load(self) -> tuple[KindJob, Encoder]:

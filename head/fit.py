@@ -34,6 +34,7 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
+from abag.head.models.kernels import SEARCH_PAIRS
 from abag.head.models.pair_vectors import (
     DoesNotApply,
     PairVectors,
@@ -53,7 +54,7 @@ from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.report import curve_point, join_logs, write_results
 from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
 from abag.head.training.inputs import describe_inputs, read_inputs, split_inputs
-from abag.head.training.tasks import Kept, Task, run_tasks
+from abag.head.training.tasks import Kept, Stage, Task, Work, run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,8 +71,8 @@ if TYPE_CHECKING:
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs
 
-NETWORK_WEIGHT = 12.0
-"""Models in closed form that take as long as the network of a fold, for the time left."""
+FOLDS = "fit: folds"
+ALL_PAIRS = "fit: all pairs"
 LEARNING_CURVE_SHARES = (0.125, 0.25, 0.5)
 """Shares of the training groups that ``--learning-curve`` fits beside the whole."""
 
@@ -327,7 +328,8 @@ def fit_folds(
     trainings: Trainings,
     splits: Sequence[Split],
     rows: Sequence[TrainingRows] | None = None,
-    title: str = "fit: folds",
+    title: str = FOLDS,
+    work: Work | None = None,
 ) -> list[Predictions]:
     """Fit the parts of every fold, and the baselines that they are compared with; keep predictions.
 
@@ -352,59 +354,72 @@ def fit_folds(
             inputs = BaselineInputs(of_fold, splits[i], mutations)
             fitted[i].predicted |= predict_baselines(inputs)
 
-    networks = _network_tasks(trainings, splits, rows, trained)
-    weight = len(trainings.parts.models) + len(trainings.parts.compared)
-    closed_forms = [Task(partial(fit_and_predict, i), weight) for i in range(len(splits))]
-    _run_fits(trainings, networks, closed_forms, rows, title)
+    names = trainings.parts.models + trainings.parts.compared
+    for stage in _stages(trainings, splits, rows, names, fit_and_predict, trained, title):
+        run_tasks(stage, work)
     for i, heads in trained.items():
         fitted[i].add_networks(heads)
     return [fitted[i] for i in range(len(splits))]
 
 
-def fit_all_pairs(trainings: Trainings, split: Split, rows: TrainingRows) -> Parts:
+def fit_all_pairs(
+    trainings: Trainings, split: Split, rows: TrainingRows, work: Work | None = None
+) -> Parts:
     """Fit the parts to all pairs."""
     from abag.head.training.networks import matrix_threads
 
     trained: dict[int, TrainedHeads] = {}
     fitted = list[Parts]()
 
-    def fit_parts() -> None:
+    def fit_parts(_: int) -> None:
         with matrix_threads(len(rows.rows)):
             fitted.append(Parts.fit(rows, trainings.parts.models))
             rows.shared.clear()  # distances and kernels
 
-    networks = _network_tasks(trainings, [split], [rows], trained)
-    closed_forms = [Task(fit_parts, len(trainings.parts.models))]
-    _run_fits(trainings, networks, closed_forms, [rows], "fit: all pairs")
+    names = trainings.parts.models
+    for stage in _stages(trainings, [split], [rows], names, fit_parts, trained, ALL_PAIRS):
+        run_tasks(stage, work)
     (parts,) = fitted
     return parts.with_networks(trained[0]) if trained else parts
 
 
-def _run_fits(
+def _stages(
     trainings: Trainings,
-    networks: Sequence[Task],
-    closed_forms: Sequence[Task],
+    splits: Sequence[Split],
     rows: Sequence[TrainingRows],
+    names: Sequence[str],
+    fit_closed_forms: Callable[[int], None],
+    trained: dict[int, TrainedHeads],
     title: str,
-) -> None:
-    """Train networks and fit closed forms, side by side as far as memory and device allow."""
+) -> list[Stage]:
+    """Return what trains networks and fits closed forms, by the number of each split.
+
+    They are side by side as far as memory and device allow. Weights are about the seconds on a core
+    of a server.
+    """
+    networks = _network_tasks(trainings, splits, rows, trained)
+    closed_forms = []
+    for i, of_split in enumerate(rows):
+        weight = 0.03 * len(names) * len(of_split.rows) / 1000
+        closed_forms.append(Task(partial(fit_closed_forms, i), weight, "closed forms"))
     device = trainings.device
-    n_training = max(len(fold_rows.rows) for fold_rows in rows)
+    n_training = max(len(of_split.rows) for of_split in rows)
     cores = count_cores()
     n_tasks = len(networks) + len(closed_forms)
     if device.type == "cpu" and (n_training <= SMALL_FOLD_PAIRS or len(networks) < 2):
         threads = count_threads(n_tasks, n_training, cores)
-        run_tasks([*networks, *closed_forms], threads, title)
-    else:
-        # A GPU is used by the thread that made it the current one. On a CPU, networks take little
-        # memory and a core each, whatever the pairs.
-        on_gpu = device.type != "cpu"
-        threads = 1 if on_gpu else count_threads(len(networks), 0, cores)
-        if networks:
-            run_tasks(networks, threads, f"{title}, networks")
-        use_gpu = any(fold_rows.device is not None for fold_rows in rows)
-        threads = 1 if use_gpu else count_threads(len(closed_forms), n_training, cores)
-        run_tasks(closed_forms, threads, title)
+        # the first tells how long the others take; the long ones come next
+        return [Stage(title, [*closed_forms[:1], *networks, *closed_forms[1:]], threads)]
+    stages = []
+    # A GPU is used by the thread that made it the current one. On a CPU, networks take little
+    # memory and a core each, whatever the pairs.
+    on_gpu = device.type != "cpu"
+    threads = 1 if on_gpu else count_threads(len(networks), 0, cores)
+    if networks:
+        stages.append(Stage(f"{title}, networks", networks, threads))
+    use_gpu = any(of_split.device is not None for of_split in rows)
+    threads = 1 if use_gpu else count_threads(len(closed_forms), n_training, cores)
+    return [*stages, Stage(title, closed_forms, threads)]
 
 
 def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
@@ -462,7 +477,8 @@ def _network_tasks(
 
     tasks = []
     for group in sorted(groups, key=len, reverse=True):
-        tasks.append(Task(partial(train_group, group), NETWORK_WEIGHT * len(group)))
+        weight = sum(0.6 * (len(rows[i].rows) / 1000) ** 0.65 for i in group)
+        tasks.append(Task(partial(train_group, group), weight, "networks"))
     return tasks
 
 
@@ -472,8 +488,19 @@ def fit_regimes(
     """Fit the parts to every fold, weigh them by regime, and fit them to all pairs."""
     splits, fold_of_split = distinct_folds(splits_of(regimes))
     last = all_pairs(regimes)
-    rows = searched_rows(trainings, [*splits, last])
-    fitted_folds = fit_folds(trainings, splits, rows[:-1])
+    rows, searches = _with_searches(trainings, _rows_of_splits(trainings, [*splits, last]))
+    models = trainings.parts.models
+    compared = (*models, *trainings.parts.compared)
+    work = Work(
+        [
+            *searches,
+            *_stages(trainings, splits, rows[:-1], compared, _not_yet, {}, FOLDS),
+            *_stages(trainings, [last], rows[-1:], models, _not_yet, {}, ALL_PAIRS),
+        ]
+    )
+    for stage in searches:
+        run_tasks(stage, work)
+    fitted_folds = fit_folds(trainings, splits, rows[:-1], work=work)
     fitted = [fitted_folds[fold] for fold in fold_of_split]
     remaining = iter(fitted)
     folds_of_regimes = []
@@ -492,22 +519,27 @@ def fit_regimes(
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
     folder = trainings.folder / "all-pairs"
     settings = trainings._replace(folder=folder, config=config, verbose=False)
-    return fitted, weighed, fit_all_pairs(settings, last, rows[-1])
+    return fitted, weighed, fit_all_pairs(settings, last, rows[-1], work)
 
 
-def searched_rows(trainings: Trainings, splits: Sequence[Split]) -> list[TrainingRows]:
-    """Return what closed forms learn from in each split, with the kernels chosen for them.
+def _not_yet(_: int) -> None:
+    """Stand for a fit of a later stage."""
 
-    The last split is that of all pairs.
-    """
-    rows = _rows_of_splits(trainings, splits)
+
+def _with_searches(
+    trainings: Trainings, rows: Sequence[TrainingRows]
+) -> tuple[list[TrainingRows], list[Stage]]:
+    """Let folds and all pairs, the last, share the search of kernels; return its stage, if any."""
     models = (*trainings.parts.models, *trainings.parts.compared)
     cores = count_cores()
-    rows, searches = with_searches(rows[-1], rows, models, cores)
-    tasks = [Task(partial(_choose_kernels, search, trainings.folder)) for search in searches]
-    if tasks:
-        run_tasks(tasks, min(len(tasks), cores), "fit: kernels", may_end_early=True)
-    return rows
+    searching, searches = with_searches(rows[-1], rows, models, cores)
+    tasks = []
+    for search in searches:
+        # a sample of pairs is searched with all cores
+        weight = (1.2 + 0.11 * len(rows)) * len(search.shared.solver) / SEARCH_PAIRS
+        tasks.append(Task(partial(_choose_kernels, search, trainings.folder), weight, "kernels"))
+    threads = min(len(tasks), cores)
+    return searching, [Stage("fit: kernels", tasks, threads)] if tasks else []
 
 
 def _choose_kernels(search: SearchTask, checkpoints: Path) -> None:
@@ -537,7 +569,7 @@ def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[Train
         for task in tasks:
             task.run()
     else:
-        run_tasks(tasks, threads, "fit: bounds of labels")
+        run_tasks(Stage("fit: bounds of labels", tasks, threads))
     return [collected[i] for i in range(len(splits))]
 
 

@@ -338,7 +338,7 @@ def airr_rows(rows):
 
 def residues(text):
     """Return a chain as the rules say, or None if it is not valid."""
-    text = "".join((text or "").split())
+    text = re.sub(r"(?<=.)\*$", "", "".join((text or "").split()))
     if not re.fullmatch("[A-Za-z]*", text, re.ASCII) or re.search("[Jj]", text):
         return None
     return re.sub("[UZOB]", "X", text.upper())

@@ -234,6 +234,13 @@ def test_early_stopping_is_scored_and_timed(run_script, tmp_path):
     assert all(line["rmse"] and line["steps"] and line["seconds"] > 0 for line in lines)
 
 
+def test_the_time_left_is_compared_with_what_was_left(run_script, tmp_path):
+    (line,) = tiny_lines(run_script, tmp_path, "bench_time_left.py")
+    fit = line["bars"]["fit"]
+    assert 0 < fit["seconds"] < line["seconds"]
+    assert any(ratio and 0 < ratio < 20 for ratio in fit["ratios"].values())
+
+
 def test_the_bars_of_a_large_table_are_watched(run_script, tmp_path):
     (line,) = tiny_lines(run_script, tmp_path, "bench_large_table.py")
     assert line["pairs"] == 200

@@ -524,7 +524,7 @@ def test_a_mutant_is_scored_by_the_change_of_its_probability(run):
     table_of_scan = pd.read_csv(run / "scan.csv")
     assert "probability_high" in table_of_scan
     assert not {"sigma", "sigma_model", "difference_sigma"} & {*table_of_scan}
-    of_parent = scanned["parent_pkd"]
+    of_parent = scanned["parent_compared"]
     change = (table_of_scan["probability"] - of_parent).to_numpy()
     assert change == pytest.approx(table_of_scan["difference"].to_numpy(), abs=2e-4)
 

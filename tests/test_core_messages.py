@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from abag.core.messages import (
     USUAL_WIDTH,
+    Forecast,
     align,
     bar,
     counted,
@@ -154,10 +155,21 @@ def test_all_is_done_at_100_percent_only(monkeypatch):
     assert "? left" in left_at(0, [1] * 10, monkeypatch)
 
 
-def test_work_that_may_end_early_has_at_most_a_time_left(monkeypatch):
-    line = left_at(0.5, [1] * 100, monkeypatch, may_end_early=True)
-    assert "50%, 00:50, at most 00:50 left" in line
-    assert "at most" not in left_at(1, [1] * 100, monkeypatch, may_end_early=True)
+def test_a_forecast_is_the_time_left_and_its_share_that_of_the_time(monkeypatch):
+    forecasts = [Forecast(150.0, 0.0)]
+    line = left_at(0.5, [1] * 100, monkeypatch, forecast=lambda: forecasts[-1])
+    assert "25%, 00:50, 02:30 left" in line
+    forecasts.append(Forecast(100.0, 50.0))
+    assert "50%, 00:50, 01:40 left" in left_at(
+        0.5, [1] * 100, monkeypatch, forecast=lambda: forecasts[-1]
+    )
+    assert "0%, 00:50, ? left" in left_at(0.5, [1] * 100, monkeypatch, forecast=lambda: None)
+
+
+def test_a_forecast_follows_from_the_share_of_this_session():
+    assert Forecast.of(10.0, 0.0) is None
+    assert Forecast.of(10.0, 0.5, before=0.5) is None
+    assert Forecast.of(10.0, 0.5, before=0.25) == (20.0, 10.0)
 
 
 @pytest.mark.parametrize("details", [True, False])
@@ -236,8 +248,8 @@ def test_a_file_gets_whole_sentences(monkeypatch, columns):
 def test_bars_are_watched_by_few_threads_however_many_there_are():
     before = threading.active_count()
     with reporting(bars=True):
-        for number in range(50):
-            with bar(total=2, may_end_early=number % 2 == 0) as drawn:
+        for _ in range(50):
+            with bar(total=2) as drawn:
                 drawn.update()
     assert threading.active_count() <= before + 2
 

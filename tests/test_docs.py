@@ -26,7 +26,7 @@ from abag import AdaptConfig, EmbedOptions, FitConfig
 from abag.cli import main
 from abag.core.options import schema
 from abag.head.models.config import PRESETS
-from abag.head.runs import summary as outcome
+from abag.head.runs import report as outcome
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

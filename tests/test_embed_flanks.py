@@ -53,6 +53,26 @@ def test_residues_behind_a_variable_domain_are_counted_with_an_example(tail):
         assert tail in note
 
 
+def test_a_stop_codon_behind_a_chain_is_left_out_and_counted():
+    stopped = [f"{HEAVY}*", f"{D13_HEAVY} *\n", HEAVY]
+    frame = table(stopped, [LIGHT, f"{D13_LIGHT}*", LIGHT], f"{ANTIGEN}*")
+    read = read_sequences(frame)
+    assert read.antibodies.chains == [(HEAVY, LIGHT), (D13_HEAVY, D13_LIGHT)]
+    assert read.antigens.chains == [(ANTIGEN,)]
+    assert "1 antigen with a stop codon (*) behind the last residue of a chain" in read.notes[1]
+    found = counts(frame)
+    assert (found["stopped_antibodies"], found["stopped_antigens"]) == (2, 1)
+    as_one = pd.DataFrame({"antibody": [f"{HEAVY}*|{LIGHT}*", D13_HEAVY], "antigen": ANTIGEN})
+    assert read_sequences(as_one).antibodies.chains == [(HEAVY, LIGHT), (D13_HEAVY, "")]
+    assert counts(as_one)["stopped_antibodies"] == 1
+
+
+@pytest.mark.parametrize("heavy", [f"{HEAVY[:50]}*{HEAVY[50:]}", f"{HEAVY}**", f"*{HEAVY}", "*"])
+def test_other_stop_codons_are_refused(heavy):
+    with pytest.raises(abag.SequenceError, match=r"character '\*' at position"):
+        read_sequences(table([heavy, D13_HEAVY], [LIGHT, D13_LIGHT]))
+
+
 @pytest.mark.parametrize(("heavy", "light"), [
     (HEAVY, LIGHT), (D13_HEAVY, D13_LIGHT), (f"M{HEAVY}", LIGHT[1:]), (HEAVY[3:], f"{LIGHT}RT"),
     (f"{HEAVY}ASTKGPSVFPLAPSSK", f"{LIGHT}RTVAAPSVFIFPPSDEQ"), (f"{HEAVY}ASTKG", f"{LIGHT}R"),

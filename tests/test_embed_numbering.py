@@ -79,7 +79,9 @@ def test_another_version_of_immunum_numbers_again(antibodies, tmp_path, monkeypa
 
 def test_a_damaged_cache_is_numbered_again(antibodies, tmp_path):
     first = number_antibodies(antibodies[:9], tmp_path)
-    for path in tmp_path.iterdir():
+    files = [*tmp_path.iterdir()]
+    assert files
+    for path in files:
         whole = path.read_bytes()
         for content in (b"", whole[:-1], whole[:16], whole[16:]):
             path.write_bytes(content)

@@ -22,6 +22,7 @@ from stores import open_shard
 
 import abag
 from abag import DeviceError, EncoderError, OptionError, embed_table
+from abag.embed import job
 from abag.embed.encoders.composition import _ResidueComposition
 from abag.embed.tables.chains import antibody, keys_array
 
@@ -86,7 +87,7 @@ def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
 
 def test_a_table_is_refused_before_an_encoder_is_loaded(table, tmp_path, monkeypatch):
     forbid_encoders(monkeypatch)
-    table.loc[29, "antigen"] = "MK*"
+    table.loc[29, "antigen"] = "M*K"
     with pytest.raises(abag.AbagError, match="row 30"):
         embed_table(table, tmp_path / "store", **TINY)
     assert not (tmp_path / "store").exists()
@@ -267,7 +268,7 @@ def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
     table = pd.DataFrame(
         {
             "antibody": ["QVQ|DIQ", "EVQ|DIV|DIV", "QVQ|DIQ", "EVQ|DIV|DIV"],
-            "antigen": ["MK", "MK", "M*", "MKT"],
+            "antigen": ["MK", "MK", "M*K", "MKT"],
         }
     )
     options = {"bad_rows": "skip", "skipped": str(tmp_path / "skipped.csv"), "progress": True}
@@ -279,7 +280,7 @@ def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
     listed = pd.read_csv(tmp_path / "skipped.csv")
     assert listed[["row", "kind", "reason", "text"]].to_numpy().tolist() == [
         [2, "antibody", "unsure domains", "EVQ|DIV|DIV"],
-        [3, "antigen", "unknown residue", "M*"],
+        [3, "antigen", "unknown residue", "M*K"],
         [4, "antibody", "unsure domains", "EVQ|DIV|DIV"],
     ]
     assert "has 3 chains; expected heavy|light" in listed["error"][0]
@@ -383,3 +384,23 @@ def test_a_missing_weight_stops_the_run_after_what_was_encoded_before(table, tmp
         embed_table(table, tmp_path / "store", "composition", str(folder))
     again = embed_table(table, tmp_path / "store", "composition", "composition")
     assert again["antibodies"]["encoded"] == 0
+
+
+def test_the_bar_counts_tokens_as_the_longest_sequences_come_first(tmp_path, monkeypatch):
+    drawn = []
+
+    def token_bar(identity, total, *, shown):
+        drawn.append(job.token_bar(identity, total, shown=shown))
+        updates.append([])
+        monkeypatch.setattr(drawn[-1], "update", updates[-1].append)
+        totals.append(total)
+        return drawn[-1]
+
+    updates = []
+    totals = []
+    monkeypatch.setattr("abag.embed.encode.token_bar", token_bar)
+    table = demo_table().head(40)
+    table["antigen"] += "A" * 300 + np.where(np.arange(40) == 7, "G" * 2000, "")  # cut into windows
+    embed_table(table, tmp_path / "store", batch_tokens=1000, **TINY)
+    assert [sum(of_bar) for of_bar in updates] == totals
+    assert all(len(of_bar) > 3 for of_bar in updates)

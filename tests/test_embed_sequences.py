@@ -278,7 +278,7 @@ def test_limit_reads_the_first_rows():
 
 
 @pytest.mark.parametrize(("bad", "error", "parts"), [
-    ({"VH": "QV*"}, SequenceError, ["column 'VH'", "'*'", "position 3", "'QV*'"]),
+    ({"VH": "QV*E"}, SequenceError, ["column 'VH'", "'*'", "position 3", "'QV*E'"]),
     ({"VL": "D-Q"}, SequenceError, ["column 'VL'", "'-'", "position 2"]),
     ({"target": "MK.T"}, SequenceError, ["column 'target'", "'.'", "position 3"]),
     ({"target": None}, SequenceError, ["column 'target'", "empty antigen chain"]),

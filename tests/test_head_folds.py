@@ -11,6 +11,7 @@ from faults import stop_after
 from marks import in_ci
 
 from abag import FitConfig
+from abag.core.messages import telling
 from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.regimes.splits import TEST, TRAIN, VALIDATION, Split
 from abag.head.training import stack
@@ -134,6 +135,23 @@ def test_patience_ends_each_fold_of_a_stack_as_if_the_others_were_not_there(
         assert (together.best_step, together.steps) == (alone.best_step, alone.steps)
         lines = losses(tmp_path / "stack", fold.fold)
         assert len(lines) == together.epochs == together.best_step[0] // per_epoch + 3
+
+
+def test_the_share_done_of_a_stack_allows_for_its_patience(tmp_path):
+    folds = [FOLDS[0], FOLDS[1], FOLDS[3]]
+    options = {"epochs": 40, "patience": 3, "lr": 0.03, "select": "rmse"}
+    told = []
+    with telling(lambda share, before: told.append(share)):
+        stacked = train_folds(tmp_path, folds, **options)
+    steps = max(fold.steps for fold in stacked)
+    assert steps < 0.75 * 40 * 4
+    assert len(told) == steps + 1
+    assert told[0] == 0.0
+    assert told[-1] == 1.0
+    # half of the steps of all folds are about half of the time
+    work = np.cumsum([sum(fold.steps > step for fold in stacked) for step in range(steps)])
+    halfway = told[1 + int(np.searchsorted(work, work[-1] / 2))]
+    assert 0.3 < halfway < 0.7
 
 
 def test_a_stack_that_lost_folds_resumes_to_the_same_bits(tmp_path, monkeypatch):

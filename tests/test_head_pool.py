@@ -16,7 +16,7 @@ from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
 from abag.core.messages import bar, reporting, tell_share
 from abag.head.training import tasks as tasks_of_fits
 from abag.head.training.networks import matrix_threads
-from abag.head.training.tasks import Stopped, Task, delayed_signals, run_tasks
+from abag.head.training.tasks import Stage, Stopped, Task, Work, delayed_signals, run_tasks
 
 
 def wait(event):
@@ -31,7 +31,7 @@ def test_two_tasks_run_at_once_in_two_threads():
         met.wait(20)
         order.append(threading.current_thread())
 
-    run_tasks([Task(meet)] * 2, 2)
+    run_tasks(Stage("fit", [Task(meet)] * 2, 2))
     assert len(set(order)) == 2
 
 
@@ -39,7 +39,7 @@ def test_two_tasks_run_at_once_in_two_threads():
 def test_one_core_or_a_large_fold_runs_in_this_thread(cores, pairs):
     threads = []
     tasks = [Task(lambda: threads.append(threading.current_thread()))] * 5
-    run_tasks(tasks, count_threads(len(tasks), pairs, cores))
+    run_tasks(Stage("fit", tasks, count_threads(len(tasks), pairs, cores)))
     assert threads == [threading.main_thread()] * 5
 
 
@@ -72,29 +72,93 @@ def test_trainings_one_after_the_other_draw_their_own_bars(threads):
             silent.append(drawn.disable)
 
     with reporting(bars=True):
-        run_tasks([Task(train)] * 2, threads)
+        run_tasks(Stage("fit", [Task(train)] * 2, threads))
     assert silent == [threads == 2] * 2
 
 
+class Clock:
+    """Stand for the clock of tasks and bars."""
+
+    now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    return clock
+
+
+def begin(work, title, tasks, threads):
+    work.begin_stage(Stage(title, tasks, threads))
+    return [work.begin(task) for task in tasks[:threads]]
+
+
+def test_the_time_left_is_that_of_the_thread_that_ends_last(clock):
+    tasks = [Task(lambda: None, weight) for weight in (10.0, 2.0, 2.0)]
+    work = Work()
+    long, short = begin(work, "fit", tasks, 2)
+    assert work.forecast() is None
+    clock.now_s += 4
+    short.share = 1.0
+    short.took_s = 4.0
+    assert work.forecast().left_s == pytest.approx(20 - 4)  # and not (16 + 4) / 2
+    long.share = 0.1  # it tells more than its weight does
+    assert work.forecast().left_s == pytest.approx(36)
+
+
+def test_the_time_left_of_a_kind_follows_from_tasks_of_this_kind(clock):
+    slow = Task(lambda: None, 1.0, "slow")
+    quick = Task(lambda: None, 1.0, "quick")
+    later = Stage("all pairs", [Task(lambda: None, 3.0, "slow"), quick, quick], 1)
+    work = Work([Stage("folds", [slow, quick, quick], 1), later])
+    first = begin(work, "folds", [slow, quick, quick], 1)[0]
+    clock.now_s += 9
+    first.share = 1.0
+    first.took_s = 9.0
+    assert work.forecast().left_s == pytest.approx(2 * 9 + 3 * 9 + 2 * 9)
+    second = work.begin(quick)
+    clock.now_s += 1
+    second.share = 1.0
+    second.took_s = 1.0
+    assert work.forecast().left_s == pytest.approx(1 + 3 * 9 + 2)
+
+
+def test_what_an_earlier_session_has_done_says_nothing_about_the_speed_of_this_one(clock):
+    work = Work()
+    (resumed,) = begin(work, "fit", [Task(lambda: None, 5.0)], 1)
+    resumed.share = 0.5
+    resumed.before = 0.5
+    assert work.forecast() is None
+    clock.now_s += 2
+    resumed.share = 0.6
+    assert work.forecast().left_s == pytest.approx(8)
+    assert work.forecast().before_s == pytest.approx(10)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_time_left_counts_what_tasks_weigh_and_what_they_tell(threads, capsys):
+def test_the_bar_of_a_stage_counts_those_to_come(threads, capsys, monkeypatch):
     def half():
         tell_share(0.25, before=True)
+        clock.now_s += 10
         tell_share(0.5)
 
     def draw(**options):
-        drawn.append(bar(**options, line_delay_s=0.0, line_interval_s=0.0))
-        return drawn[0]
+        return bar(**options, line_delay_s=0.0, line_interval_s=0.0)
 
-    drawn = []
-    with reporting(bars=True), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks_of_fits, "bar", draw)
-        run_tasks([Task(half, 9.0), Task(lambda: None, 1.0)], threads)
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    monkeypatch.setattr("tqdm.std.time", clock)
+    monkeypatch.setattr(tasks_of_fits, "bar", draw)
+    later = Stage("all pairs", [Task(lambda: None, 5.0)], 1)
+    with reporting(bars=True):
+        run_tasks(Stage("folds", [Task(half, 5.0)], threads), Work([later]))
     lines = capsys.readouterr().err
-    assert "fit 22%" in lines  # of an earlier session
-    assert "fit 45%" in lines
-    assert drawn[0].n == 10
-    assert drawn[0].initial == 2.25
+    # 40 s each, of which 10 were done before
+    assert "folds 25%, 00:10, 01:00 left" in lines
 
 
 def test_an_error_in_one_thread_stops_the_others_and_is_raised():
@@ -110,7 +174,7 @@ def test_an_error_in_one_thread_stops_the_others_and_is_raised():
 
     tasks = [Task(train), Task(fail), Task(lambda: after.append("begun"))]
     with pytest.raises(OSError, match="disk full"):
-        run_tasks(tasks, 2)
+        run_tasks(Stage("fit", tasks, 2))
     assert (ended, after) == (["saved"], [])
 
 
@@ -128,7 +192,7 @@ def test_a_signal_lets_every_thread_save_and_is_raised_once_they_have():
             assert received[0] == signal.SIGINT
 
     with pytest.raises(KeyboardInterrupt):
-        run_tasks([Task(train)] * 2, 2)
+        run_tasks(Stage("fit", [Task(train)] * 2, 2))
     assert len(set(saved)) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -137,7 +201,7 @@ def test_a_signal_whose_handler_raises_nothing_still_ends_the_fit():
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         with pytest.raises(Stopped, match="Run the same command again"):
-            run_tasks([Task(lambda: os.kill(os.getpid(), signal.SIGTERM))], 2)
+            run_tasks(Stage("fit", [Task(lambda: os.kill(os.getpid(), signal.SIGTERM))], 2))
     finally:
         signal.signal(signal.SIGTERM, before)
 

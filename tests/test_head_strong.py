@@ -66,6 +66,7 @@ def test_a_calibrated_sigma_gives_calibrated_probabilities():
 def test_cutoffs_reach_about_what_was_wanted_on_pairs_that_did_not_choose_them(folds):
     rows = drawn(20_000, folds)
     (regime,) = score_strong(rows, REGIME, 9.0)["regimes"]
+    assert {cut["wanted"] for cut in regime["cutoffs"]} == {"precision", "recall"}
     for cut in regime["cutoffs"]:
         assert cut[cut["wanted"]] == pytest.approx(cut["level"], abs=0.03)
         picked = rows["pkd_predicted"] >= cut["cutoff"]

@@ -6,7 +6,7 @@ import pytest
 from reading import read_labels, read_sequences
 
 import abag
-from abag import OptionError, TableError
+from abag import ColumnError, OptionError, TableError
 from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 ANTIGENS = ["TQVCTGTDMKLRLPASPETHLDMLRHLYQGC", "MRVKEKYQHLWRWGWRWGTMLLGMLMICSAT"]
@@ -84,3 +84,26 @@ def test_a_table_of_pairs_is_no_matrix(tmp_path):
         abag.plan(table[["heavy"]], matrix=True)
     with pytest.raises(OptionError, match="--matrix and --antigen"):
         abag.PlanOptions(matrix=True, antigen=ANTIGENS[0])
+
+
+@pytest.mark.parametrize("unit", ["ug_ml", "pkd"])
+def test_a_matrix_of_values_that_are_no_pkd_needs_their_unit(tmp_path, unit):
+    cells = CELLS.assign(**{ANTIGENS[0]: ["0.012", ">10", "3"], ANTIGENS[1]: ["", "5.2", "0.4"]})
+    cells.to_csv(tmp_path / "m.csv", index=False)
+    with pytest.raises(
+        ColumnError, match=r"2 of 5, such as 0\.012, are outside the usual range"
+    ) as why:
+        read_labels(tmp_path / "m.csv", matrix=True)
+    assert "--label ug_ml" in str(why.value)
+    assert "outside the usual range" in str(abag.plan(tmp_path / "m.csv", matrix=True))
+    labels = read_labels(tmp_path / "m.csv", matrix=True, label=unit)
+    assert len(labels.pkd) == 5
+
+
+def test_a_panel_without_a_column_of_antigens_is_told_of_the_option():
+    panel = CELLS[["heavy", "light"]].assign(WT="1.2", BA1=[">10", "3", "0.1"], XBB=7.5)
+    hint = "If 'WT', 'BA1', 'XBB' are antigens, whose labels are in their cells, add --matrix"
+    for options, is_said in (({}, True), ({"columns": {"pkd": "WT"}}, False)):
+        with pytest.raises(ColumnError) as why:
+            read_sequences(panel, **options)
+        assert (hint in str(why.value)) is is_said

@@ -44,7 +44,7 @@ def arguments(message):
 def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(tmp_path):
     table = pd.DataFrame({"heavy": HEAVIES, "light": LIGHTS, "antigen": AG, "pKd": PKD.astype(str)})
     abag.embed_table(table, tmp_path / "store", **COMPOSITION)
-    table.loc[1, "heavy"] = "EVQ*"
+    table.loc[1, "heavy"] = "E*VQ"
     table.loc[4, "antigen"] = ""
     table.loc[7, "pKd"] = "n.d."
     table.loc[9, "pKd"] = "7,5"
@@ -66,7 +66,7 @@ def test_bad_sequences_and_labels_of_a_table_are_listed_at_once_with_their_rows(
 def test_rows_are_counted_as_read_skipped_and_used(tmp_path):
     frame = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, "KD (nM)": (10 ** (9 - PKD)).round(4)})
     frame = frame.astype({"KD (nM)": str})
-    frame.loc[1, "heavy"] = "EVQ*"
+    frame.loc[1, "heavy"] = "E*VQ"
     frame.loc[4, "KD (nM)"] = "n.d."
     frame.loc[5, "KD (nM)"] = ""
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -233,7 +233,7 @@ def test_a_chain_can_be_said_to_have_no_column():
 
 
 def test_more_than_twenty_bad_rows_are_counted():
-    table = pd.DataFrame({"heavy": ["E*"] * 25 + HEAVIES, "antigen": AG})
+    table = pd.DataFrame({"heavy": ["E*V"] * 25 + HEAVIES, "antigen": AG})
     with pytest.raises(AbagError) as caught:
         abag.plan(table)
     _, same, more = str(caught.value).split("\n  ")
@@ -244,7 +244,7 @@ def test_more_than_twenty_bad_rows_are_counted():
 
 def test_bad_rows_of_later_chunks_are_listed_too(tmp_path):
     table = demo_table().head(60).drop(columns="pKd")
-    table.loc[[3, 50], "heavy"] = "E*"
+    table.loc[[3, 50], "heavy"] = "E*V"
     table.to_csv(tmp_path / "t.csv", index=False)
     with pytest.MonkeyPatch.context() as patch:
         set_chunk_rows(patch, 20)
@@ -256,7 +256,7 @@ def test_bad_rows_of_later_chunks_are_listed_too(tmp_path):
 def test_plan_and_fit_list_the_rows_that_they_skip(tmp_path):
     table = demo_table().head(80)
     table["pKd"] = table["pKd"].astype(object)
-    table.loc[2, "heavy"] = "E*"
+    table.loc[2, "heavy"] = "E*V"
     table.loc[5, "pKd"] = "x"
     table.to_csv(tmp_path / "t.csv", index=False)
     skip = {"bad_rows": "skip"}
@@ -291,7 +291,7 @@ BAD_TABLES = {
     "two labels": {"pKd": PKD, "pkd_value": PKD},
     "two units": {"kd_nM": 10 ** (9 - PKD), "IC50_nM": 10 ** (9 - PKD)},
     "no unit": {"Kd": 10 ** (9 - PKD)},
-    "a bad sequence": {"pKd": PKD, "heavy": [*HEAVIES[:-1], "E*"]},
+    "a bad sequence": {"pKd": PKD, "heavy": [*HEAVIES[:-1], "E*V"]},
 }
 
 

@@ -166,6 +166,7 @@ def name_of(requirement):
 def test_hooks_before_a_commit_are_checks_of_the_whole_run():
     hooks = re.findall(r"entry: \.venv/bin/(.*)", (ROOT / ".pre-commit-config.yaml").read_text())
     run = (ROOT / ".ci/run").read_text()
+    assert hooks
     for hook in hooks:
         test = re.match(r"pytest .* (tests/\S+)", hook)
         assert (ROOT / test[1]).exists() if test else f".venv/bin/{hook}\n" in run

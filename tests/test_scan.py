@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from chunks import set_sizes
-from drawn import COMPOSITION, predicting_the_mean
+from drawn import COMPOSITION, demo_table, predicting_the_mean
 from faults import raising
 from invoke import run
 from trastuzumab import CH1, HEAVY, LIGHT
@@ -125,6 +125,70 @@ def test_a_scan_equals_a_plain_enumeration_and_predict(case, tmp_path, run):
     assert [variant["mutation"] for variant in summary["best"]] == best["mutation"].tolist()
     assert summary["improved"] == improving.sum()
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.fixture(scope="module")
+def outlying(tmp_path_factory):
+    """Labels that residues of the heavy chain plant, but for two measured parents."""
+    at = tmp_path_factory.mktemp("outlying")
+    frame = demo_table().head(200)
+    rng = np.random.default_rng(3)
+    effects = rng.normal(0, 0.5, 20)
+    effect = dict(zip(RESIDUES, effects - effects.mean(), strict=True))
+
+    def value(heavy):
+        return sum(effect[residue] for residue in heavy)
+
+    planted = frame["heavy"].map(value)
+    label = 9 + (planted - planted.mean()) / planted.std() + rng.normal(0, 0.5, len(frame))
+    for name in ("heavy", "antigen"):
+        cells = frame[name].unique()
+        label += frame[name].map(dict(zip(cells, rng.normal(0, 1, len(cells)), strict=True)))
+    weak, strong = label.idxmin(), label.idxmax()
+    label[weak] -= 2
+    label[strong] += 2
+    frame["pKd"] = label
+    abag.embed_table(frame, at / "store", **COMPOSITION)
+    abag.fit(frame, at / "store", at / "run", head="ridge", report=False)
+    parents = frame.loc[[weak, strong], ["heavy", "light", "antigen"]]
+    return SimpleNamespace(run=at / "run", parents=parents, value=value, label=label, at=at)
+
+
+def test_mutants_of_an_outlying_measured_parent_improve_as_often_as_they_do(outlying):
+    for number, (row, parent) in enumerate(outlying.parents.iterrows()):
+        said = []
+        mutants = abag.scan(outlying.run, region="cdr", say=said.append, **parent)
+        of_heavy = mutants[mutants["chain"] == "heavy"]
+        assert {*of_heavy["regime"]} == {"new_variant"}
+        true = of_heavy["heavy"].map(outlying.value) - outlying.value(parent["heavy"])
+        assert 0.3 < (true > 0).mean() < 0.7
+        assert (of_heavy["difference"] > 0).mean() == pytest.approx((true > 0).mean(), abs=0.2)
+        # both predictions of the parent are said, and its label
+        first = next(line for line in said if line.startswith("1 parent"))
+        known = abag.load_predictor(outlying.run).predict(
+            *(parent[name] for name in parent.index), store=outlying.at / "store"
+        )
+        of_known = float(known["pkd_predicted"].iloc[0])
+        compared = (mutants["pkd_predicted"] - mutants["difference"]).to_numpy()
+        np.testing.assert_allclose(compared, compared[0], atol=1e-9)
+        is_nearer = (compared[0] > of_known) if number == 0 else (compared[0] < of_known)
+        assert is_nearer  # to the mean
+        assert f"predicted pKd {of_known:.2f} ({compared[0]:.2f} as if unmeasured" in first
+        assert f"measured {outlying.label[row]:.2f}" in first
+
+
+def test_the_page_of_an_outlying_parent_has_the_predictions_of_the_table(outlying, tmp_path):
+    summary = abag.scan(
+        outlying.run, tmp_path / "a.csv", region="cdrh1", **outlying.parents.iloc[0]
+    )
+    table = pd.read_csv(tmp_path / "a.csv")
+    compared = table["pkd_predicted"] - table["difference"]
+    np.testing.assert_allclose(summary["parent_compared"], compared, atol=2e-4)
+    page = (tmp_path / "a.html").read_text()
+    (content,) = re.findall(r'"predicted": ?\[([^\]]*)\]', page)
+    drawn = [float(value) for value in content.split(",")]
+    np.testing.assert_allclose(drawn, table["pkd_predicted"], atol=1e-4)
+    assert f"({summary['parent_compared']:.2f} as if unmeasured" in page
 
 
 def test_every_format_and_batch_size_gives_the_same_rows(case, tmp_path, monkeypatch):

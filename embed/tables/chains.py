@@ -321,6 +321,7 @@ ALONE = "antibodies alone (--no-antigen)"
 """What is said of these tables."""
 STANDARD_RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 RESIDUES = STANDARD_RESIDUES + "X"
+STOP_CODON = "*"
 REPLACED = "UZOB"  # read as X: both tokenizers know X, and neither model learned much about these
 
 MISSING_TEXT = frozenset(
@@ -511,6 +512,8 @@ def _normalized(text: str) -> str:
     if _CLEAN.fullmatch(text):  # nearly all are
         return text
     residues = "".join(text.split()).translate(_NORMAL)
+    if residues != STOP_CODON:  # behind the last residue, it is how a translation ends
+        residues = residues.removesuffix(STOP_CODON)
     illegal = _ILLEGAL.search(residues)
     if illegal is None:
         return residues

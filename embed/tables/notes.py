@@ -24,6 +24,7 @@ COLUMNS = ("row", "kind", "reason", "text", "error")
 LONGEST_EXAMPLE = 30  # residues of an example that are shown
 LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
 _LEFT = "left as written"
+_STOPPED = "with a stop codon (*) behind the last residue of a chain, which is left out"
 _FOUND = {
     "repeated": ("repeated_antibodies", "with the heavy chain twice in one string, read once"),
     "no domain": (
@@ -80,6 +81,8 @@ _FOUND = {
         "with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives one "
         "sequence for all rows",
     ),
+    "stopped antibody": ("stopped_antibodies", _STOPPED),
+    "stopped antigen": ("stopped_antigens", _STOPPED),
     "tagged antigen": (
         "tagged_antigens",
         "with six histidines at an end, a tag: without it, it would be another antigen",

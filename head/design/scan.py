@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.layout import LayoutRecord
     from abag.head.models.process import GaussianProcess
     from abag.head.predictor.predictor import Predictor, SequenceCounts
+    from abag.head.regimes.regimes import FoundRegimes
 
 
 BATCH = 16_384
@@ -85,7 +86,8 @@ class ScoredMutants(NamedTuple):
     frame: pd.DataFrame
     """A row per mutant: what it is, its sequences and its scores."""
     parents: pd.DataFrame
-    """The columns of `Predictor.score` and ``pkd_measured`` of each parent."""
+    """The columns of `Predictor.score`, ``pkd_measured`` and ``pkd_compared`` of each parent: what
+    is predicted for it as if it were as new as its mutants, the median over these."""
     counts: dict[Kind, SequenceCounts]
 
 
@@ -124,7 +126,7 @@ def score_mutants(
             index = [sequences.of_row[rows] for sequences in sides]
             scores, regimes, vectors = scorer.score(*index)
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
-            scores = _with_differences(predictor, scores, vectors, of_pair, regimes.used)
+            scores = _with_differences(predictor, scores, vectors, of_pair, regimes)
             scores = _with_likelihoods(predictor, scores, vectors, of_pair)
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
@@ -133,7 +135,12 @@ def score_mutants(
         frame.insert(0, "pkd_measured", pkd_measured[first:])
     described = _describe(parents, mutants, pairs[first:])
     frame = pd.concat([described, frame], axis=1)
-    return ScoredMutants(frame, parent_scores.assign(pkd_measured=pkd_measured[:first]), counts)
+    of_mutant = [number for number, _ in mutants]
+    compared = (frame["pkd_predicted"] - frame["difference"]).groupby(of_mutant).median()
+    parent_frame = parent_scores.assign(
+        pkd_measured=pkd_measured[:first], pkd_compared=compared.reindex(range(first)).to_numpy()
+    )
+    return ScoredMutants(frame, parent_frame, counts)
 
 
 def _describe(
@@ -161,19 +168,39 @@ def _with_differences(
     scores: pd.DataFrame,
     vectors: PairVectors,
     parent: Index,
-    used: NDArray[np.object_],
+    regimes: FoundRegimes,
 ) -> pd.DataFrame:
-    """Add the difference of each pair from its parent, (P,), and its sigma if there is one.
-
-    `used`, (P,), is the measured regime whose mixture scores a pair.
-    """
+    """Add the difference of each pair from its parent, (P,), and its sigma if there is one."""
     pkd = scores["pkd_predicted"].to_numpy()
     at = list(scores).index("regime")
-    scores.insert(at, "difference", pkd - pkd[parent])
+    scores.insert(at, "difference", pkd - predict_parents(predictor, vectors, parent, regimes))
     if has_difference_sigma(predictor):
-        sigma = spreads(predictor, used) * deviation(predictor, vectors, parent)
+        sigma = spreads(predictor, regimes.used) * deviation(predictor, vectors, parent)
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
+
+
+def predict_parents(
+    predictor: Predictor, vectors: PairVectors, parent: Index, regimes: FoundRegimes
+) -> Floats:
+    """Predict the parent of each pair as if it were of the regime of the pair, (P,) in pKd.
+
+    A parent that was measured is predicted with the weights of known pairs, which follow its label;
+    those of new variants shrink predictions toward the mean. The difference of the two would be a
+    matter of the regimes, whatever is mutated.
+    """
+    parents, row_of_pair = np.unique(parent.astype(np.int64), return_inverse=True)
+    mixtures = {name: predictor.regimes[name].mixture for name in set(regimes.used.tolist())}
+    weighed = {name for mixture in mixtures.values() for name in mixture.weights}
+    parts = predictor.parts.predict(vectors.take(parents), weighed)
+    predicted = np.zeros(len(parent))
+    for name, mixture in mixtures.items():
+        of_parents = mixture.pkd(parts)
+        rows = regimes.used == name
+        far = rows & regimes.is_far
+        predicted[rows] = of_parents[row_of_pair[rows]]
+        predicted[far] = mixture.pulled(of_parents)[row_of_pair[far]]
+    return predicted
 
 
 def _with_likelihoods(
@@ -259,6 +286,8 @@ class ScanSummary(TypedDict):
     than an affinity."""
     parent_pkd: float | None
     """Prediction for the parent; None if there are several."""
+    parent_compared: float | None
+    """Prediction that its mutants are compared with: as if it were as new as they are."""
     parent_measured: float | None
     """Measured pKd of the parent, if it is a training pair; None if there are several."""
     antibodies: SequenceCounts
@@ -300,6 +329,7 @@ def describe_scan(found: ScanSummary) -> str:
     parents = counted(found["parents"], "parent")
     if found["parent_pkd"] is not None:
         parents += f", predicted {quantity} {show(found['parent_pkd'])}"
+        parents += describe_compared(found["parent_pkd"], found["parent_compared"], quantity)
     if found["parent_measured"] is not None:
         parents += f", measured {show(found['parent_measured'])}"
     doubles = f", {counted(double, 'double mutant')}" if double else ""
@@ -324,6 +354,13 @@ def describe_scan(found: ScanSummary) -> str:
     if found["out"]:
         lines += [f"table     {found['out']}", f"heat map  {found['heat_map']}"]
     return "\n".join(lines)
+
+
+def describe_compared(predicted: float, compared: float | None, quantity: Quantity) -> str:
+    """Say what is predicted for a parent as if it were as new as its mutants, if that differs."""
+    if compared is None or quantity.show(compared) == quantity.show(predicted):
+        return ""
+    return f" ({quantity.show(compared)} as if unmeasured, like the mutants compared with it)"
 
 
 def describe_far(found: ScanSummary) -> str:
@@ -499,6 +536,7 @@ def _summarize(
         "far_parents": int(parent_scores["far"].sum()),
         "best": _describe_rows(scored.best.head(BEST), quantity),
         "parent_pkd": None if only is None else float(only["pkd_predicted"]),
+        "parent_compared": None if only is None else float(only["pkd_compared"]),
         "parent_measured": None if only is None else _or_none(only["pkd_measured"]),
         "antibodies": scored.scores.counts["antibody"],
         "antigens": scored.scores.counts["antigen"],
@@ -735,7 +773,7 @@ def draw_heat_map(
     for number in range(fitting):
         end = int(ends[number])
         cells = singles[start:end]
-        described = _of_parent(parents[number], parent_scores.iloc[number], cells, digits)
+        described = _of_parent(parents[number], parent_scores.iloc[number], cells, quantity, digits)
         if contributions and not np.isnan(contributions[number]).all():
             of_sites = np.round(contributions[number], digits)
             described["contribution"] = [None if np.isnan(x) else x for x in of_sites.tolist()]
@@ -780,18 +818,22 @@ def _table_of_best(best: pd.DataFrame, quantity: Quantity, *, with_parent: bool)
 
 
 def _of_parent(
-    parent: Parent, scores: pd.Series, cells: pd.DataFrame, digits: int
+    parent: Parent, scores: pd.Series, cells: pd.DataFrame, quantity: Quantity, digits: int
 ) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "name": parent.name,
         # as in the table: with 3 digits 4.4752 would be 4.475, and shown as 4.47
         "pkd": round(scores["pkd_predicted"], digits + 1),
         "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
+        "predicted": cells["pkd_predicted"].round(digits + 1).tolist(),
         "difference": cells["difference"].round(digits).tolist(),
         "far": "".join(np.where(cells["far"], "1", "0")),
     }
     if "difference_sigma" in cells:
         summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
+    text = describe_compared(scores["pkd_predicted"], scores["pkd_compared"], quantity)
+    if text:
+        summary["compared"] = text
     if not np.isnan(scores["pkd_measured"]):
         summary["measuredPkd"] = round(scores["pkd_measured"], digits)
     if "pkd_measured" in cells:
@@ -801,7 +843,9 @@ def _of_parent(
 
 
 def _in_words(parent: dict[str, Any], quantity: Quantity) -> str:
-    text = f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}"
+    text = (
+        f"Parent: predicted {quantity} {quantity.show(parent['pkd'])}{parent.get('compared', '')}"
+    )
     if "measuredPkd" in parent:
         text += f", measured {quantity.show(parent['measuredPkd'])}"
     return f"{text}."

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from abag import __version__
 from abag.core.arrays import Bools, Floats, Ints, hash_arrays, weights_of
-from abag.core.messages import bar, tell_share
+from abag.core.messages import tell_share
 from abag.head.models.kernels import (
     CRITERIA,
     SEARCH_PAIRS,
@@ -208,9 +208,8 @@ class SharedSearch:
             waiting.setdefault(choice.asked.kernel, []).append(choice)
         most = most_kernels(train, weights)
         total = most * len(self.folds) * len(criteria)
-        drawing = bar(total=total, desc="fit: kernels", may_end_early=True)
         done = 0
-        with blas_threads(len(self.solver)), drawing as drawn:
+        with blas_threads(len(self.solver)):
             while waiting:
                 # a kernel is inverted for all choices that ask for it: none is far ahead of others
                 kernel, choices = next(iter(waiting.items()))
@@ -221,12 +220,10 @@ class SharedSearch:
                     try:
                         choice.asked = choice.steps.send(cost)
                     except StopIteration:
-                        drawn.update(most - choice.kernels)
                         done += most - choice.kernels
                         continue
                     if choice.asked.kernel != kernel:
                         choice.kernels += 1
-                        drawn.update()
                         done += 1
                     waiting.setdefault(choice.asked.kernel, []).append(choice)
                 if not waiting[kernel]:

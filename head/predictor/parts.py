@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints
 from abag.core.errors import RunError
+from abag.core.messages import tell_share
 from abag.core.options import parse
 from abag.embed.tables.chains import Kind
 from abag.head.labels.options import MOST_VALUE
@@ -298,8 +299,11 @@ def fit_fold(training: TrainingRows, of_run: RunParts, kept: Kept | None = None)
     vectors = training.vectors
     predicted: dict[str, Floats] = {}
     variances: list[Floats | None] = []
-    for name in (*of_run.models, *of_run.compared):
-        arrays = None if kept is None else kept.read(name)
+    names = (*of_run.models, *of_run.compared)
+    stored = {} if kept is None else {name: kept.read(name) for name in names}
+    tell_share(sum(arrays is not None for arrays in stored.values()) / len(names), before=True)
+    for name in names:
+        arrays = stored.get(name)
         if arrays is None:
             part_start_s = time.monotonic()
             part = Parts.fit(training, [name])

@@ -31,7 +31,7 @@ from abag.core.arrays import hash_arrays
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
 from abag.core.errors import RunError, TrainingError
 from abag.core.files import json_text, make_folder, write_text
-from abag.core.messages import bar, detail, say, tell_share
+from abag.core.messages import Forecast, bar, detail, say, tell_share
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.models.pair_vectors import PairVectors, TrainedHeads
@@ -69,8 +69,8 @@ MIN_SAVE_INTERVAL_S = 30.0
 """Seconds between two checkpoints at least, without a `save_every`."""
 LOG = "log.jsonl"
 """Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
-USUAL_END = 0.7
-"""Share of the epochs after which all heads of a stack of folds are usually out of patience."""
+LATER_END = 0.4
+"""Share of the epochs beyond its patience for which a head usually trains, as it improves again."""
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
@@ -154,8 +154,6 @@ class ResumableTraining(ABC):
         self.save_every = save_every
         self.progress = progress
         self.resumed_from_step: int | None = None
-        self.usual_end = 1.0
-        """Share of the epochs after which such a training usually ends, for the time left."""
         self._started = time.monotonic()
         self._saved_at = self._started
         self._saved_step = 0
@@ -202,9 +200,14 @@ class ResumableTraining(ABC):
             if self.resumed_from_step is not None:
                 say(f"{self.name}: resuming from step {self.resumed_from_step}")
         steps = {"total": self.epochs * self.steps_per_epoch, "initial": self.progress.step}
-        drawing = bar(**steps, desc=self.name, unit="step", may_end_early=True)  # by patience
-        usual = steps["total"] * self.usual_end
-        tell_share(min(1.0, self.progress.step / usual), before=True)
+        before = self._share_done()
+        tell_share(before, before=True)
+        begun_s = time.monotonic()
+
+        def forecast() -> Forecast | None:
+            return Forecast.of(time.monotonic() - begun_s, self._share_done(), before)
+
+        drawing = bar(**steps, desc=self.name, unit="step", forecast=forecast)
         with drawing as drawn, delayed_signals() as received:
             while not received and not self._is_finished():
                 epoch, first_step = divmod(self.progress.step, self.steps_per_epoch)
@@ -217,7 +220,7 @@ class ResumableTraining(ABC):
                     if self._save_is_due():
                         self.save()
                     drawn.update()
-                    tell_share(min(1.0, self.progress.step / usual))
+                    tell_share(self._share_done())
                     if received:
                         break
             self.save()
@@ -252,6 +255,10 @@ class ResumableTraining(ABC):
         self._restore(tensors)
         self._saved_at = time.monotonic()
         self._started = self._saved_at - self.progress.seconds
+
+    def _share_done(self) -> float:
+        """Return the share of the work that is done, for the time left."""
+        return self.progress.step / (self.epochs * self.steps_per_epoch)
 
     def _is_finished(self) -> bool:
         done = self.progress.step >= self.epochs * self.steps_per_epoch
@@ -429,8 +436,6 @@ class HeadTraining(ResumableTraining):
         )
         self.scored_rows = [draw_validation_rows(split, config) for split in splits]
         """Validation pairs that are scored while training, of each fold."""
-        if config.filled().patience and all(map(len, self.scored_rows)):
-            self.usual_end = USUAL_END
         self._labels = [metrics.rows_to_score(inputs.pairs, rows) for rows in self.scored_rows]
         weights = self.stack.model.state_dict()
         self.best = {name: tensor.detach().clone() for name, tensor in weights.items()}
@@ -576,6 +581,30 @@ class HeadTraining(ResumableTraining):
 
     def _is_out_of_patience(self) -> bool:
         return not self._training_folds()
+
+    def _share_done(self) -> float:
+        """Return the share done, as far as it can be told when folds will be out of patience.
+
+        A fold that is out of it is trained no longer on a CPU; on a GPU, with the others.
+        """
+        progress = self.progress
+        total = self.epochs * self.steps_per_epoch
+        patience = self.config.filled().patience
+        if not patience or not all(map(len, self.scored_rows)):
+            return progress.step / total
+        done = []
+        ends = []
+        for heads in self._heads_of_folds():
+            last = 0.0
+            for head in heads:
+                least = min(total, progress.best_step[head] + patience * self.steps_per_epoch)
+                waits = max(0.0, 1.0 - progress.stale[head] / patience)
+                last = max(last, least + LATER_END * waits * (total - least))
+            ends.append(last)
+            done.append(min(progress.step, last))
+        if self.inputs.device.type == "cpu":
+            return sum(done) / sum(ends)
+        return progress.step / max(ends)
 
     def _training_folds(self) -> list[int]:
         """Return the folds with a head that is not out of patience."""

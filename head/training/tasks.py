@@ -14,11 +14,14 @@ import hashlib
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 from abag.core.cores import limit_blas
 from abag.core.errors import DamagedFile, OutputError, TrainingError
 from abag.core.files import make_folder, replacing
-from abag.core.messages import bar, detail, reporting, say, telling
+from abag.core.messages import Forecast, bar, detail, reporting, say, telling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,64 +86,172 @@ def delayed_signals() -> Iterator[list[int]]:
 
 
 class Task(NamedTuple):
-    """Something to run, and how long it takes relative to the other tasks."""
+    """Something to run, and how long it takes relative to other tasks, of its kind above all."""
 
     run: Callable[[], None]
     weight: float = 1.0
+    kind: str = ""
 
 
-def run_tasks(
-    tasks: Sequence[Task], threads: int, title: str = "fit", *, may_end_early: bool = False
-) -> None:
+class Stage(NamedTuple):
+    """Tasks that threads run side by side, once those of the stages before have ended."""
+
+    title: str
+    tasks: Sequence[Task]
+    threads: int
+
+
+@dataclass(slots=True)
+class _Begun:
+    """Hold a task that has begun, and what it has told."""
+
+    task: Task
+    begun_s: float
+    took_s: float | None = None
+    """None: it has not ended."""
+    share: float = 0.0
+    before: float = 0.0
+    """Share that an earlier session has done."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return the seconds that it has taken so far."""
+        return time.monotonic() - self.begun_s if self.took_s is None else self.took_s
+
+    def left_s(self, expected_s: float) -> float:
+        """Return the expected seconds until it ends, given those of the whole task."""
+        forecast = Forecast.of(self.elapsed_s, self.share, self.before)
+        if forecast is not None:
+            return forecast.left_s
+        left_s = expected_s * (1 - self.before)
+        return max(left_s - self.elapsed_s, 0.1 * left_s)  # it may take longer
+
+
+class Work:
+    """Stages of a fit, and the time that they are expected to take.
+
+    A unit of weight takes as long as in the tasks of the same kind that have ended, or tell what
+    share of them is done. Kinds of which none has begun take the mean of the others.
+    """
+
+    def __init__(self, stages: Iterable[Stage] = ()) -> None:
+        self.begun_s = time.monotonic()
+        self._later = {stage.title: stage for stage in stages}
+        self._waiting = list[Task]()
+        self._begun = list[_Begun]()
+        self._threads = 1
+        self._lock = threading.Lock()
+
+    def begin_stage(self, stage: Stage) -> None:
+        """Begin a stage, which is no longer one of those to come."""
+        self._later.pop(stage.title, None)
+        self._waiting = [*stage.tasks]
+        self._threads = stage.threads
+
+    def begin(self, task: Task) -> _Begun:
+        """Begin a task of the stage."""
+        begun = _Begun(task, time.monotonic())
+        with self._lock:
+            self._waiting.remove(task)
+            self._begun.append(begun)
+        return begun
+
+    def forecast(self) -> Forecast | None:
+        """Return the expected time until all stages have ended; None: nothing is known."""
+        with self._lock:
+            all_begun = [*self._begun]
+            waiting = [*self._waiting]
+        seconds: defaultdict[str, float] = defaultdict(float)
+        weights: defaultdict[str, float] = defaultdict(float)
+        for begun in all_begun:
+            if begun.share > begun.before:
+                seconds[begun.task.kind] += begun.elapsed_s
+                weights[begun.task.kind] += begun.task.weight * (begun.share - begun.before)
+        if not weights:
+            return None
+        mean = sum(seconds.values()) / sum(weights.values())
+
+        def expected_s(task: Task) -> float:
+            kind = task.kind
+            return task.weight * (seconds[kind] / weights[kind] if kind in weights else mean)
+
+        before_s = 0.0
+        running = []
+        for begun in all_begun:
+            before_s += begun.before * expected_s(begun.task)
+            if begun.took_s is None:
+                running.append(begun.left_s(expected_s(begun.task)))
+        left_s = _longest(running, map(expected_s, waiting), self._threads)
+        for stage in self._later.values():
+            left_s += _longest([], map(expected_s, stage.tasks), stage.threads)
+        return Forecast(left_s, before_s)
+
+
+def _longest(running: Sequence[float], waiting: Iterable[float], threads: int) -> float:
+    """Return when the last of some tasks ends, each of which a free thread begins."""
+    free_after = [*running, *[0.0] * (threads - len(running))]
+    heapify(free_after)
+    for expected_s in waiting:
+        heapreplace(free_after, free_after[0] + expected_s)
+    return max(free_after)
+
+
+def run_tasks(stage: Stage, work: Work | None = None) -> None:
     """Run all tasks; after a signal or an error none begins, and trainings save and stop.
 
-    The bar counts the weights of what is done, so that the time left allows for tasks of unequal
-    length that run side by side.
+    The bar shows the time left of this stage and of those to come.
     """
+    threads = stage.threads
     # a single training draws its own bar only; one after the other, they draw theirs below this
     # one, which a step of a large table would leave still for a minute
-    alone = {"disable": True} if len(tasks) == 1 else {}
+    alone = {"disable": True} if len(stage.tasks) == 1 and work is None else {}
     with_bars = None if alone or threads == 1 else False
-    total = sum(task.weight for task in tasks)
     lock = threading.Lock()
-    drawing = bar(total=total, desc=title, may_end_early=may_end_early, **alone)
+    work = Work() if work is None else work
+    work.begin_stage(stage)
+    drawing = bar(total=1, desc=stage.title, delay=0.1, forecast=work.forecast, **alone)
     with delayed_signals() as stop, drawing as drawn:
+        if not drawn.disable:  # else it has no such attribute
+            drawn.start_t -= time.monotonic() - work.begun_s
+
+        def draw() -> None:
+            with lock:
+                drawn.update(0)
 
         def run(task: Task) -> None:
             if stop:
                 return
-            told = 0.0
+            begun = work.begin(task)
 
             def tell(done: float, before: bool = False) -> None:
-                nonlocal told
-                added = task.weight * (done - told)
-                told = done
-                with lock:
-                    if before and not drawn.disable:  # which has no such attribute
-                        drawn.initial += added
-                    drawn.update(added)
+                begun.share = done
+                if before:
+                    begun.before = done
+                draw()
 
             with reporting(bars=with_bars), telling(tell):
                 task.run()
+            begun.took_s = begun.elapsed_s
             tell(1.0)
 
         if threads == 1:
-            for task in tasks:
+            for task in stage.tasks:
                 run(task)
         else:
             with limit_blas(1), ThreadPoolExecutor(threads) as pool:
                 # threads do not inherit context variables: who receives messages, and signals
-                running = [pool.submit(copy_context().run, run, task) for task in tasks]
-                _wait_for(running, stop)
+                running = [pool.submit(copy_context().run, run, task) for task in stage.tasks]
+                _wait_for(running, stop, draw)
     if stop:
         raise Stopped
 
 
-def _wait_for(running: Sequence[Future[None]], stop: list[int]) -> None:
+def _wait_for(running: Sequence[Future[None]], stop: list[int], draw: Callable[[], None]) -> None:
     """Wait until all tasks have ended; after the first error, put `NO_SIGNAL` into `stop`."""
     waiting = set(running)
     while waiting:
         ended, waiting = wait(waiting, WAIT_S, FIRST_COMPLETED)
+        draw()
         if any(task.exception() is not None for task in ended):
             stop.append(NO_SIGNAL)
     for task in running:

@@ -14,8 +14,8 @@ function cellsOf(parent) {
     for (const residue of data.residues) {
       if (residue === wild) continue;
       cells.set(residue, {
-        difference: parent.difference[k], sigma: parent.sigma?.[k], far: parent.far[k] === "1",
-        measured: parent.measured?.[k],
+        predicted: parent.predicted[k], difference: parent.difference[k], sigma: parent.sigma?.[k],
+        far: parent.far[k] === "1", measured: parent.measured?.[k],
       });
       k += 1;
     }
@@ -31,13 +31,13 @@ function describe(parent, site, residue) {
   const place = `${site.chain} ${site.position}, ${site.region}`;
   if (residue === site.wild) {
     const own = parent.measuredPkd === undefined ? "" : `, measured ${parent.measuredPkd}`;
-    return `${site.label} ${site.wild}, wild type\n${place}\nparent: predicted ${what} ${parent.pkd}${own}`;
+    return `${site.label} ${site.wild}, wild type\n${place}\nparent: predicted ${what} ${parent.pkd}${parent.compared ?? ""}${own}`;
   }
-  const { difference, sigma, far, measured } = site.cells.get(residue);
+  const { predicted, difference, sigma, far, measured } = site.cells.get(residue);
   return [
     nameOf(site, residue), place,
     `difference ${signed(difference)}${sigma === undefined ? "" : ` ± ${sigma}`}`,
-    `predicted ${what} ${(parent.pkd + difference).toFixed(digits)}`,
+    `predicted ${what} ${predicted.toFixed(digits)}`,
     measured === undefined ? "" : `measured ${what} ${measured}, in training`,
     far ? "outside the training data" : "",
   ].filter(Boolean).join("\n");
@@ -157,9 +157,9 @@ function listen(svg, parent, sites, column, meanRow, ownRow) {
 function csvRows() {
   const head = ["parent", "mutation", "chain", "position", "region", "wild_type", "mutant", data.columns?.pkd_predicted ?? "pkd_predicted", "difference", "difference_sigma", data.columns?.pkd_measured ?? "pkd_measured", "outside_training"];
   const rows = data.parents.flatMap((parent) => cellsOf(parent).flatMap((site) =>
-    [...site.cells].map(([residue, { difference, sigma, far, measured }]) => [
+    [...site.cells].map(([residue, { predicted, difference, sigma, far, measured }]) => [
       parent.name, nameOf(site, residue), site.chain, site.position, site.region, site.wild, residue,
-      (parent.pkd + difference).toFixed(digits), String(difference), String(sigma ?? ""), String(measured ?? ""), far ? "yes" : "",
+      predicted.toFixed(digits), String(difference), String(sigma ?? ""), String(measured ?? ""), far ? "yes" : "",
     ])));
   return [head, ...rows];
 }
