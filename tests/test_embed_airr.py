@@ -105,7 +105,8 @@ def test_a_cell_without_a_productive_chain_is_counted(tmp_path):
     most = read(tmp_path, table, chains="most")
     assert antibodies(most) == [(HEAVY, LIGHT)]
     assert most.notes == ["1 row without a productive chain skipped; the first is row 2"]
-    stop = table.assign(sequence_alignment_aa=table["sequence_alignment_aa"].str[:50] + "*")
+    whole = table["sequence_alignment_aa"].str
+    stop = table.assign(sequence_alignment_aa=whole[:50] + "*" + whole[50:])
     with pytest.raises(SequenceError, match=r"row 1, .*'\*' at position 51"):
         read(tmp_path, stop)
     table.iloc[2:, table.columns.get_loc("sequence_alignment_aa")] += "*"

@@ -87,7 +87,7 @@ def test_torch_is_not_imported_where_nothing_is_missing(table, tmp_path):
 
 def test_a_table_is_refused_before_an_encoder_is_loaded(table, tmp_path, monkeypatch):
     forbid_encoders(monkeypatch)
-    table.loc[29, "antigen"] = "MK*"
+    table.loc[29, "antigen"] = "M*K"
     with pytest.raises(abag.AbagError, match="row 30"):
         embed_table(table, tmp_path / "store", **TINY)
     assert not (tmp_path / "store").exists()
@@ -268,7 +268,7 @@ def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
     table = pd.DataFrame(
         {
             "antibody": ["QVQ|DIQ", "EVQ|DIV|DIV", "QVQ|DIQ", "EVQ|DIV|DIV"],
-            "antigen": ["MK", "MK", "M*", "MKT"],
+            "antigen": ["MK", "MK", "M*K", "MKT"],
         }
     )
     options = {"bad_rows": "skip", "skipped": str(tmp_path / "skipped.csv"), "progress": True}
@@ -280,7 +280,7 @@ def test_skipped_rows_are_listed_with_their_text_and_reason(tmp_path, capsys):
     listed = pd.read_csv(tmp_path / "skipped.csv")
     assert listed[["row", "kind", "reason", "text"]].to_numpy().tolist() == [
         [2, "antibody", "unsure domains", "EVQ|DIV|DIV"],
-        [3, "antigen", "unknown residue", "M*"],
+        [3, "antigen", "unknown residue", "M*K"],
         [4, "antibody", "unsure domains", "EVQ|DIV|DIV"],
     ]
     assert "has 3 chains; expected heavy|light" in listed["error"][0]

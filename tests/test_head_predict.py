@@ -419,7 +419,7 @@ def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
 def test_a_bad_row_is_named_by_its_place_and_nothing_is_written(case, tmp_path, monkeypatch):
     set_chunk_rows(monkeypatch, 4)
     frame = case.frame.head(12).astype(str)
-    frame.loc[9, "heavy"] = "EVQL*"
+    frame.loc[9, "heavy"] = "EV*QL"
     frame.to_csv(tmp_path / "in.csv", index=False)
     with pytest.raises(SequenceError, match=r"^in\.csv: row 11, column 'heavy'"):
         run_predict(case, tmp_path / "in.csv", tmp_path / "out.csv")
@@ -431,7 +431,7 @@ def test_skipped_rows_are_counted_and_others_keep_their_scores(case, tmp_path, m
     set_chunk_rows(monkeypatch, 4)
     frame = case.frame.head(12).copy()
     run_predict(case, frame, tmp_path / "whole.csv")
-    frame.loc[bad, "heavy"] = "EVQL*"
+    frame.loc[bad, "heavy"] = "EV*QL"
     summary, said = run_predict(case, frame, tmp_path / "out.csv", bad_rows="skip")
     assert (summary["rows"], summary["skipped_rows"]) == (12 - len(bad), len(bad))
     skipped = f"{len(bad)} bad row{'s' * (len(bad) > 1)} skipped"

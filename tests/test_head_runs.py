@@ -93,6 +93,9 @@ COMMANDS = {
 @pytest.mark.parametrize(("file", "change", "says"), [
     ("config", {"format": "abag-run 1"}, "format 'abag-run 1' is not supported; this abag rea"),
     ("config", {"epochs": ...}, "epochs is missing. Copy the whole run folder again."),
+    ("config", {"epochs": True}, "epochs is True, which is invalid. Copy the run folder again."),
+    ("config", {"select": ["x"]}, "select is ['x'], which is invalid. Copy the run folder"),
+    ("config", {"molar_mass": {}}, "molar_mass is {}, which is invalid. Copy the run folder"),
     ("summary", {"regimes": ...}, "regimes is missing. Copy the whole run folder again."),
     ("summary", {"regimes": {}}, "regimes is {}; expected a list. Copy the whole run folder"),
     ("summary", {"regimes": [{}]}, "best_baseline is missing. Copy the whole run folder again."),
@@ -142,6 +145,22 @@ def test_a_run_that_cannot_be_read_is_reported_beside_the_others(case, tmp_path,
     (line,) = [line for line in done.stdout.splitlines() if "unreadable" in line]
     assert str(tmp_path / name) in line
     assert "cannot be read (Permission denied)" in line
+    assert "RMSE" in done.stdout
+
+
+@pytest.mark.parametrize(("config", "reason"), [
+    ({"format": "abag-run 5"}, "format 'abag-run 5' is not supported"),
+    ({"format": "abag-run 6", "layout": 3}, "is missing"), ({"layout": 3}, "layout is invalid"),
+])  # fmt: skip
+def test_a_run_without_a_layout_is_listed_beside_the_others(case, tmp_path, config, reason):
+    for copy in ("a", "b"):
+        shutil.copytree(case.runs / "a", tmp_path / copy)
+    path = tmp_path / "b" / "config.json"
+    before = {} if "format" in config else json.loads(path.read_text())
+    path.write_text(json.dumps(before | config))
+    done = invoke("runs", tmp_path, code=1)
+    (line,) = [line for line in done.stdout.splitlines() if "unreadable" in line]
+    assert reason in line
     assert "RMSE" in done.stdout
 
 

@@ -98,3 +98,12 @@ def test_a_matrix_of_values_that_are_no_pkd_needs_their_unit(tmp_path, unit):
     assert "outside the usual range" in str(abag.plan(tmp_path / "m.csv", matrix=True))
     labels = read_labels(tmp_path / "m.csv", matrix=True, label=unit)
     assert len(labels.pkd) == 5
+
+
+def test_a_panel_without_a_column_of_antigens_is_told_of_the_option():
+    panel = CELLS[["heavy", "light"]].assign(WT="1.2", BA1=[">10", "3", "0.1"], XBB=7.5)
+    hint = "If 'WT', 'BA1', 'XBB' are antigens, whose labels are in their cells, add --matrix"
+    for options, is_said in (({}, True), ({"columns": {"pkd": "WT"}}, False)):
+        with pytest.raises(ColumnError) as why:
+            read_sequences(panel, **options)
+        assert (hint in str(why.value)) is is_said

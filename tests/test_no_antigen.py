@@ -92,6 +92,13 @@ def test_a_column_that_may_hold_the_antigen_is_named(column, values, frame):
         read_sequences(frame)
 
 
+@pytest.mark.parametrize("column", ["fr1", "FWR3_aa", "paratope_heavy"])
+def test_a_column_of_parts_of_chains_is_not_named_as_one_of_antigens(column, frame):
+    frame[column] = [heavy[:25] for heavy in frame["heavy"]]
+    with pytest.raises(ColumnError, match=r"--no-antigen\.$"):
+        read_sequences(frame)
+
+
 def test_a_column_of_measurements_is_not_named_as_one_of_antigens(frame):
     frame["avg_off_target_affinity"] = np.linspace(4.5, 5.5, len(frame))
     with pytest.raises(ColumnError, match=r"--no-antigen\.$"):

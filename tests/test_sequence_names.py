@@ -300,8 +300,10 @@ def test_peptides_are_read_as_antigens(text):
 @pytest.mark.parametrize("texts", [[ANTIGEN + "*", ANTIGEN[1:] + "*"], ["SIINFEKL*", "YIGSR*"]])
 def test_antigens_that_end_in_a_stop_codon_are_no_names(texts):
     frame = pd.DataFrame({"heavy": HEAVY, "antigen": texts})
+    assert chains_of(read_sequences(frame), "antigen") == [(text.rstrip("*"),) for text in texts]
+    inside = frame.assign(antigen=[f"{text[:5]}*{text[5:]}" for text in texts])
     with pytest.raises(abag.AbagError, match=r"character '\*' at position") as caught:
-        abag.plan(frame)
+        abag.plan(inside)
     assert "holds names" not in str(caught.value)
 
 

@@ -34,11 +34,11 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import LOOKED_AT, Table
+from abag.embed.tables.table import LOOKED_AT, Table, holds_labels
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
-# not a name; `*` is a stop codon, which is refused as a residue
+# not a name; `*` is a stop codon, which is no residue
 _SEQUENCE = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]{{{SHORT},}}\**\s*", re.IGNORECASE)
 _PEPTIDE = re.compile(rf"[{STANDARD_RESIDUES}X]+(?:[|:][{STANDARD_RESIDUES}X]+)*\**", re.IGNORECASE)
 _RESIDUES_ONLY = re.compile(rf"[{RESIDUES}{REPLACED}|:\s]+", re.IGNORECASE)
@@ -48,7 +48,7 @@ _PRONOUNCEABLE = re.compile(
 SHORTEST_PEPTIDE = 5  # fewer letters are as likely a name: VEGF, EGFR
 FEW = 3  # letters of a word, and words of a column, from which they are no chance
 _NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
-REGION = re.compile("cdr|junction|fw?r[1-4]", re.IGNORECASE)
+REGION = re.compile("cdr|junction|fw?r[1-4]|paratope", re.IGNORECASE)
 """Names of columns that hold parts of a chain."""
 _ANTIGEN_WORDS = re.compile(
     "antigen|target|epitope|virus|viral|strain|receptor|ligand|protein|pathogen|(?<![a-z])ag(?![a-z])",
@@ -355,12 +355,22 @@ def _holds_measurements(table: Table, name: str) -> bool:
     return bool(numbers.notna().all() and cells.str.contains(".", regex=False).any())
 
 
+def matrix_columns(table: Table) -> list[str]:
+    """List the unused columns of numbers or bounds: each may hold the labels of one antigen."""
+    if "pkd" in table.columns:
+        return []
+    used = {*table.columns.values()}
+    cells = table.frame.iloc[:CHUNK_ROWS]
+    names = [name for name in cells if name not in used]
+    return [str(name) for name in names if holds_labels(cells[name].dropna().astype(str))]
+
+
 def antigen_candidates(table: Table) -> list[str]:
     """List the unused columns that may hold or name antigens, by their names or content."""
     used = {*table.columns.values()} - {table.columns.get("antigen_name")}
     candidates = []
     for name in map(str, table.frame.columns):
-        if name in used:
+        if name in used or REGION.search(name):
             continue
         is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)
         if is_named or role_by_content(table, name) == "antigen":

@@ -20,6 +20,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -486,10 +487,7 @@ def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
 def read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read an object per line, as a CSV file with the same cells would be read."""
     records = [*_json_records(file.read().decode("utf-8-sig"))]
-    distinct: dict[str, None] = {}  # in the order in which they occur first
-    for _, record in records:
-        distinct |= dict.fromkeys(record)
-    names = [*distinct]
+    names = [*dict.fromkeys(chain.from_iterable(record for _, record in records))]
     sequences = options.sequence_columns(names)
     text = io.StringIO(newline="")
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)

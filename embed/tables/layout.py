@@ -303,10 +303,7 @@ class Layout:
             for role, column in file.columns.items():
                 canonical.setdefault(role, column)
         files = [_with_names_of(canonical, file) for file in files]
-        distinct: dict[str, None] = {}
-        for file in files:
-            distinct |= dict.fromkeys(file.names)
-        names = [*distinct]
+        names = [*dict.fromkeys(chain.from_iterable(file.names for file in files))]
         file_column = "" if is_one else _free_name(names, files[0].source)
         have_types = {_has_types(part) for part in tables}
         columns_differ = len({file.names for file in files}) > 1

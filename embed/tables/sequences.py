@@ -45,6 +45,7 @@ from abag.embed.tables.columns import (
     MissingColumn,
     column_option,
     quote_names,
+    quote_some,
     simplified,
     with_found,
 )
@@ -59,6 +60,7 @@ from abag.embed.tables.content import (
     domain_cells,
     is_peptide,
     is_sequence,
+    matrix_columns,
     names_as_residues,
     role_by_content,
     unused_columns,
@@ -104,6 +106,7 @@ REASONS: dict[type[AbagError], str] = {
 UNREADABLE = tuple(REASONS)
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
 NUMBERED_AT_MOST = 200
+FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
@@ -198,6 +201,17 @@ def distinct_cells(
     return codes.astype(np.int64) + 1, ["", *distinct.tolist()]
 
 
+def _distinct_pairs(
+    first_R: NDArray[np.int64], second_R: NDArray[np.int64], seconds: int
+) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+    """Number the pairs of indices of the rows, (R,); also return the distinct pairs.
+
+    The second index is below `seconds`.
+    """
+    codes, pairs = pd.factorize(first_R * seconds + second_R)
+    return codes.astype(np.int64), [divmod(pair, seconds) for pair in pairs.tolist()]
+
+
 def parse_column(
     table: Table, role: str, parse: Callable[[str], ParsedSequence], references: References
 ) -> ParsedColumn:
@@ -248,19 +262,18 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
         where = f"columns {name!r} and {table.column(LIGHT_MUTATIONS)!r}"
     parent_R, parents = _parents(table, kind, references)
     change_R, changes = _changes(table, kind, references)
-    codes, pairs = pd.factorize(parent_R * len(changes) + change_R)
+    codes, pairs = _distinct_pairs(parent_R, change_R, len(changes))
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn(
-        codes=codes.astype(np.int64),
+        codes=codes,
         chains=[no_chains] * len(pairs),
         replaced=np.zeros(len(pairs), np.int32),
         forms=[""] * len(pairs),
         bad={},
     )
     variants: list[tuple[str, str]] = []
-    for i, pair in enumerate(bar(iterable=pairs.tolist(), desc=f"reading {name}", delay=2)):
-        parent, change = divmod(pair, len(changes))
+    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {name}", delay=2)):
         text = changes[change].text
         try:
             problem = changes[change].problem
@@ -303,13 +316,14 @@ def _changes(
     if LIGHT_MUTATIONS not in chains:
         return codes, changes
     light_R, lights = _of_column(table, LIGHT_MUTATIONS, chains)
-    codes, pairs = pd.factorize(codes * len(lights) + light_R)
+    codes, pairs = _distinct_pairs(codes, light_R, len(lights))
     joined = []
-    for pair in pairs.tolist():
-        both = (changes[pair // len(lights)], lights[pair % len(lights)])
-        text = "; ".join(filter(None, (part.text for part in both)))
-        joined.append(_Changes(text, both[0].problem or both[1].problem))
-    return codes.astype(np.int64), joined
+    for first, second in pairs:
+        heavy = changes[first]
+        light = lights[second]
+        text = "; ".join(filter(None, (heavy.text, light.text)))
+        joined.append(_Changes(text, heavy.problem or light.problem))
+    return codes, joined
 
 
 def _of_column(
@@ -356,14 +370,13 @@ def _parents(
         return texts("antibody")
     heavy_R, heavies = texts("heavy")
     light_R, lights = texts("light")
-    codes, pairs = pd.factorize(heavy_R * len(lights) + light_R)
+    codes, pairs = _distinct_pairs(heavy_R, light_R, len(lights))
     joined: list[str | AbagError] = []
-    for pair in pairs.tolist():
-        heavy = heavies[pair // len(lights)]
-        light = lights[pair % len(lights)]
-        errors = [text for text in (heavy, light) if isinstance(text, AbagError)]
-        joined.append(errors[0] if errors else f"{heavy}|{light}")
-    return codes.astype(np.int64), joined
+    for first, second in pairs:
+        texts_of_both = (heavies[first], lights[second])
+        errors = [text for text in texts_of_both if isinstance(text, AbagError)]
+        joined.append(errors[0] if errors else "|".join(map(str, texts_of_both)))
+    return codes, joined
 
 
 def parse_antibodies(table: Table, options: TableOptions, references: References) -> ParsedColumn:
@@ -565,9 +578,8 @@ def _advise_antigen(table: Table, options: TableOptions) -> str:
 
 def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
-    codes, pairs = pd.factorize(heavy.codes * len(light.chains) + light.codes)
-    heavy_N, light_N = np.divmod(pairs, len(light.chains))
-    places = [*zip(heavy_N.tolist(), light_N.tolist(), strict=True)]
+    codes, places = _distinct_pairs(heavy.codes, light.codes, len(light.chains))
+    heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
     chains = [heavy.chains[h] + light.chains[k] for h, k in places]
     bad: dict[int, BadCell] = {}
     is_bad = heavy.is_bad()[heavy_N] | light.is_bad()[light_N]
@@ -581,7 +593,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
         if not any(pair):
             bad.setdefault(i, no_chain)
     return ParsedColumn(
-        codes=codes.astype(np.int64),
+        codes=codes,
         chains=chains,
         replaced=heavy.replaced[heavy_N] + light.replaced[light_N],
         forms=[""] * len(chains),
@@ -616,6 +628,10 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         candidates = antigen_candidates(table)
         if candidates:
             advice += f". {quote_names(candidates)} may hold it"
+        by_antigen = matrix_columns(table)
+        if len(by_antigen) >= FEWEST_OF_MATRIX:
+            shown = quote_some(by_antigen)
+            advice += f". If {shown} are antigens, whose labels are in their cells, add --matrix"
         table.column("antigen", advice)
     column = parse_column(table, "antigen", parse_antigen, references)
     _refuse_antigen_names(column, table, options, references)
@@ -630,8 +646,9 @@ def _refuse_antigen_names(
         return
     names = column.bad_texts
     distinct = len(column.chains) - 1  # less that of empty cells
-    # what is longer, or ends in a stop codon, is a sequence with a fault
-    names = [text for text in names if not (is_sequence(text) or is_peptide(text))]
+    # what is longer, or has a stop codon, is a sequence with a fault
+    bare = {text: text.replace(STOP_CODON, "") for text in names}
+    names = [text for text in names if not (is_sequence(bare[text]) or is_peptide(bare[text]))]
     if 2 * len(names) <= distinct:  # some names are valid residues, such as VEGF
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:

@@ -119,7 +119,7 @@ def read_matrix(
         if role in columns:
             named.add(columns[role])
         named.update(ties.get(role, ()))
-    antigens = [name for name in names if name not in named and _holds_labels(texts[name])]
+    antigens = [name for name in names if name not in named and holds_labels(texts[name])]
     others = [name for name in names if name not in antigens]
     if not antigens or not others:
         missing = "columns of labels" if not antigens else "column that names the antibodies"
@@ -152,7 +152,7 @@ def read_matrix(
     return frame, roles, ReaderNotes(remarks=(remark,), numbers=tuple((row + first_row).tolist()))
 
 
-def _holds_labels(cells: pd.Series) -> bool:
+def holds_labels(cells: pd.Series) -> bool:
     """Tell whether at least half of the cells that are filled are numbers or bounds."""
     filled = cells.dropna()
     is_number = filled.map(lambda text: bool(_NUMBER.fullmatch(plain_number(text))))
@@ -357,10 +357,7 @@ def first_rows_of(source: Source) -> Table:
 def _read_matrix(
     chunks: Iterator[Chunk], chosen: Mapping[str, str], source: str
 ) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
-    read = [*chunks]
-    if not read:
-        msg = f"{source}: the table has no rows; expected at least one."
-        raise NoRows(msg)
+    read = [*_first_rows(chunks, None, source)]
     cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
     texts = cells.map(cell_text)
     texts.columns = [str(name) for name in texts]

@@ -171,8 +171,13 @@ def holds_classes(table: Table, name: str) -> bool:
     return is_enough and bool(values) and has_words
 
 
+def unit_of(classes: Sequence[str]) -> Label:
+    """Return the unit of labels that are these classes."""
+    return BINARY if len(classes) == 2 else ORDERED
+
+
 def decide_classes(
-    table: Table, column: str, options: LabelOptions, quantity_of_run: Quantity | None
+    table: Table, column: str, options: LabelOptions
 ) -> tuple[Label, Quantity, str] | None:
     """Decide whether a column of labels holds classes: its unit, its quantity, and what says so.
 
@@ -182,10 +187,8 @@ def decide_classes(
     ------
     LabelError
         If it is to hold classes, and which is not known; or it does, and the options say
-        otherwise, or differ from the run.
+        otherwise.
     """
-    if quantity_of_run is not None:
-        return _as_in_the_run(table, column, options, quantity_of_run)
     where = f"{table.source}: column {column!r}"
     header = read_header(column)
     asked = options.asks_for_classes
@@ -202,7 +205,7 @@ def decide_classes(
     why = "given by the options"
     if options.classes:
         classes = tuple(spelled(name) for name in options.classes)
-        _refuse_others(table, column, classes)
+        refuse_other_cells(table, column, classes)
     elif asked:
         classes = _two_classes(where, values, options.positive)
     else:
@@ -217,7 +220,7 @@ def decide_classes(
         affinity=False,
         classes=classes,
     )
-    return (BINARY if len(classes) == 2 else ORDERED), quantity, why
+    return unit_of(classes), quantity, why
 
 
 def _may_be_classes(options: LabelOptions) -> bool:
@@ -226,42 +229,7 @@ def _may_be_classes(options: LabelOptions) -> bool:
     return all(value is None for value in of_numbers)
 
 
-def _as_in_the_run(
-    table: Table, column: str, options: LabelOptions, of_run: Quantity
-) -> tuple[Label, Quantity, str] | None:
-    """Return the classes of a run for another table; None if the run has none."""
-    if not of_run.classes and options.asks_for_classes:
-        msg = (
-            f"{table.source}: the run predicts {of_run.description}, and the options ask for "
-            "classes; expected that of the run. Leave them out."
-        )
-        raise LabelError(msg)
-    if not of_run.classes:
-        return None
-    unit = BINARY if len(of_run.classes) == 2 else ORDERED
-    is_other = options.label not in (None, unit) or options.better not in (None, of_run.better)
-    if options.classes:
-        is_other = is_other or tuple(map(spelled, options.classes)) != of_run.classes
-    if options.positive:
-        is_other = is_other or spelled(options.positive) != of_run.classes[-1]
-    if is_other:
-        msg = (
-            f"{table.source}: the run predicts {of_run.description}, and the options ask for "
-            "another label; expected that of the run. Leave them out."
-        )
-        raise LabelError(msg)
-    if read_header(column).states_affinity:
-        msg = (
-            f"{table.source}: column {column!r} is named like {read_header(column).unit}, an "
-            f"affinity; expected {of_run.description}, as in the run. Choose another with "
-            "--column label=NAME."
-        )
-        raise LabelError(msg)
-    _refuse_others(table, column, of_run.classes)
-    return unit, of_run, "as in the run"
-
-
-def _refuse_others(table: Table, column: str, classes: tuple[str, ...]) -> None:
+def refuse_other_cells(table: Table, column: str, classes: tuple[str, ...]) -> None:
     """Refuse a column of which no cell is one of the classes."""
     cells = table.frame[column]
     if np.isfinite(read_classes(cells, classes)).any() or not cells.notna().any():

@@ -48,6 +48,9 @@ from abag.head.labels.classes import (
     has_classes,
     holds_classes,
     is_named_like_classes,
+    refuse_other_cells,
+    spelled,
+    unit_of,
 )
 from abag.head.labels.headers import (
     ALPHASEQ_UNIT,
@@ -66,7 +69,6 @@ from abag.head.labels.headers import (
 )
 from abag.head.labels.options import (
     BesideRole,
-    Better,
     Label,
     LabelOptions,
     named_beside,
@@ -735,9 +737,10 @@ def _refuse_written(column: Column) -> None:
 
 
 def _classes(column: Column, asked: Asked) -> ColumnMeaning | None:
-    """Read the classes of a run, or those that the options or the cells name."""
-    of_run = None if asked.remembered is None else asked.remembered.quantity
-    decided = decide_classes(column.table, column.name, asked.options, of_run)
+    """Read the classes that the options or the cells name."""
+    if asked.remembered is not None:
+        return None
+    decided = decide_classes(column.table, column.name, asked.options)
     if decided is None:
         return None
     unit, quantity, why = decided
@@ -746,11 +749,17 @@ def _classes(column: Column, asked: Asked) -> ColumnMeaning | None:
 
 def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
     """Read the quantity of a run that is no affinity; refuse what states another one."""
-    quantity = PKD if asked.remembered is None else asked.remembered.quantity
-    if quantity.affinity:
+    if asked.remembered is None:
         return None
-    refuse_affinity_options(column.table, asked.options, quantity)
+    quantity = asked.remembered.quantity
+    if quantity.affinity and not asked.options.asks_for_classes:
+        return None
+    refuse_other_options(column.table, asked.options, quantity)
     refuse_affinity(column, quantity)
+    if quantity.classes:
+        refuse_other_cells(column.table, column.name, quantity.classes)
+        unit = unit_of(quantity.classes)
+        return ColumnMeaning(column=column.name, unit=unit, why=AS_IN_THE_RUN, quantity=quantity)
     header = column.header
     same = header.quantity.casefold() == quantity.name.casefold()
     if not same and header.better not in (None, quantity.better):
@@ -759,10 +768,10 @@ def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
             f"{quantity.description}, as in the run. Choose another with --column label=NAME, or "
             "rename it."
         )
-    unit = header.written_unit
-    if unit and quantity.unit and _spelled(unit) != _spelled(quantity.unit):
+    written = header.written_unit
+    if written and quantity.unit and _spelled(written) != _spelled(quantity.unit):
         column.refuse(
-            f"is in {unit}; expected {quantity.unit}, as in the run. Convert it, and name it so."
+            f"is in {written}; expected {quantity.unit}, as in the run. Convert it, and name it so."
         )
     return _as_it_is(column.name, AS_IN_THE_RUN, quantity)
 
@@ -919,19 +928,25 @@ def refuse_affinity(column: Column, quantity: Quantity) -> None:
         )
 
 
-def refuse_affinity_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
-    """Raise `LabelError` if options ask for another quantity, or direction, than the run has."""
-    better: Better | None = options.better
-    of_run = ("binary", "classes") if quantity.classes else ("value",)
-    is_other = options.label not in (None, *of_run) or better not in (None, quantity.better)
-    if is_other or options.scale not in (None, quantity.scale):
-        option = f"--label {options.label}" if better is None else f"--better {better}"
-        option = option if is_other else f"--scale {options.scale}"
-        msg = (
-            f"{table.source}: {option}: the run predicts {quantity.description}; expected labels "
-            "of that. Leave the option out."
-        )
-        raise LabelError(msg)
+def refuse_other_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
+    """Raise `LabelError` if options ask for another label than that of the run."""
+    unit = unit_of(quantity.classes) if quantity.classes else "value"
+    classes = options.classes and tuple(map(spelled, options.classes))
+    positive = options.positive and (spelled(options.positive),)
+    given = {
+        f"--label {options.label}": options.label not in (None, unit),
+        f"--better {options.better}": options.better not in (None, quantity.better),
+        f"--scale {options.scale}": options.scale not in (None, quantity.scale),
+        "--classes": classes not in (None, quantity.classes),
+        f"--positive {options.positive}": positive not in (None, quantity.classes[-1:]),
+    }
+    for option, is_other in given.items():
+        if is_other:
+            msg = (
+                f"{table.source}: {option}: the run predicts {quantity.description}; expected "
+                "labels of that. Leave the option out."
+            )
+            raise LabelError(msg)
 
 
 def _spelled(unit: str) -> str:
@@ -1158,7 +1173,7 @@ def decide_prediction(
             if options.molar_mass is None and UNITS[meaning.unit].of_mass:
                 options = replace(options, molar_mass=molar_mass)
         else:
-            refuse_affinity_options(table, options, quantity)
+            refuse_other_options(table, options, quantity)
             own = PROBABILITY if quantity.is_binary and PROBABILITY in table.names else ""
             column = own if own and not table.has("prediction") else table.column("prediction")
             refuse_affinity(Column(table, column), quantity)

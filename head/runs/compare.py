@@ -82,7 +82,7 @@ def runs(folders: Path | str | Sequence[Path | str]) -> RunsSummary:
     finished = dict[str, SavedRun]()
     for path in paths:
         with suppress(OSError, DamagedFile):  # its state says it
-            configs[str(path)] = read_json(path / "config.json")
+            configs[str(path)] = read_config(path)
         state, saved = _describe_run(path)
         states.append(state)
         if saved is not None:

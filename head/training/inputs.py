@@ -150,7 +150,7 @@ def _views(
     `before` is the content of its config.json.
     """
     views = config.views_of(kind)
-    fingerprint = before.get(f"{kind}_fingerprint")
+    fingerprint = str(before.get(f"{kind}_fingerprint"))
     if fingerprint in {folder.fingerprint for folder in store.folders(kind)}:
         for view in views:
             view["encoder"] = view["encoder"] or fingerprint
