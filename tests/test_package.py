@@ -90,6 +90,7 @@ def test_the_source_archive_is_the_checkout(archives, checkout):
     assert "stray.py" not in names
 
 
+@pytest.mark.ci
 def test_tests_run_from_the_source_archive(archives, tmp_path):
     with tarfile.open(next(archives.glob("abag-*.tar.gz"))) as archive:
         archive.extractall(tmp_path, filter="data")
