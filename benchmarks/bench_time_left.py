@@ -8,7 +8,7 @@ Each command draws on a pseudo-terminal. Of each bar, the line that was on the s
 over counts, from 10 % to 90 %, if at least --least seconds were left: whole seconds are shown. A bar ends with the
 last thing that it draws, or with the command. The ratio is that of the seconds shown to those that were left; the
 worst of a bar is the furthest from 1, on either side. Tables are data/demo_pairs.csv, parts of it, and pairs of
-random sequences; encoders count residues. With --cpu, all clocks are the CPU seconds of the command: so on one core
+random sequences; encoders count residues, but for a case of two small language models. With --cpu, all clocks are the CPU seconds of the command: so on one core
 of a machine that others use, each second is one of a quiet core. Linux.
 """
 
@@ -32,6 +32,7 @@ from pathlib import Path
 import pandas as pd
 from bench_large_table import CONTROL, ENCODERS, draw_table
 
+TINY = ("--antibody-encoder", "tiny-igt5", "--antigen-encoder", "tiny-esm2")
 DEMO = Path(__file__).parents[1] / "data/demo_pairs.csv"
 LINE = re.compile(r"(?P<name>[^|]*?) +(?P<done>\d+)% \|[^|]*\| [\d:]+, (?P<left>[^,]*) left")
 FIT = ("fit", "{table}", "--store", "{store}", "--run", "{out}")
@@ -45,6 +46,7 @@ CASES = {
     "fit, classes": ("classes", *FIT),
     "fit, 20,000 pairs, ridge": ("large", *FIT, "--head", "ridge"),
     "embed, 200,000 pairs": ("huge", "embed", "{table}", "--store", "{out}", *ENCODERS),
+    "embed, language models": ("wide", "embed", "{table}", "--store", "{out}", *TINY),
     "predict, 200,000 pairs": (
         "huge",
         "predict",
@@ -58,8 +60,10 @@ CASES = {
 TABLES = {
     "drawn": (1_000, 200, 40),
     "large": (20_000, 4_000, 200),
+    "wide": (20_000, 6_000, 1_500),
     "huge": (200_000, 60_000, 3_000),
 }
+UNEMBEDDED = ("wide", "huge")
 
 
 def write_table(name, folder):
@@ -79,7 +83,7 @@ def write_table(name, folder):
             pairs["pKd"] = (measured > measured.median()).map({True: "yes", False: "no"})
             pairs = pairs.rename(columns={"pKd": "binds"})
     pairs.to_csv(table, index=False)
-    if name != "huge":
+    if name not in UNEMBEDDED:
         subprocess.run(
             [*ABAG, "embed", table, "--store", store, *ENCODERS], check=True, capture_output=True
         )

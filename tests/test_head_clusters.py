@@ -8,6 +8,7 @@ from chunks import set_cores, set_sizes
 from drawn import draw_chain, draw_chains
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import in_ci
 from trastuzumab import HEAVY, LIGHT
 
 from abag.embed.tables.chains import locate_positions, position_number
@@ -195,8 +196,9 @@ def test_new_antigens_are_near_those_that_comparing_every_pair_finds():
 
 
 @pytest.mark.parametrize("contained", [False, True])
-def test_clusters_equal_those_of_comparing_every_pair(contained, monkeypatch):
-    for seed in range(8):
+@pytest.mark.parametrize("seeds", [range(2), *in_ci(range(2, 8))])
+def test_clusters_equal_those_of_comparing_every_pair(contained, seeds, monkeypatch):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         set_sizes(
             monkeypatch,
@@ -328,7 +330,7 @@ def substituted(rng, text, share):
     return "".join(np.where(rng.random(len(text)) < share, letters, list(text)))
 
 
-@pytest.mark.parametrize("neighbours", [0, 8])
+@pytest.mark.parametrize("neighbours", [8, *in_ci(0)])
 def test_clones_are_those_of_comparing_every_pair(neighbours, monkeypatch):
     set_sizes(monkeypatch, neighbours=neighbours)
     rng = np.random.default_rng(neighbours)

@@ -77,6 +77,7 @@ def test_an_x_without_a_column_of_fit_is_refused_by_its_name(store, X, y, make):
         apply(X.drop(columns="light"))
 
 
+@pytest.mark.ci
 def test_cross_validation_with_group_splits_scores_a_head(store, X, y):
     scores = cross_val_score(
         AffinityRegressor(store, head="ridge", split="random"),

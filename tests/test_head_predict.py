@@ -252,6 +252,7 @@ def test_a_threshold_of_strong_pairs_that_is_no_pkd_is_refused(case, tmp_path, s
     assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.ci
 def test_memory_grows_by_two_indices_and_the_scores_of_each_pair(case, tmp_path, monkeypatch):
     set_chunk_rows(monkeypatch, 2000)
     set_sizes(monkeypatch, predicted_pairs=4096)

@@ -316,6 +316,7 @@ def test_a_predictor_of_an_antigen_library_predicts_what_its_run_measured(case, 
         assert error < 0.8 * metrics["composition_ridge"]["rmse"]
 
 
+@pytest.mark.ci
 def test_a_stack_leans_on_the_residues_of_antigens_and_a_share_says_so(case, capfd):
     run = case.at / "stack"
     summary = abag.fit(case.frame, case.store, run, widths=(8,), epochs=2, **QUICK)

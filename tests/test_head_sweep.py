@@ -71,6 +71,7 @@ def done(case, tmp_path_factory):
     return SimpleNamespace(folder=folder, summary=summary, said=said)
 
 
+@pytest.mark.ci
 def test_a_sweep_finds_the_informative_pooling(done):
     best = done.summary["best"]["params"]
     assert (best["antibody_pooling"], best["antigen_pooling"]) == ("mean", "mean")

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -91,6 +90,7 @@ def test_the_source_archive_is_the_checkout(archives, checkout):
     assert "stray.py" not in names
 
 
+@pytest.mark.ci
 def test_tests_run_from_the_source_archive(archives, tmp_path):
     with tarfile.open(next(archives.glob("abag-*.tar.gz"))) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -246,7 +246,7 @@ def installed(request, tmp_path_factory, checkout):
     """Python of an environment with the install of the README, or a wheel, and dependencies."""
     home = tmp_path_factory.mktemp("venv")
     venv.create(home, with_pip=False, symlinks=True)
-    parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    parents = {path for path in sys.path if Path(path).name == "site-packages"}
     # .pth files of the parent environment, such as that of an editable abag, are not processed
     site_packages = next(home.glob("lib/python*/site-packages"))
     (site_packages / "parent.pth").write_text("\n".join(sorted(parents)))
@@ -256,7 +256,15 @@ def installed(request, tmp_path_factory, checkout):
     else:
         arguments = list(request.getfixturevalue("archives").glob("*.whl"))
     subprocess.run(
-        [python, "-m", "pip", "install", "-q", "--no-deps", *arguments],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            *"install -q --no-deps".split(),
+            *arguments,
+        ],
         capture_output=True,
         check=True,
         env=without_pythonpath(),

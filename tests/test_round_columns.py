@@ -75,6 +75,7 @@ def test_two_rounds_with_columns_equal_one_fit_of_the_joined_table(campaign, nam
     assert not np.allclose(joined["pkd_predicted"], bare["pkd_predicted"], rtol=1e-3)
 
 
+@pytest.mark.ci
 def test_a_third_round_reads_the_columns_of_all(campaign):
     third = campaign.second.iloc[:10]
     second = campaign.second.iloc[10:]

@@ -173,7 +173,7 @@ def test_mutants_of_an_outlying_measured_parent_improve_as_often_as_they_do(outl
         np.testing.assert_allclose(compared, compared[0], atol=1e-9)
         is_nearer = (compared[0] > of_known) if number == 0 else (compared[0] < of_known)
         assert is_nearer  # to the mean
-        assert f"predicted pKd {of_known:.2f} ({compared[0]:.2f} as if unmeasured" in first
+        assert f"predicted pKd {of_known:.2f} ({compared[0]:.2f} if it were as new" in first
         assert f"measured {outlying.label[row]:.2f}" in first
 
 
@@ -188,7 +188,7 @@ def test_the_page_of_an_outlying_parent_has_the_predictions_of_the_table(outlyin
     (content,) = re.findall(r'"predicted": ?\[([^\]]*)\]', page)
     drawn = [float(value) for value in content.split(",")]
     np.testing.assert_allclose(drawn, table["pkd_predicted"], atol=1e-4)
-    assert f"({summary['parent_compared']:.2f} as if unmeasured" in page
+    assert f"({summary['parent_compared']:.2f} if it were as new" in page
 
 
 def test_every_format_and_batch_size_gives_the_same_rows(case, tmp_path, monkeypatch):

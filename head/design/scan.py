@@ -360,7 +360,8 @@ def describe_compared(predicted: float, compared: float | None, quantity: Quanti
     """Say what is predicted for a parent as if it were as new as its mutants, if that differs."""
     if compared is None or quantity.show(compared) == quantity.show(predicted):
         return ""
-    return f" ({quantity.show(compared)} as if unmeasured, like the mutants compared with it)"
+    shown = quantity.show(compared)
+    return f" ({shown} if it were as new as its mutants, which are compared with that)"
 
 
 def describe_far(found: ScanSummary) -> str:

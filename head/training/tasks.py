@@ -103,9 +103,10 @@ class Stage(NamedTuple):
 
 @dataclass(slots=True)
 class _Begun:
-    """Hold a task that has begun, and what it has told."""
+    """Hold of a task that has begun what it has told, but not what it has made."""
 
-    task: Task
+    kind: str
+    weight: float
     begun_s: float
     took_s: float | None = None
     """None: it has not ended."""
@@ -150,7 +151,7 @@ class Work:
 
     def begin(self, task: Task) -> _Begun:
         """Begin a task of the stage."""
-        begun = _Begun(task, time.monotonic())
+        begun = _Begun(task.kind, task.weight, time.monotonic())
         with self._lock:
             self._waiting.remove(task)
             self._begun.append(begun)
@@ -165,22 +166,22 @@ class Work:
         weights: defaultdict[str, float] = defaultdict(float)
         for begun in all_begun:
             if begun.share > begun.before:
-                seconds[begun.task.kind] += begun.elapsed_s
-                weights[begun.task.kind] += begun.task.weight * (begun.share - begun.before)
+                seconds[begun.kind] += begun.elapsed_s
+                weights[begun.kind] += begun.weight * (begun.share - begun.before)
         if not weights:
             return None
         mean = sum(seconds.values()) / sum(weights.values())
 
-        def expected_s(task: Task) -> float:
+        def expected_s(task: Task | _Begun) -> float:
             kind = task.kind
             return task.weight * (seconds[kind] / weights[kind] if kind in weights else mean)
 
         before_s = 0.0
         running = []
         for begun in all_begun:
-            before_s += begun.before * expected_s(begun.task)
+            before_s += begun.before * expected_s(begun)
             if begun.took_s is None:
-                running.append(begun.left_s(expected_s(begun.task)))
+                running.append(begun.left_s(expected_s(begun)))
         left_s = _longest(running, map(expected_s, waiting), self._threads)
         for stage in self._later.values():
             left_s += _longest([], map(expected_s, stage.tasks), stage.threads)

@@ -61,6 +61,7 @@ def embed(store, table):
     return embed_table(table, store, commit_seconds=0.0, batch_tokens=1500, **COMPOSITION)
 
 
+@pytest.mark.ci
 def test_a_slow_flaky_drive_receives_everything(machine, monkeypatch):
     table = demo_table().head(150)
     store = machine / "drive" / "MyDrive" / "store"
