@@ -234,6 +234,13 @@ def test_early_stopping_is_scored_and_timed(run_script, tmp_path):
     assert all(line["rmse"] and line["steps"] and line["seconds"] > 0 for line in lines)
 
 
+def test_promises_are_compared_with_the_truth(run_script, tmp_path):
+    (line,) = tiny_lines(run_script, tmp_path, "bench_promises.py", "bounds")
+    low, high = line["promised"][1:]
+    assert low < line["promised"][0] < high
+    assert line["true"] > 0
+
+
 def test_the_time_left_is_compared_with_what_was_left(run_script, tmp_path):
     (line,) = tiny_lines(run_script, tmp_path, "bench_time_left.py")
     fit = line["bars"]["fit"]
