@@ -117,7 +117,7 @@ def write_tiny(path):
     frame["K (nM)"] = (10 ** (9 - frame.pop("pKd"))).map("{:.6g}".format)
     frame.loc[3, "K (nM)"] = ""
     frame.loc[4, "K (nM)"] = "n.d."
-    frame.loc[5, "heavy"] = "EVQ*"
+    frame.loc[5, "heavy"] = "EV*Q"
     frame.to_csv(path, index=False)
 
 

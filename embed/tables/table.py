@@ -183,6 +183,11 @@ class Table:
     """Whether missing cells of columns of text may still be text (`MISSING_TEXT`)."""
     reader: ReaderNotes = NO_NOTES
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether its rows were the cells of a matrix, whose labels no header names."""
+        return self.reader.numbers is not None
+
     def column(self, role: str, advice: str = "") -> str:
         """Return the name of the column that plays a role.
 

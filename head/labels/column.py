@@ -41,7 +41,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import LABEL_COLUMN, plain_number
+from abag.embed.tables.table import plain_number
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -894,7 +894,7 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             f"--label value --better higher, or lower.{advise_classes(column.filled)}",
             UnclearLabel,
         )
-    if role == "pkd" and column.name == LABEL_COLUMN:
+    if role == "pkd" and column.table.is_matrix:
         _refuse_unnamed(column)
     return "pkd", "" if role == "prediction" else "no unit is stated"
 
