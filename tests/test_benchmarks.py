@@ -29,11 +29,11 @@ LONG = [
     ("bench_mixing.py", ["collect"], "mixing.md"), ("bench_log_scale.py", [], "log_scale.md"),
 ]  # fmt: skip
 """Five seconds or more each; `.ci/run` only imports what they use."""
+LONG_LINES = ("bench_campaign.py", "bench_growth.py", "bench_time_left.py", "bench_unseen.py")
+"""Those that write lines instead of a page, ten seconds or more each."""
 
 
-@pytest.mark.parametrize(
-    "script", sorted({"bench_campaign.py", *(script for script, _, _ in LONG)})
-)
+@pytest.mark.parametrize("script", sorted({*LONG_LINES, *(script for script, _, _ in LONG)}))
 def test_a_long_benchmark_imports_what_it_uses_and_shows_its_help(run_script, tmp_path, script):
     status = run_script(tmp_path / "log", BENCHMARKS / script, "--help")
     printed = (tmp_path / "log").read_text()
@@ -241,6 +241,7 @@ def test_promises_are_compared_with_the_truth(run_script, tmp_path):
     assert line["true"] > 0
 
 
+@pytest.mark.slow
 def test_the_time_left_is_compared_with_what_was_left(run_script, tmp_path):
     (line,) = tiny_lines(run_script, tmp_path, "bench_time_left.py")
     fit = line["bars"]["fit"]
@@ -261,6 +262,7 @@ def test_the_default_fit_of_a_table_is_timed(run_script, tmp_path):
     assert line["rmse"]
 
 
+@pytest.mark.slow
 def test_growth_is_measured_by_command_and_drawn(run_script, tmp_path):
     lines = tiny_lines(run_script, tmp_path, "bench_growth.py")
     assert [line["pairs"] for line in lines] == [100] * 4
@@ -273,6 +275,7 @@ def test_growth_is_measured_by_command_and_drawn(run_script, tmp_path):
     assert picture.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_unseen_and_known_rows_are_timed(run_script, tmp_path):
     lines = tiny_lines(run_script, tmp_path, "bench_unseen.py")
     assert [line["number"] for line in lines] == [50] * 3
