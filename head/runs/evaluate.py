@@ -638,10 +638,10 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
     for kind in KINDS:
         is_known = keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"])
         counts[kind] = int(is_known.sum())
-    antigens = f", {counts['antigen']} a training antigen" if "antigen" in pairs.kinds else ""
+    antigens = f", {counts['antigen']:,} a training antigen" if "antigen" in pairs.kinds else ""
     messages.say(
-        f"{pairs.table.source}: {counts['pair']} of {counted(len(pairs), 'pair')} are training "
-        f"pairs of the run; {counts['antibody']} have a training antibody{antigens}"
+        f"{pairs.table.source}: {counts['pair']:,} of {counted(len(pairs), 'pair')} are training "
+        f"pairs of the run; {counts['antibody']:,} have a training antibody{antigens}"
     )
     if counts["pair"]:
         messages.say(
