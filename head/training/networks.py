@@ -69,7 +69,7 @@ MIN_SAVE_INTERVAL_S = 30.0
 """Seconds between two checkpoints at least, without a `save_every`."""
 LOG = "log.jsonl"
 """Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
-LATER_END = 0.4
+LATER_END = 0.7
 """Share of the epochs beyond its patience for which a head usually trains, as it improves again."""
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
@@ -599,7 +599,9 @@ class HeadTraining(ResumableTraining):
             for head in heads:
                 least = min(total, progress.best_step[head] + patience * self.steps_per_epoch)
                 waits = max(0.0, 1.0 - progress.stale[head] / patience)
-                last = max(last, least + LATER_END * waits * (total - least))
+                # the longer a head has trained, the less it improves again
+                later = LATER_END * waits * (1 - progress.step / total)
+                last = max(last, least + later * (total - least))
             ends.append(last)
             done.append(min(progress.step, last))
         if self.inputs.device.type == "cpu":
