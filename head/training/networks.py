@@ -70,7 +70,8 @@ MIN_SAVE_INTERVAL_S = 30.0
 LOG = "log.jsonl"
 """Name of the log beside the checkpoints of a training: one line of JSON per epoch and fold."""
 LATER_END = 0.7
-"""Share of the epochs beyond its patience for which a head that begins trains, as it improves again."""
+"""Share of the epochs beyond its patience for which a head that has just begun trains: it improves
+again."""
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
