@@ -139,12 +139,12 @@ def test_patience_ends_each_fold_of_a_stack_as_if_the_others_were_not_there(
 
 def test_the_share_done_of_a_stack_allows_for_its_patience(tmp_path):
     folds = [FOLDS[0], FOLDS[1], FOLDS[3]]
-    options = {"epochs": 40, "patience": 3, "lr": 0.03, "select": "rmse"}
+    options = {"epochs": 60, "patience": 10, "lr": 0.03, "select": "rmse"}
     told = []
     with telling(lambda share, before: told.append(share)):
         stacked = train_folds(tmp_path, folds, **options)
     steps = max(fold.steps for fold in stacked)
-    assert steps < 0.75 * 40 * 4
+    assert steps < 0.75 * 60 * 4
     assert len(told) == steps + 1
     assert told[0] == 0.0
     assert told[-1] == 1.0
