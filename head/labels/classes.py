@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from abag.core.arrays import Floats
     from abag.embed.tables.table import Table
-    from abag.head.labels.options import Label, LabelOptions
+    from abag.head.labels.options import Better, Label, LabelOptions
 
 
 BINARY: Label = "binary"
@@ -49,11 +49,18 @@ _WORDS = (
     ("non-hit", "hit"), ("fail", "pass"), ("absent", "present"),
 )  # fmt: skip
 """Words for no and yes, as they are used beside each other."""
-_PAIRS = re.compile(
-    "bind|bound|neutrali|reactiv|specific|positiv|active|enrich|escap|block|inhibit|hit|viable|"
-    "success|recogni|interact"
+_PARTS = (
+    "bind|bound|neutrali|reactiv|polyreactiv|specific|polyspecific|positiv|active|enrich|escap|"
+    "block|inhibit|hit|viable|success|recogni|interact"
 )
+_PAIRS = re.compile(_PARTS)
 """Parts of the names of columns that say whether something is so."""
+_NEGATIONS = re.compile(
+    rf"\b(?:not|non|no|lost|loss of|lacks?|doesn?t)\s+(?=\w*(?:{_PARTS}))"
+    rf"|\b(?:non|un|in)(?={_PARTS})|\s+loss\b"
+)
+"""Words and syllables with which such a name says that something is not so."""
+_UNWANTED = re.compile("escap|autoreactiv|selfreactiv|offtarget")
 _NAMES = frozenset("label labels class target outcome y response binary isbinder call".split())
 """Names of columns of classes, without signs."""
 _LAST_WORDS = frozenset("label labels class binary call".split())
@@ -130,12 +137,26 @@ def _words_among(values: dict[str, int]) -> tuple[str, str] | None:
     return None if are_numbers else found
 
 
+def _name_words(name: str) -> list[str]:
+    return re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+
+
 def is_named_like_classes(name: str) -> bool:
     """Tell whether the name of a column says that it holds classes, such as ``is_binder``."""
-    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    words = _name_words(name)
     joined = "".join(words)
     is_named = joined in _NAMES or not _LAST_WORDS.isdisjoint(words[-1:])
     return is_named or _PAIRS.search(joined) is not None
+
+
+def _better_class(name: str) -> Better:
+    """Return whether yes or no is better by the name of a column: no, of a ``non_binder``."""
+    words = " ".join(_name_words(name))
+    affirmed = _NEGATIONS.sub("", words)
+    is_unwanted = _UNWANTED.search(affirmed.replace(" ", "")) is not None
+    is_better = not is_unwanted and read_header(affirmed).better != "lower"
+    is_negated = affirmed != words
+    return "lower" if is_better == is_negated else "higher"
 
 
 def _names_affinity(name: str) -> bool:
@@ -216,7 +237,7 @@ def decide_classes(
         why = f"cells are {quoted(classes[0])} or {quoted(classes[1])}"
     quantity = Quantity(
         name=header.quantity,
-        better=options.better or header.better or "higher",
+        better=options.better or _better_class(column),
         affinity=False,
         classes=classes,
     )
