@@ -218,6 +218,11 @@ _KNOWN = (
     "interferometry conc concentration half maximal inhibitory effective inhibition neutralization "
     "neutralisation scale"
 ).split()
+_CHANGED = tuple(
+    "log2 log1p sqrt normalized normalised norm relative rel scaled rank ranked percentile "
+    "quantile zscore inverse inverted reciprocal bin binned".split()
+)
+"""Words that say that values were changed, so that the unit beside them is not theirs."""
 _PREDICTED = ("predicted", "prediction", "predictions", "pred", "predict")
 _OTHERS = {
     "log10": ("log10", "log"), "ln": ("ln", "loge"), "neg": ("neg", "negative", "minus"),
@@ -320,6 +325,7 @@ _REWRITTEN = (
 def plain_text(name: str) -> tuple[str, bool]:
     """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
+    name = re.sub(r"(?<![A-Za-z])Fc(?![A-Za-z])", "constantfragment", name)  # FC: fold change
     name = _SUPERSCRIPT.sub(lambda m: "^" + m[0].replace("−", "-").translate(_SUPERSCRIPTS), name)
     composed = unicodedata.normalize("NFKC", name.replace("°", " ").replace("º", " "))
     text = ""
@@ -421,11 +427,13 @@ def read_header(name: str) -> Header:
         quantity = bracketed["name"].strip()
         unit = bracketed["unit"].strip()
     describes_another = not _SPREAD.isdisjoint(_words(name))
+    of_affinity = _read_affinity(name)
+    is_affinity = of_affinity.names_affinity and not of_affinity.not_label
     return replace(
-        _read_affinity(name),
+        of_affinity,
         quantity=printable(quantity)[:LONGEST_NAME] or "value",
         written_unit=printable(unit)[:LONGEST_NAME],
-        better=None if describes_another else _better_values(name, quantity),
+        better=None if describes_another or is_affinity else _better_values(name, quantity),
         describes_another=describes_another,
     )
 
@@ -448,6 +456,8 @@ def _read_affinity(name: str) -> Header:
     if {*re.sub("[a-z0-9]", "", text)} - _SEPARATORS:
         words_found.unknown_unit = True
     for run in re.findall("[a-z0-9]+", text):
+        if run in _CHANGED or re.fullmatch(r"x?1e\d+", run):
+            words_found.unknown_unit = True
         tags = _segments(run)
         if tags is None:
             words_found.unknown_words = True
