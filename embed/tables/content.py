@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import TableError
+from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
     KINDS,
@@ -28,7 +29,10 @@ from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
     SEQUENCE_ROLES,
+    MissingColumn,
     column_option,
+    may_hold,
+    quote_some,
     simplified,
 )
 from abag.embed.tables.formats import CHUNK_ROWS
@@ -258,6 +262,34 @@ def role_by_content(table: Table, name: str) -> str:
     if 2 * types.count({"light"}) > len(texts):
         return "light"
     return "antibody"
+
+
+def refuse_other_header(table: Table) -> None:
+    """Refuse a table that lacks a line of names, or has lines above it.
+
+    Otherwise the first pair would be taken for the names of the columns, and be lost.
+
+    Raises
+    ------
+    MissingColumn
+        If the first line holds a sequence, or a row below it the names of columns.
+    """
+    for name in map(str, table.names):
+        if len(name) >= WHOLE_DOMAIN and name.isupper() and is_peptide(name):
+            msg = (
+                f"{table.source}: the first line holds a sequence, {quoted(name)}; expected the "
+                "names of the columns. Add a line with them, such as heavy,light,antigen,pKd."
+            )
+            raise MissingColumn(msg)
+    for number, cells in table.frame.head(CHECKED_AT_MOST).iterrows():
+        names = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
+        if len(may_hold(names, {}, SEQUENCE_ROLES)) > 1:
+            msg = (
+                f"{table.source}: row {table.first_row + int(str(number))} holds "
+                f"{quote_some(names)}; expected the names of the columns in the first line. "
+                "Remove the lines above it."
+            )
+            raise MissingColumn(msg)
 
 
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:

@@ -62,6 +62,7 @@ from abag.embed.tables.content import (
     is_sequence,
     matrix_columns,
     names_as_residues,
+    refuse_other_header,
     role_by_content,
     unused_columns,
 )
@@ -402,6 +403,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
         return _arranged(column, table, options)
     roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
+        refuse_other_header(table)
         problem = f"{table.source}: no column for heavy, light or antibody"
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
         advice = (
@@ -622,6 +624,7 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         text = options.antigen if references.antigen is None else references.antigen
         return ParsedColumn.constant(len(table.frame), antigen(text))
     if not table.has("antigen"):
+        refuse_other_header(table)
         advice = ", or give one antigen for all rows with --antigen SEQ"
         if options.proposes_no_antigen:
             advice += ", or learn from antibodies alone with --no-antigen"
