@@ -511,6 +511,29 @@ def test_names_below_a_title_are_found_and_the_lines_above_them_are_to_be_remove
         abag.plan(tmp_path / "t.csv")
 
 
+@pytest.mark.parametrize("names", [("Antibody", "Antigen"), ("X1", "X2")])
+def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, names):
+    pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
+    antibodies = [*map(str, map(list, pairs)), f"['{HEAVY}', nan]", f'["{HEAVY}"]']
+    antigens = [f"['{AG}', '{AG[::-1]}']"] * len(antibodies)
+    table = pd.DataFrame(dict(zip(names, (antibodies, antigens), strict=True)))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    options = {}
+    if names[0] == "X1":  # proposed by their content
+        with pytest.raises(AbagError) as caught:
+            read_sequences(tmp_path / "t.csv")
+        options = {"columns": {"antibody": "X1", "antigen": "X2"}}
+        assert "No column is named like an antigen" not in str(caught.value)
+        for role, column in options["columns"].items():
+            assert f"--column {role}={column}" in str(caught.value)
+    read = read_sequences(tmp_path / "t.csv", **options)
+    assert read.antibodies.chains == [*pairs, (HEAVY, "")]
+    assert read.antigens.chains == [tuple(sorted((AG, AG[::-1])))]
+    table[names[0]] = f"['{HEAVY}', '{LIGHTS[0]}', '{LIGHTS[1]}']"
+    with pytest.raises(AbagError, match=r"has 3 chains; expected heavy\|light"):
+        read_sequences(table, **options)
+
+
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
     table = pd.DataFrame({"HC": HEAVIES, "LC": LIGHTS, "light": "kappa", "antigen": AG})
     assert read_sequences(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]

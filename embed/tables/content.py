@@ -24,6 +24,7 @@ from abag.embed.tables.chains import (
     WHOLE_DOMAIN,
     Kind,
     is_word,
+    unlisted,
 )
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
@@ -158,7 +159,7 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     picked = np.linspace(0, len(texts) - 1, min(len(texts), CHECKED_AT_MOST)).astype(int)
     cells = []
     for at in picked.tolist():
-        residues = "".join(texts[at].upper().split()).translate(_NOT_RESIDUES)
+        residues = "".join(unlisted(texts[at]).upper().split()).translate(_NOT_RESIDUES)
         if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
             continue
         if domain_types(residues):
@@ -187,7 +188,7 @@ def _sequences_in(table: Table, name: str) -> list[str]:
     sequences = []
     for text in cells.iloc[picked]:
         if isinstance(text, str) and is_sequence(text):
-            residues = "".join(text.upper().split()).rstrip("*")
+            residues = "".join(unlisted(text).upper().split()).rstrip("*")
             if not _NUCLEOTIDE_LETTERS.issuperset(residues):
                 sequences.append(residues)
     return sequences if 2 * len(sequences) > len(picked) else []
@@ -195,7 +196,7 @@ def _sequences_in(table: Table, name: str) -> list[str]:
 
 def is_sequence(text: str) -> bool:
     """Tell whether a text may be a sequence, rather than a name."""
-    return _SEQUENCE.fullmatch(text) is not None
+    return _SEQUENCE.fullmatch(unlisted(text)) is not None
 
 
 def holds_sequences(table: Table, name: str) -> bool:

@@ -406,9 +406,11 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
         refuse_other_header(table)
         problem = f"{table.source}: no column for heavy, light or antibody"
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
+        by_content = _suggest_columns(table)
+        has_antigen = "antigen=" in by_content
         advice = (
-            f"Name them with --column heavy=NAME, light=NAME or antibody=NAME{commas}. "
-            f"{_suggest_columns(table)}{_advise_antigen(table, options)}"
+            f"Name them with --column heavy=NAME, light=NAME or antibody=NAME{commas}. {by_content}"
+            f"{'' if has_antigen else _advise_antigen(table, options)}"
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
