@@ -240,6 +240,8 @@ ALPHASEQ_UNIT: Label = "log10_kd_nm"
 ALPHASEQ_WORDS = "log10 of Kd in nM, lower is stronger"
 _NOT_SPLIT = ("kim", "kam", "dm", "kin")
 """Words of few letters that are no quantity beside its unit."""
+_ONLY_LAST = ("m", "j")
+"""Units that are one letter: within a word, as in ``min`` and ``format``, they are none."""
 _WITHIN = re.compile("^(?:ddg|delta|p?kd|p?[ie]c50)|(?:p?kd|p?[ie]c50)$")
 """What an unknown word, such as ``kd1`` or ``her2kd``, is about."""
 
@@ -348,6 +350,8 @@ def _segments(run: str) -> list[str] | None:
             tag = _WORDS.get(run[start:end])
             before = best[start]
             if tag is None or before is None:
+                continue
+            if run[start:end] in _ONLY_LAST and end < len(run):
                 continue
             if best[end] is None or len(before) + 1 < len(best[end] or ()):
                 best[end] = [*before, tag]
