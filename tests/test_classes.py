@@ -124,6 +124,12 @@ def test_a_value_of_any_name_is_positive_if_the_user_says_so():
         labelled(frame, label="binary", columns={"label": "outcome"})
 
 
+def test_words_of_strength_are_no_measurements_and_need_their_order():
+    frame = table(binding_strength=[*words("weak", "strong")[:-1], "none"])
+    with pytest.raises(LabelError, match=r"'none', which are words.* --classes NAMES"):
+        labelled(frame, columns={"label": "binding_strength"})
+
+
 def test_ordered_classes_are_numbered_from_the_lowest():
     level = np.random.default_rng(2).integers(0, 3, ROWS)
     cells = np.array(["low", "medium", "high"])[level]

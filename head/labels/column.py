@@ -147,7 +147,8 @@ NO_BINDING = frozenset(
 
 
 _CLASS_WORDS = frozenset(
-    "true false yes no y n + - binder positive negative pos neg binding high low".split()
+    "true false yes no y n + - binder positive negative pos neg binding high low none weak medium "
+    "intermediate moderate strong".split()
 )
 """Words that classes are called by, beside `NO_BINDING`."""
 

@@ -584,7 +584,7 @@ def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Qua
     are_texts = all(isinstance(cell, str) for cell in cells)
     are_classes = are_texts and not all(map(says_no_binding, cells))
     if are_classes or not quantity.affinity:
-        words = ", ".join(dict.fromkeys(map(quoted, cells[:LISTED_TYPES])))
+        words = ", ".join(map(quoted, [*dict.fromkeys(cells)][:LISTED_TYPES]))
         msg = (
             f"{table.source}: column {column} holds {words}, which are words, not measurements. "
             "Choose a column of measurements with --column label=NAME; learn two classes with "
