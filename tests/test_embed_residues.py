@@ -180,8 +180,8 @@ def test_a_full_disk_is_refused_before_anything_is_encoded(table, tmp_path, monk
 @pytest.mark.parametrize(("change", "words"), [
     ({"dtype": "float32"}, "begun with dtype float16, now float32"),
     ({"limit": 5}, "begun with antibody sequences 8, now 5"),
-    ({"antibody_encoder": "composition"}, "begun with antibody encoder "),
-    ({"kind": "antigen"}, "begun with sequences of antibody, now antigen"),
+    ({"antibody_encoder": "composition"}, "begun with antibody fingerprint "),
+    ({"kind": "antigen"}, "begun with antigen fingerprint nothing, now "),
     ({"file_mb": 3}, "begun with file_mb 256, now 3"),
 ])  # fmt: skip
 def test_other_sequences_or_options_are_refused_and_the_files_left(tmp_path, change, words):
