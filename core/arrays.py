@@ -124,22 +124,6 @@ def sort_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bo
     return order, repeated
 
 
-def distinct_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Find the distinct keys, as ``numpy.unique(keys, axis=0, return_inverse=True)`` but faster.
-
-    Returns
-    -------
-    ndarray, shape=(U, 16), dtype=uint8
-        The distinct keys, sorted.
-    ndarray, shape=(N,), dtype=int32
-        The place of each key among them.
-    """
-    order, repeated = sort_keys(keys)
-    inverse = np.empty(len(keys), np.int32)
-    inverse[order] = np.cumsum(~repeated, dtype=np.int32) - 1
-    return keys[order[~repeated]], inverse
-
-
 def hex_keys(keys: NDArray[np.uint8]) -> list[str]:
     """Spell keys, shape (N, 16), as 32 hexadecimal digits each."""
     return keys.tobytes().hex(" ", KEY_BYTES).split()
