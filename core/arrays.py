@@ -58,10 +58,9 @@ def checked_array(
         If it has another type or shape.
     """
     array = arrays[name]
-    same = array.ndim == len(shape)
-    if same:
-        for expected, length in zip(shape, array.shape, strict=True):
-            same &= expected in (None, length)
+    same = array.ndim == len(shape) and all(
+        expected in (None, length) for expected, length in zip(shape, array.shape, strict=True)
+    )
     if array.dtype != dtype or not same:
         msg = f"{name} has {array.dtype} and shape {array.shape}"
         raise ValueError(msg)

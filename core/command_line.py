@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -358,15 +359,8 @@ def _read_roles(
     return roles or None
 
 
-def peak_gib() -> float | None:
-    """Return the most memory in GiB that this process had, or one that it started.
-
-    None on Windows, which does not keep it.
-    """
-    try:
-        import resource
-    except ImportError:
-        return None
+def peak_gib() -> float:
+    """Return the most memory in GiB that this process had, or one that it started."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with suppress(OSError, ValueError, IndexError):
         # on Linux, the former counts what the parent had at the start, too

@@ -468,7 +468,7 @@ class EncoderOptions(Options, group="Encoders"):
 
     def encoder(self, kind: str) -> str:
         """Return the encoder of antibodies, or of antigens, as the user gave it."""
-        return self.antibody_encoder if kind == "antibody" else self.antigen_encoder
+        return str(getattr(self, f"{kind}_encoder"))
 
 
 class VectorsOf(TypedDict):
@@ -508,6 +508,7 @@ class VectorOptions(Options, group="Encoders"):
 
     def vectors_of(self, kind: str) -> VectorsOf:
         """Return the encoder and the pooling of a kind."""
-        if kind == "antibody":
-            return {"encoder": self.antibody_encoder, "pooling": self.antibody_pooling}
-        return {"encoder": self.antigen_encoder, "pooling": self.antigen_pooling}
+        return {
+            "encoder": getattr(self, f"{kind}_encoder"),
+            "pooling": getattr(self, f"{kind}_pooling"),
+        }

@@ -357,19 +357,15 @@ def _write_csv(path: Path, exported: _Exported) -> None:
     """Write one column per number; the text of a float16 is that of the equal float32."""
     table = _arrow_table(exported.frame)
     for number, field in enumerate(table.schema):
-        is_extension = isinstance(field.type, pa.BaseExtensionType)
-        if is_extension or pa.types.is_nested(field.type) or _is_binary(field.type):
+        kind = field.type
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if not (is_text or pa.types.is_primitive(kind) or pa.types.is_null(kind)):
             values = table.column(number).to_pylist()
             texts = [None if value is None else str(value) for value in values]
             table = table.set_column(number, field.name, pa.array(texts, pa.string()))
     numbers = map(pa.array, np.ascontiguousarray(exported.vectors_ND.T, np.float32))
     names = [*table.column_names, *exported.names]
     pyarrow.csv.write_csv(pa.table([*table.columns, *numbers], names=names), path)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    return any(check(kind) for check in checks)
 
 
 FORMATS: Mapping[str, Callable[[Path, _Exported], None]] = {
