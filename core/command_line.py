@@ -266,9 +266,7 @@ class OptionsCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         """Call the command with the options that were given; all others have their defaults."""
-        # an option that may be repeated is () if it was not given
-        given = {name: value for name, value in ctx.params.items() if value not in (None, ())}
-        ctx.params = given
+        ctx.params = {name: value for name, value in ctx.params.items() if value is not None}
         return super().invoke(ctx)
 
 

@@ -70,6 +70,11 @@ def is_hub_address(text: Path | str) -> bool:
     return bool(re.match("hf:/", str(text)))
 
 
+def is_repository_name(text: str) -> bool:
+    """Tell whether a text can be ``user/name``, and not a path."""
+    return bool(re.fullmatch(rf"{_PART}/{_PART}", text, re.ASCII))
+
+
 def parse_address(text: Path | str, kind: RepositoryKind) -> HubAddress:
     """Read an address: ``hf://user/name``, for a dataset ``hf://datasets/user/name``.
 

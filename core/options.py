@@ -102,6 +102,8 @@ def parse(
     if kind is Any or (origin is Literal and value in arguments):
         return value
     if origin in (Union, UnionType):
+        if Any in arguments:  # a table, which to show in an error that is caught takes long
+            return value
         for alternative in arguments:
             with suppress(Mistyped):
                 return inside(alternative, value, where)

@@ -24,7 +24,7 @@ from abag import __version__
 from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.errors import AbagError
 from abag.core.files import cache_dir, nearest_existing, remove_quietly, write_bytes
-from abag.core.hub import HubAddress
+from abag.core.hub import HubAddress, is_repository_name
 from abag.core.messages import first_line, size_text
 from abag.embed.encode import PoolingSink, encode_stream
 from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
@@ -210,7 +210,7 @@ def check_weights(name: str) -> Result:
     try:
         checkpoint = find_checkpoint(name, download=False)
     except EncoderNotFound:
-        if "/" not in source.name or source.name.startswith("/"):
+        if not is_repository_name(source.name):
             raise
         return _check_download(f"{name}: {source.short}", source)
     if checkpoint.folder is None:

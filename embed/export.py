@@ -154,7 +154,7 @@ def _write(to: Path, exported: _Exported) -> None:
     """Write the file, whole or not at all."""
     try:
         with replacing(to) as partial:
-            FORMATS[to.suffix](partial, exported)
+            FORMATS[to.suffix.lower()](partial, exported)
     except OSError as error:
         why = first_line(error)  # HDF5 appends lines of its own
         msg = f"{to}: cannot be written ({why}); expected a writable path. Give another --to."
@@ -170,7 +170,7 @@ def _write(to: Path, exported: _Exported) -> None:
 
 def _check_target(to: Path, table: object, *, force: bool) -> None:
     """Refuse a file that cannot be written, or is the table, before anything is read."""
-    if to.suffix not in FORMATS:
+    if to.suffix.lower() not in FORMATS:
         msg = (
             f"{to}: not a supported format; expected a name that ends in "
             f"{', '.join(FORMATS)}. Give another --to."
@@ -189,7 +189,7 @@ def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable
     kind = options.kind or (stored[0] if len(stored) == 1 else "pair")
     # of pairs, all that the table has
     kinds = tuple(name for name in options.kinds if kind in ("pair", name)) or options.kinds
-    is_csv = to.suffix == ".csv"
+    is_csv = to.suffix.lower() == ".csv"
     table = read_pairs(options.table, options, kinds=kinds, as_written=is_csv)
     table.report_notes()
     if not is_csv and table.holds_texts:
@@ -359,9 +359,9 @@ def _write_csv(path: Path, exported: _Exported) -> None:
     for number, field in enumerate(table.schema):
         kind = field.type
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        if not (is_text or pa.types.is_primitive(kind) or pa.types.is_null(kind)):
-            values = table.column(number).to_pylist()
-            texts = [None if value is None else str(value) for value in values]
+        is_plain = pa.types.is_primitive(kind) and not pa.types.is_duration(kind)
+        if not (is_text or is_plain):
+            texts = _plain(exported.frame.iloc[:, number].astype(object))
             table = table.set_column(number, field.name, pa.array(texts, pa.string()))
     numbers = map(pa.array, np.ascontiguousarray(exported.vectors_ND.T, np.float32))
     names = [*table.column_names, *exported.names]
@@ -383,7 +383,7 @@ def _arrow_table(frame: pd.DataFrame) -> pa.Table:
     for name in frame:
         try:
             columns[str(name)] = pa.array(frame[name], from_pandas=True)
-        except (pa.ArrowException, TypeError):
+        except (pa.ArrowException, TypeError, OverflowError):
             columns[str(name)] = pa.array(_plain(frame[name].astype(object)), from_pandas=True)
     return pa.table(columns)
 

@@ -246,7 +246,7 @@ def describe_residues(summary: ResidueSummary) -> str:
             files = counted(kind["files"], "file")
             lines.append(
                 f"{plural}: {kind['unique']:,} unique, {vectors} of {numbers} from "
-                f"{kind['encoder']} ({size}) in {files}, of which {kind['written']:,} are new"
+                f"{kind['encoder']} ({size}) in {files}, {kind['written']:,} of them new"
             )
     return "\n".join(lines)
 

@@ -34,6 +34,7 @@ from marks import in_ci
 from safetensors.torch import load_file
 
 from abag import EncoderError
+from abag.embed.encoders import checkpoints
 from abag.embed.encoders.weights import WeightNames
 
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
@@ -488,3 +489,10 @@ def test_a_truncated_shard_is_refused_with_its_name(tmp_path):
     shard.write_bytes(shard.read_bytes()[:-100])
     with pytest.raises(EncoderError, match=f"{shard.name}: cannot be read"):
         identify(str(folder), "antigen")
+
+
+@pytest.mark.parametrize("name", ["~/models/none", "models/esm/none", "./none", "/models/none"])
+def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(name, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_fetch", lambda *_, **__: pytest.fail("was looked for"))
+    with pytest.raises(EncoderNotFound, match="not an alias and not an existing folder"):
+        identify(name, "antigen")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from abag.core.errors import AbagError, EncoderError, HubError
 from abag.core.files import cache_dir, make_folder, write_bytes, write_text
-from abag.core.hub import HubAddress, Repository, explain_refusal
+from abag.core.hub import HubAddress, Repository, explain_refusal, is_repository_name
 from abag.core.messages import first_line
 from abag.core.options import user_path
 from abag.embed.encoders.family import Config, Family
@@ -75,7 +75,7 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     if folder.is_dir():
         return _open(folder, _slug(folder.resolve().name), name)
     source = hub_source(name)
-    if "/" not in source.name or source.name.startswith((".", "/")):
+    if not is_repository_name(source.name):
         near = near_aliases(name)
         meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
         msg = (
