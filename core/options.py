@@ -389,11 +389,13 @@ class Options:
         return values
 
 
-@cache
-def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
-    """Return the options of a class in the order of its fields."""
+def _find_schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
     hints = type_hints(cls)
     return tuple(_option_schema(cls, declared, hints[declared.name]) for declared in fields(cls))
+
+
+schema: Callable[[Any], tuple[OptionSchema, ...]] = cache(_find_schema)
+"""The options of a class in the order of its fields."""
 
 
 def _option_schema(cls: type[Options], declared: Field[Any], kind: Any) -> OptionSchema:  # noqa: ANN401 - any type

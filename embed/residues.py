@@ -290,7 +290,7 @@ def export_residues(
         about = _describe(outputs, chosen, rows)
         _check_folder(folder, about)
         refuse_read_only(folder)
-        _check_room(folder, outputs, chosen)
+        _check_room(folder, outputs, chosen.dtype)
         with only_writer(folder):
             _check_folder(folder, about)  # another process may have begun it since
             sweep_partials(folder)
@@ -298,7 +298,7 @@ def export_residues(
                 write_json(folder / ABOUT_FILE, about)
             if not (folder / ROWS_FILE).exists():
                 write_bytes(folder / ROWS_FILE, rows)
-            kinds = {PLURAL[output.job.kind]: output.write(chosen) for output in outputs}
+            kinds = {PLURAL[output.job.kind]: output.write() for output in outputs}
     summary = {
         "out": str(folder),
         "dtype": chosen.dtype,
@@ -363,14 +363,13 @@ class _Output:
             return False
         return np.array_equal(keys.astype(str), hex_keys(self.job.sequences.keys[part]))
 
-    def write(self, options: ResidueFileOptions) -> ResidueKind:
+    def write(self) -> ResidueKind:
         """Encode the sequences of the missing files in one stream, and write these files."""
         start_s = time.monotonic()
         job = self.job
         missing = self.missing()
-        left = [self.parts[n] for n in missing]
-        if left:
-            self._encode_files(dict(zip(missing, left, strict=True)), options)
+        if missing:
+            self._encode_files({n: self.parts[n] for n in missing})
         return ResidueKind(
             unique=len(job.sequences.chains),
             residues=int(job.residues.sum()),
@@ -383,9 +382,7 @@ class _Output:
             seconds=round(time.monotonic() - start_s, 3),
         )
 
-    def _encode_files(
-        self, parts: dict[int, NDArray[np.int64]], options: ResidueFileOptions
-    ) -> None:
+    def _encode_files(self, parts: dict[int, NDArray[np.int64]]) -> None:
         """Encode the sequences of files, given by number, and write these in a thread."""
         job = self.job
         stream = job.encode(np.concatenate(list(parts.values())))
@@ -397,7 +394,7 @@ class _Output:
             writing: Future[None] | None = None
             for number, part in parts.items():
                 residues = job.residues[part]
-                vectors_RD = np.empty((int(residues.sum()), job.width), options.dtype)
+                vectors_RD = np.empty((int(residues.sum()), job.width), job.options.dtype)
                 ends = np.cumsum([0, *residues])
                 of_file = islice(stream, len(part))
                 for (begin, end), sequence in zip(pairwise(ends), of_file, strict=True):
@@ -504,21 +501,21 @@ def _values(about: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if not name.endswith(" encoder")}
 
 
-def _check_room(folder: Path, outputs: list[_Output], options: ResidueFileOptions) -> None:
+def _check_room(folder: Path, outputs: list[_Output], dtype: str) -> None:
     """Say how large the files will be, and refuse what the disk cannot hold."""
     for output in outputs:
         job = output.job
         residues = counted(int(job.residues.sum()), "residue")
         say(
             f"{residues} of {len(job.residues):,} {PLURAL[job.kind]}, {job.width:,} "
-            f"{options.dtype} each: {size_text(output.bytes)}"
+            f"{dtype} each: {size_text(output.bytes)}"
         )
     needed = sum(output.missing_bytes() for output in outputs)
     free = shutil.disk_usage(nearest_existing(folder)).free
     to_do = f"{size_text(needed)} to write" if needed else "nothing to encode"
     say(f"{folder}: {to_do}, {size_text(free)} free")
     if needed * ROOM > free:
-        smaller = "--dtype float16, " if options.dtype == "float32" else ""
+        smaller = "--dtype float16, " if dtype == "float32" else ""
         msg = (
             f"{folder}: needs {size_text(needed)} for residue vectors, and {size_text(free)} are "
             f"free; expected room for all. Give {smaller}--limit, --kind, or an --out on a larger "
