@@ -223,6 +223,21 @@ def test_two_encoders_with_the_same_name_are_ambiguous(filled):
     assert store.folder("antibody", "9b1e77").path == other.path
 
 
+def test_an_encoder_is_found_by_what_embed_was_given(filled):
+    store = open_store(filled.path.parent)
+    ours = {"name": "my-model", "fingerprint": "1b" * 16, "origin": "./models/my_model"}
+    hub = {"name": "esm2", "fingerprint": "2b" * 16, "origin": "facebook/esm2@abc"}
+    adapted = {"name": "esm2-mine", "fingerprint": "3b" * 16, "adapter": "4b" * 16}
+    for info in (ours, hub, {**hub, **adapted}):
+        store.create_folder("antigen", info)
+    for encoder in ("models/my_model", "./models/my_model"):
+        assert store.folder("antigen", encoder).name == "my-model"
+    for encoder in ("facebook/esm2", "facebook/esm2@abc", "esm2"):
+        assert store.folder("antigen", encoder).name == "esm2"
+    with pytest.raises(StoreError, match="stored: "):
+        store.folder("antigen", "facebook/esm2@other")
+
+
 def test_creating_a_folder_again_returns_it_unless_the_fingerprint_differs(filled):
     store = open_store(filled.path.parent)
     assert store.create_folder("antibody", {**INFO, "note": "new"}).rows == 50

@@ -476,8 +476,8 @@ class Store:
         Parameters
         ----------
         encoder : str, optional
-            The encoder's name, its folder's name, or the first digits of its fingerprint. By
-            default, the only encoder of that kind.
+            The encoder's name, its folder's name, what ``abag embed`` was given, or the first
+            digits of its fingerprint. By default, the only encoder of that kind.
 
         Raises
         ------
@@ -669,7 +669,11 @@ def name_encoders(folders: Sequence[EncoderFolder]) -> str:
 
 
 def _matches(folder: EncoderFolder, encoder: str) -> bool:
-    if encoder in (folder.name, folder.path.name):
+    names = [folder.name, folder.path.name]
+    if not folder.info.get("adapter"):  # which was made of an encoder with the same origin
+        origin = str(folder.info.get("origin", folder.name))
+        names += [origin, origin.partition("@")[0]]
+    if Path(encoder) in map(Path, names):
         return True
     return len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
 
