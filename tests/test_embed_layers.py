@@ -93,6 +93,7 @@ def test_stores_of_other_layers_are_not_merged(table, tmp_path):
     embed_table(table, tmp_path / "deep", layers=(1,), **TINY)
     with pytest.raises(StoreError, match=r"has the layers \[1\]"):
         merge([tmp_path / "plain", tmp_path / "deep"], tmp_path / "both")
+    assert not (tmp_path / "both").exists()
 
 
 @pytest.mark.ci
