@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import hex_keys
 from abag.core.errors import EncoderError, OutputError
 from abag.core.files import (
+    is_partial,
     nearest_existing,
     only_writer,
     read_json,
@@ -475,8 +476,9 @@ def _check_folder(folder: Path, about: dict[str, Any]) -> None:
         msg = f"{folder}: is a file; expected a new folder. Give another --out."
         raise OutputError(msg)
     if not (folder / ABOUT_FILE).exists():
-        if foreign := sorted(folder.iterdir()):
-            msg = f"{folder}: holds {foreign[0].name}; expected a new folder. Give another --out."
+        names = sorted(path.name for path in folder.iterdir() if not is_partial(path))
+        if names:
+            msg = f"{folder}: holds {names[0]}; expected a new folder. Give another --out."
             raise OutputError(msg)
         return
     ours = _values(about)
