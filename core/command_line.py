@@ -20,7 +20,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 import click
 
-from abag.core.errors import AbagError
+from abag.core.errors import AbagError, is_out_of_memory
 from abag.core.messages import counted, make_lock, printable
 from abag.core.options import OptionSchema, alternatives, joint_schema, user_path
 
@@ -112,8 +112,9 @@ def _in_one_line(error: Exception) -> str | None:
                 f"{where}: cannot be used ({error.strerror or error}); expected a readable and "
                 "writable path. Fix it or give another, and run the command again."
             )
-        case MemoryError():  # also of a damaged file that says that it is huge
-            return NO_MEMORY.format(text or "no more is available")
+        case Exception() if is_out_of_memory(error):  # also of a damaged file that says it is huge
+            # torch goes on to explain its settings
+            return NO_MEMORY.format(". ".join(text.split(". ")[:2]) or "no more is available")
         case Exception() if type(error).__name__ == "ArrowException" and "Wrapping" in text:
             return NO_MEMORY.format("no more is available")  # Arrow could not make a text of Python
         case RuntimeError() if "can't start new thread" in text:

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 
 from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
-from abag.core.errors import DeviceError, EncoderError
+from abag.core.errors import DeviceError, EncoderError, is_out_of_memory
 from abag.core.files import cache_dir
 from abag.core.messages import detail, note
 from abag.embed.encoders.family import Encoder, PoolingEncoder
@@ -250,7 +250,7 @@ class TokenBudget:
                     done += len(at)
                     yield order[at], vectors
             except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 first = left[done]
                 self._shrink(tokens, longest_spans[first], partial(name, first), error)
@@ -267,13 +267,6 @@ class TokenBudget:
             torch.cuda.empty_cache()  # blocks of the larger batches would not fit the smaller ones
         self._tokens = max(tokens // 2, longest)
         note(f"out of memory with {tokens:,} tokens per batch; continuing with {self._tokens:,}")
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    # on a CPU and on an Apple GPU torch raises a plain RuntimeError
-    return "can't allocate memory" in str(error) or "MPS backend out of memory" in str(error)
 
 
 # --- sinks: what is kept of the vectors of tokens -------------------------------------------------

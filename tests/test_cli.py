@@ -13,6 +13,7 @@ import click
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from chunks import set_sizes
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
@@ -116,6 +117,8 @@ def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
 @pytest.mark.parametrize("error", [
     RuntimeError("can't start new thread"),
     ImportError("x.so: failed to map segment from shared object", name="scipy.x"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
 ])  # fmt: skip
 def test_what_does_not_fit_into_memory_is_called_that(monkeypatch, tmp_path, error):
     monkeypatch.setattr(pd.DataFrame, "to_csv", raising(error))
