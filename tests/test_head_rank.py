@@ -567,6 +567,27 @@ def test_pairs_that_are_ordered_are_not_ordered_again_until_they_are_taken_off_t
     assert pd.read_csv(orders)["order"].tolist()[6:] == ["order 2"] * 6
 
 
+def test_orders_of_one_name_in_two_folders_are_both_on_the_list(scored, tmp_path):
+    orders = tmp_path / "orders.csv"
+    for folder in ("round-1", "round-2"):
+        (tmp_path / folder).mkdir()
+        abag.rank(scored, tmp_path / folder / "order.csv", batch=4, ordered=orders)
+    rows = pd.read_csv(orders)
+    assert rows["order"].tolist() == ["round-1/order.csv"] * 4 + ["round-2/order.csv"] * 4
+    assert not rows.duplicated(["heavy", "light", "antigen"]).any()
+
+
+def test_an_order_without_a_file_replaces_no_other_that_is_out(scored, tmp_path):
+    orders = tmp_path / "orders.csv"
+    abag.rank(scored, batch=3, ordered=orders)
+    second = abag.rank(scored, batch=3, ordered=orders)
+    rows = pd.read_csv(orders)
+    rows[rows["order"] == "order 2"].to_csv(orders, index=False)  # the first has come back
+    third = abag.rank(scored, batch=3, ordered=orders)
+    assert not {*second["id"]} & {*third["id"]}
+    assert len(pd.read_csv(orders)) == 6
+
+
 def test_a_list_of_orders_whose_rows_were_all_deleted_is_empty(scored, tmp_path):
     orders = tmp_path / "orders.csv"
     first = ranked(scored, tmp_path, batch=3, ordered=orders)
