@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -886,18 +886,33 @@ def _rank_claim(
     return Claim(value, low, high, least)
 
 
+Cell: TypeAlias = Callable[[Mapping[str, Any]], str]
+"""Lays out what a column shows of the score of a regime."""
+
+
 class Column(NamedTuple):
     """Describe a column of the table of regimes."""
 
     label: str
     meaning: str
     """For those who point at it in a page."""
+    cell: Cell
+    of_both: bool = False
+    """Whether it compares sequences of one side, which pairs of one kind do not have."""
 
 
-WITHIN_COLUMNS = ("Spearman within antigen", "Spearman within antibody")
-DECIDING_COLUMNS = 6
-"""Of the first columns, how many say whether a head is worth using; those of pairs of one kind
-lack one of them."""
+LAST_DECIDING = "pairs"
+"""The columns up to this one say whether a head is worth using."""
+BEST_BASELINE = Column(
+    "best baseline",
+    "The baseline with the smallest error.",
+    lambda regime: str(regime["best_baseline"]).replace("_", " "),
+)
+GROUPS = Column(
+    "groups",
+    "Effective number of independent groups of these pairs.",
+    lambda regime: f"{regime['groups']:,.0f}",
+)
 
 
 def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
@@ -905,41 +920,8 @@ def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]
 
     Those that compare sides within each other are left out where pairs have one of the `kinds`.
     """
-    if quantity.classes:
-        return _columns_of_classes(quantity, kinds)
-    shown = [
-        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
-        Column(f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels."),
-        Column(
-            f"RMSE of best baseline ({quantity})",
-            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
-        ),
-        Column(
-            "Spearman",
-            "Rank correlation of predicted and measured values, averaged over folds by their "
-            "pairs. 1 is perfect, 0 is chance.",
-        ),
-        Column(
-            "Spearman within antigen",
-            "Rank correlation of the antibodies of one antigen, averaged over antigens and folds "
-            "by their pairs; small ones are pooled. 1 is perfect, 0 is chance.",
-        ),
-        Column("pairs", "Different pairs that were tested."),
-        Column("best baseline", "The baseline with the smallest error."),
-        Column(
-            "Spearman within antibody",
-            "Rank correlation of the antigens of one antibody, averaged over antibodies and folds "
-            "by their pairs; small ones are pooled. 1 is perfect, 0 is chance.",
-        ),
-        Column(
-            "R2",
-            "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of the "
-            "test pairs would be better.",
-        ),
-        Column("90 % coverage", "Share of the labels within the 90 % intervals of sigma."),
-        Column("groups", "Effective number of independent groups of these pairs."),
-    ]
-    return [column for column in shown if len(kinds) > 1 or column.label not in WITHIN_COLUMNS]
+    shown = _columns_of_classes(quantity) if quantity.classes else _columns_of_numbers(quantity)
+    return [column for column in shown if len(kinds) > 1 or not column.of_both]
 
 
 def describe_regimes(
@@ -951,100 +933,122 @@ def describe_regimes(
 ) -> list[list[str]]:
     """Lay out scores as rows of text, the head first; brackets hold 95 % intervals.
 
-    The columns are those of `columns`; with `deciding` only the `DECIDING_COLUMNS` of them.
+    The columns are those of `columns`; with `deciding` only those up to `LAST_DECIDING`.
     """
-    head = [column.label for column in columns(quantity, kinds)]
-    rows = [["", *head]]
-    show = quantity.show
-    for regime in scores:
-        if quantity.classes:
-            rows.append([regime["words"], *_class_cells(regime, kinds)])
-            continue
-        limits = regime["intervals"]
-        pairs = f"{regime['n']:,}"
-        if "effective_pairs" in regime:
-            pairs += f" ({regime['effective_pairs']:,.0f} effective)"
-        cells = [regime["words"]]
-        for name in ("rmse", "rmse_of_mean", "rmse_of_best"):
-            cells.append(_with_interval(regime[name], limits[name], show))
-        cells.append(_claim_cell(regime["spearman"]))
-        if len(kinds) > 1:
-            cells.append(_claim_cell(regime["spearman_within_antigen"]))
-        cells += [pairs, str(regime["best_baseline"]).replace("_", " ")]
-        if len(kinds) > 1:
-            cells.append(_claim_cell(regime["spearman_within_antibody"]))
-        cells.append(_with_interval(regime["r2"], limits["r2"]))
-        cells.append(_coverage_cell(regime["coverage"], limits["coverage"]))
-        cells.append(f"{regime['groups']:,.0f}")
-        rows.append(cells)
+    shown = columns(quantity, kinds)
+    labels = [column.label for column in shown]
     if deciding:
-        shown = 1 + DECIDING_COLUMNS - (len(kinds) < 2)
-        rows = [row[:shown] for row in rows]
+        shown = shown[: labels.index(LAST_DECIDING) + 1]
+    rows = [["", *labels[: len(shown)]]]
+    for regime in scores:
+        rows.append([regime["words"], *(column.cell(regime) for column in shown)])
     return rows
 
 
-def _columns_of_classes(quantity: Quantity, kinds: Collection[Kind]) -> list[Column]:
-    """Return the columns of the table of regimes where labels are classes; what decides is first.
+def _columns_of_numbers(quantity: Quantity) -> list[Column]:
+    show = quantity.show
+    return [
+        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
+        Column(
+            f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels.",
+            _value("rmse_of_mean", show),
+        ),
+        Column(
+            f"RMSE of best baseline ({quantity})",
+            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
+            _value("rmse_of_best", show),
+        ),
+        Column(
+            "Spearman", "Rank correlation of predicted and measured values, averaged over folds by "
+            "their pairs. 1 is perfect, 0 is chance.", _claim("spearman"),
+        ),
+        Column(
+            "Spearman within antigen", "Rank correlation of the antibodies of one antigen, "
+            "averaged over antigens and folds by their pairs; small ones are pooled. 1 is perfect, "
+            "0 is chance.", _claim("spearman_within_antigen"), of_both=True,
+        ),
+        Column("pairs", "Different pairs that were tested.", _pairs),
+        BEST_BASELINE,
+        Column(
+            "Spearman within antibody", "Rank correlation of the antigens of one antibody, "
+            "averaged over antibodies and folds by their pairs; small ones are pooled. 1 is "
+            "perfect, 0 is chance.", _claim("spearman_within_antibody"), of_both=True,
+        ),
+        Column(
+            "R2", "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of "
+            "the test pairs would be better.", _value("r2", _two_digits),
+        ),
+        Column(
+            "90 % coverage", "Share of the labels within the 90 % intervals of sigma.",
+            _value("coverage", "{:.0%}".format),
+        ),
+        GROUPS,
+    ]  # fmt: skip
 
-    Their number before the pairs is that of numbers, see `DECIDING_COLUMNS`.
-    """
+
+def _columns_of_classes(quantity: Quantity) -> list[Column]:
     error = "Brier score" if quantity.is_binary else "squared error"
-    what = "Mean squared error of the probability."
-    if not quantity.is_binary:
-        what = "Mean squared error of the expected number of the class."
-    shown = [
-        Column(error, what),
-        Column(f"{error} of prevalence", "The same of the frequency of the class in training."),
+    predicted = "probability" if quantity.is_binary else "expected number of the class"
+    positive = quantity.named(-1)
+    return [
+        Column(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
         Column(
-            f"{error} of best baseline", "The same of the best baseline, chosen after the fact."
+            f"{error} of prevalence", "The same of the frequency of the class in training.",
+            _value("rmse_of_mean", _squared),
         ),
         Column(
-            "average precision",
-            f"Mean share of {quantity.named(-1)} among the first pairs, at each of them; chance is "
-            "the prevalence.",
+            f"{error} of best baseline", "The same of the best baseline, chosen after the fact.",
+            _value("rmse_of_best", _squared),
         ),
         Column(
-            "AUC within antigen",
-            "Share of two pairs of one antigen and different classes that are in the right order. "
-            "0.5 is chance.",
+            "average precision", f"Mean share of {positive} among the first pairs, at each of "
+            "them; chance is the prevalence.", _claim_of_classes("average_precision"),
         ),
         Column(
-            "pairs", f"Different pairs that were tested, and how many are {quantity.named(-1)}."
+            "AUC within antigen", "Share of two pairs of one antigen and different classes that "
+            "are in the right order. 0.5 is chance.", _claim_of_classes("auc_within_antigen"),
+            of_both=True,
         ),
-        Column("best baseline", "The baseline with the smallest error."),
-        Column("AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance."),
-        Column("AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance."),
-        Column("log loss", "Mean of minus the logarithm of the probability of the class, in nats."),
-        Column("groups", "Effective number of independent groups of these pairs."),
-    ]
-    within = ("AUC within antigen", "AUC within antibody")
-    return [column for column in shown if len(kinds) > 1 or column.label not in within]
+        Column(
+            "pairs", f"Different pairs that were tested, and how many are {positive}.",
+            lambda regime: f"{regime['n']:,} ({regime['classes']['positives']:,})",
+        ),
+        BEST_BASELINE,
+        Column(
+            "AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance.",
+            _claim_of_classes("auc_within_antibody"), of_both=True,
+        ),
+        Column(
+            "AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance.",
+            _claim_of_classes("auc"),
+        ),
+        Column(
+            "log loss", "Mean of minus the logarithm of the probability of the class, in nats.",
+            lambda regime: _with_interval(regime["classes"]["log_loss"], None, _three_digits),
+        ),
+        GROUPS,
+    ]  # fmt: skip
 
 
-def _class_cells(regime: Mapping[str, Any], kinds: Collection[Kind]) -> list[str]:
-    """Lay out the scores of a regime of classes in the columns of `_columns_of_classes`."""
-    of_classes = regime["classes"]
-    cells_of_regime = []
-    for name, error in (
-        ("rmse", "brier"),
-        ("rmse_of_mean", "brier_of_mean"),
-        ("rmse_of_best", "brier_of_best"),
-    ):
-        limits = regime["intervals"][name]
-        square = None if limits is None else [end**2 for end in limits]
-        cells_of_regime.append(_with_interval(of_classes[error], square, _three_digits))
-    cells_of_regime.append(_claim_cell(of_classes["average_precision"]))
-    if len(kinds) > 1:
-        cells_of_regime.append(_claim_cell(of_classes["auc_within_antigen"]))
-    cells_of_regime.append(f"{regime['n']:,} ({of_classes['positives']:,})")
-    cells_of_regime.append(str(regime["best_baseline"]).replace("_", " "))
-    if len(kinds) > 1:
-        cells_of_regime.append(_claim_cell(of_classes["auc_within_antibody"]))
-    cells_of_regime.append(_claim_cell(of_classes["auc"]))
-    log_loss = of_classes["log_loss"]
-    cells_of_regime.append("-" if log_loss is None else _three_digits(log_loss))
-    cells_of_regime.append(f"{regime['groups']:,.0f}")
-    return cells_of_regime
+def _value(name: str, show: Callable[[float], str]) -> Cell:
+    return lambda regime: _with_interval(regime[name], regime["intervals"][name], show)
+
+
+def _claim(name: str) -> Cell:
+    return lambda regime: _claim_cell(regime[name])
+
+
+def _claim_of_classes(name: str) -> Cell:
+    return lambda regime: _claim_cell(regime["classes"][name])
+
+
+def _pairs(regime: Mapping[str, Any]) -> str:
+    effective = regime.get("effective_pairs")
+    return f"{regime['n']:,}" + ("" if effective is None else f" ({effective:,.0f} effective)")
+
+
+def _squared(root: float) -> str:
+    return _three_digits(root**2)
 
 
 def _three_digits(value: float) -> str:
@@ -1055,14 +1059,6 @@ def _claim_cell(claim: Mapping[str, float | None] | None) -> str:
     if claim is None:
         return "-"
     return _with_interval(claim["value"], [claim["low"], claim["high"]])
-
-
-def _coverage_cell(share: float | None, limits: Sequence[float] | None) -> str:
-    if share is None:
-        return "-"
-    if limits is None:
-        return f"{share:.0%}"
-    return f"{share:.0%} [{limits[0]:.0%}, {limits[1]:.0%}]"
 
 
 def _two_digits(value: float) -> str:

@@ -47,7 +47,7 @@ from abag.head.evaluation.metrics import (
     spearman_by_group,
     strong_threshold,
 )
-from abag.head.evaluation.scores import Column, columns, describe_regimes
+from abag.head.evaluation.scores import columns, describe_regimes
 from abag.head.evaluation.verdicts import page_of, score_strong, warnings
 from abag.head.labels.headers import DIGITS, Quantity
 from abag.head.models.config import FitConfig
@@ -644,12 +644,12 @@ def _score_cell(metric: str, value: float | None, quantity: Quantity) -> float |
     return quantity.show(value, 3)
 
 
-def _heading(metric: str, quantity: Quantity) -> Column:
+def _heading(metric: str, quantity: Quantity) -> dict[str, str]:
     """Return the heading of a column of scores; an arrow marks what is better if it is lower."""
     label = metric_heading(metric, quantity)
     if METRICS[metric].lower_is_better:
         label += "\N{NO-BREAK SPACE}↓"
-    return Column(label, METRICS[metric].meaning)
+    return {"label": label, "meaning": METRICS[metric].meaning}
 
 
 # ---- what a fit leaves in its folder -------------------------------------------------------------
