@@ -468,13 +468,12 @@ def test_where_many_labels_are_bounds_their_order_is_judged_and_not_the_errors_o
     bound = np.quantile(whole, 0.68)
     censored = np.where(whole < bound, -1, 0).astype(np.int8)
     pkd = np.maximum(whole, bound)
-    exact = np.flatnonzero(censored == 0)
-    tested = scores_of_regimes.TestedPairs(exact, pkd[exact], exact * 0, exact, exact * 0, [exact])
-    bounded = scores_of_regimes.BoundedPairs(
-        pkd=pkd, censored=censored, predicted=predicted, fold=censored * 0, groups=[np.arange(200)]
+    rows = np.arange(200)
+    tested = scores_of_regimes.TestedPairs(
+        rows, pkd, rows * 0, rows, rows * 0, [rows], censored=censored
     )
     judged = scores_of_regimes.score_regime(
-        "known", "k", tested, predicted[exact], np.full(len(exact), 5.0), {}, None, bounded=bounded
+        "known", "k", tested, predicted, np.full(200, 5.0), {}, None
     )
     claim = judged["concordance"]
     assert claim["value"] == pytest.approx(plain_concordance(pkd, predicted, censored))
@@ -606,13 +605,18 @@ def test_two_models_are_told_apart_by_the_interval_of_their_errors(shift, relati
 
 
 def test_every_sentence_of_a_verdict_follows_from_its_numbers():
-    judged = [scores_of_regimes.describe_probabilities(*claims) for *claims, _ in PROBABILITIES]
+    judged = [
+        scores_of_regimes.describe_loss(scores_of_regimes.PROBABILITIES, *claims)
+        for *claims, _ in PROBABILITIES
+    ]
     assert judged == [sentence for *_, sentence in PROBABILITIES]
     judged = [scores_of_regimes._describe_bounds(share, claim) for share, claim, _ in BOUNDS]
     assert judged == [sentence for *_, sentence in BOUNDS]
     judged = [scores_of_regimes.describe_ranking(claims) for claims, _ in RANKING]
     assert judged == [sentence for _, sentence in RANKING]
-    judged = [scores_of_regimes.describe_errors(*claims) for *claims, _ in ERRORS]
+    judged = [
+        scores_of_regimes.describe_loss(scores_of_regimes.ERRORS, *claims) for *claims, _ in ERRORS
+    ]
     assert judged == [sentence for *_, sentence in ERRORS]
     for claims, sentence in RANKING:
         shown = [claim for claim in claims.values() if claim is not None and claim.holds]

@@ -104,11 +104,12 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TestedPairs:
-    """Hold the exact test pairs of a regime, fold after fold; all of shape (R,)."""
+    """Hold the test pairs of a regime, fold after fold; all of shape (R,)."""
 
     rows: Ints
     """Index of each pair in the table."""
     pkd: Floats
+    """Labels, and bounds where `censored` says so."""
     fold: Ints
     antibody: Ints
     antigen: Ints
@@ -120,16 +121,17 @@ class TestedPairs:
     """Whether each fold held out other positions of a library, of which there are few."""
     weight: Floats | None = None
     """How much each pair counts, as in the fit; None: all as much."""
+    censored: NDArray[np.int8] | None = None
+    """-1 if the label lies below its bound, 1 if above, 0 if exact; None: all are exact."""
 
     @classmethod
     def of(cls, pairs: LabelledPairs, measured: MeasuredRegime) -> TestedPairs:
-        """Take the exact test pairs of the folds of a regime."""
+        """Take the test pairs of the folds of a regime."""
         tests = []
         trained = []
         is_used = np.zeros(len(pairs.pkd), np.bool_)
         for split in measured.splits:
-            tested = split.rows(TEST)
-            tests.append(tested[pairs.censored[tested] == 0])
+            tests.append(split.rows(TEST))
             trained.append(len(learned_rows(split)))
             is_used |= split.is_used
         rows = np.concatenate(tests)
@@ -144,7 +146,23 @@ class TestedPairs:
             trained_share=float(np.mean(trained) / is_used.sum()),
             by_positions=MUTATED in measured.regime.levels,
             weight=weights_of(pairs.share, rows),
+            censored=pairs.censored[rows],
         )
+
+    @property
+    def is_exact(self) -> NDArray[np.bool_]:
+        """Return which pairs have a label, not a bound, (R,)."""
+        return np.asarray(self.side == 0)
+
+    @property
+    def side(self) -> NDArray[np.int8]:
+        """Return `censored`, 0 where all are exact."""
+        return np.zeros(len(self.rows), np.int8) if self.censored is None else self.censored
+
+    @property
+    def share_of_bounds(self) -> float:
+        """Return the share of bounds, in which each pair counts by its weight."""
+        return float(np.average(~self.is_exact, weights=self.weight)) if len(self.rows) else 0.0
 
     def take(self, folds: Sequence[Floats]) -> Floats:
         """Take the values of these pairs from those of all pairs, (P,), of each fold; (R,)."""
@@ -152,15 +170,13 @@ class TestedPairs:
 
     def some(self, inside: NDArray[np.bool_]) -> TestedPairs:
         """Return some of these pairs, (R,) of which."""
+        names = ("rows", "pkd", "fold", "antibody", "antigen")
         return replace(
             self,
-            rows=self.rows[inside],
-            pkd=self.pkd[inside],
-            fold=self.fold[inside],
-            antibody=self.antibody[inside],
-            antigen=self.antigen[inside],
+            **{name: getattr(self, name)[inside] for name in names},
             groups=[group[inside] for group in self.groups],
             weight=None if self.weight is None else self.weight[inside],
+            censored=self.side[inside],
         )
 
     @property
@@ -172,27 +188,6 @@ class TestedPairs:
     def effective(self) -> float:
         """Return the effective number of independent groups, the least of the groupings."""
         return min(_effective(_sizes(group, self.weight)) for group in self.groups)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundedPairs:
-    """Hold all test pairs of a regime, bounds among them; all of shape (B,)."""
-
-    pkd: Floats
-    """Labels and bounds."""
-    censored: NDArray[np.int8]
-    """-1 if the label lies below its bound, 1 if above, 0 if exact."""
-    predicted: Floats
-    fold: Ints
-    groups: Sequence[Ints]
-    weight: Floats | None = None
-    """As that of `TestedPairs`."""
-
-    @property
-    def share(self) -> float:
-        """Return the share of bounds, in which each pair counts by its weight."""
-        is_bound = (self.censored != 0).astype(np.float64)
-        return 0.0 if not len(is_bound) else float(np.average(is_bound, weights=self.weight))
 
 
 class RegimeScore(TypedDict):
@@ -248,30 +243,32 @@ def largest_rmse(score: Mapping[str, Any]) -> float:
 def score_regime(
     name: str,
     words: str,
-    tested: TestedPairs,
+    every: TestedPairs,
     predicted: Floats,
     mean: Floats,
     baselines: Mapping[str, Floats],
     inside: Floats | None,
     *,
     weights: Mapping[str, float] | None = None,
-    bounded: BoundedPairs | None = None,
     of_classes: bool = False,
 ) -> RegimeScore:
-    """Judge out-of-fold predictions of a regime, (R,) each.
+    """Judge out-of-fold predictions of a regime, (R,) each, by the exact labels of `every` pair.
 
     `mean` has the means of the training parts, `baselines` the predictions of other models by name,
     and `inside` 1 where the label is within the 90 % interval. `weights` are those of the
     predictor's parts: a baseline that has nearly all the weight is the predictor, which is not
-    compared with itself. `bounded` has the tested pairs with their bounds, if there are any. With
-    `of_classes`, predictions are probabilities, or expected numbers of classes.
+    compared with itself. Bounds are judged by their order. With `of_classes`, predictions are
+    probabilities, or expected numbers of classes.
     """
+    is_exact = every.is_exact
+    tested = every.some(is_exact)
     pkd = tested.pkd
     weight = tested.weight
-    square = np.square(pkd - predicted)
-    of_mean = np.square(pkd - mean)
+    square = np.square(pkd - predicted[is_exact])
+    of_mean = np.square(pkd - mean[is_exact])
+    covered = None if inside is None else inside[is_exact]
     itself = {part for part, share in (weights or {}).items() if share >= NEARLY_ALL}
-    rivals = {part: values for part, values in baselines.items() if part not in itself}
+    rivals = {part: row[is_exact] for part, row in baselines.items() if part not in itself}
     best, of_best = _best_baseline(tested, rivals) or (TRAIN_MEAN, of_mean)
     against_mean = mean_claim(of_mean - square, tested.groups, weight=weight)
     against_best = mean_claim(of_best - square, tested.groups, tested.dependence, weight)
@@ -285,11 +282,11 @@ def score_regime(
         "rmse": _error_interval(square, tested),
         "r2": _interval(r2_of_pairs, tested, most=1.0),
         "skill": _interval(skill_of_pairs, tested, most=1.0),
-        "coverage": _interval(inside, tested, least=0.0, most=1.0),
+        "coverage": _interval(covered, tested, least=0.0, most=1.0),
         "rmse_of_mean": _root_interval(of_mean, tested),
         "rmse_of_best": _root_interval(of_best, tested),
     }
-    claims = _rank_claims(tested, predicted)
+    claims = _rank_claims(tested, predicted[is_exact])
     score: RegimeScore = {
         "regime": name,
         "words": words,
@@ -301,7 +298,7 @@ def score_regime(
         "rmse": _root(square, weight),
         "r2": _mean(r2_of_pairs, weight),
         "skill": _mean(skill_of_pairs, weight),
-        "coverage": _mean(inside, weight),
+        "coverage": _mean(covered, weight),
         "rmse_of_mean": _root(of_mean, weight),
         "best_baseline": best,
         "rmse_of_best": _root(of_best, weight),
@@ -316,24 +313,27 @@ def score_regime(
         not_better = NOT_TRUER if of_classes else NOT_SMALLER
         errors_in_words = f"{not_better}, which has nearly all the weight"
     else:
-        describe = describe_probabilities if of_classes else describe_errors
-        errors_in_words = describe(against_mean, against_best, best)
-    is_selection = False
-    if bounded is not None and bounded.share:
-        concordance = concordance_claim(bounded)
-        score["bounds"] = bounded.share
+        loss_words = PROBABILITIES if of_classes else ERRORS
+        errors_in_words = describe_loss(loss_words, against_mean, against_best, best)
+    bounds = every.share_of_bounds
+    is_selection = bounds >= MANY_BOUNDS
+    if bounds:
+        concordance = concordance_claim(every, predicted)
+        score["bounds"] = bounds
         score["concordance"] = _as_json(concordance)
-        is_selection = bounded.share >= MANY_BOUNDS
         if is_selection:
-            errors_in_words = _describe_bounds(bounded.share, concordance)
+            errors_in_words = _describe_bounds(bounds, concordance)
     # the sentence takes the clearest of several claims: the more there are, the more it asks for
     different = {claim for claim in claims.values() if _has_interval(claim)}
     level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
-    judged = _rank_claims(tested, predicted, level)
+    judged = _rank_claims(tested, predicted[is_exact], level)
     if of_classes and _rarer(pkd) < FEWEST_OF_CLASS:
         judged = {}
-    if is_selection and bounded is not None:
-        judged = {" of labels and bounds": concordance_claim(bounded, level, 0.5), **judged}
+    if is_selection:
+        judged = {
+            " of labels and bounds": concordance_claim(every, predicted, level, 0.5),
+            **judged,
+        }
     score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
     return score
 
@@ -459,7 +459,7 @@ def _has_interval(claim: Claim | None) -> bool:
     return claim is not None and claim.low is not None
 
 
-class _LossWords(NamedTuple):
+class LossWords(NamedTuple):
     """How a loss is spoken of."""
 
     noun: str
@@ -470,21 +470,12 @@ class _LossWords(NamedTuple):
     not_shown: str
 
 
-_ERRORS = _LossWords("errors", "smaller", "larger", "those of the mean", NOT_SMALLER)
-_PROBABILITIES = _LossWords("probabilities", "better", "worse", "the prevalence", NOT_TRUER)
+ERRORS = LossWords("errors", "smaller", "larger", "those of the mean", NOT_SMALLER)
+PROBABILITIES = LossWords("probabilities", "better", "worse", "the prevalence", NOT_TRUER)
 
 
-def describe_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
-    """Say what is shown of the errors beside those of the mean, and of the best baseline."""
-    return _describe_loss(_ERRORS, against_mean, against_best, best)
-
-
-def describe_probabilities(against_mean: Claim, against_best: Claim, best: str) -> str:
-    """Say what is shown of probabilities beside the prevalence, and the best baseline."""
-    return _describe_loss(_PROBABILITIES, against_mean, against_best, best)
-
-
-def _describe_loss(words: _LossWords, against_mean: Claim, against_best: Claim, best: str) -> str:
+def describe_loss(words: LossWords, against_mean: Claim, against_best: Claim, best: str) -> str:
+    """Say what is shown of a loss beside that of the mean, and of the best baseline."""
     if not _has_interval(against_mean):
         return f"{words.noun} cannot be judged"
     if against_mean.fails:
@@ -511,34 +502,34 @@ def _describe_bounds(share: float, concordance: Claim | None) -> str:
 
 
 def concordance_claim(
-    bounded: BoundedPairs,
+    tested: TestedPairs,
+    predicted: Floats,
     level: float = LEVEL,
     chance: float = 0.0,
-    *,
-    several: bool | None = None,
+    cell: Ints | None = None,
 ) -> Claim | None:
     """Return the share of decidable pairs of test pairs in the right order, and its interval.
 
-    Pairs of one fold are compared. The interval is a jackknife: a group takes its pairs with it.
-    `chance` is taken off. `several` tells whether pairs come from several folds, by default where
-    they are of several.
+    Pairs of one cell are compared, by default those of one fold; `cell` and `predicted` are (R,).
+    The interval is a jackknife: a group takes its pairs with it. `chance` is taken off.
     """
     lower = []
     upper = []
     right = []
     size = []
-    for fold in distinct(bounded.fold):
-        rows = np.flatnonzero(bounded.fold == fold)
-        order = decidable_pairs(bounded.pkd[rows], bounded.censored[rows])
+    of_cell = tested.fold if cell is None else cell
+    in_order = np.argsort(of_cell, kind="stable")
+    for rows in np.split(in_order, np.flatnonzero(np.diff(of_cell[in_order])) + 1):
+        order = decidable_pairs(tested.pkd[rows], tested.side[rows])
         if not order.pairs:
             continue
-        low, high, is_right = order.compare(bounded.predicted[rows])
+        low, high, is_right = order.compare(predicted[rows])
         lower.append(rows[low])
         upper.append(rows[high])
         right.append(is_right)
         listed = np.full(len(low), order.pairs / len(low))
-        if bounded.weight is not None:
-            listed = listed * bounded.weight[rows[low]] * bounded.weight[rows[high]]
+        if tested.weight is not None:
+            listed = listed * tested.weight[rows[low]] * tested.weight[rows[high]]
         size.append(listed)
     if not size:
         return None
@@ -548,14 +539,12 @@ def concordance_claim(
     times = np.concatenate(size)
     value = float(np.average(right_of_pair, weights=times))
     away = times * (right_of_pair - value) / times.sum()
-    if several is None:
-        several = len(distinct(bounded.fold)) > 1
-    factor = 1 + ((CROSS_VALIDATED if several else 1) - 1) * (1 - (2 * value - 1) ** 2) ** 2
+    factor = 1 + (tested.dependence - 1) * (1 - (2 * value - 1) ** 2) ** 2
     ends = [value, value]
     least = np.inf
-    for group_of_pair in bounded.groups:
+    for group_of_pair in tested.groups:
         _, group = np.unique(group_of_pair, return_inverse=True)
-        n = _effective(_sizes(group_of_pair, bounded.weight))
+        n = _effective(_sizes(group_of_pair, tested.weight))
         least = min(least, n)
         if n < LEAST_GROUPS:
             return Claim(value - chance, None, None, least)
@@ -590,8 +579,10 @@ def compare_models(
     quantity: Quantity = PKD,
 ) -> str:
     """Say in one sentence which of two models has smaller errors in a regime."""
-    square = np.square(tested.pkd - predicted)
-    other_square = np.square(tested.pkd - reference)
+    is_exact = tested.is_exact
+    tested = tested.some(is_exact)
+    square = np.square(tested.pkd - predicted[is_exact])
+    other_square = np.square(tested.pkd - reference[is_exact])
     claim = mean_claim(other_square - square, tested.groups, weight=tested.weight)
     relation = INDISTINGUISHABLE
     if claim.holds or claim.fails:

@@ -38,7 +38,6 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import counted, quoted
 from abag.head.evaluation.metrics import average_precision
 from abag.head.evaluation.scores import (
-    BoundedPairs,
     RegimeScore,
     TestedPairs,
     cells,
@@ -619,7 +618,7 @@ class ClassScores(TypedDict):
 
 def add_classes(
     score: RegimeScore,
-    tested: TestedPairs,
+    every: TestedPairs,
     predicted: Floats,
     mean: Floats,
     classes: tuple[str, ...],
@@ -628,6 +627,9 @@ def add_classes(
 
     `predicted` and `mean`, (R,) each, are the predictions and the frequencies in training.
     """
+    is_exact = every.is_exact
+    tested = every.some(is_exact)
+    predicted = predicted[is_exact]
     is_positive = tested.pkd == len(classes) - 1
     weight = np.ones(len(is_positive)) if tested.weight is None else tested.weight
     scores: ClassScores = {
@@ -647,7 +649,7 @@ def add_classes(
     }
     if len(classes) == 2:
         loss = log_losses(tested.pkd, predicted)
-        of_mean = log_losses(tested.pkd, mean)
+        of_mean = log_losses(tested.pkd, mean[is_exact])
         gain = mean_claim(of_mean - loss, tested.groups, weight=tested.weight)
         scores["log_loss"] = float(np.average(loss, weights=weight))
         scores["log_loss_of_mean"] = float(np.average(of_mean, weights=weight))
@@ -663,17 +665,9 @@ def log_losses(level: Floats, probability: Floats) -> Floats:
 
 def _auc(tested: TestedPairs, predicted: Floats, cell: Ints) -> dict[str, float | None] | None:
     """Return the share of pairs of one cell in the right order, and its interval."""
-    bounded = BoundedPairs(
-        pkd=tested.pkd,
-        censored=np.zeros(len(cell), np.int8),
-        predicted=predicted,
-        fold=cell,
-        groups=tested.groups,
-        weight=tested.weight,
-    )
     if _compared(cell, tested.pkd) < LEAST_ROWS:
         return None
-    claim = concordance_claim(bounded, several=len(np.unique(tested.fold)) > 1)
+    claim = concordance_claim(tested, predicted, cell=cell)
     return None if claim is None else claim._asdict()
 
 

@@ -33,7 +33,6 @@ from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
     LEVEL,
     MANY_BOUNDS,
-    BoundedPairs,
     Claim,
     RegimeScore,
     TestedPairs,
@@ -116,7 +115,6 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
             mean,
             {},
             None,
-            bounded=_with_bounds(saved, regime["regime"], reference),
             of_classes=bool(saved.quantity.classes),
         )
         if saved.quantity.classes:
@@ -128,19 +126,6 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
         verdicts.append(verdict)
         messages.say(verdict)
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
-
-
-def _with_bounds(saved: SavedRun, regime: str, predicted: Floats) -> BoundedPairs:
-    """Take all test rows of a regime, bounds among them, with predictions of all test rows."""
-    rows = saved.tested[saved.tested["regime"] == regime]
-    return BoundedPairs(
-        pkd=rows["pkd"].to_numpy(np.float64),
-        censored=rows["censored"].to_numpy(np.int8),
-        predicted=predicted[rows.index.to_numpy()],
-        fold=rows["fold"].to_numpy(np.int64),
-        groups=[rows[name].to_numpy(np.int64) for name in ("group", "second_group")],
-        weight=rows["weight"].to_numpy(np.float64) if "weight" in rows else None,
-    )
 
 
 def _align_predictions(saved: SavedRun, table: SequenceTable) -> Floats:
@@ -439,44 +424,30 @@ def _score_regimes(
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
     regime_of_pair = scores_by_row["regime"].to_numpy(str)
-    exact = pairs.censored == 0
+    classes = pairs.quantity.classes
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
-        with_bounds = np.flatnonzero(regime_of_pair == name)
-        rows = with_bounds[exact[with_bounds]]
-        if len(rows) < LEAST_ROWS:
-            continue
+        rows = np.flatnonzero(regime_of_pair == name)
         tested = _tested_pairs(predictor, groups, rows, regime)
+        if np.count_nonzero(tested.is_exact) < LEAST_ROWS:
+            continue
         _, used = predictor.applied(name)
-        weights = predictor.regimes[used].mixture.weights
         predicted_here = predicted[rows]
         mean_label = np.full(len(rows), saved.mean_label)
         baselines_here = {name: values[rows] for name, values in baselines.items()}
-        classes = pairs.quantity.classes
         if classes:  # latent values, which no link turns into classes
             baselines_here = {}
         error = np.abs(tested.pkd - predicted_here)
         inside = (error <= COVERED * sigma[rows]).astype(np.float64)
-        words = predictor.words(name)
-        all_tested = _tested_pairs(predictor, groups, with_bounds, regime)
-        bounded = BoundedPairs(
-            pkd=pairs.pkd[with_bounds],
-            censored=pairs.censored[with_bounds],
-            predicted=predicted[with_bounds],
-            fold=np.zeros(len(with_bounds), np.int64),
-            groups=all_tested.groups,
-            weight=all_tested.weight,
-        )
         score = score_regime(
             name,
-            words,
+            predictor.words(name),
             tested,
             predicted_here,
             mean_label,
             baselines_here,
             None if classes else inside,
-            weights=weights,
-            bounded=bounded,
+            weights=predictor.regimes[used].mixture.weights,
             of_classes=bool(classes),
         )
         if classes:
@@ -513,6 +484,7 @@ def _tested_pairs(
         pairs.antigen[rows],
         sides,
         weight=weights_of(pairs.share, rows),
+        censored=pairs.censored[rows],
     )
 
 

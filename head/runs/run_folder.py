@@ -321,11 +321,10 @@ class SavedRun:
         return float(self.frame.loc[self.frame["censored"] == 0, "pkd"].mean())
 
     def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
-        """Yield the summary of each regime, and its exact test rows in two forms."""
+        """Yield the summary of each regime, and its test rows in two forms."""
         weighted = "weight" in self.frame
         for regime in self.summary["regimes"]:
-            in_regime = self.tested["regime"] == regime["regime"]
-            rows = self.tested[in_regime & (self.tested["censored"] == 0)]
+            rows = self.tested[self.tested["regime"] == regime["regime"]]
             pair = rows["pair"].to_numpy(np.int64)
             group = rows["group"].to_numpy(np.int64)
             second_group = rows["second_group"].to_numpy(np.int64)
@@ -337,6 +336,7 @@ class SavedRun:
                 antigen=self.frame["antigen"].to_numpy(np.int64)[pair],
                 groups=[group] if np.array_equal(group, second_group) else [group, second_group],
                 weight=self.frame["weight"].to_numpy(np.float64)[pair] if weighted else None,
+                censored=rows["censored"].to_numpy(np.int8),
             )
             yield regime, rows, tested
 
@@ -530,17 +530,9 @@ def _lay_out(
 def _describe_regimes(
     regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool = False
 ) -> list[str]:
-    """Lay out scores and the verdicts."""
+    """Lay out scores, a column per regime, of which two fit into 80 columns; then the verdicts."""
     if not regimes:
         return ["too few pairs of any kind to score"]
-    table = _table_of_regimes(regimes, summary, deciding=deciding)
-    return [*table, *(regime["sentence"] for regime in regimes)]
-
-
-def _table_of_regimes(
-    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool
-) -> list[str]:
-    """Lay out scores with a column per regime, of which two fit into 80 columns."""
     names, *lines_of_scores = zip(*_lay_out(regimes, summary, deciding=deciding), strict=True)
     above = []
     below = []
@@ -549,4 +541,5 @@ def _table_of_regimes(
         above.append(first + comma.strip())
         below.append(second)
     table = [above, below] if any(below) else [above]
-    return align([*table, *map(list, lines_of_scores)])
+    lines = align([*table, *map(list, lines_of_scores)])
+    return [*lines, *(regime["sentence"] for regime in regimes)]
