@@ -477,7 +477,7 @@ def test_another_table_is_read_as_in_the_run_whatever_words_it_uses(run):
     assert any("'yes' or 'no'" in line and "as in the run" in line for line in said)
     text = describe_scores(evaluated)
     assert "Pairs that are 'yes'" in text
-    assert "cut-off for a precision of 80%" in text
+    assert "a precision of 80%" in text
     with pytest.raises(LabelError, match="has no cell that is 'no' or 'yes'"):
         abag.evaluate(
             run / "run",

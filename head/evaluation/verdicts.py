@@ -35,7 +35,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.messages import counted, quoted
+from abag.core.messages import align, counted, quoted
 from abag.head.evaluation.metrics import average_precision
 from abag.head.evaluation.scores import (
     RegimeScore,
@@ -268,48 +268,33 @@ def _calibration(strong: Bools, p: Floats, weight: Floats) -> list[dict[str, Any
 def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
     relation = ">=" if quantity.sign > 0 or quantity.classes else "<="
-    show = quantity.show
-    threshold = f"{relation} {summary['threshold']:g}"
     title = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
-    lines = [f"{title} {threshold}"]
+    lines = [f"{title} {relation} {summary['threshold']:g}"]
     of_class = "strong"
     if quantity.classes:
         of_class = quantity.named(-1)
         lines = [f"Pairs that are {of_class}: {quantity}"]
     p_strong = PROBABILITY if quantity.is_binary else STRONG_COLUMN
-    for regime in summary["regimes"]:
+    cut_offs = ["cut-off for", f"predicted {relation}", "picked", "precision", "recall"]
+    regimes = page_of(summary, quantity)["regimes"]
+    for regime in regimes:
         lines += [
             f"{regime['words']}: {regime['strong']:,} of {regime['n']:,} pairs are {of_class} "
-            f"(prevalence {regime['prevalence']:.0%})",
-            f"  predicted {threshold}: {_describe_pick(regime['at_threshold'])}",
+            f"(prevalence {regime['prevalence']:.0%})"
         ]
-        for cut in regime["cutoffs"] if regime["strong"] else ():
-            cutoff = cut["cutoff"]
-            reached = "none" if cutoff is None else f"predicted {relation} {show(cutoff)}"
-            where = "on pairs that did not choose it"
-            if not cut.get("tried", True):
-                where = "expected of new pairs, of which as many are picked"
-            lines.append(
-                f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; {where}: "
-                f"{_describe_pick(cut)}{_missed(cut)}"
-            )
-        shares = []
-        for bin_ in regime["calibration"]:
-            limits = f"{bin_['low']:.0%}-{bin_['high']:.0%}"
-            shares.append(f"{limits}: {bin_['strong']:.0%} of {bin_['pairs']:,}")
-        lines.append(
-            f"  {p_strong} expects {regime['expected']:.0f} {of_class} pairs; share that is "
-            f"{of_class} by {p_strong}: {', '.join(shares)}"
-        )
+        if regime["strong"]:  # else there is nothing to find
+            lines += align([cut_offs, *map(_texts, regime["rows"])])
+            bins = [p_strong, "pairs", "expected", of_class]
+            lines += ["", *align([bins, *map(_texts, regime["bins"])]), ""]
+    if any(cut["tried"] for regime in regimes for cut in regime["cutoffs"]):
+        lines.append("Cut-offs are those of the run; precision and recall are of these pairs.")
+    elif regimes:
+        lines.append("Precision and recall of chosen cut-offs are those expected of new pairs.")
     return lines
 
 
-def _describe_pick(pick: Mapping[str, Any]) -> str:
-    """Say what was picked; recall never stands alone."""
-    if not pick["picked"]:
-        return "no pair"
-    recall = "none to find" if pick["recall"] is None else f"recall {pick['recall']:.0%}"
-    return f"{pick['picked']:,} picked, precision {pick['precision']:.0%}, {recall}"
+def _texts(cells: Sequence[Any]) -> list[str]:
+    return ["-" if x is None else f"{x:,}" if isinstance(x, int) else str(x) for x in cells]
 
 
 def _missed(cut: Mapping[str, Any]) -> str:
@@ -322,7 +307,7 @@ def _missed(cut: Mapping[str, Any]) -> str:
 
 
 def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
-    """Return what the report shows of a summary: a row per regime, and the details of each."""
+    """Lay out a summary: a row per regime, and of each its cut-offs and bins of p_strong."""
     regimes = []
     overview = list[list[Any]]()
     for regime in summary["regimes"]:
@@ -349,9 +334,7 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
 
 def _pick_cells(pick: Mapping[str, Any], quantity: Quantity) -> list[Any]:
     """Lay out a cut-off: its value, pairs picked, precision and recall."""
-    cutoff = pick["cutoff"]
-    if cutoff is not None:
-        cutoff = round(cutoff, 2) if quantity.affinity else quantity.show(cutoff)
+    cutoff = None if pick["cutoff"] is None else quantity.show(pick["cutoff"])
     return [cutoff, pick["picked"], _percent(pick["precision"]), _percent(pick["recall"])]
 
 
