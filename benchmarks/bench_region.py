@@ -182,7 +182,7 @@ def compare_variants(pairs, measured, variants, antigens):
                 score(pairs.pkd[rows], fold[rows], pairs.antigen[rows], pairs.censored[rows])
             )
         means = average_folds(scores)
-        cells = ["-" if means[m]["mean"] is None else f"{means[m]['mean']:.3f}" for m in METRICS]
+        cells = ["-" if means[m] is None else f"{means[m]:.3f}" for m in METRICS]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     lines.append("")
     for name in [*variants][1:]:

@@ -129,7 +129,7 @@ class Bench:
             rows = rows if keep is None else rows[keep[rows]]
             sides = pairs.censored[rows]
             folds.append(metrics.score(pkd[rows], predict(split)[rows], pairs.antigen[rows], sides))
-        return {name: metric["mean"] for name, metric in metrics.average_folds(folds).items()}
+        return metrics.average_folds(folds)
 
 
 def header(args, bench):

@@ -20,6 +20,7 @@ from abag.head.evaluation.metrics import (
     Metric,
     average_folds,
     average_precision,
+    calibration_slope,
     find_metric,
     is_better,
     metric_heading,
@@ -77,8 +78,7 @@ def test_correlations_and_errors_equal_scipy_on_tied_values():
     assert scores["rmse"] == pytest.approx(np.sqrt(np.mean((y - p) ** 2)))
     assert scores["mae"] == pytest.approx(np.mean(abs(y - p)))
     line = stats.linregress(p, y)
-    assert scores["calibration_slope"] == pytest.approx(line.slope)
-    assert scores["calibration_intercept"] == pytest.approx(line.intercept)
+    assert calibration_slope(y, p) == pytest.approx(line.slope)
 
 
 @settings(deadline=None)
@@ -248,11 +248,11 @@ def test_folds_are_averaged_and_never_pooled():
     folds = [score(y, y[::-1], [0] * 3) for y in (low, high)]
     summary = average_folds(folds)["spearman"]
     pooled = score(np.r_[low, high], np.r_[low[::-1], high[::-1]], [0] * 6)
-    assert summary == {"mean": pytest.approx(-1), "sd": pytest.approx(0), "n": 2}
+    assert summary == pytest.approx(-1)
     assert pooled["spearman"] > 0.5
     # a fold without a value is left out
     folds = [score([1.0, 2.0], [1.0, 2.0], [0, 0]), score([1.0, 1.0], [1.0, 2.0], [0, 0])]
-    assert average_folds(folds)["spearman"] == {"mean": pytest.approx(1), "sd": None, "n": 1}
+    assert average_folds(folds)["spearman"] == pytest.approx(1)
 
 
 def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):

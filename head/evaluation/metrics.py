@@ -327,11 +327,6 @@ class ScoredRows:
         values = values[np.isfinite(values)]
         return float(np.median(values)) if len(values) else None
 
-    @cached_property
-    def calibration(self) -> Scores:
-        """Return slope and intercept of measured on predicted pKd."""
-        return calibration(self.pkd, self.predicted, self.measured.weight)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
@@ -410,18 +405,12 @@ def r2(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | 
     return finite(1 - residual / total)
 
 
-def calibration(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> Scores:
+def calibration_slope(pkd: Floats, predicted: Floats) -> float | None:
     """Fit measured on predicted pKd, shape (N,) each; a slope below 1 means overconfidence."""
     if len(pkd) < 2 or np.ptp(predicted) == 0:
-        return {"calibration_slope": None, "calibration_intercept": None}
-    p = predicted - _mean(predicted, weight)
-    counted = p if weight is None else p * weight
-    spread = float(counted @ p)
-    if spread == 0:  # weights leave constants
-        return {"calibration_slope": None, "calibration_intercept": None}
-    slope = float(counted @ (pkd - _mean(pkd, weight))) / spread
-    intercept = _mean(pkd, weight) - slope * _mean(predicted, weight)
-    return {"calibration_slope": finite(slope), "calibration_intercept": finite(intercept)}
+        return None
+    deviation = predicted - predicted.mean()
+    return finite(deviation @ (pkd - pkd.mean()) / (deviation @ deviation))
 
 
 def beyond_bound(
@@ -520,28 +509,14 @@ def _expected_hits(
     return float(count[above & strong].sum() + share * count[tied & strong].sum())
 
 
-def average_folds(folds: Sequence[Scores]) -> dict[str, dict[str, Any]]:
-    """Average each metric over the ``n`` folds in which it is defined; ``sd`` needs two of them."""
-    result: dict[str, dict[str, Any]] = {}
+def average_folds(folds: Sequence[Scores]) -> dict[str, float | None]:
+    """Average each metric over the folds in which it is defined."""
+    means: dict[str, float | None] = {}
     for name in folds[0] if folds else ():
         scores = [fold[name] for fold in folds]
         values = [value for value in scores if value is not None]
-        result[name] = {
-            "mean": float(np.mean(values)) if values else None,
-            "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-            "n": len(values),
-        }
-    return result
-
-
-def _joint(group: str, *names: str, **flags: Any) -> dict[str, Metric]:  # noqa: ANN401
-    """Make metrics of the scores that a property of `ScoredRows` computes together."""
-
-    # a function, because lambdas of the comprehension would all see its last name
-    def take(name: str) -> Callable[[ScoredRows], Number]:
-        return lambda rows: getattr(rows, group)[name]
-
-    return {name: Metric(function=take(name), **flags) for name in names}
+        means[name] = float(np.mean(values)) if values else None
+    return means
 
 
 def _single(
@@ -703,7 +678,6 @@ METRICS: dict[str, Metric] = {
         ),
         lower_is_better=True,
     ),
-    **_joint("calibration", "calibration_slope", "calibration_intercept"),
 }  # fmt: skip
 """All metrics by plain name, in the order of the keys of `score`."""
 NO_ROWS = MeasuredRows.of([], [])

@@ -41,7 +41,7 @@ from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
     average_folds,
-    calibration,
+    calibration_slope,
     metric_heading,
     rows_to_score,
     spearman_by_group,
@@ -353,7 +353,7 @@ def _calibration(measured: Floats, predicted: Floats, digits: int) -> Series:
         "x": _numbers(mean_predicted, digits),
         "y": _numbers(mean_measured, digits),
         "error": _numbers(standard_error, digits),
-        "slope": calibration(measured, predicted)["calibration_slope"],
+        "slope": calibration_slope(measured, predicted),
     }
 
 
@@ -847,8 +847,7 @@ def _summarise_regime(
     for name, of_folds in scores_of_folds.items():
         if len(of_folds) < len(splits):  # a baseline that some folds lack
             continue
-        averages = average_folds(of_folds)
-        scores[name] = {metric: average["mean"] for metric, average in averages.items()}
+        scores[name] = {**average_folds(of_folds)}
         for count in ("n", "n_censored"):
             scores[name][count] = sum(int(of_fold[count] or 0) for of_fold in of_folds)
     return {
