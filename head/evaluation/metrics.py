@@ -477,14 +477,22 @@ def average_precision(
     """
     if not strong.any():
         return None
-    order = np.argsort(-predicted, kind="stable")
-    # ties go together: no cut-off divides equal predictions
-    last = np.append(np.diff(predicted[order]) != 0, True)
-    count = np.ones(len(order)) if weight is None else weight[order]
-    hits = np.cumsum(strong[order] * count)[last]
-    picked = np.cumsum(count)[last]
+    count = np.ones(len(strong)) if weight is None else weight
+    hits, picked, _ = hits_by_cutoff(strong, predicted, count)
     precision_of_new_hits = np.diff(hits, prepend=0) * hits / picked
     return finite(np.sum(precision_of_new_hits) / hits[-1])
+
+
+def hits_by_cutoff(
+    strong: NDArray[np.bool_], predicted: Floats, weight: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return weights of strong and of all rows from each cut-off on, and it, the highest first."""
+    order = np.argsort(-predicted, kind="stable")
+    falling = predicted[order]
+    # ties go together: no cut-off divides equal predictions
+    last = np.flatnonzero(np.append(np.diff(falling) != 0, True))
+    hits = np.cumsum(strong[order] * weight[order])[last]
+    return hits, np.cumsum(weight[order])[last], falling[last]
 
 
 def _cut(values: Floats, budget: float, weight: Floats | None) -> float:

@@ -36,7 +36,7 @@ from scipy.special import ndtr
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import align, counted, quoted
-from abag.head.evaluation.metrics import average_precision
+from abag.head.evaluation.metrics import average_precision, hits_by_cutoff
 from abag.head.evaluation.scores import (
     RegimeScore,
     TestedPairs,
@@ -97,14 +97,12 @@ def score_strong(
     are_probabilities : bool
         Whether labels are 0 and 1, and predictions the probabilities of 1.
     """
-    if sign < 0 and not are_probabilities:  # the highest of the negative are the lowest
-        if chosen_on is not None:
-            chosen_on = _mirrored(chosen_on[0]), chosen_on[1]
-        return _mirrored_back(score_strong(_mirrored(tested), regimes, -threshold, chosen_on))
+    # of values of which higher is better; the probability of the better class is such a value
+    direction = 1 if are_probabilities else sign
     summaries = []
     for regime in regimes:
         name = regime["regime"]
-        rows = _decided(tested[tested["regime"] == name], threshold)
+        rows = _decided(tested[tested["regime"] == name], threshold, direction)
         if not len(rows):
             continue
         others = None
@@ -112,34 +110,27 @@ def score_strong(
             rows_of_run, scores = chosen_on
             shown = {score["regime"]: Shown(0, largest_rmse(score)) for score in scores}
             _, used = applicable(REGIMES[name], shown)
-            others = _decided(rows_of_run[rows_of_run["regime"] == used], threshold)
+            others = _decided(rows_of_run[rows_of_run["regime"] == used], threshold, direction)
         summary = _score(
             rows,
             others,
             name,
             regime["words"],
-            threshold,
+            direction * threshold,
             are_probabilities=are_probabilities,
         )
+        for pick in (summary["at_threshold"], *summary["cutoffs"]):
+            if pick["cutoff"] is not None:
+                pick["cutoff"] *= direction
         summaries.append(summary)
     return {"threshold": threshold, "regimes": summaries}
 
 
-def _mirrored(rows: pd.DataFrame) -> pd.DataFrame:
-    """Reverse the direction of labels, bounds and predictions."""
-    return rows.assign(**{name: -rows[name] for name in ("pkd", "pkd_predicted", "censored")})
-
-
-def _mirrored_back(summary: StrongSummary) -> StrongSummary:
-    """Return a summary of mirrored rows with thresholds and cut-offs as values again."""
-    for regime in summary["regimes"]:
-        for cut in (regime["at_threshold"], *regime["cutoffs"]):
-            if cut["cutoff"] is not None:
-                cut["cutoff"] = -cut["cutoff"]
-    return {**summary, "threshold": -summary["threshold"]}
-
-
-def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
+def _decided(rows: pd.DataFrame, threshold: float, direction: int) -> pd.DataFrame:
+    """Return the rows that are known to be strong or not, with values of which higher is better."""
+    threshold = direction * threshold
+    values = ("pkd", "pkd_predicted", "censored")
+    rows = rows.assign(**{name: direction * rows[name] for name in values})
     below = (rows["censored"] < 0) & (rows["pkd"] <= threshold)
     above = (rows["censored"] > 0) & (rows["pkd"] >= threshold)
     decided = rows[(rows["censored"] == 0) | below | above]
@@ -190,12 +181,8 @@ def _curve(strong: Bools, predicted: Floats, weight: Floats) -> tuple[Floats, Fl
     """Return recall, precision and cut-off, each cut-off once, the highest first."""
     if not strong.any():
         return np.zeros(0), np.zeros(0), np.zeros(0)
-    order = np.argsort(-predicted, kind="stable")
-    falling = predicted[order]
-    last = np.flatnonzero(np.append(np.diff(falling) != 0, True))  # ties go together
-    hits = np.cumsum(strong[order] * weight[order])[last]
-    picked = np.cumsum(weight[order])[last]
-    return hits / hits[-1], hits / picked, falling[last]
+    hits, picked, cutoff = hits_by_cutoff(strong, predicted, weight)
+    return hits / hits[-1], hits / picked, cutoff
 
 
 def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:

@@ -292,24 +292,19 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         raise OptionError(msg)
     if table is not None:
         return
-    unread: dict[str, tuple[object, ...]] = {
-        "--store and --affinity-type": (options.store, options.affinity_type)
-    }
-    if options.predictions is None:
-        unread |= {
-            "--column, --antigen and --bad-rows": (
-                options.columns,
-                options.antigen,
-                options.bad_rows,
-            ),
-            "--parent and --sequences": (options.parent, options.sequences),
-            "--sheet and --matrix": (options.sheet, options.matrix),
-            "--label and --molar-mass": (options.label, options.molar_mass),
-        }
-    for names, values in unread.items():
-        if any(values):
-            msg = f"evaluate: {names} need a TABLE. Give one, or omit these options."
-            raise OptionError(msg)
+    read = {"predictions", "strong"}
+    if options.predictions is not None:
+        read = {option.name for option in schema(EvaluateOptions)} - {"store", "affinity_type"}
+    unread = []
+    for option in schema(EvaluateOptions):
+        if option.name not in read and getattr(options, option.name) != option.default:
+            unread.append(option.flag)
+    if unread:
+        msg = (
+            f"{', '.join(unread)}: given without a TABLE, which is read with it; expected both. "
+            "Give a TABLE, or leave the option out."
+        )
+        raise OptionError(msg)
 
 
 def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: RunLayout) -> _TableOfRun:
