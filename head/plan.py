@@ -338,7 +338,7 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
 
 def format_duration(seconds: float) -> str:
     """Write a time in seconds, minutes or hours."""
-    if seconds < 60:
+    if round(seconds) < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     if minutes < 60:

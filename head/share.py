@@ -119,7 +119,8 @@ def describe_share(summary: ShareSummary) -> str:
     lines = [f"{summary['to']}: {len(summary['files'])} files, {size:,} bytes"]
     if summary["page"]:
         lines.append(f"page       {summary['page']}")
-    lines.append(f"predict    abag predict TABLE --run {summary['to']} --store DIR --out FILE")
+    run = shlex.quote(summary["to"])
+    lines.append(f"predict    abag predict TABLE --run {run} --store DIR --out FILE")
     return "\n".join(lines)
 
 

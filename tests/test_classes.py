@@ -618,6 +618,14 @@ def test_a_classifier_takes_two_classes(run, y):
         BindingClassifier(run / "store").fit(rows[["heavy", "antigen"]], y)
 
 
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_classifier_refuses_rows_without_a_class(run, missing):
+    rows = planted_table()
+    y = rows["binder"].astype(object).where(rows.index > 1, missing)
+    with pytest.raises(LabelError, match=r"^y: 2 of 140 classes are missing; expected one per row"):
+        BindingClassifier(run / "store").fit(rows[["heavy", "antigen"]], y)
+
+
 def test_a_regressor_refuses_classes_and_names_the_classifier(run):
     rows = planted_table()
     with pytest.raises(ValueError, match=r"Use abag\.sklearn\.BindingClassifier"):

@@ -1,6 +1,7 @@
 """Campaigns: results of an order join the measured pairs of an earlier run, round by round."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -14,6 +15,7 @@ import abag
 from abag import DamagedFile
 from abag.head.design.batches import errors_of_run
 from abag.head.labels.headers import PKD
+from abag.head.runs.rounds import MARGIN, draw_rounds
 from abag.head.runs.run_folder import describe_fit
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -337,6 +339,16 @@ def test_the_command_adds_a_round_and_runs_shows_all_of_them(case, second, tmp_p
     lines = [line.split() for line in shown.splitlines()]
     assert ["0", "pairs.csv", "40"] in [line[:3] for line in lines]
     assert ["1", "back.csv", "8"] in [line[:3] for line in lines]
+
+
+def test_the_best_pair_of_a_large_campaign_is_inside_the_picture_of_its_rounds():
+    pkd = np.full(4_500, 7.0)
+    pkd[1] = 11.0  # every third pair is drawn
+    frame = pd.DataFrame({"round": 0, "pkd": pkd, "censored": 0})
+    rounds = [{"round": 0, "expected_best": None, "best_so_far": 11.0}]
+    picture = draw_rounds(frame, rounds, PKD)
+    (corner,) = re.findall(r'polyline points="[0-9.]+,(-?[0-9.]+)"', picture)
+    assert float(corner) == MARGIN
 
 
 # ---- other quantities, and antibodies alone ------------------------------------------------------

@@ -698,6 +698,13 @@ class BindingClassifier(ClassifierMixin, PairEstimator):  # type: ignore[misc] #
             If an option, a sequence, a label or the store is invalid, or y has not two classes.
         """
         values = np.asarray(y)
+        missing = int(pd.isna(values).sum())
+        if missing:
+            msg = (
+                f"y: {missing:,} of {len(values):,} classes are missing; expected one per row. "
+                "Leave these rows out of X and y."
+            )
+            raise InvalidLabel(msg)
         classes, level = np.unique(values, return_inverse=True)
         if len(classes) != 2:
             msg = (

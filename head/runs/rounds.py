@@ -311,8 +311,10 @@ def draw_rounds(
     exact = frame[frame["censored"] == 0]
     step_of_rows = max(1, -(-len(exact) // MOST_DOTS))
     exact = exact.iloc[::step_of_rows]
-    promised = [entry["expected_best"] for entry in rounds if entry["expected_best"] is not None]
-    values = [*exact["pkd"], *promised]
+    values = [*exact["pkd"]]
+    for entry in rounds:
+        of_round = (entry["expected_best"], entry["best_so_far"])
+        values += [value for value in of_round if value is not None]
     low = min(values)
     high = max(values)
     span = (high - low) or 1.0
@@ -424,16 +426,16 @@ def _other_labels(
     of_new = disagreement(rows[both["is_new"]]).droplevel(1)
     inside = pd.concat([of_earlier, of_new]).groupby(level=0).max().reindex(of_all.index)
     far = of_all.index[(of_all > conflict) & ~(inside > conflict)]
+    earlier = both[~both["is_new"]].drop_duplicates("pair")
+    results = both[both["is_new"] & both["pair"].isin(far)]
+    results = results.merge(earlier, on="pair", suffixes=("", "_before"))
     conflicts = []
-    for pair in far:
-        of_pair = both[both["pair"] == pair]
-        earlier = of_pair[~of_pair["is_new"]].iloc[0]
-        other = f"{quantity.show(earlier['pkd'])} in round {earlier['round']}"
-        for _, row in of_pair[of_pair["is_new"]].iterrows():
-            conflicts.append(
-                f"row {row['row']}: {quantity} {quantity.show(row['pkd'])}, but {other} for the "
-                f"same pair (row {earlier['row']} there)"
-            )
+    for row in results.itertuples():
+        conflicts.append(
+            f"row {row.row}: {quantity} {quantity.show(row.pkd)}, but "
+            f"{quantity.show(row.pkd_before)} in round {row.round_before} for the same pair "
+            f"(row {row.row_before} there)"
+        )
     return conflicts
 
 
