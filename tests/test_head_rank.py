@@ -225,7 +225,7 @@ def test_clusters_are_capped_among_the_best(scored, tmp_path):
     clusters = [pair_groups(batch, "antibody", antibody_identity=0.98) for batch in (free, capped)]
     assert [np.bincount(numbers).max() > 1 for numbers in clusters] == [True, False]
     assert capped["score"].is_monotonic_decreasing
-    with pytest.raises(PredictionError, match=r"per_cluster=1 allow \d+ pairs; expected 200"):
+    with pytest.raises(PredictionError, match=r"per_cluster=1 allows \d+ pairs; expected 200"):
         ranked(scored, tmp_path, batch=200, per_cluster=1)
 
 
@@ -246,7 +246,7 @@ def test_positions_are_capped_and_a_batch_on_one_position_is_a_warning(scored, t
     capped = ranked(table, tmp_path, batch=8, per_position=5)
     assert capped["position"].str.contains("107").sum() <= 5
     assert capped["position"].str.contains("38").sum() <= 5
-    with pytest.raises(PredictionError, match=r"per_position=1 allow \d pairs; expected 8"):
+    with pytest.raises(PredictionError, match=r"per_position=1 allows \d pairs; expected 8"):
         ranked(table, tmp_path, batch=8, per_position=1)
     with pytest.raises(PredictionError, match="no columns chain and position"):
         ranked(scored, tmp_path, batch=8, per_position=1)
@@ -344,6 +344,13 @@ def test_pairs_of_one_antigen_and_a_large_share_of_equal_predictions_are_drawn(s
     share = scored.assign(pkd_predicted=scored["pkd_predicted"].mask(third, largest))
     summary = abag.rank(share.drop(columns="regime"), tmp_path / "b.csv", batch=20, rule="mean")
     assert (summary["drawn"], summary["can_rank"]) == (20, False)
+
+
+def test_a_single_candidate_is_no_draw(scored, tmp_path, said):
+    summary = abag.rank(scored.head(1), tmp_path / "order.csv", batch=1)
+    assert (summary["drawn"], summary["can_rank"]) == (0, True)
+    assert summary["expected_best"] is not None
+    assert not any("drawn" in line for line in said)
 
 
 def test_a_few_equal_predictions_are_ordered_by_sigma_as_ever(scored, tmp_path):

@@ -8,6 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import invoke
 import numpy as np
 import pandas as pd
 import pytest
@@ -145,6 +146,10 @@ def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(cas
     again, said = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
     assert again["final"] == summary["final"]
     assert any("nothing to do" in text for text in said)
+    given = ["--split", "antigen", "--epochs", "4", "--device", "cpu", "--final", "--members", "3"]
+    at = ["--store", case.store, "--sweep", tmp_path / "s"]
+    shown = invoke.run("sweep", case.table, *at, *given).stdout
+    assert f"predictor  {tmp_path / 's' / 'final' / 'predictor'}" in shown.splitlines()
     with pytest.raises(RunError, match="the test part has been scored"):
         quick_sweep(case, tmp_path / "s", trials=100)
 

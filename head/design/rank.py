@@ -118,7 +118,7 @@ def draw_places(equal: Ints) -> Floats:
 
 def count_drawn(equal: Ints, chosen: Ints) -> int:
     """Count the chosen pairs of groups of which others could have been chosen as well."""
-    if (equal == 0).all():
+    if len(equal) > 1 and (equal == 0).all():
         return len(chosen)  # their order is drawn, even if there are no others
     groups, drawn = np.unique(chosen[chosen >= 0], return_counts=True)
     sizes = np.bincount(equal[equal >= 0])[groups]
@@ -147,8 +147,9 @@ def say_unranked(
         return why
     if drawn:
         tied = int((equal >= 0).sum())
+        verb = "is" if drawn == 1 else "are"
         why = (
-            f"{drawn:,} of {counted(size, 'pair')} are drawn at random (seed {SEED}) from "
+            f"{drawn:,} of {counted(size, 'pair')} {verb} drawn at random (seed {SEED}) from "
             f"{counted(tied, 'candidate')} with the same predictions, which the model cannot rank"
         )
         messages.say(f"{candidates.source}: {why}")
@@ -781,9 +782,10 @@ def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
         limits.append(f"--per-cluster {options.per_cluster}")
     if options.per_position is not None:
         limits.append(f"--per-position {options.per_position}")
+    verb = "allow" if len(limits) > 1 else "allows"
     allowed = counted(len(chosen), "pair")
     msg = (
-        f"{candidates.source}: {' and '.join(limits)} allow {allowed}; expected "
+        f"{candidates.source}: {' and '.join(limits)} {verb} {allowed}; expected "
         f"{options.batch:,}. Raise the limit, or use --batch {len(chosen)}."
     )
     raise PredictionError(msg)
