@@ -611,7 +611,10 @@ def test_a_classifier_gives_probabilities_of_both_classes(run):
     assert cloneable["status"] == "passed"
 
 
-@pytest.mark.parametrize("y", [[0] * 140, [0, 1, 2, 3] * 35])
+OF_TWO_TYPES = pd.Series([1, "yes", 0, "no"] * 35, dtype=object)
+
+
+@pytest.mark.parametrize("y", [[0] * 140, [0, 1, 2, 3] * 35, OF_TWO_TYPES])
 def test_a_classifier_takes_two_classes(run, y):
     rows = planted_table()
     with pytest.raises(ValueError, match="only binary classification is supported"):
