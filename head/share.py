@@ -281,8 +281,9 @@ def _announce(where: object, files: Mapping[str, bytes], shown: Iterable[str], v
 
 
 def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:
-    present = [path for path in folder.rglob("*") if path.is_file() and not is_partial(path)]
-    for path in [folder] if folder.is_file() else present:
+    for path in [folder] if folder.is_file() else folder.rglob("*"):
+        if not path.is_file() or is_partial(path):
+            continue
         name = path.relative_to(folder).as_posix()
         if files.get(name) != path.read_bytes():
             msg = f"{path}: already exists and differs; expected a new folder. Give another --to."
