@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -415,29 +415,33 @@ def naming_damage(run: Path) -> Iterator[None]:
 
 
 def describe_scores(summary: Mapping[str, Any]) -> str:
-    """Lay out the scores in a summary of `fit` or `evaluate`: of another table first, if given."""
-    quantity = recorded_quantity(summary["data"])
+    """Lay out the scores in a summary of `fit` or `evaluate`: of what was given first."""
+    lines = _describe_given(summary, _describe_regimes)
+    if lines:
+        lines += ["", f"{summary['run']}, cross-validated:"]
+    return "\n".join([*lines, *_describe_regimes(summary["regimes"], summary)])
+
+
+def _describe_given(
+    summary: Mapping[str, Any],
+    lay_out: Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any]], list[str]],
+) -> list[str]:
+    """Lay out the scores of another table or of predictions, and how strong binders are found."""
     lines = list[str]()
     if "table" in summary:
         of_table = summary["table"]
-        lines.append(f"{of_table['source']}:")
-        lines += _describe_regimes(of_table["regimes"], summary)
-        if of_table["far"]:
-            lines.append(
-                f"{counted(of_table['far'], 'pair')} outside training data: no measured row "
-                "of the run's table covers such pairs"
-            )
+        far = f", {of_table['far']:,} outside training data" if of_table["far"] else ""
+        lines.append(f"{of_table['source']}: {counted(of_table['pairs'], 'pair')}{far}")
+        lines += lay_out(of_table["regimes"], summary)
         lines += filter(None, [of_table["sentence"]])
     if "predictions" in summary:
         of_predictions = summary["predictions"]
         lines.append(f"{of_predictions['source']}:")
-        lines += _describe_regimes(of_predictions["regimes"], summary)
-        lines += of_predictions["verdicts"]
+        lines += [*lay_out(of_predictions["regimes"], summary), *of_predictions["verdicts"]]
     if "strong_at" in summary:
+        quantity = recorded_quantity(summary["data"])
         lines += ["", *describe_strong(summary["strong_at"], quantity)]
-    if lines:
-        lines += ["", f"{summary['run']}, cross-validated:"]
-    return "\n".join([*lines, *_describe_regimes(summary["regimes"], summary)])
+    return lines
 
 
 def recorded_quantity(data: Mapping[str, Any]) -> Quantity:
@@ -484,19 +488,7 @@ def _describe_promises(summary: Mapping[str, Any]) -> list[str]:
 
 def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
     """Describe an evaluation for a notebook: the scores of what was given come first."""
-    lines = list[str]()
-    if "table" in summary:
-        of_table = summary["table"]
-        far = f", {of_table['far']:,} outside training data" if of_table["far"] else ""
-        lines.append(f"{of_table['source']}: {counted(of_table['pairs'], 'pair')}{far}")
-        lines += _scores_first(of_table["regimes"], summary)
-        lines += filter(None, [of_table["sentence"]])
-    if "predictions" in summary:
-        of_predictions = summary["predictions"]
-        lines.append(of_predictions["source"])
-        lines += [*_scores_first(of_predictions["regimes"], summary), *of_predictions["verdicts"]]
-    if "strong_at" in summary:
-        lines += describe_strong(summary["strong_at"], recorded_quantity(summary["data"]))
+    lines = _describe_given(summary, _scores_first)
     of_run = describe_briefly(summary)
     if lines:
         run, _, data = of_run[0].rpartition(": ")
