@@ -663,8 +663,8 @@ def predict(
         with writing(out, frames) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)
-                regimes.update(dict(scores["regime"].value_counts()))
-                why_far.update(dict(scores.loc[scores["far"], "why_far"].value_counts()))
+                regimes.update(scores["regime"].tolist())
+                why_far.update(scores.loc[scores["far"], "why_far"].tolist())
                 shown_scores = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
                 columns = pd.concat([rows, shown_scores.set_axis(rows.index)], axis=1)
                 write(rounded(columns, out, added, predictor.digits))
