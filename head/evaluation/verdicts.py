@@ -429,7 +429,7 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     if pairs.noise is not None:
         lines.append(
             f"Replicates have a standard deviation of {quantity.show(pairs.noise)} {quantity}: the "
-            "error of a label that was measured once. The median of several has a smaller error."
+            "error of a label that was measured once."
         )
     return lines
 
@@ -512,19 +512,22 @@ def _implausible_labels(summary: dict[str, Any], reading: LabelReading) -> list[
     quantity = reading.quantity
     amount = f"{reading.conflict:.3g} {quantity}"
     apart = f"more than {amount}{'' if quantity.affinity else ', a standard deviation,'} apart"
+    usual = f"outside the usual range of {quantity} (2 to 14). See --label."
+    problems = {
+        "out_of_range": ("label", "is", "are", usual),
+        "conflicting_pairs": (
+            "pair", "has", "have", f"labels or bounds {apart}. See --replicates."
+        ),
+        "disputed_antigens": (
+            "antigen", "has", "have", f"means of assays {apart}: do not mix these assays."
+        ),
+    }  # fmt: skip
     lines = []
-    n = summary["out_of_range"]
-    if n:
-        labels = "1 label is" if n == 1 else f"{n} labels are"
-        lines.append(f"{labels} outside the usual range of {quantity} (2 to 14). See --label.")
-    n = summary["conflicting_pairs"]
-    if n:
-        conflicting = "1 pair has" if n == 1 else f"{n} pairs have"
-        lines.append(f"{conflicting} labels or bounds {apart}. See --replicates.")
-    n = summary["disputed_antigens"]
-    if n:
-        antigens = "1 antigen has" if n == 1 else f"{n} antigens have"
-        lines.append(f"{antigens} means of assays {apart}: do not mix these assays.")
+    for name, (noun, of_one, of_several, problem) in problems.items():
+        number = summary[name]
+        if number:
+            verb = of_one if number == 1 else of_several
+            lines.append(f"{counted(number, noun)} {verb} {problem}")
     return lines
 
 

@@ -76,7 +76,7 @@ from abag.head.runs.run_folder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from abag.head.evaluation.metrics import Scores
     from abag.head.evaluation.scores import RegimeScore
@@ -673,7 +673,9 @@ def write_results(
     config = read_config(run)
     tested = _prediction_frame(pairs, weighed)
     baseline_frames = []
-    for fold, (_, rows, _) in zip(fitted, _tests(weighed), strict=True):
+    splits = [split for regime in weighed for split in regime.measured.splits]
+    for fold, split in zip(fitted, splits, strict=True):
+        rows = split.rows(TEST)
         of_tested = {name: predicted_P[rows] for name, predicted_P in fold.predicted.items()}
         baseline_frames.append(pd.DataFrame(of_tested))
     baseline_frame = pd.concat(baseline_frames, ignore_index=True)
@@ -741,32 +743,26 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
     return columns
 
 
-def _tests(weighed: Sequence[WeighedRegime]) -> Iterator[tuple[WeighedRegime, Ints, int]]:
-    """Yield regime, test pairs and number of each fold, in the order of the fits."""
-    for regime in weighed:
-        for at, split in enumerate(regime.measured.splits):
-            yield regime, split.rows(TEST), at
-
-
 def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) -> pd.DataFrame:
     keys = pair_keys(pairs).assign(**_names(pairs))
+    weight = None if pairs.share is None else label_weights(pairs.share)
     frames = []
-    for regime, rows, at in _tests(weighed):
+    for regime in weighed:
+        rows = regime.rows
         measured = regime.measured
+        fold_numbers = np.array([split.fold for split in measured.splits])
         frame = keys.iloc[rows].assign(
             regime=measured.regime.name,
-            fold=measured.splits[at].fold,
+            fold=fold_numbers[regime.of_fold],
             pair=rows,
             group=measured.groups[0][rows],
             second_group=measured.groups[-1][rows],
             pkd=pairs.pkd[rows],
             censored=pairs.censored[rows],
-            pkd_predicted=regime.predicted[regime.in_fold(at)],
-            sigma=regime.sigma[regime.in_fold(at)],
+            pkd_predicted=regime.predicted,
+            sigma=regime.sigma,
         )
-        if pairs.share is not None:
-            frame = frame.assign(weight=label_weights(pairs.share)[rows])
-        frames.append(frame)
+        frames.append(frame if weight is None else frame.assign(weight=weight[rows]))
     return pd.concat(frames, ignore_index=True)
 
 

@@ -430,11 +430,11 @@ def _other_labels(
     results = both[both["is_new"] & both["pair"].isin(far)]
     results = results.merge(earlier, on="pair", suffixes=("", "_before"))
     conflicts = []
-    for row in results.itertuples():
+    for row in results.to_dict("records"):
         conflicts.append(
-            f"row {row.row}: {quantity} {quantity.show(row.pkd)}, but "
-            f"{quantity.show(row.pkd_before)} in round {row.round_before} for the same pair "
-            f"(row {row.row_before} there)"
+            f"row {row['row']}: {quantity} {quantity.show(row['pkd'])}, but "
+            f"{quantity.show(row['pkd_before'])} in round {row['round_before']} for the same pair "
+            f"(row {row['row_before']} there)"
         )
     return conflicts
 
