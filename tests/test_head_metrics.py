@@ -25,9 +25,9 @@ from abag.head.evaluation.metrics import (
     is_better,
     metric_heading,
     metric_key,
-    score,
+    pearson,
+    ranks,
     selectable_metrics,
-    spearman,
     spearman_by_group,
     split_key,
     usual_key,
@@ -35,6 +35,15 @@ from abag.head.evaluation.metrics import (
 from abag.head.labels.headers import Quantity
 
 TIED = st.integers(0, 4).map(float)
+
+
+def score(pkd, predicted, antigen, censored=0):
+    """Compute all metrics of one prediction."""
+    return MeasuredRows.of(pkd, antigen, censored).score(predicted)
+
+
+def spearman(pkd, predicted):
+    return pearson(ranks(pkd), ranks(predicted))
 
 
 def columns(*elements, min_size=0, max_size=25):

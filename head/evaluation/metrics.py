@@ -73,11 +73,6 @@ def pearson(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> flo
     return finite(min(max(correlation, -1.0), 1.0))  # rounding may exceed 1
 
 
-def spearman(pkd: Floats, predicted: Floats) -> float | None:
-    """Compute the rank correlation, (N,) each, mean ranks for ties; None for constants."""
-    return pearson(ranks(pkd), ranks(predicted))
-
-
 def ranks(values: NDArray[np.generic], weight: Floats | None = None) -> Floats:
     """Rank like ``scipy.stats.rankdata`` in half the time; the rank of NaN is NaN."""
     _, run, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -87,7 +82,7 @@ def ranks(values: NDArray[np.generic], weight: Floats | None = None) -> Floats:
 
 
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
-    """Compute `spearman` within each of G groups, (G,), in ascending order of their numbers.
+    """Correlate ranks within each of G groups, (G,), in ascending order of their numbers.
 
     Constant predictions have 0, not NaN, as too few rows and constant labels have: else a model
     that is constant for most antigens would be scored on the others only.
@@ -227,17 +222,20 @@ class MeasuredRows:
         sign: int = 1,
         weight: Floats | None = None,
     ) -> MeasuredRows:
-        """Convert columns as `score` takes them."""
+        """Convert columns, (N,); `pkd` has the bounds of censored rows."""
         y = np.asarray(pkd, np.float64)
         censoring = np.broadcast_to(np.asarray(censored, np.int8), y.shape)
         exact = censoring == 0
         return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact], sign, weight)
 
     def score(self, predicted: ArrayLike, strong_pkd: float | None = STRONG_PKD) -> Scores:
-        """Compute what `score` does, for one of several predictions, shape (N,).
+        """Compute all metrics of one of several predictions, shape (N,), for example of one fold.
 
-        Strong binders are found from `strong_pkd` too, if that is not the usual threshold. Without
-        a threshold, the metrics of strong binders are None.
+        If any prediction is not finite, every metric is undefined, so that leaving out difficult
+        rows cannot improve a score. The result has ``n`` rows, of which ``n_censored`` are
+        censored, and the value of each entry of `METRICS`. Strong binders are found from
+        `strong_pkd` too, if that is not the usual threshold. Without a threshold, the metrics of
+        strong binders are None.
         """
         rows = ScoredRows.of(self, predicted, None if strong_pkd is None else STRONG_PKD)
         scores: Scores = {
@@ -365,21 +363,6 @@ def is_better(key: str, value: float | None, best: float | None) -> bool:
     if value is None or best is None:
         return value is not None
     return value < best if find_metric(key).lower_is_better else value > best
-
-
-def score(
-    pkd: ArrayLike,
-    predicted: ArrayLike,
-    antigen: ArrayLike,
-    censored: ArrayLike = 0,
-) -> Scores:
-    """Compute all metrics for one set of predictions, for example one fold; columns are (N,).
-
-    `pkd` has the bounds of censored rows. If any prediction is not finite, every metric is
-    undefined, so that leaving out difficult rows cannot improve a score. The result has ``n`` rows,
-    of which ``n_censored`` are censored, and the value of each entry of `METRICS`.
-    """
-    return MeasuredRows.of(pkd, antigen, censored).score(predicted)
 
 
 def rmse(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | None:
@@ -687,6 +670,6 @@ METRICS: dict[str, Metric] = {
         lower_is_better=True,
     ),
 }  # fmt: skip
-"""All metrics by plain name, in the order of the keys of `score`."""
+"""All metrics by plain name, in the order of the keys of scores."""
 NO_ROWS = MeasuredRows.of([], [])
 """What is scored if a prediction is not finite."""
