@@ -201,6 +201,19 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     assert entry["expected_best"] is None
 
 
+@pytest.mark.ci
+def test_replicates_of_an_order_are_one_measurement_of_what_was_expected(case, tmp_path):
+    order = measured(case)
+    shifted = order.assign(**{"our result": order["our result"] * 1.5})
+    pd.concat([order, shifted]).to_csv(tmp_path / "twice.csv", index=False)
+    entry = add_round(case, tmp_path / "r2", tmp_path / "twice.csv")["rounds"][1]
+    assert entry["expected_best"] == pytest.approx(order["expected_best"].max())
+    pkd = 9 - np.log10(order["our result"] * np.sqrt(1.5))
+    assert entry["errors"]["pairs"] == len(order)
+    bias = (order["pkd_predicted"] - pkd).mean()
+    assert entry["errors"]["bias"] == pytest.approx(bias, abs=1e-3)
+
+
 @pytest.fixture(scope="module")
 def selected(case):
     """Return the run of a second round of 24 pairs, of which rank predicted more than there is."""

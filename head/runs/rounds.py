@@ -415,7 +415,7 @@ def _other_labels(
 ) -> list[str]:
     """List rows whose label is far from that of the same pair in earlier rounds."""
     both = pd.concat([measured.assign(is_new=False), new.assign(is_new=True)], ignore_index=True)
-    both["pair"] = both.groupby(_of_pair(both)).ngroup()
+    both["pair"] = both.groupby(columns_of_pair(both)).ngroup()
     side = both["censored"].map({text: side for side, text in relations_of(quantity).items()})
     rows = pd.DataFrame(
         {"antibody": both["pair"], "antigen": 0, "pkd": both["pkd"], "censored": side}
@@ -439,14 +439,14 @@ def _other_labels(
     return conflicts
 
 
-def _of_pair(rows: pd.DataFrame) -> list[str]:
+def columns_of_pair(rows: pd.DataFrame) -> list[str]:
     """Return the columns in which the measurements of a pair are equal."""
     return [*SEQUENCES, *(name for name in map(str, rows) if name.startswith("category:"))]
 
 
 def without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> pd.DataFrame:
     """Leave out measurements that the earlier rounds have; refuse a table of nothing else."""
-    same = [*_of_pair(measured), "pkd", "censored"]
+    same = [*columns_of_pair(measured), "pkd", "censored"]
     known = pd.MultiIndex.from_frame(measured[same].round({"pkd": 9}))
     repeated = pd.MultiIndex.from_frame(new[same].round({"pkd": 9})).isin(known)
     if repeated.all():
