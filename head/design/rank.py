@@ -24,7 +24,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import OptionError, OutputError, PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import counted
-from abag.embed.tables.chains import Kind
+from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.layout import NOTHING, tables_of
 from abag.embed.tables.table import TableLike
 from abag.embed.tables.table_writer import check_writable
@@ -43,6 +43,7 @@ from abag.head.design.batches import (
 )
 from abag.head.design.candidates import (
     SITE_COLUMNS,
+    UNNAMED_ANTIGEN,
     Candidates,
     Measured,
     OrderList,
@@ -358,7 +359,9 @@ def rank(
         _refuse_of_numbers(chosen, quantity)
         best = signed(chosen.best, sign)
         chosen = replace(chosen, best=best, above=signed(chosen.above, sign))
-        _say_regimes(candidates, predictor, reading_options.kinds)
+        names_none = chosen.antigen == UNNAMED_ANTIGEN
+        kinds = KINDS[:1] if names_none else reading_options.kinds
+        _say_regimes(candidates, predictor, kinds)
         _refuse_missing_columns(candidates, chosen)
         reading = NOTHING if predictor is None else predictor.layout
         measured = read_all_measured(candidates, chosen, reading)
