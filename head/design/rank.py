@@ -458,15 +458,9 @@ def _summarize(
         "best_measured": signed(batch.best, sign),
         "expected_best": None if expected is None else sign * float(expected.best_of_first[-1]),
         "best_interval": None if expected is None else _interval(expected.best_interval, sign),
-        "expected_above": None,
-        "above_interval": None,
+        "expected_above": None if batch.hits is None else batch.hits.expected,
+        "above_interval": None if batch.hits is None else batch.hits.interval,
     }
-    if expected is not None and options.above is not None:
-        summary["expected_above"] = expected.above
-        summary["above_interval"] = expected.above_interval
-    if batch.hits is not None:
-        summary["expected_above"] = batch.hits.expected
-        summary["above_interval"] = batch.hits.interval
     if not quantity.affinity:
         summary["quantity"] = quantity.to_json()
     return summary
@@ -493,23 +487,19 @@ def _interval(ends: tuple[float, float], sign: int) -> tuple[float, float]:
 def _in_words(
     options: RankOptions, drawn: int, batch: int, quantity: Quantity, explored: str
 ) -> str:
+    at_random = f"at random, seed {SEED}"
     if drawn == batch:
-        return f"at random, seed {SEED}"
-    rule = _rule_in_words(options, quantity, explored)
-    return f"{rule}; {drawn:,} at random, seed {SEED}" if drawn else rule
-
-
-def _rule_in_words(options: RankOptions, quantity: Quantity, explored: str) -> str:
+        return at_random
     higher = quantity.sign > 0
+    rule = f"{'highest' if higher else 'lowest'} prediction"
     if options.rule == "improvement":
-        return "largest expected improvement"
-    if options.rule == "probability":
+        rule = "largest expected improvement"
+    elif options.rule == "probability":
         side = "above" if higher else "below"
-        return f"most probably {side} {signed(options.above, quantity.sign)} {quantity}"
-    prediction = f"{'highest' if higher else 'lowest'} prediction"
-    if options.rule == "mean" or options.explore == 0:
-        return prediction
-    return f"{prediction} {'+' if higher else '-'} {options.explore or 1:g} {explored}"
+        rule = f"most probably {side} {signed(options.above, quantity.sign)} {quantity}"
+    elif options.rule == "ucb" and options.explore != 0:
+        rule += f" {'+' if higher else '-'} {options.explore or 1:g} {explored}"
+    return f"{rule}; {drawn:,} {at_random}" if drawn else rule
 
 
 def _refuse_of_numbers(options: RankOptions, quantity: Quantity) -> None:
@@ -679,8 +669,8 @@ class _Batch:
     """None without sigma, or if most of the batch is drawn."""
     front: Ints | None
     """Number of the Pareto front of each candidate, (R,); None unless these order them."""
-    hits: Hits | None = None
-    """How many are of the class that is looked for, where predictions are probabilities."""
+    hits: Hits | None
+    """How many reach the threshold, or are of the class that is looked for."""
 
 
 def _choose_batch(
@@ -732,6 +722,8 @@ def _choose_batch(
             candidates.antigens.of_row[index].astype(np.int64),
             above=_or_nan(options.above),
         )
+        if options.above is not None:
+            hits = Hits(expected.above, expected.above_interval)
     return _Batch(
         index=index,
         score=score[index],
