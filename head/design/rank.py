@@ -153,9 +153,9 @@ def say_unranked(
             f"{drawn:,} of {counted(size, 'pair')} {verb} drawn at random (seed {SEED}) from "
             f"{counted(tied, 'candidate')} with the same predictions, which the model cannot rank"
         )
-        messages.say(f"{candidates.source}: {why}")
-        if drawn > MOST_DRAWN * size:
+        if drawn > MOST_DRAWN * size:  # then the summary says so
             return why
+        messages.say(f"{candidates.source}: {why}")
     if predictor is None or "regime" not in candidates.frame:
         return None
     rows_of = candidates.frame["regime"].iloc[batch].astype(str).value_counts().to_dict()
@@ -168,8 +168,10 @@ def say_unranked(
         f"ranking is not shown to be better than random for {unranked:,} of "
         f"{counted(size, 'pair')} ({words})"
     )
+    if unranked > MOST_DRAWN * size:
+        return why
     messages.say(f"{candidates.source}: {why}")
-    return why if unranked > MOST_DRAWN * size else None
+    return None
 
 
 def _is_ranked(regime: str, predictor: Predictor) -> bool:
