@@ -477,7 +477,7 @@ def test_another_table_is_read_as_in_the_run_whatever_words_it_uses(run):
     assert any("'yes' or 'no'" in line and "as in the run" in line for line in said)
     text = describe_scores(evaluated)
     assert "Pairs that are 'yes'" in text
-    assert "cut-off for a precision of 80%" in text
+    assert "a precision of 80%" in text
     with pytest.raises(LabelError, match="has no cell that is 'no' or 'yes'"):
         abag.evaluate(
             run / "run",
@@ -613,10 +613,21 @@ def test_a_classifier_gives_probabilities_of_both_classes(run):
     assert cloneable["status"] == "passed"
 
 
-@pytest.mark.parametrize("y", [[0] * 140, [0, 1, 2, 3] * 35])
+OF_TWO_TYPES = pd.Series([1, "yes", 0, "no"] * 35, dtype=object)
+
+
+@pytest.mark.parametrize("y", [[0] * 140, [0, 1, 2, 3] * 35, OF_TWO_TYPES])
 def test_a_classifier_takes_two_classes(run, y):
     rows = planted_table()
     with pytest.raises(ValueError, match="only binary classification is supported"):
+        BindingClassifier(run / "store").fit(rows[["heavy", "antigen"]], y)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_classifier_refuses_rows_without_a_class(run, missing):
+    rows = planted_table()
+    y = rows["binder"].astype(object).where(rows.index > 1, missing)
+    with pytest.raises(LabelError, match=r"^y: 2 of 140 classes are missing; expected one per row"):
         BindingClassifier(run / "store").fit(rows[["heavy", "antigen"]], y)
 
 
