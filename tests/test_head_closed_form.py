@@ -22,18 +22,16 @@ from scipy.stats import multivariate_normal
 from abag.head.models.kernel_search import FoldLabels, FoldSearch, SharedSearch, with_searches
 from abag.head.models.kernels import (
     Chosen,
+    GaussianProcess,
     PairKernel,
     SolvedKernels,
+    _solve_inducing,
     choose_kernel,
+    fit_gaussian_process,
     solved_kernels,
     tried_weights,
 )
 from abag.head.models.pair_vectors import SideVectors
-from abag.head.models.process import (
-    GaussianProcess,
-    _solve_inducing,
-    fit_gaussian_process,
-)
 from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
 
 

@@ -25,6 +25,7 @@ from abag.core.messages import tell_share
 from abag.head.models.kernels import (
     CRITERIA,
     SEARCH_PAIRS,
+    VECTORS,
     Chosen,
     ColumnViews,
     Criterion,
@@ -39,7 +40,6 @@ from abag.head.models.kernels import (
     sum_squares,
     tried_weights,
 )
-from abag.head.models.process import VECTORS
 from abag.head.models.residue_kernel import SUBSTITUTIONS, residue_training
 
 if TYPE_CHECKING:

@@ -24,7 +24,16 @@ import numpy as np
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.tables.chains import KINDS, PLURAL, RESIDUES, Kind
 from abag.head.labels.stored_vectors import Standardizer
-from abag.head.models.kernels import BLOCK, ColumnViews, PairKernel, Side, squared_distances
+from abag.head.models.kernels import (
+    BLOCK,
+    ColumnViews,
+    GaussianProcess,
+    PairKernel,
+    ProcessSettings,
+    Side,
+    fit_gaussian_process,
+    squared_distances,
+)
 from abag.head.models.pair_vectors import (
     Arrays,
     DoesNotApply,
@@ -32,7 +41,6 @@ from abag.head.models.pair_vectors import (
     PairVectors,
     TrainingRows,
 )
-from abag.head.models.process import GaussianProcess, ProcessSettings, fit_gaussian_process
 from abag.head.models.ridge import (
     FeatureBlock,
     LinearModel,
