@@ -799,23 +799,6 @@ MOST_VALUES = 1 << 22
 """Kernels of exchanged residues with training sequences that are in memory at a time."""
 
 
-class PlaceLosses(NamedTuple):
-    """What predictions of P pairs lose if the letters of one place are exchanged."""
-
-    kind: Kind
-    place: int
-    """See the head of this module."""
-    own_P: NDArray[np.uint8]
-    """Letter of each pair, as its ASCII code."""
-    reference: int
-    """Letter of the consensus of the training sequences."""
-    against_others_P: Floats
-    """Prediction less the mean of those with each other letter that training has here, in pKd; NaN
-    if it has no other."""
-    against_reference_P: Floats
-    """Prediction less that with the letter of the reference; 0 if the pair has that."""
-
-
 class Exchange(NamedTuple):
     """What predictions of P pairs lose with each of V letters at one place."""
 
@@ -857,17 +840,6 @@ def exchanges(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Itera
                 reference = int(reference_S[place])
                 yield Exchange(side.kind, place, own_P, reference, letters, loss_PV)
             first = after
-
-
-def place_losses(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Iterator[PlaceLosses]:
-    """Yield what predictions lose by the exchange of each letter for those of training."""
-    for kind, place, own_P, reference, letters, loss_PV in exchanges(model, vectors):
-        seen_V = np.frombuffer(letters.encode(), np.uint8)
-        others_P = (own_P[:, None] != seen_V).sum(axis=1)
-        with np.errstate(invalid="ignore"):
-            mean_P = loss_PV.sum(axis=1) / others_P
-        of_reference_P = loss_PV[:, letters.index(chr(reference))]
-        yield PlaceLosses(kind, place, own_P, reference, mean_P, of_reference_P)
 
 
 LossesOf: TypeAlias = Callable[["NDArray[np.uint8]", "NDArray[np.uint8]", slice], Floats]
