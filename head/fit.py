@@ -250,9 +250,9 @@ def save_checked(
     Returns its digest.
     """
     inputs = trainings.inputs
-    predictor = make_predictor(inputs, parts, weighed)
-    digest = save_predictor(folder, predictor, inputs.vectors)
     trained = all_pairs(regimes).rows(TRAIN)
+    predictor = make_predictor(inputs, parts, weighed, trained)
+    digest = save_predictor(folder, predictor, inputs.vectors)
     seed = trainings.config.seed
     check_saved(folder, predictor, inputs, weighed.regimes, trained, seed)
     return digest

@@ -19,7 +19,7 @@ from chunks import (
     set_sizes,
     train_without_bootstrap,
 )
-from drawn import fill_store, lines_of, planted_table
+from drawn import fill_store, lines_of, planted_table, write_split
 from faults import (
     at_loss,
     before_lock,
@@ -87,6 +87,24 @@ def quick_fit(case, name="run", **options):
     options = used_options(QUICK, options.get("head", "mlp")) | {"say": said.append} | options
     summary = abag.fit(case.frame, case.store, case.at / name, **options)
     return summary, said
+
+
+@pytest.mark.parametrize("how", ["column", "file"])
+def test_sequences_of_unused_pairs_alone_are_not_known_to_the_predictor(case, how):
+    antibodies = case.frame["heavy"].unique()
+    case.frame.loc[case.frame["heavy"].isin(antibodies[:4]), "part"] = "unused"
+    split = "column=part"
+    if how == "file":
+        write_split(case.frame, case.at / "split.parquet", split=split)
+        split = f"file={case.at / 'split.parquet'}"
+    quick_fit(case, head="ridge", split=split)
+    predictor = abag.load_predictor(case.at / "run")
+    assert len(predictor.seen["antibody"].keys) == len(antibodies) - 4
+    assert predictor.antibody.training_sequences == len(antibodies) - 4
+    scores = abag.predict(case.frame, predictor, store=case.store, say=False)
+    is_unused = case.frame["part"] == "unused"
+    assert (scores.loc[is_unused, "regime"] != "known").all()
+    assert (scores.loc[~is_unused, "regime"] == "known").all()
 
 
 @pytest.mark.parametrize("head", ["ridge", *in_ci("mlp")])

@@ -134,6 +134,19 @@ def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypa
         assert max(len(measurement.splits) for measurement in measurements) == expected
 
 
+def test_a_run_learns_from_all_pairs_in_the_end_where_one_fold_of_both_sides_is_enough(monkeypatch):
+    set_sizes(monkeypatch, large_table=100, enough_groups=1.0)
+    rng = np.random.default_rng(3)
+    heavies = draw_chains(rng, 12, 100)
+    rows = [(heavy, target) for heavy in heavies for target in draw_chains(rng, 12, 90)]
+    frame = pd.DataFrame(rows, columns=["heavy", "antigen"]).assign(pKd=rng.normal(8, 1, 144))
+    measured = measure_regimes(RegimesOfTable(groups_of(read_labels(frame), split="both")))
+    (split,) = measured[0].splits
+    assert (split.part == UNUSED).any()
+    assert (all_pairs(measured).part == TRAIN).all()
+    assert scores.TestedPairs.of(read_labels(frame), measured[0]).trained_share < 0.9
+
+
 def test_variants_of_one_antibody_are_measured_by_new_mutations():
     rng = np.random.default_rng(2)
     heavy = [mutated(rng, HEAVY, int(rng.integers(1, 4))) for _ in range(120)]

@@ -661,7 +661,7 @@ def _refuse_empty_parts(split: Split) -> None:
 
 
 def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
-    """Return the split that trains on every pair which any fold uses, with the first's groups."""
+    """Return the split that trains on every pair which fits may use, with the first's groups."""
     splits = list[Split]()
     for regime in measured:
         splits += regime.splits
@@ -718,7 +718,8 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     if has_parts:
         say(f"split: column {column!r}: {describe_named(cells.iloc[pairs.row], values)}")
         part = values.map(PART_NAMES).to_numpy().astype(np.int8)
-        named = Split(name=options.split, part=part, group=groups.pair)
+        is_unused = part == UNUSED
+        named = Split(name=options.split, part=part, group=groups.pair, excluded=is_unused)
         return [_with_validation_part(named, groups, f"column {column!r}")]
     # sorted: the folds do not depend on the order of the rows
     group, names = pd.factorize(values, sort=True)

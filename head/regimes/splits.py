@@ -84,14 +84,16 @@ class Split:
     apart: Ints | None = None
     """Indices of pairs of neighbourhoods that are held out beside the test part. They are further
     from training than most tested pairs, and tell only how errors grow with distance."""
+    excluded: Bools | None = None
+    """Shape (P,): pairs that no fit of the run may use, since the table, a split file or an adapter
+    leaves them out; None: there are none. Others may be unused in a fold alone."""
 
     @property
     def is_used(self) -> Bools:
-        """Return which pairs are in a part, or in a neighbourhood that is held out, (P,)."""
-        is_used = np.asarray(self.part != UNUSED)
-        if self.apart is not None:
-            is_used[self.apart] = True
-        return is_used
+        """Return which pairs the fits of the run may use, (P,)."""
+        if self.excluded is None:
+            return np.ones(len(self.part), np.bool_)
+        return ~self.excluded
 
     def rows(self, part: int) -> Ints:
         """Return the indices of the pairs of one part, shape (N,), dtype int64."""
@@ -172,9 +174,9 @@ def thinned(split: Split, share: float, seed: int) -> Split:
     rng = np.random.default_rng([seed, split.fold])
     groups = rng.permutation(np.unique(split.group[is_trained]))
     kept = groups[: max(1, round(share * len(groups)))]
-    part = split.part.copy()
-    part[is_trained & ~np.isin(split.group, kept)] = UNUSED
-    return replace(split, part=part)
+    is_left_out = is_trained & ~np.isin(split.group, kept)
+    part = np.where(is_left_out, np.int8(UNUSED), split.part)
+    return replace(split, part=part, excluded=is_left_out | ~split.is_used)
 
 
 def grouped_folds(
@@ -267,7 +269,8 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
         part = in_order["split"].map(PART_NAMES).to_numpy().astype(np.int8)
         group = pd.factorize(in_order["group"], sort=True)[0].astype(np.int64)
         splits.append(Split(name=f"file={path.name}", part=part, group=group, fold=number))
-    return splits
+    excluded = np.all([split.part == UNUSED for split in splits], axis=0)
+    return [replace(split, excluded=excluded) for split in splits]
 
 
 def _read_frame(path: Path) -> pd.DataFrame:
@@ -460,5 +463,5 @@ def _exclude(split: Split, used: Bools, name: str) -> Split:
             "the head. Adapt with --head-share above 0, or use --adapter-rows train."
         )
         raise SplitError(msg)
-    rest = replace(split, part=part)
+    rest = replace(split, part=part, excluded=used | ~split.is_used)
     return replace(rest, description=split.description | {"rows": rest.rows_per_part()})
