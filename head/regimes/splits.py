@@ -14,7 +14,7 @@ does not train on them either, because it would trust the vectors of new sequenc
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -218,6 +218,25 @@ def grouped_folds(
         fold_of_group[index] = fold
         load[fold] += size
     return fold_of_group[dense]
+
+
+def judged(fold: Ints, rows: Ints) -> Iterator[tuple[Bools, Bools]]:
+    """Yield the held-out pairs of each fold, (R,) of all, and those of other folds that judge them.
+
+    None of the latter is one of the former, which a repeat, or a fold of another residue, has held
+    out again. A single fold judges itself.
+
+    Parameters
+    ----------
+    fold : ndarray, shape=(R,)
+        Fold of each held-out pair.
+    rows : ndarray, shape=(R,)
+        Index of each in the table.
+    """
+    for number in np.unique(fold):
+        inside = np.asarray(fold == number)
+        others = ~np.isin(rows, rows[inside])
+        yield inside, others if others.any() else inside
 
 
 def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
