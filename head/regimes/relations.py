@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints
 from abag.core.files import cache_dir, load_cached, store_cached
-from abag.core.messages import say
 from abag.embed.tables.chains import Chains, Kind, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.similar import (
@@ -75,7 +74,7 @@ SHORTEST = 8
 KNOWN_ANTIGEN = 0.9
 """Identity to a training antigen from which an antigen is known."""
 MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 150_000, "antigen": 5_000}
-"""Above this, clustering takes minutes: it is left out where the split does not need it."""
+"""Above this, clustering takes minutes: it is left out where nothing needs it."""
 CLUSTERS_VERSION = 2
 """Raise when the clusters change, so that cached ones are not used."""
 
@@ -88,6 +87,8 @@ class PairGroups:
     options: SplitOptions
     cache: Path | None = None
     """Folder of cached clusters; None: they are not kept."""
+    tells_regimes: bool = False
+    """Whether what is new about pairs is told, for which all sequences are clustered."""
 
     @cached_property
     def pair(self) -> Ints:
@@ -135,9 +136,9 @@ class PairGroups:
         return groups
 
     def are_clustered(self, kind: Kind) -> bool:
-        """Return whether sequences of a kind are clustered though the split may not need it."""
+        """Return whether sequences of a kind are clustered: it is needed, or takes no minutes."""
         n_sequences = len(self.pairs.table.sequences[kind].keys)
-        is_needed = self.options.split_name in ("auto", kind, "both")
+        is_needed = self.tells_regimes or self.options.split_name in ("auto", kind, "both")
         return is_needed or n_sequences <= MANY_SEQUENCES[kind]
 
     def levels(self) -> dict[str, dict[str, Ints]]:
@@ -196,15 +197,8 @@ class PairGroups:
 
 
 def with_clusters(groups: PairGroups) -> LabelledPairs:
-    """Add the clusters of the sequences to the pairs, but where that takes minutes for no split."""
-    pairs = groups.pairs
-    if groups.are_clustered("antibody"):
-        pairs = replace(pairs, antibody_cluster=groups.antibody)
-    if groups.are_clustered("antigen"):
-        return replace(pairs, antigen_cluster=groups.antigen)
-    n = len(pairs.table.antigens.keys)
-    say(f"{n:,} antigens are not clustered: intervals treat each as independent of the others")
-    return replace(pairs, antigen_cluster=pairs.antigen)
+    """Add the clusters of the sequences to the pairs."""
+    return replace(groups.pairs, antibody_cluster=groups.antibody, antigen_cluster=groups.antigen)
 
 
 def cached_clusters(
