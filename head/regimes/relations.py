@@ -460,19 +460,18 @@ def identity_of_chains(identity: float, *, is_peptide: bool) -> float:
 
 def contained_peptides(antigens: Sequence[Chains]) -> Ints:
     """Find antigens with a peptide that occurs in another, (K, 2): indices of both."""
-    peptides = list[tuple[int, str]]()
-    proteins = list[tuple[int, str]]()
-    for number, chains in enumerate(antigens):
-        for chain in chains:
-            if len(chain) >= PEPTIDE:
-                proteins.append((number, chain))
-            elif len(chain) >= SHORTEST:
-                peptides.append((number, chain))
+    owner, texts, is_peptide = _chains_of_antigens(antigens)
+    beginning: dict[str, list[int]] = {}
+    for chain in np.flatnonzero(is_peptide).tolist():
+        if len(texts[chain]) >= SHORTEST:
+            beginning.setdefault(texts[chain][:SHORTEST], []).append(chain)
     contained = set[tuple[int, int]]()
-    for number, peptide in peptides:
-        for other, protein in proteins:
-            if peptide in protein:
-                contained.add((number, other))
+    for number in np.flatnonzero(~is_peptide).tolist() if beginning else ():
+        protein = texts[number]
+        for at in range(len(protein) - SHORTEST + 1):
+            for chain in beginning.get(protein[at : at + SHORTEST], ()):
+                if protein.startswith(texts[chain], at):
+                    contained.add((int(owner[chain]), int(owner[number])))
     return np.array(sorted(contained), np.int64).reshape(-1, 2)
 
 
