@@ -29,7 +29,7 @@ from abag.head.regimes.regimes import (
     applicable,
     find_regimes,
 )
-from abag.head.regimes.relations import NONE, Distances, by_length, find_nearest
+from abag.head.regimes.relations import NONE, Distances, by_length
 from abag.head.regimes.sides import KnownSequences, Side, effective_groups, sides_of
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION
 
@@ -520,6 +520,12 @@ def plain_distance(first, second):
         are_as_long = len(chain) == len(other)
         total += mismatches(chain, other) if are_as_long else Levenshtein.distance(chain, other)
     return total if is_comparable else None
+
+
+def find_nearest(kind, queries, targets):
+    """Find the nearest of T training sequences for each of N others of the same kind."""
+    distances = Distances(kind, queries, targets)
+    return distances.nearest(np.arange(len(queries)), np.arange(len(targets)))
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])

@@ -567,34 +567,30 @@ class ResidueSettings:
 class ResidueKernel(PairModel):
     """Predict by a Gaussian process in which variants are columns of residues."""
 
-    sides: tuple[SideColumns, ...]
+    compared: tuple[SideColumns, ...]
+    """The sides that are compared by residues."""
     inner: GaussianProcess
 
     @property
     def settings(self) -> ResidueSettings:
         """Return what `load` needs beside the arrays."""
-        return ResidueSettings(self.sides, self.inner.settings)
+        return ResidueSettings(self.compared, self.inner.settings)
 
     @property
     def alike(self) -> bool:
         """Return whether columns have views of substitutions."""
         return self.settings.alike
 
-    @property
-    def compared(self) -> tuple[SideColumns, ...]:
-        """Return the sides that are compared by residues."""
-        return self.sides
-
     def encode(self, vectors: PairVectors) -> PairVectors:
         """Put columns of residues in place of the vectors that the inner process reads."""
-        return with_residues(vectors, self.sides, alike=self.alike)
+        return with_residues(vectors, self.compared, alike=self.alike)
 
     def reading(self, vectors: PairVectors) -> tuple[GaussianProcess, PairVectors]:
         """Return a process that reads letters in place of columns, and pairs with their letters."""
         train = dict(zip(KINDS, self.inner.train.sides, strict=True))
         compared = {kind: side for kind, (side, _) in train.items()}
         read = dict(vectors.sides)
-        for side in self.sides:
+        for side in self.compared:
             of_train = compared[side.kind]
             compared[side.kind] = LetterSide(
                 of_train.scaling,
@@ -667,7 +663,7 @@ class ResidueKernel(PairModel):
     def arrays(self) -> Arrays:
         """Return the arrays of the process, with residues as letters."""
         arrays = {**self.inner.arrays()}
-        for side in self.sides:
+        for side in self.compared:
             name = f"{side.kind}.train"
             arrays[name] = side.one_hot.pack(arrays[name][:, : side.one_hot.width])
         return arrays

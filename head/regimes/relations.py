@@ -46,6 +46,7 @@ from abag.head.regimes.similar import (
     count_edits,
     join_clusters,
     lengths_of,
+    letters_of,
     number_by_appearance,
     profile_words,
     whole_distances,
@@ -497,8 +498,7 @@ def consensus(texts: Sequence[str]) -> str:
     """Return the most common residues of the texts of the most common length; of ties the first."""
     length = int(np.argmax(np.bincount(lengths_of(texts))))
     kept = [text for text in texts if len(text) == length]
-    residues = np.frombuffer("".join(kept).encode(), np.uint8).reshape(len(kept), length)
-    return _most_common(residues).tobytes().decode()
+    return _most_common(letters_of(kept)).tobytes().decode()
 
 
 def _most_common(code_NL: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -552,12 +552,6 @@ def by_length(antigen: Chains) -> Chains:
     return tuple(sorted(antigen, key=lambda chain: (-len(chain), chain)))
 
 
-def find_nearest(kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains]) -> Nearest:
-    """Find the nearest of T training sequences for each of N others of the same kind."""
-    distances = Distances(kind, queries, targets)
-    return distances.nearest(np.arange(len(queries)), np.arange(len(targets)))
-
-
 def _rows_by_lengths(lengths_NP: Ints) -> dict[tuple[int, ...], Ints]:
     """Sort the rows of sequences into those whose chains have the same lengths."""
     rows: dict[tuple[int, ...], list[int]] = {}
@@ -584,12 +578,6 @@ def _least(lengths_P: Ints, lengths_TP: Ints) -> Ints:
     is_lone = (lengths_P > 0) != (lengths_TP > 0)
     of_chains = np.where(are_both, np.abs(lengths_P - lengths_TP), LONE_CHAIN * is_lone)
     return np.where(are_both.any(axis=1), of_chains.sum(axis=1), FARTHEST)
-
-
-def _codes(chains_NP: NDArray[np.object_]) -> NDArray[np.uint8]:
-    """Return the letters of N sequences whose chains have the same lengths, (N, L)."""
-    text = "".join(chains_NP.ravel().tolist())
-    return np.frombuffer(text.encode("ascii"), np.uint8).reshape(len(chains_NP), -1)
 
 
 def _by_positions(code_NL: NDArray[np.uint8], code_TL: NDArray[np.uint8]) -> Nearest:
@@ -674,8 +662,9 @@ class Distances:
         for lengths, members in _rows_by_lengths(self._lengths_NP[rows]).items():
             if lengths in trained:
                 alike = columns[trained[lengths]]
-                code_NL = _codes(self._query_NP[rows[members]])
-                nearest = _by_positions(code_NL, _codes(self._target_TP[alike]))
+                code_NL = letters_of(self._query_NP[rows[members]].sum(axis=1))
+                code_TL = letters_of(self._target_TP[alike].sum(axis=1))
+                nearest = _by_positions(code_NL, code_TL)
                 found.distance[members] = nearest.distance
                 found.row[members] = alike[nearest.row]
         return found
