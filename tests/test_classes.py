@@ -36,8 +36,11 @@ from abag.head.models.probit import (
     log_loss,
     working_errors,
 )
-from abag.head.predictor.weigh import stack_weights
-from abag.head.regimes.splits import grouped_folds
+from abag.head.predictor.parts import Predictions
+from abag.head.predictor.weigh import stack_weights, weigh_run
+from abag.head.regimes.folds import MeasuredRegime
+from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.splits import TEST, TRAIN, Split, grouped_folds
 from abag.head.runs.run_folder import describe_fit, describe_scores
 from abag.sklearn import AffinityRegressor, BindingClassifier
 
@@ -302,6 +305,7 @@ def test_with_few_yes_parts_are_weighed_nearly_as_usual():
             part_RK=0.3 * parts,
             level=level,
             prior=class_thresholds(level, 2),
+            rows=np.arange(3000),
             group=np.arange(3000),
         )
         share = level.mean()
@@ -311,6 +315,28 @@ def test_with_few_yes_parts_are_weighed_nearly_as_usual():
 
     assert weights(0.0)[0] > 0.8  # 1,500 yes tell which part is right
     assert weights(4.2)[0] < 0.6  # 4 of them do not
+
+
+def test_parts_alone_are_turned_into_classes_as_their_mixture_is():
+    rows = 240
+    rng = np.random.default_rng(3)
+    known = rng.normal(size=rows)
+    words = np.where(known + 0.3 * rng.normal(size=rows) > 0.5, "yes", "no")
+    frame = pd.DataFrame({"heavy": variants(rows), "antigen": "".join(LETTERS) * 3})
+    pairs = labelled(frame.assign(binder=words))
+    # as of a ridge, whose predictions are shrunken, and that is compared with itself
+    latent = 0.15 * known[pairs.row]
+    predicted = {"train_mean": np.zeros(rows), "gp": latent, "one_hot_ridge": latent}
+    group = np.arange(rows)
+    splits = []
+    for fold in range(5):
+        part = np.where(group % 5 == fold, TEST, TRAIN).astype(np.int8)
+        splits.append(Split(name="known", part=part, group=group, fold=fold))
+    folds = [Predictions(("train_mean", "gp"), {**predicted}, np.zeros(rows)) for _ in splits]
+    measured = MeasuredRegime(REGIMES["known"], tuple(splits), (group,))
+    score = weigh_run(pairs, [(measured, folds)]).regimes[0].score
+    assert score["best_baseline"] == "one_hot_ridge"
+    assert score["rmse_of_best"] == pytest.approx(score["rmse"], abs=0.003)
 
 
 # ---- scores --------------------------------------------------------------------------------------
