@@ -163,12 +163,14 @@ def test_antigens_may_be_antibodies(heavy, antigen):
 
 def test_a_light_chain_beside_an_empty_heavy_cell_is_reported():
     frame = pd.DataFrame({"heavy": [VH, "", ""], "light": [VL, VL, LAMBDA], "antigen": "MKT" * 7})
-    note = "2 antibodies with a light chain but no heavy one: is its cell empty by mistake?"
+    note = "2 antibodies with a light chain but no heavy one: is that missing by mistake?"
     assert abag.plan(frame)["notes"] == [note]
     lights = frame.drop(columns="heavy")
     assert not abag.plan(lights, columns={"light": "light"})["notes"]
     strings = pd.DataFrame({"antibody": [f"|{VL}"], "antigen": "MKT" * 7})
     assert not abag.plan(strings)["notes"]
+    strings["antibody"] = VL
+    assert abag.plan(strings)["notes"][0].startswith("1 antibody with a light chain but no heavy")
 
 
 def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():

@@ -67,9 +67,9 @@ _RANGE = re.compile(
     rb'(mergeCell|hyperlink)\s[^<>]*?ref="([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})"'
 )
 _ROLES = ("heavy", "light", "antigen")
-_NAME = re.compile(
-    r"(.+)[_|:./-](?:(?P<heavy>h|vh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|lambda)|"
-    r"(?P<antigen>ag|antigen))",
+CHAIN_ENDING = re.compile(
+    r"(?P<stem>.+?)[\s_|:./-]+(?:(?P<heavy>h|vh|vhh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|"
+    r"lambda)|(?P<antigen>ag|antigen))(?:[\s_-]*(?:chain|domain|seq|sequence|aa))*",
     re.IGNORECASE,
 )
 """A name that ends in the role of its chain."""
@@ -440,13 +440,13 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     """
     records = fasta_records(content)
     names = [header.partition(" ")[0] for header, _ in records]
-    ends = [_NAME.fullmatch(name) for name in names]
+    ends = [CHAIN_ENDING.fullmatch(name) for name in names]
     if only and not _names_pairs(ends):
         ends = [None] * len(names)
     without_end = "sequence" if not only or any(ends) else only
     rows: dict[str, dict[str, str]] = {}
     for (_, residues), name, end in zip(records, names, ends, strict=True):
-        stem = end[1] if end else name
+        stem = end["stem"] if end else name
         role = str(end.lastgroup) if end else without_end
         row = rows.setdefault(stem, {})
         if role in row:
@@ -479,8 +479,8 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
 def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
     """Tell whether an antigen has the name of an antibody's chain, less the ending."""
     endings = [end for end in ends if end]
-    antigens = {end[1] for end in endings if end.lastgroup == "antigen"}
-    chains = {end[1] for end in endings if end.lastgroup != "antigen"}
+    antigens = {end["stem"] for end in endings if end.lastgroup == "antigen"}
+    chains = {end["stem"] for end in endings if end.lastgroup != "antigen"}
     return not antigens.isdisjoint(chains)
 
 

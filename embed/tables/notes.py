@@ -69,7 +69,7 @@ _FOUND = {
     "not cut": ("uncut_antibodies", "with a chain without one certain variable domain, left whole"),
     "no heavy": (
         "light_only_antibodies",
-        "with a light chain but no heavy one: is its cell empty by mistake?",
+        "with a light chain but no heavy one: is that missing by mistake?",
     ),
     "short antibody": (
         "short_antibodies",

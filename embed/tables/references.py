@@ -52,6 +52,7 @@ from abag.embed.tables.content import (
     roles_by_content,
 )
 from abag.embed.tables.formats import (
+    CHAIN_ENDING,
     CHUNK_ROWS,
     FORMATS,
     bare_suffix,
@@ -83,12 +84,6 @@ from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 ANY = "sequence"
 """Role of a sequence of which the file does not say what it is."""
 LISTED = 20
-_ENDING = re.compile(
-    r"(?P<stem>.+?)[\s_|:./-]+(?:(?P<heavy>h|vh|vhh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|"
-    r"lambda)|(?P<antigen>ag|antigen))(?:[\s_-]*(?:chain|domain|seq|sequence|aa))*",
-    re.IGNORECASE,
-)
-"""A name that ends in the role of its chain."""
 _DATABASES = frozenset(("sp", "tr", "pdb", "gb", "ref", "emb", "dbj"))
 _GENERIC_SEQUENCE = re.compile("(protein)?(seq|sequence|aa|aaseq|aminoacidsequence)")
 _NAME_COLUMNS: Mapping[Kind | None, str] = {
@@ -442,7 +437,7 @@ def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
             continue
         yield Entry(header, ANY, residues, where)
         for name in dict.fromkeys((header.split()[0], header)):
-            ending = _ENDING.fullmatch(name)
+            ending = CHAIN_ENDING.fullmatch(name)
             if ending is not None:
                 role = str(ending.lastgroup)
                 yield Entry(ending["stem"], role, residues, where, of_ending=True)

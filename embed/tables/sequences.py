@@ -706,9 +706,13 @@ def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> Pars
             forms[i] = "+".join(filter(None, [forms[i], *words]))
     else:
         _mark_flanks(column)
-    if table.has("heavy"):
-        without_heavy = [i for i, (heavy, _) in enumerate(chains) if not heavy]
-        column.mark("no heavy", without_heavy)
+    has_column = table.has("heavy")
+    without_heavy = []
+    for i, (heavy, _) in enumerate(chains):
+        # |DIQ... says that there is none, unlike a light chain as the whole string
+        if not heavy and (has_column or forms[i].startswith("one chain")):
+            without_heavy.append(i)
+    column.mark("no heavy", without_heavy)
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
     column.mark("stopped antibody", column.stopped)
     _refuse_parts(column, table)
