@@ -120,8 +120,7 @@ def test_repeated_sequences_are_stored_once_and_indexed_by_row():
     assert pairs.notes == [
         "2 antibodies with a chain of fewer than 70 residues, too short for a variable domain: is "
         "it a CDR, a fragment, a name, or missing?",
-        "2 antigens with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives "
-        "one sequence for all rows",
+        "2 antigens with a chain of fewer than 20 residues: a peptide, or a name?",
     ]
     assert read_pairs(table(heavy=[VH], antigen=[AG])).notes == []
 

@@ -8,7 +8,7 @@ import pytest
 from reading import demo_table, read_chunks, read_sequences
 
 import abag
-from abag import ColumnError, TableError
+from abag import AbagError, ColumnError, TableError
 from tests.trastuzumab import HEAVY, LIGHT
 
 ANTIGENS = {
@@ -76,6 +76,31 @@ def test_a_table_with_a_row_per_chain_names_antibodies(tmp_path):
     table = pd.DataFrame({"clone": ["b", "a"], "antigen": [*ANTIGENS.values()]})
     read = read_sequences(table, sequences=(str(tmp_path / "c.csv"),))
     assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, LIGHT)]
+
+
+@pytest.mark.parametrize("place", ["cell", "name", "parent"])
+def test_stop_codons_and_rare_residues_are_counted_wherever_a_sequence_is_written(tmp_path, place):
+    heavy = HEAVY.replace("K", "U", 1) + "*"
+    target = "MKTB" + "AGLI" * 8 + "*"
+    records = tmp_path / "records.fasta"
+    records.write_text(f">Ab\n{heavy}\n>Target\n{target}\n")
+    options = {"antigen": target, "parent": heavy}
+    frame = pd.DataFrame({"mutations": ["E1Q", "WT"]})
+    if place == "cell":
+        options = {}
+        frame = pd.DataFrame({"heavy": [heavy], "antigen": target})
+    elif place == "name":
+        options = {"sequences": (str(records),)}
+        frame = pd.DataFrame({"antibody": ["Ab"], "antigen": "Target"})
+    pairs = read_sequences(frame, **options)
+    antibodies = len(pairs.antibodies.chains)
+    assert pairs.counts["stopped_antibodies"] == antibodies
+    assert pairs.counts["stopped_antigens"] == 1
+    assert pairs.counts["replaced_residues"] == antibodies + 1
+    records.write_text(f">Ab\n{HEAVY}**\n")
+    names = pd.DataFrame({"antibody": ["Ab"], "antigen": target})
+    with pytest.raises(AbagError, match=r"'\*' at position"):
+        read_sequences(names, sequences=(str(records),))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

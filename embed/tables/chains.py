@@ -444,9 +444,9 @@ def antibody(heavy: object = "", light: object = "") -> Chains:
     UnknownResidue
         If a character is not a residue.
     """
-    with _located("heavy"):
+    with located("heavy"):
         heavy = _normalized(sequence_text(heavy))
-    with _located("light"):
+    with located("light"):
         light = _normalized(sequence_text(light))
     if not heavy and not light:
         msg = "antibody: heavy and light are both empty; expected at least one. Give a chain."
@@ -456,13 +456,13 @@ def antibody(heavy: object = "", light: object = "") -> Chains:
 
 def antigen(text: object) -> Chains:
     """Normalize and check one antigen; see `parse_antigen`."""
-    with _located("antigen"):
+    with located("antigen"):
         return parse_antigen(sequence_text(text)).chains
 
 
 def parse_chain(text: str) -> ParsedSequence:
     """Read one chain, which may be empty."""
-    return ParsedSequence((_normalized(text),), _count_replaced(text))
+    return ParsedSequence((_normalized(text),), count_replaced(text))
 
 
 def parse_antibody(text: str) -> ParsedSequence:
@@ -485,10 +485,10 @@ def parse_antibody(text: str) -> ParsedSequence:
         msg = f"{_shortened(text)} has {len(chains)} chains; expected heavy|light."
         raise UnsureDomains(msg)
     if len(chains) == 2:
-        return ParsedSequence(chains, _count_replaced(text))
-    with _located(_shortened(text)):
+        return ParsedSequence(chains, count_replaced(text))
+    with located(_shortened(text)):
         split = split_domains(chains[0])
-    return ParsedSequence((split.heavy, split.light), _count_replaced(text), split.form)
+    return ParsedSequence((split.heavy, split.light), count_replaced(text), split.form)
 
 
 def parse_antigen(text: str) -> ParsedSequence:
@@ -505,7 +505,7 @@ def parse_antigen(text: str) -> ParsedSequence:
     if "" in chains:
         msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."
         raise EmptySequence(msg)
-    return ParsedSequence(tuple(chains), _count_replaced(text))
+    return ParsedSequence(tuple(chains), count_replaced(text))
 
 
 def _normalized(text: str) -> str:
@@ -525,7 +525,8 @@ def _normalized(text: str) -> str:
     raise UnknownResidue(msg)
 
 
-def _count_replaced(text: str) -> int:
+def count_replaced(text: str) -> int:
+    """Count the residues of a text that are read as X."""
     return len(_BECOMES_X.findall(text))
 
 
@@ -534,7 +535,7 @@ def _shortened(text: str) -> str:
 
 
 @contextmanager
-def _located(where: str) -> Iterator[None]:
+def located(where: str) -> Iterator[None]:
     """Put the place before the text of an error about a sequence."""
     try:
         yield

@@ -78,8 +78,7 @@ _FOUND = {
     ),
     "short antigen": (
         "short_antigens",
-        "with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives one "
-        "sequence for all rows",
+        "with a chain of fewer than 20 residues: a peptide, or a name?",
     ),
     "stopped antibody": ("stopped_antibodies", _STOPPED),
     "stopped antigen": ("stopped_antigens", _STOPPED),

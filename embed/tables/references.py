@@ -406,7 +406,8 @@ def name_sequences(
 
 
 def _residues(text: str) -> str:
-    return "".join(text.split()).upper()
+    """Return the chains of a text as they are compared, without the stop codons behind them."""
+    return re.sub(r"\*(?=[|:]|$)", "", "".join(text.split()).upper())
 
 
 def _parts(name: str) -> Iterator[str]:
@@ -429,10 +430,9 @@ def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     except (OSError, EOFError, ValueError) as error:
         msg = f"{path}: cannot be read ({error}); expected a FASTA file. Check the path."
         raise TableError(msg) from error
-    for number, (header, letters) in enumerate(records, 1):
-        residues = letters.rstrip("*")
+    for number, (header, residues) in enumerate(records, 1):
         where = f"{path.name} record {number}"
-        if not header or not residues:
+        if not header or not _residues(residues):
             problems.append(f"{where} has no {'residues' if header else 'name'}")
             continue
         yield Entry(header, ANY, residues, where)
@@ -760,14 +760,14 @@ def _constant(
     path = Path(value)
     if bare_suffix(path) not in FORMATS:
         return value  # which is refused as a sequence
-    distinct: dict[str, dict[str, None]] = {}
+    distinct: dict[str, dict[str, str]] = {}
     problems: list[str] = []
     for entry in read_entries(path, problems):
-        distinct.setdefault(entry.role, {})[entry.text] = None
+        distinct.setdefault(entry.role, {}).setdefault(_residues(entry.text), entry.text)
     if problems:
         msg = f"{option} {value}: {problems[0]}; expected both. Correct or remove it."
         raise TableError(msg)
-    texts = {role: [*listed] for role, listed in distinct.items()}
+    texts = {role: [*listed.values()] for role, listed in distinct.items()}
     if kind == "antibody":
         sequence = _only_antibody(texts)
     else:
@@ -795,7 +795,7 @@ def _only_antibody(texts: Mapping[str, list[str]]) -> str | None:
         return strings[0]
     types = []
     for text in strings:
-        types.append([domain.chain for domain in find_domains(text.upper())])
+        types.append([domain.chain for domain in find_domains(_residues(text))])
     if types == [["heavy"], ["light"]]:
         return "|".join(strings)
     if types == [["light"], ["heavy"]]:
@@ -904,7 +904,7 @@ def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bo
     if not hits or 2 * len(hits) < len(table.distinct_cells(name)):
         return False
     texts = [*dict.fromkeys(hits)][:SAMPLED]
-    antibodies = sum(bool(domain_types(text.upper())) for text in texts)
+    antibodies = sum(bool(domain_types(_residues(text))) for text in texts)
     are_antibodies = 2 * antibodies > len(texts)
     return are_antibodies == (role != "antigen")
 

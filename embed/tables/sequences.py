@@ -34,10 +34,12 @@ from abag.embed.tables.chains import (
     ParsedSequence,
     UnknownResidue,
     UnsureDomains,
-    antigen,
+    count_replaced,
+    located,
     parse_antibody,
     parse_antigen,
     parse_chain,
+    sequence_text,
 )
 from abag.embed.tables.columns import (
     CHAIN_ROLES,
@@ -132,14 +134,15 @@ class ParsedColumn:
     """Residues that a word in `forms` is about."""
 
     @classmethod
-    def constant(cls, rows: int, chains: Chains) -> ParsedColumn:
-        """Make a column with the same valid sequence in every row."""
+    def constant(cls, rows: int, parsed: ParsedSequence, text: str = "") -> ParsedColumn:
+        """Make a column with the same valid sequence, read from a text, in every row."""
         return cls(
             codes=np.zeros(rows, np.int64),
-            chains=[chains],
-            replaced=np.zeros(1, np.int32),
-            forms=[""],
+            chains=[parsed.chains],
+            replaced=np.array([parsed.replaced], np.int32),
+            forms=[parsed.form],
             bad={},
+            stopped=[0] if STOP_CODON in text else [],
         )
 
     @property
@@ -283,8 +286,10 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
             variants.append((parent_text, text))
-            parsed = parse(mutate(parent_text, text, rules))
-            column.chains[i], column.replaced[i], column.forms[i] = parsed
+            column.chains[i], _, column.forms[i] = parse(mutate(parent_text, text, rules))
+            column.replaced[i] = count_replaced(parent_text)  # mutations are of standard residues
+            if STOP_CODON in parent_text:
+                column.stopped.append(i)
         except UNREADABLE as error:
             msg = f"{where}: {error}".rstrip(".") + "."
             column.bad[i] = BadCell(kind, REASONS[type(error)], text, msg, type(error))
@@ -394,8 +399,9 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
     if "antibody" in references.rules:
         return _arranged(parse_variants(table, "antibody", references), table, options)
     if references.parent is not None:
-        parent = ParsedColumn.constant(len(table.frame), parse_antibody(references.parent).chains)
-        return _arranged(parent, table, options)
+        parent = parse_antibody(references.parent)
+        column = ParsedColumn.constant(len(table.frame), parent, references.parent)
+        return _arranged(column, table, options)
     if table.has("antibody"):
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
@@ -420,7 +426,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
     parsed = {role: parse_column(table, role, parse_chain, references) for role in roles}
     for role, column in parsed.items():
         _refuse_names(column, table, references, role)
-    absent = ParsedColumn.constant(len(table.frame), ("",))
+    absent = ParsedColumn.constant(len(table.frame), ParsedSequence(("",)))
     names = quote_names([table.column(role) for role in roles])
     joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
     return _arranged(joined, table, options)
@@ -615,12 +621,14 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         If the column holds no text.
     """
     if options.no_antigen:
-        return ParsedColumn.constant(len(table.frame), NO_ANTIGEN)
+        return ParsedColumn.constant(len(table.frame), ParsedSequence(NO_ANTIGEN))
     if "antigen" in references.rules:
         return _with_antigen_notes(parse_variants(table, "antigen", references))
-    if options.antigen is not None:
-        text = options.antigen if references.antigen is None else references.antigen
-        return ParsedColumn.constant(len(table.frame), antigen(text))
+    if references.antigen is not None:
+        with located("antigen"):
+            antigen = parse_antigen(sequence_text(references.antigen))
+        column = ParsedColumn.constant(len(table.frame), antigen, references.antigen)
+        return _with_antigen_notes(column)
     if not table.has("antigen"):
         advice = ", or give one antigen for all rows with --antigen SEQ"
         if options.proposes_no_antigen:
