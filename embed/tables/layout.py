@@ -83,7 +83,9 @@ from abag.embed.tables.table import (
 
 T = TypeVar("T", bound=TableOptions)
 DecideLabel: TypeAlias = Callable[[Table], Any]
-"""Decides what the label of one table is: an object whose ``column`` is its name, or empty."""
+"""Decides what the label of one table is: an object whose ``column`` is its name, or empty.
+
+Its ``describing`` has the roles of columns that say more of it, and remarks on these."""
 FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
@@ -461,7 +463,8 @@ def _open_file(
         replaced.pop("antibody", None)
     label = None if decide_label is None else decide_label(top)
     if label is not None and label.column:
-        columns = {**top.columns, "pkd": label.column}
+        columns = {**top.columns, "pkd": label.column, **label.describing.roles}
+        remarks += label.describing.remarks
         in_order = [role for role in ROLES if role in columns and role != "label"]
         top = replace(top, columns={role: columns[role] for role in in_order})
     file = FileLayout(

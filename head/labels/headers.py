@@ -213,7 +213,7 @@ _KNOWN = (
     "igg3 igg4 in itc kinetic kinetics kinexa langmuir lsa mab mean meas measure measured "
     "measurement med median mono monovalent msd mst nanobody nb normal obs observed octet of "
     "overall pub published raw reported result results scfv si spr ss standard state steady "
-    "surface plasmon resonance the titeseq tite seq titration to unit units "
+    "surface plasmon resonance the titeseq tite seq titration to "
     "using val value values vhh fv via vitro wasatch with yeast ysd display bio layer "
     "interferometry conc concentration half maximal inhibitory effective inhibition neutralization "
     "neutralisation scale"
@@ -221,7 +221,7 @@ _KNOWN = (
 _PREDICTED = ("predicted", "prediction", "predictions", "pred", "predict")
 _OTHERS = {
     "log10": ("log10", "log"), "ln": ("ln", "loge"), "neg": ("neg", "negative", "minus"),
-    "predicted": _PREDICTED, "": (*_KNOWN,),
+    "predicted": _PREDICTED, "names unit": ("unit", "units"), "": (*_KNOWN,),
 }  # fmt: skip
 _PLAIN = frozenset(
     "affinity bindingaffinity affinityvalue affinities label labels fitness measurement "
@@ -470,6 +470,8 @@ def _conclude(found: _Found) -> Header:
     if "rate" in found.units:
         tags.add("not a rate")
     reasons = [reason for reason in _REASONS if f"not {reason}" in tags]
+    if "names unit" in tags and quantities and not (found.units or found.unknown_unit):
+        reasons.append("a unit")  # KD unit, beside KD
     if reasons:
         return Header(not_label=reasons[0], affinity=bool(quantities), sure=False)
     logarithms = tags & {"log10", "ln"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ from abag.head.labels.features import (
     read_cells,
     words_as_codes,
 )
-from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
+from abag.head.labels.headers import PKD, Quantity, outside, read_header, to_pkd
 from abag.head.labels.options import Floor, Label, LabelOptions
 from abag.head.labels.stored_vectors import CONSTANT, PairFeatures
 from abag.head.labels.values import (
@@ -57,6 +58,7 @@ from abag.head.labels.values import (
     read_affinities,
     read_censored,
     read_trust,
+    refuse_cells,
     replicate_noise,
     share_of_pairs,
     spread_of,
@@ -121,7 +123,13 @@ def one_label(table: SequenceTable) -> LabelLayout:
             raise LabelError(msg)
     types = [label.options.affinity_type for label in labels if label.options.affinity_type]
     options = replace(labels[0].options, affinity_type=types[0] if types else None)
-    return replace(labels[0], meaning=replace(meanings[0], column=column), options=options)
+    unit_columns = dict.fromkeys(chain.from_iterable(label.describing.units for label in labels))
+    return replace(
+        labels[0],
+        meaning=replace(meanings[0], column=column),
+        options=options,
+        describing=labels[0].describing._replace(units=tuple(unit_columns)),
+    )
 
 
 def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
@@ -172,7 +180,25 @@ def read_label(table: SequenceTable) -> ReadLabel:
     """Convert the label of a table; what it is was decided when the table was read."""
     label = one_label(table)
     affinities = read_affinities(table, label)
+    for column in label.describing.units:
+        _refuse_other_unit(table, column, affinities)
     return ReadLabel(affinities, _reading_of(table, affinities), label.options)
+
+
+def _refuse_other_unit(table: SequenceTable, column: str, affinities: Affinities) -> None:
+    """Refuse labels of which a column says that they are in another unit than they are read in."""
+    stated = read_texts(table.frame[column])
+    is_other = stated != ""
+    for unit in stated[is_other].unique():
+        if affinities.unit in read_header(f"{affinities.column} ({unit})").units:
+            is_other &= stated != unit
+    refuse_cells(
+        table,
+        is_other.to_numpy(np.bool_) & np.isfinite(affinities.raw),
+        column,
+        f"is not the unit of labels that are read as {affinities.unit}; expected one unit in all "
+        "rows. Convert the labels, or give their unit with --label.",
+    )
 
 
 def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:

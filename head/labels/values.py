@@ -256,7 +256,8 @@ class _Relations(NamedTuple):
 
 def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
     """Join the relations in the labels with those in a column, (R,)."""
-    column = table.columns.get("censored")
+    # several that fit are refused: the bounds of one would be read as exact
+    column = table.column("censored") if table.has("censored") else None
     is_affinity = affinities.quantity.affinity
     labelled = np.isfinite(pkd)
     censored = np.where(labelled, affinities.side, 0).astype(np.int8)
@@ -279,7 +280,7 @@ def refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -
 
 
 def _read_relations(table: SequenceTable, column: str) -> _Relations:
-    text = read_texts(table.frame[column])
+    text = read_texts(table.frame[column]).str.strip("'\" ")  # ChEMBL writes '>'
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text)[0]
     is_bound = np.isfinite(bound) & side.notna().to_numpy()
