@@ -69,8 +69,15 @@ ANTIGEN_COLUMN = "antigen"
 LABEL_COLUMN = "label"
 _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutations")
 """Roles of columns that say which antibody a row has."""
-_NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
-"""A label or bound."""
+_NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*", re.IGNORECASE)
+"""A label or bound, also one that is then refused for its decimal comma."""
+_NO_BINDING = frozenset(
+    "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
+    "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
+    "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
+    "belowlimitofdetection".split()
+)
+"""Words for a pair that does not bind, without spaces and signs."""
 OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
 TableLike: TypeAlias = OneTable | Sequence[OneTable]
@@ -152,11 +159,20 @@ def read_matrix(
     return frame, roles, ReaderNotes(remarks=(remark,), numbers=tuple((row + first_row).tolist()))
 
 
+def says_no_binding(cell: object) -> bool:
+    """Tell whether a cell says in words that a pair does not bind."""
+    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
+        return False
+    return re.sub(r"[^a-z]", "", cell.lower()) in _NO_BINDING
+
+
 def holds_labels(cells: pd.Series) -> bool:
-    """Tell whether at least half of the cells that are filled are numbers or bounds."""
-    filled = cells.dropna()
-    is_number = filled.map(lambda text: bool(_NUMBER.fullmatch(plain_number(text))))
-    return 0 < len(filled) <= 2 * int(is_number.sum())
+    """Tell whether at least half of the filled cells are numbers, bounds or say no binding."""
+    filled = cells.dropna().tolist()
+    labels = 0
+    for text in filled:
+        labels += says_no_binding(text) or _NUMBER.fullmatch(plain_number(text)) is not None
+    return 0 < len(filled) <= 2 * labels
 
 
 class NoRows(TableError):

@@ -44,7 +44,7 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import plain_number
+from abag.embed.tables.table import plain_number, says_no_binding
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -150,19 +150,10 @@ SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
 
 
-NO_BINDING = frozenset(
-    "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
-    "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
-    "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
-    "belowlimitofdetection".split()
-)
-"""Words for a pair that does not bind, without spaces and signs."""
-
-
 _CLASS_WORDS = frozenset(
     "true false yes no y n + - binder positive negative pos neg binding high low".split()
 )
-"""Words that classes are called by, beside `NO_BINDING`."""
+"""Words that classes are called by, beside those of `says_no_binding`."""
 
 
 class UnclearLabel(MissingColumn):
@@ -174,13 +165,6 @@ def says_class(cell: object) -> bool:
     if isinstance(cell, bool | np.bool_):
         return True
     return isinstance(cell, str) and (cell.strip().lower() in _CLASS_WORDS or says_no_binding(cell))
-
-
-def says_no_binding(cell: object) -> bool:
-    """Tell whether a cell says in words that a pair does not bind."""
-    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
-        return False
-    return re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
 
 
 def _read_plain_numbers(cells: pd.Series) -> Floats | None:

@@ -27,7 +27,7 @@ from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import TableLike
+from abag.embed.tables.table import TableLike, says_no_binding
 from abag.head.labels.column import (
     ColumnBeside,
     ColumnMeaning,
@@ -37,7 +37,6 @@ from abag.head.labels.column import (
     read_numbers,
     read_texts,
     says_class,
-    says_no_binding,
 )
 from abag.head.labels.features import (
     FeatureCells,

@@ -25,7 +25,7 @@ from abag.core.errors import LabelError
 from abag.core.messages import counted, quoted, say
 from abag.core.units import UNITS
 from abag.embed.tables.pairs import SequenceTable
-from abag.embed.tables.table import Table
+from abag.embed.tables.table import Table, says_no_binding
 from abag.head.labels.classes import read_classes
 from abag.head.labels.column import (
     SIDES,
@@ -35,7 +35,6 @@ from abag.head.labels.column import (
     read_numbers,
     read_texts,
     refuse_two_values,
-    says_no_binding,
 )
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Label, Replicates
