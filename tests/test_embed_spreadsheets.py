@@ -148,6 +148,16 @@ def test_a_formula_has_the_value_that_the_spreadsheet_program_stored(tmp_path):
     path = workbook(tmp_path / "a.xlsx", change=change)
     stored = edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(b"<v />", b"<v>8.5</v>"))
     assert read_table(stored).frame["pKd"].tolist() == ["8.5", "7"]
+    empty = edited(stored, "xl/worksheets/sheet1.xml", lambda x: x.replace(b"8.5</v>", b"</v>"))
+    assert "cell D2 has a formula without a value" in refusal(empty)
+    text = edited(empty, "xl/worksheets/sheet1.xml", lambda x: x.replace(b'"D2"', b'"D2" t="str"'))
+    assert read_table(text).frame["pKd"].isna().tolist() == [True, False]
+
+
+def test_a_light_chain_by_a_formula_that_nobody_has_computed_is_not_lost(tmp_path):
+    heavy_only = [[*row[:1], '=CONCATENATE("DIQ","MTQ")', *row[2:]] for row in ROWS[1:]]
+    path = workbook(tmp_path / "a.xlsx", [ROWS[0], *heavy_only])
+    assert "cell B2 has a formula without a value; open the file" in refusal(path)
 
 
 def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):

@@ -66,6 +66,11 @@ MOST_EMPTY = 50_000_000
 _RANGE = re.compile(
     rb'(mergeCell|hyperlink)\s[^<>]*?ref="([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})"'
 )
+_UNCOMPUTED = re.compile(
+    rb'<c r="([A-Z]{1,3}\d{1,7})"(?:(?! t="str")[^<>])*><f[^<>]*(?:/>|>[^<>]*</f>)'
+    rb"(?:<v ?/>|<v></v>)?</c>"
+)
+"""A formula without the value that a spreadsheet program computes, which may be empty text."""
 _ROLES = ("heavy", "light", "antigen")
 CHAIN_ENDING = re.compile(
     r"(?P<stem>.+?)[\s_|:./-]+(?:(?P<heavy>h|vh|vhh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|"
@@ -276,8 +281,11 @@ def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     yield from read_separated(text, ",", options, first_row)
 
 
-def _refuse_huge_ranges(file: IO[bytes]) -> None:
-    """Refuse merged or linked cells of whole columns, of which openpyxl would make a cell each."""
+def _refuse_unreadable_cells(file: IO[bytes]) -> None:
+    """Refuse formulas without values, which would be empty, and ranges of whole columns.
+
+    Of merged or linked cells openpyxl would make a cell each.
+    """
     with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
             if not re.fullmatch(r"xl/worksheets/[^/]+\.xml", name):
@@ -285,6 +293,12 @@ def _refuse_huge_ranges(file: IO[bytes]) -> None:
             before = b""
             with archive.open(name) as part:
                 while block := part.read(1 << 20):
+                    if formula := _UNCOMPUTED.search(before + block):
+                        msg = (
+                            f"cell {formula[1].decode()} has a formula without a value; open the "
+                            "file in Excel or LibreOffice and save it again, or write values"
+                        )
+                        raise ValueError(msg)
                     for what, left, top, right, bottom in _RANGE.findall(before + block):
                         columns = _column_number(right) - _column_number(left) + 1
                         if columns * (int(bottom) - int(top) + 1) > MOST_LINKED:
@@ -319,7 +333,7 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
     sheets: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
-        _refuse_huge_ranges(file)
+        _refuse_unreadable_cells(file)
         # data_only: the values that Excel computed last, in place of formulas; not read_only, in
         # which openpyxl does not say which cells are merged
         worksheets = openpyxl.load_workbook(file, data_only=True).worksheets
