@@ -263,7 +263,7 @@ def _read(
     skipped = SkippedRows()
     examples = dict[str, str]()
     layout = Layout.of(table, options, kinds=options.kinds, rows=CHUNK_ROWS, only_sequences=True)
-    ignored = layout.describe()
+    ignored = list[str]()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in check_chunks(layout):
             counts.update(pairs.counts)

@@ -144,16 +144,26 @@ def find_columns(
                 "none). Name it, or leave the option out."
             )
             raise MissingColumn(msg)
-        if name not in present:
-            close = get_close_matches(name, present, n=2, cutoff=0.7)
-            advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
-            problem = f"{source}: --column {role}={name}: no such column"
-            raise MissingColumn(with_found(problem, present, advice or "Give one of these."))
+        problem = f"{source}: --column {role}={name}: no such column"
+        refuse_absent(name, present, problem, "Give one of these.")
     free = [name for name in present if name not in chosen.values()]
     fits = {role: _best_fits(role, free) for role in ROLES if role not in chosen}
     columns = {role: names[0] for role, names in fits.items() if len(names) == 1}
     ties = {role: names for role, names in fits.items() if len(names) > 1}
     return {**columns, **{role: name for role, name in chosen.items() if name}}, ties
+
+
+def refuse_absent(
+    name: str, names: Iterable[Hashable], problem: str, advice: str = "Add it, or rename one."
+) -> None:
+    """Raise `MissingColumn` if no column has this name; it proposes similar ones, or `advice`."""
+    present = [*map(str, names)]
+    if name in present:
+        return
+    close = get_close_matches(name, present, n=2, cutoff=0.7)
+    if close:
+        advice = f"Did you mean {' or '.join(map(repr, close))}?"
+    raise MissingColumn(with_found(problem, present, advice))
 
 
 def may_hold(

@@ -339,14 +339,19 @@ def read_rows(layout: Layout) -> SequenceTable:
 def check_chunks(layout: Layout) -> Iterator[SequenceTable]:
     """Check every row of the tables of a layout, each in the chunks in which it is read.
 
-    A chunk without good rows is empty.
+    A chunk without good rows is empty. The first one says how several tables are joined.
     """
     start = 0
+    joined = layout.describe()
     for number in range(len(layout.files)):
         rows = 0
         for chunk in _check_file(layout, number, layout.chunks_of(number, start)):
             rows += len(chunk.frame) + len(chunk.skipped)
-            yield _in_joined(chunk, layout, number, start) if layout.file_column else chunk
+            if layout.file_column:
+                chunk = _in_joined(chunk, layout, number, start)
+                chunk.ignored[:0] = joined
+                joined = []
+            yield chunk
         start += rows
 
 
@@ -377,7 +382,7 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
     frame = pd.concat(frames, ignore_index=True).reindex(columns=[*joined.names])
     counts: Counter[str] = Counter()
     skipped = SkippedRows()
-    ignored = joined.describe()
+    ignored: list[str] = []
     examples: dict[str, str] = {}
     used: set[str] = set()
     for part in parts:

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
@@ -38,6 +37,7 @@ from abag.embed.tables.columns import (
     column_option,
     quote_names,
     quote_some,
+    refuse_absent,
     simplified,
     with_found,
 )
@@ -1020,7 +1020,7 @@ def _judged(
     try:
         if is_absent:
             needed = f"the run {run} has as {role}" if run else rule.needed
-            refuse_absent(name, table.names, table.source, needed)
+            refuse_absent(name, table.names, f"{table.source}: no column {name!r}, which {needed}")
         if roles.get(name) in rule.not_of:
             is_label = roles[name] in ("pkd", "label")
             what = "the label" if is_label else f"the {roles[name]} column"
@@ -1031,16 +1031,6 @@ def _judged(
     except ColumnError as error:
         return ColumnBeside(name=name, role=role, is_absent=is_absent, refused=error)
     return ColumnBeside(name=name, role=role)
-
-
-def refuse_absent(name: str, names: Sequence[object], source: str, needed: str) -> None:
-    """Raise `ColumnError` if no column has this name, and propose similar ones."""
-    present = [*map(str, names)]
-    if name in present:
-        return
-    close = get_close_matches(name, present, n=2, cutoff=0.7)
-    advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Add it, or rename one."
-    raise ColumnError(with_found(f"{source}: no column {name!r}, which {needed}", present, advice))
 
 
 # ---- columns that say what the label of a row is ---------------------------------------------
