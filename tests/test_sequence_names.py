@@ -306,14 +306,24 @@ def test_a_name_without_a_sequence_is_no_peptide(tmp_path, name):
         {"antigen": ["Spike", ANTIGEN]},
         {"antigen": ["Receptor binding domain"]},
         {"antigen": ["INSULIN", "LYSOZYME"]},
+        {"light": ["VHH", LIGHT]},
+        {"light": ["same as above", LIGHT]},
+        {"antigen": ["unpublished", ANTIGEN]},
+        {"heavy": ["VH", HEAVY], "light": ["VL", LIGHT]},  # the header of another file
     ],
 )
 def test_words_are_not_read_as_sequences(cells):
-    (role,) = cells
-    others = {} if role == "antibody" else {"heavy": HEAVY}
+    others = {} if "antibody" in cells else {"heavy": HEAVY}
     frame = pd.DataFrame({**others, "antigen": ANTIGEN, **cells})
     with pytest.raises(abag.AbagError, match=r"holds names|is a word, not a sequence"):
         abag.plan(frame)
+
+
+@pytest.mark.parametrize("text", ["GlyIleLeuGlyPheVal", "ALA GLY SER VAL"])
+def test_codes_of_three_letters_are_not_read_as_residues(text):
+    frame = pd.DataFrame({"heavy": [HEAVY, HEAVY], "antigen": [text, ANTIGEN]})
+    with pytest.raises(abag.SequenceError, match=r"row 1.*has codes of three letters.*Convert it"):
+        read_sequences(frame)
 
 
 @pytest.mark.parametrize("text", [*PEPTIDES, "hhhhhh", "DYKDDDDK", "YIGSR"])

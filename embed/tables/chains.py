@@ -329,13 +329,18 @@ MISSING_TEXT = frozenset(
     "nan|null".split("|")
 )
 """Cells of a text file that pandas reads as missing."""
-_WORDS = "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|heavy|light|kappa|lambda"
+_WORDS = (
+    "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|same|ditto|identical|pending|proprietary|"
+    "confidential|unpublished|unavailable|heavy|light|kappa|lambda|vh|vl|vhh|vk|hc|lc|fab|scfv|igg|"
+    "antigen|ag|target|sequence"
+)
 NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|"))
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""
 _AS_A_WORD = re.compile(
     r"[A-Z][a-z]{2,18}(\s+[A-Za-z][a-z]{0,18})*|"  # Lysozyme, Receptor binding domain
     r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,6}|"  # scFv
-    r"(?i:[a-z]{3,16}mab)"  # IMDEVIMAB; few sequences have the residue B, and none so short
+    r"(?i:[a-z]{3,16}mab)|"  # IMDEVIMAB; few sequences have the residue B, and none so short
+    r"(?i:(same|see|not|no|identical|unknown)\s[a-z\s]{2,40})"  # same as above, not determined
 )
 """A text that is written as words are. Longer sequences may have residues in lower case."""
 _ANTIGENS = frozenset(
@@ -344,6 +349,11 @@ _ANTIGENS = frozenset(
     "TNFR TRAIL TSLP VEGF VEGFA VEGFR".split()
 )
 """Names of antigens whose letters are all residues."""
+_THREE_LETTERS = re.compile(
+    "(?:Ala|Arg|Asn|Asp|Cys|Gln|Glu|Gly|His|Ile|Leu|Lys|Met|Phe|Pro|Ser|Thr|Trp|Tyr|Val){3,}",
+    re.IGNORECASE,
+)
+"""Residues by codes of three letters, of which each letter would be read as a residue."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
 
@@ -420,6 +430,12 @@ def sequence_text(cell: object) -> str:
             f"{quoted(cell)} is a word, not a sequence; expected residues, or an empty cell for a "
             "chain that is missing. Correct it, or give the sequences of names with "
             "--sequences FILE."
+        )
+        raise UnknownResidue(msg)
+    if _THREE_LETTERS.fullmatch("".join(cell.split())):
+        msg = (
+            f"{_shortened(cell)} has codes of three letters; expected one letter per residue. "
+            "Convert it."
         )
         raise UnknownResidue(msg)
     if are_nucleotides(cell):

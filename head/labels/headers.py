@@ -183,7 +183,7 @@ _OF_QUANTITY = {
     "kd": ("kd", "kds", "ki", "ic50", "ec50", "kdapp"),
     "ka": ("ka",),
     "pkd": ("pkd", "pkds"),
-    "pic50": ("pki", "pic50", "pec50"),
+    "pic50": ("pki", "pic50", "pec50", "pchembl"),
     "dg": ("dg", "gibbs"),
     "affinity": ("affinity", "affinities", "aff"),
     "dissociation": ("dissociation",),
