@@ -59,13 +59,9 @@ _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
 )
-MOST_LINKED = 1_000_000
-"""Cells of a merged or linked range; each takes as long as one with a value."""
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
-_RANGE = re.compile(
-    rb'(mergeCell|hyperlink)\s[^<>]*?ref="([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})"'
-)
+_MERGED = re.compile(rb'<mergeCell\s[^<>]*?ref="([A-Z0-9:]+)"')
 _UNCOMPUTED = re.compile(
     rb'<c r="([A-Z]{1,3}\d{1,7})"(?:(?! t="str")[^<>])*><f[^<>]*(?:/>|>[^<>]*</f>)'
     rb"(?:<v ?/>|<v></v>)?</c>"
@@ -281,44 +277,22 @@ def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     yield from read_separated(text, ",", options, first_row)
 
 
-def _refuse_unreadable_cells(file: IO[bytes]) -> None:
-    """Refuse formulas without values, which would be empty, and ranges of whole columns.
-
-    Of merged or linked cells openpyxl would make a cell each.
-    """
-    with zipfile.ZipFile(file) as archive:
-        for name in archive.namelist():
-            if not re.fullmatch(r"xl/worksheets/[^/]+\.xml", name):
-                continue
-            before = b""
-            with archive.open(name) as part:
-                while block := part.read(1 << 20):
-                    if formula := _UNCOMPUTED.search(before + block):
-                        msg = (
-                            f"cell {formula[1].decode()} has a formula without a value; open the "
-                            "file in Excel or LibreOffice and save it again, or write values"
-                        )
-                        raise ValueError(msg)
-                    for what, left, top, right, bottom in _RANGE.findall(before + block):
-                        columns = _column_number(right) - _column_number(left) + 1
-                        if columns * (int(bottom) - int(top) + 1) > MOST_LINKED:
-                            cells = f"{left.decode()}{int(top)}:{right.decode()}{int(bottom)}"
-                            verb = (
-                                "merged; unmerge them"
-                                if what == b"mergeCell"
-                                else "one link; remove it"
-                            )
-                            msg = f"cells {cells} are {verb}, or save the sheet as .csv"
-                            raise ValueError(msg)
-                    before = block[-1000:]
-    file.seek(0)
-
-
-def _column_number(letters: bytes) -> int:
-    number = 0
-    for letter in letters:
-        number = 26 * number + letter - ord("A") + 1
-    return number
+def _refuse_unreadable_cells(sheet: Any) -> None:  # noqa: ANN401  # openpyxl ships no types
+    """Refuse formulas without values and merged cells, which would be empty."""
+    before = b""
+    with sheet._get_source() as part:
+        while block := part.read(1 << 20):
+            if formula := _UNCOMPUTED.search(before + block):
+                msg = (
+                    f"cell {formula[1].decode()} has a formula without a value; open the file in "
+                    "Excel or LibreOffice and save it again, or write values"
+                )
+                raise ValueError(msg)
+            if merged := _MERGED.search(before + block):
+                cells = merged[1].decode()
+                msg = f"cells {cells} are merged; unmerge them and fill each one"
+                raise ValueError(msg)
+            before = block[-1000:]
 
 
 def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], int]:
@@ -333,15 +307,11 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
     sheets: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
-        _refuse_unreadable_cells(file)
-        # data_only: the values that Excel computed last, in place of formulas; not read_only, in
-        # which openpyxl does not say which cells are merged
-        worksheets = openpyxl.load_workbook(file, data_only=True).worksheets
-        for sheet in _choose_sheets(worksheets, chosen):
-            merged = sheet.merged_cells.ranges
-            if merged:  # all but the first of them are empty
-                msg = f"cells {min(map(str, merged))} are merged; unmerge them and fill each one"
-                raise ValueError(msg)
+        # data_only: the values that Excel computed last, in place of formulas; read_only: no cell
+        # of a link, or an empty one that is far away, is made
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        for sheet in _choose_sheets(book.worksheets, chosen):
+            _refuse_unreadable_cells(sheet)
             cells = _filled_part(sheet)
             if cells is not None:
                 sheets[sheet.title] = cells
@@ -371,12 +341,12 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
 
 def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl ships no types
     """Return the text of the cells of a sheet, less empty columns and the empty rows around."""
-    # not sheet.values, which makes a cell of every place up to a stray one in row 1,048,576
+    sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
-    for (row, column), cell in sheet._cells.items():
-        text = cell_text(cell.value)
-        if text:
-            filled[row - 1, column - 1] = text
+    for row, values in enumerate(sheet.values):
+        for column, value in enumerate(values):
+            if text := cell_text(value):
+                filled[row, column] = text
     if not filled:
         return None
     first_row, _ = min(filled)
