@@ -157,7 +157,7 @@ def test_what_is_no_class_is_refused_in_one_line(cells, options, said):
         ({"label": "binary", "classes": ("a", "b", "c")}, "names 3 classes"),
         ({"classes": ("a", "a")}, "two or more different names"),
         ({"label": "classes"}, "expected --classes too"),
-        ({"positive": "a", "classes": ("a", "b")}, "Leave one out"),
+        ({"positive": "a", "classes": ("a", "b")}, "each names the classes"),
         ({"label": "binary", "floor": "drop"}, "--floor is of numbers"),
     ],
 )

@@ -355,7 +355,7 @@ def test_two_columns_that_fit_equally_well_are_refused_only_if_they_are_needed()
 def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(AbagError, match="each defines the antigen"):
         TableOptions(antigen="M", columns={"antigen": "x"})
-    with pytest.raises(AbagError, match="cannot be combined with a heavy or light"):
+    with pytest.raises(AbagError, match="a heavy or light column: each defines the antibody"):
         TableOptions(columns={"antibody": "x", "heavy": "y"})
 
 
