@@ -262,7 +262,7 @@ def _read(
     counts = Counter[str]()
     skipped = SkippedRows()
     examples = dict[str, str]()
-    layout = Layout.of(table, options, kinds=options.kinds, rows=CHUNK_ROWS, only_sequences=True)
+    layout = Layout.of(table, options, kinds=options.kinds, rows=CHUNK_ROWS)
     ignored = list[str]()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in check_chunks(layout):

@@ -227,7 +227,7 @@ def test_embed_fit_plan_and_predict_see_the_same_rows_of_a_folder(tmp_path):
 def test_a_new_format_is_an_entry_of_each_registry(tmp_path, monkeypatch):
     def read(file, options):
         frame = pd.read_json(file, lines=True, dtype=False)
-        yield Chunk([*frame.columns], frame)
+        yield Chunk(frame)
 
     @contextmanager
     def open_writer(file):
@@ -300,7 +300,7 @@ def test_every_reader_reads_or_refuses_a_column_of_parquet_alike(tmp_path, name)
         pa.table({"heavy": heavy, "light": light, "antigen": heavy}), tmp_path / "a.parquet"
     )
     expected = ["", "", ""] if name in ("float NaN", "null") else ["DIQ", "", "DIQ"]
-    for flags in ({}, {"as_written": True}, {"only_sequences": True}):
+    for flags in ({}, {"as_written": True}):
         chunks = read_chunks(tmp_path / "a.parquet", **flags)
         if problem:
             with pytest.raises(AbagError, match=re.escape(problem)):
@@ -327,7 +327,7 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-@pytest.mark.parametrize("flags", [{}, {"as_written": True}, {"only_sequences": True}])
+@pytest.mark.parametrize("flags", [{}, {"as_written": True}])
 def test_a_type_that_no_command_can_use_is_refused_by_every_reader(tmp_path, name, flags):
     heavy = pa.array(["EVQ", "EVK"])
     table = pa.table({"heavy": heavy, "antigen": heavy, "x": UNSUPPORTED[name]})

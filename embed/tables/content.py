@@ -112,7 +112,7 @@ def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[st
         _CHAIN_LETTERS[role].fullmatch(simplified(name)) for role, name in named.items()
     )
     string = table.columns.get("antibody")
-    has_strings = string in table.frame and holds_sequences(table, str(string))
+    has_strings = string is not None and holds_sequences(table, string)
     return {**columns, **named} if are_letters and not has_strings else columns
 
 
@@ -133,7 +133,7 @@ def unused_columns(table: Table) -> list[str]:
     used = {table.columns.get(role) for role in SEQUENCE_ROLES}
     for role in SEQUENCE_ROLES:
         used.update(table.ties.get(role, ()))
-    return [str(name) for name in table.frame.columns if str(name) not in used]
+    return [name for name in table.names if name not in used]
 
 
 def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
@@ -167,7 +167,7 @@ def _among_ties(table: Table) -> dict[str, str]:
     columns: dict[str, str] = {}
     for role, names in table.ties.items():
         if role in SEQUENCE_ROLES:
-            held = [name for name in names if name in table.frame and _sequences_in(table, name)]
+            held = [name for name in names if _sequences_in(table, name)]
             if len(held) == 1:
                 columns[role] = held[0]
     return columns
@@ -334,7 +334,7 @@ def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
     name = table.columns.get("assay")
     if name is None or "assay" in options.columns or _SAYS_ASSAY.search(simplified(name)):
         return table
-    if name in table.frame and _names_methods(table, name):
+    if _names_methods(table, name):
         return table
     columns = {role: column for role, column in table.columns.items() if role != "assay"}
     return replace(table, columns=columns)
@@ -361,15 +361,15 @@ def matrix_columns(table: Table) -> list[str]:
         return []
     used = {*table.columns.values()}
     cells = table.frame.iloc[:CHUNK_ROWS]
-    names = [name for name in cells if name not in used]
-    return [str(name) for name in names if holds_labels(cells[name].dropna().astype(str))]
+    names = [name for name in table.names if name not in used]
+    return [name for name in names if holds_labels(cells[name].dropna().astype(str))]
 
 
 def antigen_candidates(table: Table) -> list[str]:
     """List the unused columns that may hold or name antigens, by their names or content."""
     used = {*table.columns.values()} - {table.columns.get("antigen_name")}
     candidates = []
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         if name in used or REGION.search(name):
             continue
         is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)

@@ -104,14 +104,10 @@ class ReadOptions:
     """Most rows per frame; None: one frame per file."""
     as_written: bool = False
     """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
-    only_sequences: bool = False
-    """Whether other columns may be left out."""
     may_be_names: bool = False
     """Whether columns of sequences may hold names, of which ``NA`` is one."""
     kinds: Sequence[Kind] = KINDS
     """Kinds of sequences that are asked for."""
-    limit: int | None = None
-    """Rows to read from the top; None: all. A reader may return more."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Names of columns by role, as the user gave them; the file may lack some."""
     chains: ChainPlaces = "as-given"
@@ -127,8 +123,6 @@ class ReadOptions:
 class Chunk(NamedTuple):
     """Some rows of a file."""
 
-    names: list[str]
-    """All columns of the file; the frame may lack some."""
     frame: pd.DataFrame
     first_row: int = 1
     """Number of the first row of the file; 2 where a spreadsheet shows the header as row 1."""
@@ -142,7 +136,7 @@ def in_chunks(
     """Cut a table that is in memory into chunks of rows; None: one chunk."""
     rows = rows or max(1, len(whole))
     for start in range(0, len(whole), rows):
-        yield Chunk([*whole.columns], whole.iloc[start : start + rows], reader=reader)
+        yield Chunk(whole.iloc[start : start + rows], reader=reader)
 
 
 def cell_text(cell: object) -> str:
@@ -222,10 +216,10 @@ def read_separated(
         yield from in_chunks(joined, options.rows, reader)
         return
     if options.rows is None:
-        yield _text_chunk(pd.read_csv(file, nrows=options.limit, **read), options, first_row)
+        yield _text_chunk(pd.read_csv(file, **read), options, first_row)
         return
     # closed also if the caller takes the first chunks only
-    with pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read) as frames:
+    with pd.read_csv(file, chunksize=options.rows, **read) as frames:
         for frame in frames:
             yield _text_chunk(frame, options, first_row)
 
@@ -241,7 +235,7 @@ def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
 def _text_chunk(frame: pd.DataFrame, options: ReadOptions, first_row: int) -> Chunk:
     texts = _as_text(frame)
     filled = texts.fillna("") if options.as_written else texts
-    return Chunk([*frame.columns], filled, first_row)
+    return Chunk(filled, first_row)
 
 
 def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
@@ -638,22 +632,17 @@ def _parquet_files(folder: Path) -> list[Path]:
 def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     # By default every byte read is kept until the file is closed.
     parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
-    names = parquet.schema_arrow.names
-    refuse_repeated(names)
+    refuse_repeated(parquet.schema_arrow.names)
     for column in parquet.schema_arrow:  # of all columns, before sequences are encoded
         _refuse_unsupported(column)
-    wanted = None
-    if options.only_sequences:
-        # without any sequence column, everything is read and the caller names the missing role
-        wanted = options.sequence_columns(names) or None
-    limits = filter(None, (options.rows, options.limit, parquet.metadata.num_rows))
+    limits = filter(None, (options.rows, parquet.metadata.num_rows))
     rows = min(limits, default=1)  # a batch of 0 rows is an error, also of an empty file
-    for batch in parquet.iter_batches(rows, columns=wanted):
+    for batch in parquet.iter_batches(rows):
         batch.validate(full=True)  # text that is not UTF-8
         fields = [field.with_type(without_view(field.type)) for field in batch.schema]
         table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
         types = pd.ArrowDtype if options.as_written else None
-        yield Chunk(names, _with_shared_texts(table.to_pandas(types_mapper=types)))
+        yield Chunk(_with_shared_texts(table.to_pandas(types_mapper=types)))
 
 
 def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:

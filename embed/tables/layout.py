@@ -49,12 +49,10 @@ from abag.embed.tables.content import (
     SHORT,
     are_peptides,
     distinct_texts,
-    domain_cells,
     drop_unused_roles,
     holds_sequences,
     refuse_exchanged,
     roles_by_content,
-    unused_columns,
     without_doubtful_assay,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
@@ -94,8 +92,6 @@ OF_ANTIBODIES = frozenset(ANTIBODY_ROLES)
 OF_VARIANTS = frozenset(MUTATIONS.values())
 """Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
 LONGEST_PATH = 4096
-ROWS_LOOKED_AT = 1_000
-"""Rows of a Parquet file that tell whether more than its columns of sequences has to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +250,6 @@ class Layout:
         kinds: Sequence[Kind] = KINDS,
         rows: int | None = CHUNK_ROWS,
         as_written: bool = False,
-        only_sequences: bool = False,
         remembered: LayoutRecord = NOTHING,
         label: DecideLabel | None = None,
     ) -> Self:
@@ -270,8 +265,6 @@ class Layout:
             Most rows of a chunk; None: each table is one chunk.
         as_written : bool
             Keep cells as in the file: text stays text, and Parquet keeps its types.
-        only_sequences : bool
-            Whether columns of a Parquet file that hold no sequences may be left out.
         remembered : LayoutRecord
             How the table of the run was read, for a table of a later command.
         label : callable, optional
@@ -287,7 +280,6 @@ class Layout:
         reading = ReadOptions(
             rows=rows,
             as_written=as_written,
-            only_sequences=only_sequences and not options.refers,
             may_be_names=bool(options.sequences or remembered.sequences),
             kinds=kinds,
         )
@@ -371,14 +363,13 @@ class Layout:
         most = None if self.limit is None else self.limit - start
         source = self._open.pop(number, None)
         if source is None:
-            source = _opened(file.table, file.options, self._reading)
+            source = open_source(file.table, file.options, self._reading)
         for chunk in source.chunks:
             first = int(chunk.frame.index[0])
             if most is not None and first >= most:
                 return
             frame = chunk.frame if most is None else chunk.frame.head(most - first)
             lacking = [name for name in file.columns.values() if name not in frame]
-            lacking = [name for name in lacking if name not in chunk.names]
             if lacking:
                 msg = (
                     f"{file.source}: row {first + chunk.first_row} and those after it have no "
@@ -403,21 +394,10 @@ class Layout:
                 yield replace(
                     chunk,
                     frame=frame.set_axis(frame.index + start),
-                    names=[*self.names],
                     columns=dict(self.columns),
                     ties={},
                 )
             start += rows
-
-
-def _opened(table: OneTable, options: TableOptions, reading: ReadOptions) -> Source:
-    """Open a table as its options say."""
-    if reading.only_sequences and _is_parquet(table):
-        # a column that is left out may hold a chain that no role uses
-        top = read_top_rows(table, options, ROWS_LOOKED_AT)
-        if any(domain_cells(top, name) for name in unused_columns(top)):
-            reading = replace(reading, only_sequences=False)
-    return open_source(table, options, reading)
 
 
 def _open_file(
@@ -438,16 +418,16 @@ def _open_file(
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)
     options = replace(options, columns={**of_run, **options.columns})
-    source = _opened(table, options, reading)
+    source = open_source(table, options, reading)
     first = next(source.chunks)
-    present = {*map(str, first.names)}
+    present = {*first.frame.columns}
     chosen = {}
     for role, column in options.columns.items():
         may_lack = role in of_run or (name is not None and not options.matrix)
         if not column or column in present or not may_lack:
             chosen[role] = column
     options = replace(options, columns=chosen)
-    columns, ties = find_columns(first.names, {**source.roles, **chosen}, source.name)
+    columns, ties = find_columns(first.frame.columns, {**source.roles, **chosen}, source.name)
     top = table_of(first, source, columns, ties)
     top = replace(top, source=name or top.source)
     _say_replaced(top, of_run)
@@ -476,7 +456,7 @@ def _open_file(
         references=references,
         replaced=tuple(replaced.values()),
         remarks=(*ignored, *remarks, *references.remarks),
-        names=tuple(map(str, top.names)),
+        names=tuple(top.names),
         renamed={},
         label=label,
     )
@@ -569,12 +549,8 @@ def one_table(table: TableLike) -> OneTable:
 
 def _has_types(table: OneTable) -> bool:
     """Tell whether the columns of a table have types, as those of text files do not."""
-    return isinstance(table, pd.DataFrame) or _is_parquet(table)
-
-
-def _is_parquet(table: OneTable) -> bool:
     if isinstance(table, pd.DataFrame):
-        return False
+        return True
     return Path(table).is_dir() or bare_suffix(Path(table)) == ".parquet"
 
 
@@ -623,10 +599,9 @@ def _named_by_run(options: TableOptions, remembered: LayoutRecord) -> dict[str, 
 
 def _say_replaced(top: Table, of_run: Mapping[str, str]) -> None:
     """Say which columns are used because a table lacks those of the run."""
-    present = {*map(str, top.names)}
     for role, name in of_run.items():
         instead = top.columns.get(role)
-        if name and name not in present and instead is not None:
+        if name and name not in top.names and instead is not None:
             say(f"{top.source}: column {instead!r} is used as {role}; the run used {name!r}")
 
 
@@ -696,7 +671,6 @@ def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:
         return None
     columns = {**first.columns, **options.columns}
     held = [columns[role] for role in sorted({*ROLES_OF[kind]} & columns.keys())]
-    held = [name for name in held if name in first.frame]
     for name in held:
         texts = [text for text in distinct_texts(first, name) if text not in NO_SEQUENCE]
         short = [text for text in texts if len(text) < SHORT]
@@ -710,7 +684,7 @@ def _mutations_of_run(
 ) -> dict[str, str]:
     """Return the columns, with that of mutations that the run was told, if a table has it."""
     name = remembered.named().get(role)
-    if role in options.columns or name is None or name not in map(str, top.names):
+    if role in options.columns or name is None or name not in top.names:
         return dict(options.columns)
     return {**options.columns, role: name}
 

@@ -510,7 +510,7 @@ def mutation_columns(
             chosen[kind] = options.columns[role]
     if options.parent is None or "antibody" in chosen or "antibody" not in kinds:
         return chosen, ""
-    names = [name for name in map(str, table.frame.columns) if name not in chosen.values()]
+    names = [name for name in table.names if name not in chosen.values()]
     of_chains = [name for name in names if chain_of_column(name) and holds_mutations(table, name)]
     named_so = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
     best = [name for name in named_so if holds_mutations(table, name)]
@@ -585,13 +585,13 @@ def without_wild(table: Table, name: str) -> list[str]:
 
 def describe_unapplied(table: Table) -> Iterator[str]:
     """Say that a column of mutations is not applied, if the sequences do not follow it."""
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         if not _MUTATION_COLUMN.fullmatch(simplified(name)):
             continue
         if not holds_mutations(table, name, with_wild=True):
             continue
         held = [table.columns[role] for role in SEQUENCE_ROLES if role in table.columns]
-        held = [column for column in held if column in table.frame and column != name]
+        held = [column for column in held if column != name]
         if not held:
             continue
         sequences = len(table.frame[held].drop_duplicates())
@@ -606,5 +606,4 @@ def describe_unapplied(table: Table) -> Iterator[str]:
 
 def column_of_mutations(table: Table) -> str:
     """Return the first column with mutations that name the wild type; empty if there is none."""
-    names = map(str, table.frame.columns)
-    return next((name for name in names if holds_mutations(table, name, with_wild=True)), "")
+    return next((name for name in table.names if holds_mutations(table, name, with_wild=True)), "")

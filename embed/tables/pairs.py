@@ -364,7 +364,6 @@ def _in_joined(read: SequenceTable, joined: Layout, number: int, start: int) -> 
         read,
         source=part.source,
         frame=frame,
-        names=[*joined.names],
         columns={**joined.columns, **roles},
         positions=read.positions + start,
         skipped=read.skipped.of_file(part.source),

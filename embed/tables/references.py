@@ -519,7 +519,7 @@ def _sequence_columns(table: Table, path: Path) -> dict[str, str]:
     if _GENERIC_SEQUENCE.fullmatch(simplified(roles.get("antibody", ""))):
         roles[ANY] = roles.pop("antibody")  # "sequence" is a name for those of antigens, too
     if not roles:
-        others = [name for name in map(str, table.names) if holds_sequences(table, name)]
+        others = [name for name in table.names if holds_sequences(table, name)]
         if len(others) != 1:
             problem = f"--sequences {path}: no column for sequences"
             advice = "Call the columns name, and heavy and light, antibody, antigen or sequence."
@@ -538,7 +538,7 @@ def _holds_chains(table: Table, name: str, role: str) -> bool:
 
 def _chain_roles(table: Table) -> list[str]:
     """Return the role of each sequence by a column that names its chain, else `ANY`."""
-    for name in map(str, table.names):
+    for name in table.names:
         if re.fullmatch("(chain)?(type|name|id)?|locus", simplified(name)):
             cells = [cell_name(cell).upper() for cell in table.frame[name].tolist()]
             roles = [_CHAIN_NAMES.get(cell, ANY) for cell in cells]
@@ -549,7 +549,7 @@ def _chain_roles(table: Table) -> list[str]:
 
 def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
     """Return the column that names the sequences of a kind; the first one if none is called so."""
-    others = [name for name in map(str, table.names) if name not in roles.values()]
+    others = [name for name in table.names if name not in roles.values()]
     order: tuple[Kind | None, ...] = (kind, None)
     if kind is None:
         order = (None, "antibody", "antigen")
@@ -697,12 +697,12 @@ def _describe_mutations(
             "empty cells, WT and the like are that itself"
         )
     used = [*dict.fromkeys(filter(None, (*mutations.values(), light)))]
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         is_other = bool(chain_of_column(name)) and name not in used and "antibody" in rules
         if is_other and holds_mutations(table, name):
             yield f"column {name!r} holds mutations that are not applied: it was not chosen"
     for name in used:
-        unchecked = without_wild(table, name) if name in table.frame else []
+        unchecked = without_wild(table, name)
         if unchecked:
             yield (
                 f"column {name!r}: mutations such as {quoted(unchecked[0])} name no wild-type "
@@ -816,8 +816,6 @@ def _name_columns(
     named: dict[str, str] = {}
     has_sequences = False
     for role, name in (chosen or detected).items():
-        if name not in table.frame:
-            continue
         if _hits(table, names, role, name):
             named[role] = name
         has_sequences = has_sequences or holds_sequences(table, name)
@@ -825,16 +823,16 @@ def _name_columns(
         return named
     if kind == "antigen" and (chosen or detected):
         (name,) = (chosen or detected).values()
-        if name in table.frame and _has_peptides(table, names, name):
+        if _has_peptides(table, names, name):
             return {}
     if chosen:
         return chosen  # whose names are then listed as unknown
     role = roles[-1]
     name_column = table.columns.get(f"{kind}_name")
-    if name_column in table.frame and _hits(table, names, role, str(name_column)):
-        return {role: str(name_column)}
+    if name_column is not None and _hits(table, names, role, name_column):
+        return {role: name_column}
     fits = []
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         if name not in taken and _names_side(table, names, role, name):
             fits.append(name)
     if len(fits) > 1:
@@ -845,7 +843,7 @@ def _name_columns(
         )
         raise ColumnError(msg)
     if not fits and kind == "antigen":
-        return {role: name for role, name in detected.items() if name in table.frame}
+        return detected
     return {role: fits[0]} if fits else {}
 
 
@@ -873,7 +871,7 @@ def _describe_names(
 def _has_sequences(table: Table, kind: Kind) -> bool:
     """Tell whether a column of a kind holds sequences."""
     columns = [table.columns[role] for role in ROLES_OF[kind] if role in table.columns]
-    return any(name in table.frame and holds_sequences(table, name) for name in columns)
+    return any(holds_sequences(table, name) for name in columns)
 
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
@@ -917,7 +915,7 @@ def _unused(table: Table, names: NamedSequences) -> MissingColumn:
         f"{quote_names(distinct[:3])}"
     )
     advice = "Name it with --column antibody=NAME or --column antigen=NAME."
-    antigens = [name for name in map(str, table.names) if names.find("antigen", name)]
+    antigens = [name for name in table.names if names.find("antigen", name)]
     if antigens:
         advice = "Columns are called so: add --matrix if each holds the labels of one antigen."
     return MissingColumn(with_found(problem, table.names, advice))

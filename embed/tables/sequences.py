@@ -524,7 +524,7 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
 def _suggest_columns(table: Table) -> str:
     """Propose columns by their content: one for each role, and the others as alternatives."""
     proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         role = "" if REGION.search(name) else role_by_content(table, name)
         if role:
             proposals[role].append(column_option(role, name))
@@ -545,9 +545,8 @@ def _advise_without_sequences(table: Table) -> str:
             f"Column {mutations!r} holds mutations: give the antibody that they are of with "
             "--parent SEQ or --parent FILE."
         )
-    names = map(str, table.frame.columns)
     regions = []
-    for name in filter(REGION.search, names):
+    for name in filter(REGION.search, table.names):
         if are_peptides(distinct_texts(table, name)):
             regions.append(name)
     if regions:

@@ -193,11 +193,14 @@ class Table:
     """Names of columns by role."""
     ties: dict[str, list[str]]
     """Names of the columns that fit a role equally well, by role."""
-    names: Sequence[str]
-    """All columns of the file, also those that were not read."""
     na_is_text: bool
     """Whether missing cells of columns of text may still be text (`MISSING_TEXT`)."""
     reader: ReaderNotes = NO_NOTES
+
+    @property
+    def names(self) -> list[str]:
+        """All columns of the table."""
+        return [*self.frame.columns]
 
     @property
     def is_matrix(self) -> bool:
@@ -287,16 +290,17 @@ def open_source(table: OneTable, options: TableOptions, reading: ReadOptions) ->
         chunks = in_chunks(table, None if options.matrix else reading.rows)
     else:
         source = Path(table).name or str(table)
+        rows = reading.rows if limit is None else min(limit, reading.rows or limit)
         of_file = replace(
             reading,
-            limit=limit,
+            rows=rows,
             columns=options.columns,
             chains=options.chains,
             sheet=options.sheet,
         )
         if options.matrix:
             # a matrix is turned as a whole; `rows` and `limit` are then those of its pairs
-            of_file = replace(of_file, rows=None, limit=None, as_written=True, only_sequences=False)
+            of_file = replace(of_file, rows=None, as_written=True)
         chunks = read_file_chunks(Path(table), of_file)
     roles: dict[str, str] = {}
     if options.matrix:
@@ -336,7 +340,7 @@ def _as_one_chunk(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     first, *others = chunks
     if others:
         frame = pd.concat([first.frame, *(chunk.frame for chunk in others)])
-        first = first._replace(names=[*frame.columns], frame=frame)
+        first = first._replace(frame=frame)
     yield first
 
 
@@ -350,7 +354,6 @@ def table_of(
         first_row=chunk.first_row,
         columns=dict(columns),
         ties=dict(ties),
-        names=chunk.names,
         na_is_text=source.na_is_text,
         reader=chunk.reader,
     )
@@ -371,7 +374,7 @@ def read_table(table: OneTable) -> Table:
 def first_rows_of(source: Source) -> Table:
     """Read the first chunk of a table, with the roles that its columns have by their names."""
     chunk = next(source.chunks)
-    columns, ties = find_columns(chunk.names, source.roles, source.name)
+    columns, ties = find_columns(chunk.frame.columns, source.roles, source.name)
     return table_of(chunk, source, columns, ties)
 
 

@@ -160,8 +160,6 @@ def holds_classes(table: Table, name: str) -> bool:
 
     One of them alone says so only where the name does, too.
     """
-    if name not in table.frame:
-        return False
     cells = table.frame[name]
     if cells.nunique() > 2 * len(_WORDS):  # spelling many cells takes long
         return False

@@ -314,7 +314,7 @@ class Column:
     @property
     def holds_numbers(self) -> bool:
         """Whether most cells that are not empty are numbers or bounds."""
-        return self.name in self.table.frame and self.cells.are_numbers
+        return self.cells.are_numbers
 
     @cached_property
     def improbability(self) -> tuple[bool | int, ...]:
@@ -403,7 +403,7 @@ class Columns:
     def free(self) -> list[Column]:
         """Those that have no role, and that no command has written."""
         used = set(self.table.columns.values())
-        columns = [Column(self.table, name) for name in map(str, self.table.names)]
+        columns = [Column(self.table, name) for name in self.table.names]
         return [column for column in columns if column.name not in used and not column.command]
 
     @cached_property
@@ -511,7 +511,7 @@ class Columns:
         """Return the only column that holds classes as the options name them, or refuse."""
         candidates = []
         for column in self.free:
-            if column.name in self.table.frame and has_classes(self.table, column.name, options):
+            if has_classes(self.table, column.name, options):
                 candidates.append(column)
         named = [column for column in candidates if is_named_like_classes(column.name)]
         candidates = named or candidates
@@ -603,7 +603,7 @@ class Columns:
     def _describe_written(self) -> list[str]:
         """Say which columns would be labels by their names, but were written by a command."""
         described = []
-        for name in map(str, self.table.names):
+        for name in self.table.names:
             column = Column(self.table, name)
             if column.command and (column.header.plain or column.header.units):
                 described.append(f"{name!r} is a column of abag {column.command}.")
@@ -1014,7 +1014,7 @@ def _judged(
     `roles` are those of labels and sequences, by the names of columns.
     """
     rule = RULES[role]
-    is_absent = name not in map(str, table.names)
+    is_absent = name not in table.names
     if is_absent and role == "feature" and name in (LOGLIK, *LOGLIKS):
         return ColumnBeside(name=name, role=role, is_absent=True)
     try:
@@ -1062,7 +1062,7 @@ def _describing(table: Table, label: str) -> Describing:
     used = {*table.columns.values(), *chain.from_iterable(table.ties.values()), label}
     states_unit = bool(read_header(label).units) and not read_header(label).unit_alone
     first_rows = table.frame.head(_FIRST_ROWS).to_numpy(object)
-    for name, cells in zip(map(str, table.frame.columns), first_rows.T, strict=True):
+    for name, cells in zip(table.names, first_rows.T, strict=True):
         first = next((cell for cell in cells if isinstance(cell, str) and cell.strip()), "")
         # before the others are looked at: tables may have 100,000 columns
         if name in used or len(first) > LONGEST_NAME or (first and _PLAIN.match(first)):
@@ -1204,7 +1204,7 @@ def decide_label(
     others: dict[str, Label] = {}
     if meaning is not None and meaning.quantity.affinity:
         used = {*table.columns.values(), label}
-        for other in map(str, table.names):
+        for other in table.names:
             header = read_header(other)
             if other not in used and header.sure and header.unit is not None:
                 others[other] = header.unit
@@ -1225,7 +1225,7 @@ def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered
     """Return the column that is the label of the run, or else the label by its own name."""
     if remembered is None:
         return columns.find_label(options)
-    if remembered.column in map(str, columns.table.names):
+    if remembered.column in columns.table.names:
         return remembered.column
     if not remembered.quantity.affinity:
         return columns.find_same(remembered.quantity)
@@ -1273,7 +1273,7 @@ def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning
     """Find the column of predictions, and what it is read as."""
     name = table.columns.get("prediction")
     if name is None and "prediction" not in table.ties:
-        columns = [Column(table, name) for name in map(str, table.names)]
+        columns = [Column(table, name) for name in table.names]
         named = [x.name for x in columns if x.header.predicted and x.header.units]
         name = named[0] if len(named) == 1 else None
     column = Column(table, table.column("prediction") if name is None else name)

@@ -723,7 +723,7 @@ def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:
     roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
     roles += [f"{word} {name!r}" for name, word in named.items() if name in table.names]
     read = {*used.values(), *named}
-    unused = [name for name in map(str, table.names) if name not in read]
+    unused = [name for name in table.names if name not in read]
     note = f"; not used: {quote_names(unused)}" if unused else ""
     return f"columns: {', '.join(roles)}{note}"
 
