@@ -269,7 +269,7 @@ class Column:
     @cached_property
     def command(self) -> str:
         """Command of abag that wrote it, or nothing."""
-        return written_by(self.name, self.table.names)
+        return written_by(self.name, self.table.frame.columns)
 
     @property
     def where(self) -> str:
