@@ -71,12 +71,9 @@ from abag.embed.tables.references import (
 )
 from abag.embed.tables.table import (
     OneTable,
-    Source,
     Table,
     TableLike,
-    first_rows_of,
-    open_source,
-    table_of,
+    open_table,
 )
 
 T = TypeVar("T", bound=TableOptions)
@@ -238,7 +235,7 @@ class Layout:
     """Whether the columns of a table have no types, as those of text files and matrices."""
     limit: int | None
     _reading: ReadOptions
-    _open: dict[int, Source] = field(repr=False, compare=False)
+    _open: dict[int, Iterator[Table]] = field(repr=False, compare=False)
     """Tables that were not read yet, by their number."""
 
     @classmethod
@@ -361,10 +358,10 @@ class Layout:
         """
         file = self.files[number]
         most = None if self.limit is None else self.limit - start
-        source = self._open.pop(number, None)
-        if source is None:
-            source = open_source(file.table, file.options, self._reading)
-        for chunk in source.chunks:
+        chunks = self._open.pop(number, None)
+        if chunks is None:
+            chunks = open_table(file.table, file.options, self._reading)
+        for chunk in chunks:
             first = int(chunk.frame.index[0])
             if most is not None and first >= most:
                 return
@@ -377,8 +374,9 @@ class Layout:
                     "of the folder. Add it, or give the files one by one."
                 )
                 raise TableError(msg)
-            rows = table_of(chunk._replace(frame=frame), source, file.columns, file.ties)
-            yield replace(rows, source=file.source)
+            columns = dict(file.columns)
+            ties = dict(file.ties)
+            yield replace(chunk, frame=frame, source=file.source, columns=columns, ties=ties)
 
     def chunks(self) -> Iterator[Table]:
         """Read the rows of all tables, numbered through them by the index, unchecked."""
@@ -407,7 +405,7 @@ def _open_file(
     reading: ReadOptions,
     remembered: LayoutRecord,
     decide_label: DecideLabel | None,
-) -> tuple[FileLayout, Source]:
+) -> tuple[FileLayout, Iterator[Table]]:
     """Open a table, and decide by its first rows what its columns are.
 
     `name` is that of one of several tables, which may lack columns that the user chose.
@@ -418,18 +416,16 @@ def _open_file(
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)
     options = replace(options, columns={**of_run, **options.columns})
-    source = open_source(table, options, reading)
-    first = next(source.chunks)
-    present = {*first.frame.columns}
+    chunks = open_table(table, options, reading)
+    first = next(chunks)
+    present = {*first.names}
     chosen = {}
     for role, column in options.columns.items():
         may_lack = role in of_run or (name is not None and not options.matrix)
         if not column or column in present or not may_lack:
             chosen[role] = column
     options = replace(options, columns=chosen)
-    columns, ties = find_columns(first.frame.columns, {**source.roles, **chosen}, source.name)
-    top = table_of(first, source, columns, ties)
-    top = replace(top, source=name or top.source)
+    top = replace(first.with_roles(chosen), source=name or first.source)
     _say_replaced(top, of_run)
     top, remarks = _with_content(top, options)
     options = _with_antigen(top, options, remembered)
@@ -460,7 +456,7 @@ def _open_file(
         renamed={},
         label=label,
     )
-    return file, replace(source, chunks=chain([first], source.chunks))
+    return file, chain([first], chunks)
 
 
 def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -480,7 +476,7 @@ def read_top_rows(table: TableLike, options: TableOptions, rows: int = 1) -> Tab
     of_file = TableOptions(
         limit=rows, chains=options.chains, sheet=options.sheet, matrix=options.matrix
     )
-    return first_rows_of(open_source(tables_of(table)[0], of_file, ReadOptions()))
+    return next(open_table(tables_of(table)[0], of_file, ReadOptions())).with_roles({})
 
 
 def _refuse_absent_columns(options: TableOptions, files: Sequence[FileLayout]) -> None:

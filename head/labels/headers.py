@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,7 @@ _CERTAIN = frozenset(
 """Of these, names that no other table has; the others are of a command only beside one."""
 
 
-def written_by(name: str, names: Sequence[object]) -> str:
+def written_by(name: str, names: Iterable[object]) -> str:
     """Return the command that has written a column of a table, or nothing."""
     written = _as_written(name)
     if written != "rank" and not any(written in columns for columns in WRITTEN_BY.values()):
