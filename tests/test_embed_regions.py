@@ -19,7 +19,8 @@ from trastuzumab import LIGHT as VL
 import abag
 from abag import TableError
 from abag.core.messages import reporting
-from abag.embed.tables import layout, numbering
+from abag.embed.tables import numbering
+from abag.embed.tables import table as tables
 from abag.embed.tables.chains import find_domains, variable_domain
 from abag.embed.tables.columns import find_columns
 from abag.embed.tables.numbering import chain_types
@@ -315,7 +316,7 @@ def test_a_store_of_variable_domains_is_read_by_the_same_decisions(tmp_path, mon
         decided.append(arguments)
         return find_columns(*arguments)
 
-    monkeypatch.setattr(layout, "find_columns", find)
+    monkeypatch.setattr(tables, "find_columns", find)
     said = []
     with reporting(said.append):
         inputs = read_inputs(fabs, tmp_path / "store", abag.FitConfig())

@@ -227,8 +227,6 @@ class SequenceTable(Table):
     """Rows kept and skipped; unique antibodies that were split, residues that were replaced."""
     ignored: list[str]
     """One line per sequence column that is not used, or remark of the reader."""
-    examples: Mapping[str, str]
-    """Residues that `describe_counts` shows."""
     files: tuple[FileLayout, ...] = ()
     """The tables, of several that are read as one."""
     labels: tuple[Any, ...] = ()
@@ -251,7 +249,7 @@ class SequenceTable(Table):
     @property
     def notes(self) -> list[str]:
         """Lines on what reading changed and left out, each printable; empty if nothing."""
-        return self.ignored + describe_counts(self.counts, self.skipped, self.examples)
+        return self.ignored + describe_counts(self.counts, self.skipped)
 
     def report_notes(self) -> None:
         """Send each of `notes` as a message."""
@@ -382,13 +380,11 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
     counts: Counter[str] = Counter()
     skipped = SkippedRows()
     ignored: list[str] = []
-    examples: dict[str, str] = {}
     used: set[str] = set()
     for part in parts:
         counts.update(part.counts)
         skipped.update(part.skipped)
         ignored += part.ignored
-        examples = {**part.examples, **examples}  # those of the first table stay
         used.update(part.columns.values())
     columns = {role: name for role, name in joined.columns.items() if name in used}
     sequences: dict[Kind, UniqueSequences] = {}
@@ -407,7 +403,6 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
         skipped=skipped,
         counts=dict(counts),
         ignored=ignored,
-        examples=examples,
         labels=tuple(file.label for file in joined.files),
         file_of_row=np.concatenate([part.file_of_row for part in parts]),
     )
@@ -494,9 +489,6 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
     counts = {"rows": len(keep), "skipped_rows": len(skipped), **_count_changes(sequences)}
     counts["line_breaks"] = line_breaks
     remarks = table.reader.remarks if "antibody" in parsed else ()
-    examples: dict[str, str] = {}
-    for column in parsed.values():  # no word is of both kinds
-        examples |= column.examples
     of_table = {field.name: getattr(table, field.name) for field in fields(Table)}
     return SequenceTable(
         **of_table,
@@ -507,7 +499,6 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
         skipped=skipped,
         counts=counts,
         ignored=[*remarks, *unused, *file.remarks],
-        examples=examples,
         labels=(file.label,),
     )
 

@@ -130,8 +130,6 @@ class ParsedColumn:
     """Problem of each bad sequence, by its index."""
     stopped: list[int] = field(default_factory=list)
     """Indices of those with a chain that ended in a stop codon."""
-    examples: dict[str, str] = field(default_factory=dict)
-    """Residues that a word in `forms` is about."""
 
     @classmethod
     def constant(cls, rows: int, parsed: ParsedSequence, text: str = "") -> ParsedColumn:
@@ -171,14 +169,6 @@ class ParsedColumn:
         for i in sequences:
             if i not in self.bad:
                 self.forms[i] += f"+{word}"
-
-    def mark_residues(self, word: str, residues: Mapping[int, str]) -> None:
-        """Add a word to the forms of sequences with such residues, and keep some as an example."""
-        self.mark(word, [*residues])
-        for i, text in residues.items():
-            if i not in self.bad:  # a bad one is not shown: its row is skipped
-                self.examples.setdefault(word, text)
-                return
 
 
 def distinct_cells(
@@ -732,12 +722,10 @@ def _mark_flanks(column: ParsedColumn) -> None:
     constant_heavy = have_constant_domain(heavies)
     constant_light = have_constant_domain(lights)
     column.mark("constant", np.flatnonzero(constant_heavy | constant_light).tolist())
-    leaders = find_leaders(heavies, "heavy") | find_leaders(lights, "light")
-    column.mark_residues("leader", leaders)
+    leaders = {*find_leaders(heavies, "heavy"), *find_leaders(lights, "light")}
+    column.mark("leader", sorted(leaders))
     for texts, is_constant in ((heavies, constant_heavy), (lights, constant_light)):
-        tails = find_tails(texts)
-        unusual = {i: tail for i, tail in tails.items() if not is_constant[i]}
-        column.mark_residues("tail", unusual)
+        column.mark("tail", [i for i in find_tails(texts) if not is_constant[i]])
 
 
 def _refuse_parts(column: ParsedColumn, table: Table) -> None:
