@@ -276,6 +276,9 @@ def bar(
     if sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel"):
         drawn: dict[str, Any] = {"dynamic_ncols": True, "mininterval": BAR_INTERVAL_S}
         drawn |= {"bar_format": AS_BAR} if has_length else {}
+        # a terminal of a container may say that it has no columns, where tqdm draws nothing
+        if sys.stderr.isatty() and not os.get_terminal_size(sys.stderr.fileno()).columns:
+            drawn |= {"dynamic_ncols": False, "ncols": USUAL_WIDTH}
     else:
         # position: a bar inside another would move the cursor, which a log shows as an escape code
         drawn = {

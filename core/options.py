@@ -387,6 +387,7 @@ class Options:
         return values
 
 
+@cache
 def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
     """Return the options of a class in the order of its fields."""
     hints = type_hints(cls)

@@ -55,6 +55,7 @@ def given_split(tmp_path):
     return table, read_labels(table), tmp_path / "split.parquet"
 
 
+@pytest.mark.ci
 def test_training_reduces_the_loss_and_records_the_adapter(given_split, tmp_path):
     table, _, split = given_split
     said = []
@@ -295,6 +296,7 @@ def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch
         adapt_encoders(table, tmp_path / "a", split_from=split, **SMALL)
 
 
+@pytest.mark.ci
 def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     pairs = tmp_path / "pairs.csv"
     store = tmp_path / "store"

@@ -529,6 +529,7 @@ def test_a_mutant_is_scored_by_the_change_of_its_probability(run):
     assert change == pytest.approx(table_of_scan["difference"].to_numpy(), abs=2e-4)
 
 
+@pytest.mark.ci
 def test_the_next_round_joins_classes_with_the_first(run):
     results = pd.read_csv(run / "out.csv").assign(
         binder=pd.read_csv(run / "new.csv")["binder"].map({"yes": "binder", "no": "non-binder"})
@@ -564,6 +565,7 @@ def test_a_plan_says_what_the_classes_are():
     assert sum(map(int, counts.groups())) == planned["labels"]["pairs"]
 
 
+@pytest.mark.ci
 def test_ordered_classes_are_predicted_as_expected_numbers(run):
     table_of_three = planted_table()
     rng = np.random.default_rng(0)
@@ -626,6 +628,7 @@ def test_a_regressor_refuses_classes_and_names_the_classifier(run):
         )
 
 
+@pytest.mark.ci
 def test_what_residues_contribute_is_on_the_latent_scale(run):
     with reporting(silent=True, bars=False):
         abag.fit(planted_table(), run / "store", run / "residues", head="one_hot_ridge")

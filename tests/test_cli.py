@@ -190,6 +190,7 @@ def pairs(tmp_path):
     return path
 
 
+@pytest.mark.ci
 def test_both_stages_run_from_the_command_line_and_again_to_no_effect(pairs, tmp_path):
     store = tmp_path / "store"
     where = tmp_path / "run"
@@ -222,6 +223,7 @@ def test_fit_cuts_antibodies_as_they_were_cut_for_the_store(tmp_path):
     assert "antibody sequences of" in run(*arguments, code=1).stderr
 
 
+@pytest.mark.ci
 def test_a_tilde_is_the_home_folder_wherever_a_path_enters(pairs, tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -275,6 +277,7 @@ def test_a_finished_fit_goes_on_where_a_new_one_asks_which_encoder_to_take(pairs
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.ci
 def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs, tmp_path):
     store = tmp_path / "store"
     where = tmp_path / "run"
@@ -299,6 +302,7 @@ def test_a_run_is_evaluated_on_its_split_on_a_table_and_beside_predictions(pairs
     assert "not a finished run (it has no config.json). Check the path" in refused
 
 
+@pytest.mark.ci
 def test_a_run_scores_new_antibodies_and_is_compared(pairs, tmp_path):
     store = tmp_path / "store"
     first = tmp_path / "runs" / "a"
@@ -376,6 +380,7 @@ def test_the_demo_does_not_overwrite_a_table_of_the_user(tmp_path):
     assert (tmp_path / "pairs.csv").read_text() == "my,only,copy\n"
 
 
+@pytest.mark.ci
 def test_the_demo_shows_both_stages_beside_the_ceiling(tmp_path, monkeypatch):
     set_sizes(monkeypatch, demo_pairs=150)
     monkeypatch.setitem(PRESETS, "small", replace(PRESETS["small"], epochs=2))

@@ -56,8 +56,9 @@ def on_terminal(script, columns=80):
     return shown.decode()
 
 
-def test_a_terminal_shows_a_bar_that_disappears():
-    shown = on_terminal(SCRIPT)
+@pytest.mark.parametrize("columns", [80, 0])
+def test_a_terminal_shows_a_bar_that_disappears(columns):
+    shown = on_terminal(SCRIPT, columns)
     frames = [frame for frame in shown.replace("\n", "\r").split("\r") if frame.strip()]
     bars = [frame for frame in frames if frame.startswith("training")]
     assert "a message" in frames

@@ -376,6 +376,7 @@ def with_config(folder, config):
     return folder
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", ["tiny-igt5", *in_ci("tiny-esm2", "ankh", "esmc", "protbert", "roformer")]
 )

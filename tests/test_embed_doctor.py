@@ -139,6 +139,7 @@ def test_weights_to_download_are_noted_with_their_size_and_fail_without_free_spa
         assert words in text
 
 
+@pytest.mark.ci
 def test_names_and_folders_that_are_not_encoders_fail(tmp_path):
     for name, words in (
         ("igt6", "not an alias and not an existing folder"),

@@ -100,6 +100,7 @@ def test_empty_rows_may_fill_a_chunk(tmp_path):
     assert chunks[1].row_numbers[0] == 70 + 2
 
 
+@pytest.mark.ci
 def test_every_command_skips_them_and_says_so_once(tmp_path):
     table = written(tmp_path / "pairs.csv", spaced())
     store = tmp_path / "store"

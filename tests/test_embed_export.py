@@ -280,6 +280,7 @@ main(["store", "export", *sys.argv[2:], "--kind", "antigen"])
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("suffix", [".h5ad", *in_ci(".npz", ".parquet", ".csv")])
 @pytest.mark.parametrize("share", [0.7, *in_ci(0.01, 0.95)])
 def test_a_disk_that_fills_up_ends_an_export_with_one_line(store, tmp_path, suffix, share):
@@ -309,6 +310,7 @@ def test_a_folder_without_a_sound_shard_is_refused(store, tmp_path):
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=8)
 
 
+@pytest.mark.ci
 @settings(max_examples=8)
 @given(st.lists(st.tuples(TEXT, st.none() | TEXT, st.none() | st.floats()), min_size=1, max_size=9))
 def test_any_text_and_number_of_a_table_is_read_back(store, table, tmp_path_factory, rows):

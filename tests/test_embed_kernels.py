@@ -61,6 +61,7 @@ def test_packed_attention_equals_one_sequence_at_a_time(lengths, biased, name):
     assert far(ours, one_at_a_time(qkv, lengths, heads, 0.5, bias)) < NEAR
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("descriptors", [True, False])
 @pytest.mark.parametrize("width", [24, 32, *in_ci(8, 40)])

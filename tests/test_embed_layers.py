@@ -88,6 +88,7 @@ def test_stores_of_other_layers_are_not_merged(table, tmp_path):
         merge([tmp_path / "plain", tmp_path / "deep"], tmp_path / "both")
 
 
+@pytest.mark.ci
 def test_a_head_trains_on_a_layers_pooling(table, tmp_path):
     table = demo_table().head(60)
     embed_table(table, tmp_path / "store", layers=(1,), **TINY)

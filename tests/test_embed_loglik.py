@@ -135,6 +135,7 @@ def test_amplify_and_glm2_norm_the_states_and_multiply_once(family, tmp_path):
     assert ours[0, 0] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.ci
 @needs_antiberty
 def test_antiberty_gives_the_likelihoods_of_its_weights_in_transformers_bert(pairs, tmp_path):
     checkpoint = find_checkpoint("antiberty")
@@ -189,6 +190,7 @@ def test_scores_of_few_tokens_at_a_time_give_the_same_values(monkeypatch):
     assert sum(sizes) == len(ids_T)
 
 
+@pytest.mark.ci
 @needs_antiberty
 def test_likelihoods_leave_vectors_and_fingerprint_and_keep_float32(table, tmp_path):
     encoders = {"antibody_encoder": "antiberty", "antigen_encoder": "tiny-esm2"}
@@ -299,6 +301,7 @@ def test_an_encoder_without_a_head_is_refused_before_anything_is_written(table, 
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.ci
 @needs_antiberty
 def test_likelihoods_are_read_by_name_in_files_and_datasets(table, tmp_path):
     path = tmp_path / "pairs.csv"

@@ -44,6 +44,7 @@ def assert_numbers(numbered, chains, name):
         assert residues == {position: chain[at] for position, at in places.items()}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("fewest", [1, 1000])
 def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, fewest, monkeypatch):
     set_cores(monkeypatch, 2)

@@ -228,6 +228,7 @@ PIECES = [VH, VL, LAMBDA, CH1, CK, CL, VH[:-9], VL[:84], "FG", "W", "PSVFPLAP", 
 chains = st.lists(st.sampled_from(PIECES), max_size=3).map("".join)
 
 
+@pytest.mark.ci
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(chains, chains).filter(any), min_size=1, max_size=6, unique=True))
 def test_what_is_found_in_an_antibody_does_not_depend_on_the_others(antibodies):
@@ -279,6 +280,7 @@ def test_a_chain_of_many_antibodies_is_numbered_once(numbered):
     assert numbered == [light]
 
 
+@pytest.mark.ci
 def test_a_predictor_cuts_antibodies_as_its_run_did(tmp_path):
     table = demo_table().head(150)
     fabs = table.assign(

@@ -240,6 +240,7 @@ def test_what_cannot_be_stored_stops_the_run_and_names_the_sequence(
         embed_table(table, tmp_path / "store", batch_tokens=1024, **TINY)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, *in_ci(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
 )

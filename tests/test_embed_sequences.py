@@ -74,6 +74,7 @@ def test_the_order_of_antigen_chains_does_not_matter(orders):
     assert antigen("|".join(given_order)) == antigen(":".join(other_order))
 
 
+@pytest.mark.ci
 @given(st.lists(st.tuples(chains, chains, chains), min_size=1, max_size=8), st.randoms())
 def test_the_key_of_a_sequence_does_not_depend_on_row_or_table(rows, random):
     def keys_by_row(side):
@@ -125,6 +126,7 @@ def test_repeated_sequences_are_stored_once_and_indexed_by_row():
     assert read_pairs(table(heavy=[VH], antigen=[AG])).notes == []
 
 
+@pytest.mark.ci
 def test_many_sequences_are_read_as_each_alone():
     spelled = [str, str.lower, lambda text: f" {text}", lambda text: text.replace("A", "B")]
     rng = np.random.default_rng(0)

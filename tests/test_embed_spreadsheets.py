@@ -68,6 +68,7 @@ def test_an_excel_file_is_read_like_the_csv_file_with_the_same_cells(tmp_path, n
     pd.testing.assert_frame_equal(joined, expected.frame, check_dtype=False)
 
 
+@pytest.mark.ci
 def test_an_excel_file_is_embedded_planned_and_predicted_like_any_table(tmp_path):
     demo_table().head(60).to_excel(tmp_path / "a.xlsx")  # the index is a column without a name
     store = tmp_path / "store"
@@ -119,6 +120,7 @@ def test_merged_cells_of_whole_columns_are_refused_and_links_of_them_read_at_onc
     assert read_table(with_element(link)).frame.shape == (2, 4)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(60)
 def test_a_value_that_is_far_away_is_a_column_or_a_row_and_too_far_is_refused(tmp_path):
     def note(sheet):

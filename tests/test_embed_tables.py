@@ -199,6 +199,7 @@ def test_a_named_column_plays_no_other_role():
     assert ties == {}
 
 
+@pytest.mark.ci
 def test_embed_fit_plan_and_predict_see_the_same_rows_of_a_folder(tmp_path):
     table = demo_table().head(60)
     pairs = tmp_path / "pairs"
@@ -447,6 +448,7 @@ def test_two_writers_of_one_table_leave_one_of_the_two_whole(tmp_path, suffix):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.ci
 def test_repeated_texts_and_missing_cells_of_a_parquet_file_are_read_as_they_are(tmp_path):
     antigens = ["MKT" * 2000, "QVQ" * 2000, None]
     table = pa.table({"heavy": pa.array(antigens * 1000)})

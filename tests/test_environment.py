@@ -37,6 +37,7 @@ def rows(store):
     return open_store(store).folder("antibody").rows
 
 
+@pytest.mark.ci
 def test_a_closed_stderr_changes_neither_the_store_nor_the_output(pairs, tmp_path):
     done = abag("embed", pairs, "--store", tmp_path / "s", *PLAIN_ENCODERS, "--json", shell="2>&-")
     assert done.returncode == 0
@@ -44,6 +45,7 @@ def test_a_closed_stderr_changes_neither_the_store_nor_the_output(pairs, tmp_pat
     assert rows(tmp_path / "s") == json.loads(done.stdout)["antibodies"]["unique"]
 
 
+@pytest.mark.ci
 def test_a_full_output_is_one_line(pairs, tmp_path):
     line = ["embed", pairs, "--store", tmp_path / "s", *PLAIN_ENCODERS, "--json"]
     done = abag(*line, shell=">/dev/full")
@@ -174,6 +176,7 @@ AS_USER = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() 
 """Without these capabilities, root may not write everywhere either."""
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(bool(AS_USER) and not shutil.which("setpriv"), reason="needs setpriv for root")
 def test_a_store_without_rights_is_found_before_anything_is_encoded(pairs, tmp_path):
     embed_table(pairs, tmp_path / "s", limit=5, **COMPOSITION)

@@ -96,6 +96,7 @@ def test_contributions_are_those_of_a_planted_law(case):
     assert np.corrcoef(found, expected)[0, 1] > 0.97
 
 
+@pytest.mark.ci
 def test_contributions_are_what_predictions_lose_when_the_residue_is_exchanged(case):
     pair = case.scored.iloc[0]
     row = case.why[case.why["row"] == case.why["row"].iloc[0]]
@@ -212,6 +213,7 @@ def drawn_in_report(run):
     return json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["residues"]
 
 
+@pytest.mark.ci
 def test_contributions_to_classes_are_to_their_latent_values(tmp_path):
     table = library(120)[0]
     binder = np.where(table["pKd"] > 8, "yes", "no")

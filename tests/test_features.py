@@ -65,6 +65,7 @@ def rmse(predictor, table):
     return float(np.sqrt(np.mean(error**2)))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("options", [{"head": "ridge"}, *in_ci({"head": "kernel"}, {"head": "gp"})])
 def test_features_that_labels_depend_on_lower_the_errors_of_unseen_rows(planted, options):
     labelled = planted.test[planted.test["ddg"].notna()]
@@ -88,6 +89,7 @@ def assays(tmp_path_factory):
     )
 
 
+@pytest.mark.ci
 def test_pairs_of_a_noisy_assay_have_a_larger_sigma(assays):
     predictor = fit(assays, "run", head="ridge", categories=("assay",))
     scores = predict(predictor, assays.test)
@@ -100,6 +102,7 @@ def test_pairs_of_a_noisy_assay_have_a_larger_sigma(assays):
     assert covered.between(0.8, 0.97).all(), covered
 
 
+@pytest.mark.ci
 def test_factors_of_categories_that_no_training_gives_are_refused(assays, tmp_path):
     fit(assays, "damaged", head="ridge", categories=("assay",))
     folder = assays.at / "damaged" / "predictor"
@@ -113,6 +116,7 @@ def test_factors_of_categories_that_no_training_gives_are_refused(assays, tmp_pa
         abag.load_predictor(assays.at / "damaged")
 
 
+@pytest.mark.ci
 def test_a_network_reads_features(planted):
     labelled = planted.test[planted.test["ddg"].notna()]
     without = rmse(fit(planted, "without-mlp", **NETWORK), labelled)
@@ -126,6 +130,7 @@ def test_a_feature_of_noise_changes_errors_by_less_than_two_percent(planted, hea
     assert noise == pytest.approx(without, rel=0.02)
 
 
+@pytest.mark.ci
 def test_residues_of_variants_are_read_beside_features(planted, tmp_path):
     rng = np.random.default_rng(2)
     parent = drawn.draw_chain(rng, 30)
@@ -182,6 +187,7 @@ def test_a_ridge_of_many_pairs_finds_the_slope_of_a_feature(planted):
     assert (high - low) / 2 == pytest.approx(slope, rel=0.15)
 
 
+@pytest.mark.ci
 def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
     predictor = fit(planted, "with-gp", head="gp", **COLUMNS)
     (model,) = predictor.parts.models["gp"]
@@ -276,6 +282,7 @@ def test_only_the_most_frequent_reasons_for_being_far_are_said(planted, tmp_path
     assert "2 for other reasons, in column 'why_far')" in line
 
 
+@pytest.mark.ci
 def test_categories_are_the_same_however_a_file_writes_them(tmp_path, planted):
     table = planted.train.assign(lab=planted.train["lab"].map({"A": 1, "B": 2, "C": 3}))
     predictor = fit(planted, "numbered", table, head="ridge", **COLUMNS)
@@ -285,6 +292,7 @@ def test_categories_are_the_same_however_a_file_writes_them(tmp_path, planted):
     assert not predict(predictor, new)["why_far"].str.contains("lab").any()
 
 
+@pytest.mark.ci
 def test_categories_that_look_like_numbers_are_text(tmp_path, planted):
     words = {"A": "1.1", "B": "1.10", "C": "01.1"}
     tables = {}
@@ -380,6 +388,7 @@ def likely(tmp_path_factory):
     return SimpleNamespace(at=at, store=at / "store", train=train, test=test)
 
 
+@pytest.mark.ci
 def test_likelihoods_of_the_store_are_features(likely):
     case = likely
     predictor = fit(case, "loglik", head="ridge", features=("loglik",), antibody_vectors=("mean",))
@@ -437,6 +446,7 @@ def rmse_of_sequences(predictor, table):
     return float(np.sqrt(np.mean(error**2)))
 
 
+@pytest.mark.ci
 def test_likelihoods_that_a_store_lacks_are_refused(likely, planted):
     with pytest.raises(ColumnError, match="no likelihood of the antigen in the store"):
         fit(likely, "antigens", head="ridge", features=("antigen_loglik",))
@@ -447,6 +457,7 @@ def test_likelihoods_that_a_store_lacks_are_refused(likely, planted):
     assert run.features.in_tables == ("loglik",)
 
 
+@pytest.mark.ci
 def test_scikit_learn_reads_likelihoods(likely):
     from abag.sklearn import AffinityRegressor
 

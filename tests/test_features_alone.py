@@ -46,6 +46,7 @@ def predict(run, table, *, features=True):
     return scores["pkd_predicted"].to_numpy()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("head", ["ridge", "kernel", *in_ci("gp", "stack")])
 def test_a_label_of_a_feature_alone_is_predicted_as_by_scikit_learn(planted, head):
     at, train, test = planted
@@ -77,6 +78,7 @@ def test_the_baseline_of_features_is_a_ridge_of_scikit_learn(planted):
     assert line[0] == pytest.approx(slope, rel=0.05)
 
 
+@pytest.mark.ci
 def test_bounds_are_expected_from_features_too():
     rng = np.random.default_rng(0)
     x_ND = rng.normal(size=(300, 3)).astype(np.float32)

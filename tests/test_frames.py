@@ -85,6 +85,7 @@ def columns_of(frame):
     return as_it_came(frame, {})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS_OF_TABLES)
 def test_a_table_of_any_kind_gives_the_same_run_and_the_same_predictions_of_its_kind(
     case, tmp_path, kind

@@ -64,6 +64,7 @@ def written_split(table, path, **options):
     return f"file={path}"
 
 
+@pytest.mark.ci
 def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path):
     parts = parts_of(table, split="antigen")
     store = make_store(tmp_path / "store", table, parts["train"].head(25), parts["val"])
@@ -97,6 +98,7 @@ def test_a_held_out_pair_that_trained_the_adapter_is_refused(table, tmp_path, pa
     assert any("the scores measure memorisation" in text for text in allowed["warnings"])
 
 
+@pytest.mark.ci
 def test_a_near_duplicate_of_a_held_out_pair_is_refused_even_outside_the_table(table, tmp_path):
     test = parts_of(table, split="antigen")["test"]
     antigen = test["antigen"].iloc[0]
@@ -110,6 +112,7 @@ def test_a_near_duplicate_of_a_held_out_pair_is_refused_even_outside_the_table(t
     abag.fit(table, store, tmp_path / "run", split="random", **QUICK)
 
 
+@pytest.mark.ci
 def test_near_duplicate_antibodies_count_if_both_sequences_are_held_out(table, tmp_path):
     test = parts_of(table, split="both")["test"]
     outside = pd.DataFrame({"heavy": test["heavy"].head(1), "antigen": [draw_chain(RNG, 70)]})

@@ -146,6 +146,7 @@ def test_a_large_table_keeps_only_its_inducing_pairs(monkeypatch):
     assert np.sqrt(np.mean(error**2)) < 0.8 * training.pkd.std()
 
 
+@pytest.mark.ci
 @settings(max_examples=30)  # each fits all closed forms
 @given(antibodies=st.integers(1, 12), antigens=st.integers(1, 4), train=st.integers(2, 30))
 def test_any_few_pairs_give_finite_predictions_that_are_stored_whole(antibodies, antigens, train):

@@ -346,6 +346,7 @@ def test_clones_are_those_of_comparing_every_pair(neighbours, monkeypatch):
     assert partition(clones) == partition(plain_clones(antibodies))
 
 
+@pytest.mark.ci
 def test_clones_in_one_large_bucket_of_equal_loops_are_all_found():
     rng = np.random.default_rng(0)
     end = HEAVY.index("SRWGG")

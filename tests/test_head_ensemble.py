@@ -212,6 +212,7 @@ def test_saving_and_loading_a_stack_keeps_tensor_addresses():
     assert {name: t.data_ptr() for name, t in after.items()} == at
 
 
+@pytest.mark.ci
 def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeypatch):
     train_without_bootstrap(monkeypatch)
     options = {"dropout": 0.0, "split_seed": 0, "lr": 1e-2, "select": "rmse"}

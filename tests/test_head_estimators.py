@@ -211,6 +211,7 @@ def test_errors_of_a_regressor_name_only_options_that_it_has(store, X, y, which)
     assert re.search(r"[.;] [A-Z][^;]*\.$", first), text  # what to do
 
 
+@pytest.mark.ci
 def test_sequences_that_the_store_lacks_are_encoded_on_request(store, X, y, tmp_path):
     abag.embed_table(X.head(40), tmp_path / "small", **COMPOSITION)
     with pytest.raises(MissingVectors, match="antibody sequences of table have no vector"):

@@ -280,6 +280,7 @@ def test_predictions_that_are_shifted_are_told_from_those_that_only_err(batches,
     assert shifted["sentence"] in shown.splitlines()
 
 
+@pytest.mark.ci
 def test_ten_pairs_of_a_batch_with_its_category_remove_the_shift(batches):
     at = batches.run.parent
     other = batches.new.assign(pKd=batches.new["pKd"] + 1.5, batch="B")
@@ -346,6 +347,7 @@ def test_perfect_predictions_are_better_than_the_head(case):
     assert "the run is worse than" in summary["predictions"]["verdicts"][0]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("side", ["antibody", *in_ci("antigen")])
 def test_a_table_is_scored_with_the_identities_of_the_run(side, tmp_path):
     rng = np.random.default_rng(0)

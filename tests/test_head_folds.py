@@ -154,6 +154,7 @@ def test_the_share_done_of_a_stack_allows_for_its_patience(tmp_path):
     assert 0.3 < halfway < 0.7
 
 
+@pytest.mark.ci
 def test_a_stack_that_lost_folds_resumes_to_the_same_bits(tmp_path, monkeypatch):
     folds = [FOLDS[0], FOLDS[1], FOLDS[3]]
     options = {"epochs": 40, "patience": 3, "lr": 0.03, "dropout": 0.3, "select": "rmse"}

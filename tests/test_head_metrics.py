@@ -379,6 +379,7 @@ def rank_claim(predicted, pkd, fold=None, antigen=None, groups=None):
     return scores_of_regimes.score_regime("known", "known", tested, predicted, mean, {}, None)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("rho", [0.5, *in_ci(0.0, 0.9)])
 @pytest.mark.parametrize(("n_groups", "size"), [(20, 1), (40, 5)])
 def test_intervals_of_rank_correlations_hold_the_truth_and_are_as_wide_as_a_bootstraps(

@@ -220,6 +220,7 @@ FOLDS = {"folds": 3, "repeats": 2, "split": "random", "report": False, "device":
 SMALL = {"widths": (8,), "epochs": 3, "batch_size": 8}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("head", "small"), [("stack", SMALL), *in_ci(("mlp", SMALL), ("gp", {}))])
 def test_results_do_not_depend_on_the_number_of_threads(tmp_path, monkeypatch, head, small):
     inputs = draw_pairs(20, 3), tmp_path / "store"

@@ -59,6 +59,7 @@ def fit(table, *options):
     run("fit", table, *where, "--head", "ridge", *options)
 
 
+@pytest.mark.ci
 def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(table, on_any_device):
     options = ["--column", "antigen=antigen", "--limit", "150"]
     embed(table, *options)
@@ -133,6 +134,7 @@ def serving():
     return process_ids
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "after"), [(signal.SIGKILL, 3), (signal.SIGTERM, 0), (signal.SIGINT, 0)]

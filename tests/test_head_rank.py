@@ -408,6 +408,7 @@ def test_a_regime_that_was_not_measured_is_no_evidence_that_the_run_ranks(
     assert any(re.search(line, text) for text in said)
 
 
+@pytest.mark.ci
 def test_a_label_called_score_is_kept_beside_the_scores_of_rank(run, tmp_path):
     table = pd.read_csv(run / "pairs.csv").rename(columns={"pKd": "score"}).assign(note=1.23456789)
     table["score"] += 0.00001

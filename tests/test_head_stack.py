@@ -64,6 +64,7 @@ def weights_of(run):
     return (run / "predictor/weights.safetensors").read_bytes()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "head", ["stack", *in_ci("ridge", "antibody_ridge", "kernel", "gp", "mlp")]
 )

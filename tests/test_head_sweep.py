@@ -113,6 +113,7 @@ def test_trials_of_a_batch_share_the_batch_parameters(done):
         assert batch["lr"].nunique() == 8
 
 
+@pytest.mark.ci
 def test_labels_of_the_test_part_do_not_affect_the_search(case, tmp_path):
     first, _ = quick_sweep(case, tmp_path / "first", final=True, members=2)
     parts = pd.read_parquet(tmp_path / "first/final/splits.parquet")
@@ -157,6 +158,7 @@ def test_a_sweep_that_has_moved_goes_on(case, tmp_path):
     assert sum("nothing to do" in text for text in said) == 2
 
 
+@pytest.mark.ci
 def test_a_stopped_final_run_begins_again_if_another_trial_is_best_by_now(
     case, tmp_path, monkeypatch
 ):
@@ -189,6 +191,7 @@ def unbroken(case, tmp_path_factory):
     return trials_of(folder)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("stopped_at", [0, 5, 61, 159, 173, *in_ci(1, 6, 40, 100, 150, 161, 171)])
 def test_a_sweep_that_was_stopped_at_any_record_has_the_trials_of_an_unbroken_one(
     case, tmp_path, monkeypatch, unbroken, stopped_at
@@ -498,6 +501,7 @@ def test_inner_folds_without_exact_labels_are_refused_before_anything_is_written
     assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.ci
 def test_a_split_with_several_folds_is_refused(case, tmp_path):
     options = {"split": "random", "folds": 3, "epochs": 1, "device": "cpu", "report": False}
     abag.fit(case.table, case.store, tmp_path / "run", **options)

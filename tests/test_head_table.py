@@ -110,6 +110,7 @@ def in_order(order):
     return labelled([rows[i] for i in order])
 
 
+@pytest.mark.ci
 @settings(deadline=None)
 @given(st.permutations(range(6)))
 def test_the_order_of_rows_does_not_matter(order):

@@ -89,6 +89,7 @@ def quick_fit(case, name="run", **options):
     return summary, said
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("head", ["ridge", *in_ci("mlp")])
 def test_a_learning_curve_scores_heads_of_fewer_training_groups_on_the_same_test_rows(case, head):
     options = {"head": head, "split": "random", "folds": 2}
@@ -191,6 +192,7 @@ def test_the_log_has_one_line_per_epoch_with_loss_and_validation(case, monkeypat
     assert all(line["validation_pairs"] == 5 and "spearman" in line["validation"] for line in lines)
 
 
+@pytest.mark.ci
 def test_training_stops_when_validation_no_longer_improves_and_heads_of_all_pairs_earlier(case):
     summary, _ = quick_fit(case, epochs=200, patience=3, lr=1e-2, select="rmse")
     scores = validated(case.at / "run", "rmse")
@@ -215,6 +217,7 @@ def test_a_finished_run_has_nothing_to_do_whatever_the_order_of_rows_and_cannot_
     assert content(finished.at) == before
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("steps", [1, 6, *in_ci(5, 7, 13)])
 def test_a_resumed_run_equals_an_uninterrupted_one(case, monkeypatch, steps):
     whole, _ = quick_fit(case, "whole", save_every=2)
@@ -228,6 +231,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, monkeypatch, steps):
     assert same_results(case.at / "broken", case.at / "whole")
 
 
+@pytest.mark.ci
 def test_a_signal_takes_effect_after_the_step_is_saved(case, monkeypatch):
     def interrupt(loss):
         os.kill(os.getpid(), signal.SIGINT)
@@ -249,6 +253,7 @@ def test_a_finished_run_is_trained_anew_for_more_epochs(finished):
     assert same_results(finished.at / "run", finished.at / "fresh")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("together", [True, False])
 def test_a_resumed_cross_validation_equals_an_uninterrupted_one(case, monkeypatch, together):
     options = {"split": "random", "folds": 3, "epochs": 2, "save_every": 3}
@@ -273,6 +278,7 @@ def test_resuming_with_another_configuration_or_table_is_refused(finished):
         quick_fit(finished)
 
 
+@pytest.mark.ci
 def test_a_verbose_run_reports_every_validation(case):
     _, said = quick_fit(case, verbose=True)
     assert len([line for line in said if "validation Spearman" in line]) == QUICK["epochs"]
@@ -290,6 +296,7 @@ def test_resuming_after_the_split_file_changed_is_refused(finished):
         quick_fit(case, "split", split=f"file={case.at / 'split.parquet'}", epochs=4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_run_is_resumed_with_its_split_file_at_another_place(case, monkeypatch, ended):
     quick_fit(case, "first")

@@ -156,6 +156,7 @@ def unequal(tmp_path_factory):
     return SimpleNamespace(at=case.at, store=case.store, train=train, test=frame.iloc[order[120:]])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("head", "share", "more"),
     [
@@ -208,6 +209,7 @@ def test_scores_count_pairs_by_the_weights_of_the_fit(unequal):
         assert again[name] == pytest.approx(regime[name])
 
 
+@pytest.mark.ci
 def test_scikit_learn_takes_sample_weights(unequal):
     from abag.sklearn import AffinityRegressor
 
@@ -225,6 +227,7 @@ def test_scikit_learn_takes_sample_weights(unequal):
         model.fit(x, y, sample_weight=[1.0])
 
 
+@pytest.mark.ci
 def test_labels_that_count_for_almost_nothing_do_not_widen_sigma(tmp_path):
     rng = np.random.default_rng(2)
     heavies = drawn.draw_chains(rng, 200, 110)

@@ -264,6 +264,7 @@ def test_a_score_of_another_tool_is_no_column_of_rank():
 # ---- numbers as they are typeset -----------------------------------------------------------------
 
 
+@pytest.mark.ci
 @given(
     st.floats(1e-3, 1e5).map(lambda value: float(f"{value:.4g}")),
     st.sampled_from(["", *">~"]),

@@ -52,6 +52,7 @@ def what_is_read(table, name):
     return read
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", WORDS)
 def test_a_missing_cell_is_not_stated_whatever_writes_it(tmp_path, name):
     expected = what_is_read(with_cell(name, None), name)

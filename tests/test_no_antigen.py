@@ -187,6 +187,7 @@ def test_a_run_says_that_it_is_of_antibodies_alone(folder):
     assert "nothing to do" in again.stderr
 
 
+@pytest.mark.ci
 def test_the_vectors_say_nothing_about_antigens(folder, frame, tmp_path):
     """A run with the same antigen in every row, as in old tables, gives the same predictions."""
     frame["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
@@ -243,6 +244,7 @@ def test_an_antigen_that_is_given_is_refused(folder, frame, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.ci
 def test_a_run_with_antigens_still_needs_them(frame, tmp_path):
     frame["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
@@ -287,6 +289,7 @@ def test_rank_reads_no_antigen_where_the_run_has_none(folder, frame, tmp_path, s
         abag.rank(tmp_path / "p.csv", tmp_path / "q.csv", antigen="MKT", **choice)
 
 
+@pytest.mark.ci
 def test_the_reason_why_an_antibody_is_far_names_no_antigen(folder, frame, tmp_path, said):
     run = folder / "random"
     abag.fit(frame, folder / "store", run, split="random", head="ridge", no_antigen=True)
@@ -339,6 +342,7 @@ def test_antibodies_alone_are_encoded_by_each_encoder_of_the_run(folder, tmp_pat
     assert [options for _, _, options in calls] == [first | likelihoods, first, second]
 
 
+@pytest.mark.ci
 def test_several_views_and_networks_work_on_one_block(folder, frame, tmp_path):
     views = ("composition:mean", "composition:heavy_mean")
     abag.fit(
@@ -360,6 +364,7 @@ def test_several_views_and_networks_work_on_one_block(folder, frame, tmp_path):
 # ---- Python --------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_scikit_learn_sees_one_block_of_vectors(folder, frame):
     X = frame[["heavy"]]
     y = frame["expression (mg/L)"]
@@ -432,6 +437,7 @@ def test_pages_and_tables_of_scores_leave_antigens_out(folder):
 # ---- single mutants ------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("parent", "censored", "options"),
     [

@@ -199,6 +199,7 @@ def pages():
                 yield path, line
 
 
+@pytest.mark.ci
 def test_every_flag_that_a_message_or_a_page_names_exists():
     known_flags = {*all_flags(), *OTHER_TOOLS}
     unknown = []

@@ -113,6 +113,7 @@ def headers(text):
     return re.split(r"[|\n]", text.strip())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("role", ["light", "heavy"])
 def test_the_header_of_a_chain_is_recognised_by_its_parts_or_the_cells(role):
     names = headers(LIGHT_HEADERS if role == "light" else HEAVY_HEADERS)
@@ -253,6 +254,7 @@ def test_bad_rows_of_later_chunks_are_listed_too(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.ci
 def test_plan_and_fit_list_the_rows_that_they_skip(tmp_path):
     table = demo_table().head(80)
     table["pKd"] = table["pKd"].astype(object)
@@ -313,6 +315,7 @@ def test_plan_of_a_table_for_prediction_is_no_error(tmp_path):
     assert planned["refused"] == planned["sense"] == ""
 
 
+@pytest.mark.ci
 def test_plan_and_fit_say_the_same_of_the_labels(tmp_path):
     table = demo_table()
     antigens = pd.factorize(table["antigen"])[0]

@@ -192,6 +192,7 @@ def imported_packages(path):
     return packages
 
 
+@pytest.mark.ci
 def test_every_imported_package_is_a_dependency_or_in_an_extra():
     requirements = [*PROJECT["dependencies"]]
     for extra in PROJECT["optional-dependencies"].values():
@@ -276,6 +277,7 @@ def without_pythonpath():
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
+@pytest.mark.ci
 def test_an_install_contains_every_package_file_and_can_be_imported(installed, checkout, tmp_path):
     code = (
         f"import abag, pathlib\n{documented_imports()}\nprint(pathlib.Path(abag.__file__).parent)"
@@ -407,6 +409,7 @@ def test_every_sub_package_has_a_docstring():
             assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
+@pytest.mark.ci
 def test_nothing_unpickles_or_evaluates_untrusted_input():
     for path in [*ROOT.glob("*.py"), *(path for _, path in modules())]:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -42,6 +42,7 @@ print(sorted(EXTRAS & {*sys.modules}))
 """
 
 
+@pytest.mark.ci
 def test_every_public_name_needs_no_package_of_an_extra():
     extras = {
         "ablang2", "anndata", "antiberty", "faesm", "flash_attn", "openpyxl", "optuna", "peft",
@@ -163,6 +164,7 @@ def test_what_is_shown_has_few_lines_of_limited_width_and_is_escaped():
     assert shown._repr_html_() == "<pre>&lt;script&gt;\nkeys: a</pre>"
 
 
+@pytest.mark.ci
 def test_messages_of_a_public_function_name_its_keywords(tmp_path, capsys):
     table = demo_table().head(60)
     table = pd.concat([table, table.head(8).assign(pKd=lambda f: f["pKd"] + 3)])

@@ -689,6 +689,7 @@ def test_small_values_keep_their_digits(tmp_path, runs):
 # ---- scikit-learn --------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_the_estimator_takes_a_named_series_or_the_options(runs):
     frame = pd.read_csv(runs / "tm.csv")
     X = frame[["heavy", "light"]]

@@ -56,6 +56,7 @@ def fit_first(campaign, named):
     return str(campaign.at / name)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "named",
     [
@@ -132,6 +133,7 @@ def test_a_run_without_columns_is_not_joined_with_any(campaign, tmp_path):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.ci
 def test_the_command_joins_a_round_with_columns(campaign, scored, tmp_path):
     campaign.second.to_csv(tmp_path / "back.csv", index=False)
     done = run("fit", tmp_path / "back.csv", "--add", scored, "--run", tmp_path / "r", "--json")
@@ -144,6 +146,7 @@ def test_the_command_joins_a_round_with_columns(campaign, scored, tmp_path):
     ]
 
 
+@pytest.mark.ci
 def test_one_pair_in_two_assays_is_no_contradiction(campaign, scored, tmp_path):
     other = campaign.first.iloc[:4]
     swapped = other["lab"].map({"A": "B", "B": "A"})
@@ -155,6 +158,7 @@ def test_one_pair_in_two_assays_is_no_contradiction(campaign, scored, tmp_path):
         abag.fit(same, campaign.store, tmp_path / "refused", add=scored)
 
 
+@pytest.mark.ci
 def test_likelihoods_of_the_store_join_the_next_round(tmp_path):
     rng = np.random.default_rng(5)
     heavy = drawn.draw_chains(rng, 50, 20)

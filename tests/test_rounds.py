@@ -149,6 +149,7 @@ def test_rounds_that_contradict_each_other_are_listed_and_nothing_is_written(
     assert not (tmp_path / "r2").exists()
 
 
+@pytest.mark.ci
 def test_a_name_of_many_variants_is_of_their_parent_and_contradicts_nothing(case, tmp_path):
     pairs = pd.read_csv(case / "pairs.csv").assign(clone="trastuzumab")
     pairs.to_csv(tmp_path / "pairs.csv", index=False)
@@ -181,6 +182,7 @@ def test_damaged_rounds_in_a_summary_are_named_and_crash_nothing(case, second, t
         abag.fit(case / "back.csv", case / "store", tmp_path / "r3", add=str(tmp_path / "r2"))
 
 
+@pytest.mark.ci
 def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     order = measured(case)
     some = order.iloc[[1, 4, 6]]
@@ -232,6 +234,7 @@ def test_the_first_round_and_selected_ones_are_scored_apart(case, selected):
     assert abag.evaluate(case / "selected")["regimes"] == summary["regimes"]
 
 
+@pytest.mark.ci
 def test_a_round_has_the_errors_of_the_predictions_that_chose_it(case, selected):
     scored, summary = selected
     first, last = summary["rounds"]
@@ -260,6 +263,7 @@ def test_rounds_with_few_pairs_are_not_scored_apart(second):
     assert "later rounds" not in describe_fit(second)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["our result", "KD [nM]"])
 def test_numbers_that_could_be_pkd_as_well_are_said_if_no_header_decides(
     case, tmp_path, said, name
@@ -330,6 +334,7 @@ def test_damaged_measurements_of_a_run_are_refused(case, tmp_path):
         abag.fit(case / "back.csv", case / "store", tmp_path / "r2", add=str(tmp_path / "r1"))
 
 
+@pytest.mark.ci
 def test_the_command_adds_a_round_and_runs_shows_all_of_them(case, second, tmp_path):
     measured(case).to_csv(case / "back.csv", index=False)
     run_command("fit", case / "back.csv", "--add", case / "r1", "--run", tmp_path / "r2")
@@ -399,6 +404,7 @@ def test_contradictions_of_such_a_run_are_told_in_its_unit(retention, tmp_path):
     assert not (tmp_path / "r2").exists()
 
 
+@pytest.mark.ci
 def test_results_that_lack_a_column_of_the_run_are_refused(case, tmp_path):
     table = pd.read_csv(case / "pairs.csv")
     table["stability"] = np.random.default_rng(0).normal(size=len(table))

@@ -599,6 +599,7 @@ def test_a_large_scan_shows_its_first_parents_and_says_so(case, tmp_path, monkey
     assert "The map shows the first parents only (1 of 3); the table has all." in html
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
 def test_chromium_draws_every_cell_and_runs_nothing_else(case, tmp_path):
     table, _ = hostile_page(case, tmp_path)

@@ -386,6 +386,7 @@ def test_one_antigen_may_come_from_a_file(tmp_path):
         abag.plan(pd.DataFrame({"heavy": [HEAVY]}), antigen=two)
 
 
+@pytest.mark.ci
 def test_a_run_of_names_is_continued_when_the_files_have_moved(tmp_path):
     pairs = demo_table().head(60)
     names = pairs[["heavy", "light"]].drop_duplicates()

@@ -157,6 +157,7 @@ def test_columns_that_would_be_mixed_up_are_refused(tmp_path, files):
         abag.plan([files[0], files[0]])
 
 
+@pytest.mark.ci
 def test_commands_read_several_tables(tmp_path, files):
     store = ("--store", tmp_path / "store")
     embedded = json.loads(run("embed", *files, *store, *PLAIN_ENCODERS, "--json").stdout)

@@ -86,6 +86,7 @@ def limit(monkeypatch, name, most_pairs):
     monkeypatch.setitem(MODELS, name, replace(MODELS[name], most_pairs=most_pairs))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("above", [0, 1, *in_ci(60)])
 @pytest.mark.parametrize("name", ["kernel", *in_ci("gp")])
 def test_a_part_is_in_all_fits_or_in_none_whatever_the_size_of_the_folds(
@@ -104,6 +105,7 @@ def test_a_part_is_in_all_fits_or_in_none_whatever_the_size_of_the_folds(
     assert coverage > 0.8
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("above", [1, *in_ci(0)])
 def test_the_residue_kernel_of_a_library_is_in_all_fits_or_in_none(
     library, tmp_path, monkeypatch, above
@@ -119,6 +121,7 @@ def test_the_residue_kernel_of_a_library_is_in_all_fits_or_in_none(
     assert coverage > 0.8
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize(
     "head", ["stack", "ridge", "kernel", *in_ci("gp", "antibody_ridge", "composition_ridge", "mlp")]
@@ -139,6 +142,7 @@ def test_the_error_of_new_antibodies_is_the_promised_one_with_one_fold_and_with_
     assert 0.75 < coverage < 1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["linear", *in_ci("library")])
 def test_printed_intervals_of_the_error_contain_the_error_outside(request, tmp_path, kind):
     case = request.getfixturevalue(kind)
@@ -158,6 +162,7 @@ def test_printed_intervals_of_the_error_contain_the_error_outside(request, tmp_p
     assert 0.8 < np.mean(coverages) < 0.98
 
 
+@pytest.mark.ci
 def test_a_fit_larger_than_its_folds_uses_inducing_points_in_all_or_in_none(
     linear, tmp_path, monkeypatch
 ):
@@ -212,6 +217,7 @@ def complexes(tmp_path_factory):
     return SimpleNamespace(at=at, frame=frame, store=at / "store")
 
 
+@pytest.mark.ci
 def test_known_pairs_of_few_families_have_the_sigma_of_their_own_errors(complexes, tmp_path):
     is_in = np.random.default_rng(1).random(len(complexes.frame)) < 0.8
     table = complexes.frame[is_in]

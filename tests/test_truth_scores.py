@@ -152,6 +152,7 @@ def test_the_scores_of_a_regime_are_those_of_scikit_learn_and_scipy(case, name):
         assert same(regime["better_than_mean"]["value"], difference.mean())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", RUNS)
 def test_the_metrics_of_every_model_are_averages_of_what_scikit_learn_gives_per_fold(case, name):
     for regime, rows, exact in regimes_of(case.at / name):

@@ -231,10 +231,9 @@ def _open_text(file: IO[bytes], separator: str) -> Iterator[WriteFrame]:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         # csv does not quote a lone carriage return, which readers take for the end of a row
         others = frame.select_dtypes(exclude=["number", "bool"])
-        has_return = False
-        for name in others:
-            cells = "".join(map(str, others[name]))
-            has_return = has_return or "\r" in cells or "\r" in str(name)
+        has_return = any("\r" in str(name) for name in others) or any(
+            others[name].astype("str").str.contains("\r", regex=False).any() for name in others
+        )
         frame.to_csv(
             text,
             index=False,

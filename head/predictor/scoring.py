@@ -661,8 +661,8 @@ def predict(
         with writing(out, frames) as write:
             for rows, scores in source.score(scorer):
                 same.add(scores)
-                regimes.update(scores["regime"])
-                why_far.update(filter(None, scores["why_far"]))
+                regimes.update(scores["regime"].value_counts().to_dict())
+                why_far.update(scores.loc[scores["far"], "why_far"].value_counts().to_dict())
                 shown_scores = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
                 columns = pd.concat([rows, shown_scores.set_axis(rows.index)], axis=1)
                 write(rounded(columns, out, added, predictor.digits))

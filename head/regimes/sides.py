@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints, checked_array, distinct, is_among
 from abag.core.files import cache_dir
-from abag.core.messages import LONGEST_QUOTE
+from abag.core.messages import LONGEST_QUOTE, bar
 from abag.embed.tables.chains import (
     IMGT_REGIONS,
     RESIDUES,
@@ -647,8 +647,12 @@ class KnownSequences:
         """Tell what is new about N sequences, of which `COMPARED` at a time take memory."""
         trained = {key.tobytes(): row for row, key in enumerate(self.keys)}
         parts = []
-        for at in range(0, max(1, len(chains)), COMPARED):
-            parts.append(self._compare(chains[at : at + COMPARED], trained))
+        what = f"comparing {self.kind} sequences"
+        with bar(total=len(chains), desc=what, unit_scale=True, delay=1) as drawn:
+            for at in range(0, max(1, len(chains)), COMPARED):
+                compared = chains[at : at + COMPARED]
+                parts.append(self._compare(compared, trained))
+                drawn.update(len(compared))
         return NewSequences(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _compare(self, chains: Sequence[Chains], trained: Mapping[bytes, int]) -> NewSequences:

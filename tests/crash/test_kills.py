@@ -24,6 +24,7 @@ def killed(kills, options):
     return counts
 
 
+@pytest.mark.ci
 def test_kills_at_random_times_lose_no_acknowledged_row():
     counts = killed(12, "--seed 1")
     assert counts["encoded_again"] == 0

@@ -312,6 +312,7 @@ def test_a_branch_is_resolved_to_a_commit_which_is_said_and_stays_readable(
 CHILD = "import abag, sys; abag.load_predictor(sys.argv[1])"
 
 
+@pytest.mark.ci
 def test_a_killed_download_never_looks_whole_and_is_repeated(hub, shared, trained, tmp_path):
     loading = [sys.executable, "-c", CHILD, ADDRESS]
     hub.killed(loading, 0, lambda method, path: (method, path[-11:]) == ("GET", "safetensors"))
