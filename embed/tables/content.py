@@ -34,7 +34,7 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import LOOKED_AT, Table, holds_labels
+from abag.embed.tables.table import Table, holds_labels
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -201,14 +201,8 @@ def holds_sequences(table: Table, name: str) -> bool:
 
 def distinct_texts(table: Table, name: str) -> list[str]:
     """Return distinct texts of a column, from its first rows."""
-    cells = table.frame[name].dropna().iloc[: 50 * LOOKED_AT]
-    texts: dict[str, None] = {}
-    for cell in cells:
-        if isinstance(cell, str) and (text := cell.strip()):
-            texts[text] = None
-            if len(texts) == LOOKED_AT:
-                break
-    return [*texts]
+    cells = table.distinct_cells(name)
+    return [*dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))]
 
 
 def is_peptide(text: str) -> bool:
@@ -342,8 +336,8 @@ def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
 
 def _names_methods(table: Table, name: str) -> bool:
     """Tell whether most distinct cells of a column name a method or collection."""
-    distinct = [str(cell) for cell in table.frame[name].iloc[:CHUNK_ROWS].dropna().unique()]
-    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in distinct]
+    texts = distinct_texts(table, name)
+    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in texts]
     filled = [text for text in words if text]
     return 2 * sum(_METHODS.search(text) is not None for text in filled) > len(filled)
 

@@ -27,6 +27,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pandas.api.types import is_string_dtype
 
@@ -641,8 +642,15 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         batch.validate(full=True)  # text that is not UTF-8
         fields = [field.with_type(without_view(field.type)) for field in batch.schema]
         table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
-        types = pd.ArrowDtype if options.as_written else None
-        yield Chunk(_with_shared_texts(table.to_pandas(types_mapper=types)))
+        if options.as_written:
+            yield Chunk(table.to_pandas(types_mapper=pd.ArrowDtype))
+            continue
+        for at, column in enumerate(table.schema):
+            if pa.types.is_nested(column.type):  # no cell that can be compared, such as a vector
+                text = pa.scalar(f"<{column.type}>")
+                texts = pc.if_else(table[at].is_null(), pa.scalar(None, pa.string()), text)
+                table = table.set_column(at, column.name, texts)
+        yield Chunk(_with_shared_texts(table.to_pandas()))
 
 
 def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:

@@ -173,7 +173,10 @@ class Table:
     def distinct_cells(self, name: str) -> list[object]:
         """Return distinct cells of a column that are not empty, from its first rows."""
         filled = self.frame[name].dropna().iloc[: 50 * LOOKED_AT]
-        cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
+        try:
+            cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
+        except (TypeError, NotImplementedError):  # lists, structs
+            return []
         return [cell for cell in cells if cell_text(cell).strip()]
 
     def _with_missing(self, cells: pd.Series) -> pd.Series:
