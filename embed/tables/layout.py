@@ -287,8 +287,10 @@ class Layout:
         for number, (part, name) in enumerate(zip(tables, sources, strict=True)):
             file, opened[number] = _open_file(part, name, options, reading, remembered, label)
             files.append(file)
-        if not is_one:
-            _refuse_absent_columns(options, files)
+        for role, column in options.columns.items():
+            is_present = any(column in file.names for file in files)
+            if not (is_one or options.matrix or is_present):
+                find_columns(files[0].names, {role: column}, files[0].source)  # raises
         canonical: dict[str, str] = {}  # the name of a role's column, of the first table with one
         for file in files:
             for role, column in file.columns.items():
@@ -426,7 +428,10 @@ def _open_file(
             chosen[role] = column
     options = replace(options, columns=chosen)
     top = replace(first.with_roles(chosen), source=name or first.source)
-    _say_replaced(top, of_run)
+    for role, used in of_run.items():
+        instead = top.columns.get(role)
+        if used and used not in present and instead is not None:
+            say(f"{top.source}: column {instead!r} is used as {role}; the run used {used!r}")
     top, remarks = _with_content(top, options)
     options = _with_antigen(top, options, remembered)
     options, references = _with_parent(top, options, reading.kinds, remembered)
@@ -477,14 +482,6 @@ def read_top_rows(table: TableLike, options: TableOptions, rows: int = 1) -> Tab
         limit=rows, chains=options.chains, sheet=options.sheet, matrix=options.matrix
     )
     return next(open_table(tables_of(table)[0], of_file, ReadOptions())).with_roles({})
-
-
-def _refuse_absent_columns(options: TableOptions, files: Sequence[FileLayout]) -> None:
-    """Refuse a column that the user chose and none of several tables has."""
-    for role, name in options.columns.items():
-        if options.matrix or any(name in file.names for file in files):
-            continue
-        find_columns(files[0].names, {role: name}, files[0].source)  # raises
 
 
 def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout:
@@ -591,14 +588,6 @@ def _named_by_run(options: TableOptions, remembered: LayoutRecord) -> dict[str, 
     if options.antigen is not None or options.no_antigen:
         taken.add("antigen")
     return {role: name for role, name in remembered.named().items() if role not in taken}
-
-
-def _say_replaced(top: Table, of_run: Mapping[str, str]) -> None:
-    """Say which columns are used because a table lacks those of the run."""
-    for role, name in of_run.items():
-        instead = top.columns.get(role)
-        if name and name not in top.names and instead is not None:
-            say(f"{top.source}: column {instead!r} is used as {role}; the run used {name!r}")
 
 
 def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:

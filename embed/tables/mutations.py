@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -441,7 +442,12 @@ def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -
     most = max(counts.values(), default=0)
     if most < ENOUGH * len(tried) or most <= _count_fitting(tried, rules):
         return ""
-    options = [_as_option(other) for other, count in counts.items() if count == most]
+    options = []
+    for other, count in counts.items():
+        if count == most and other.numbering == "sequential":
+            options.append(f"--first-residue {other.first_residue}")
+        elif count == most:
+            options.append(f"--numbering {other.numbering}")
     return f"{most:,} of {len(tried):,} variants fit {' or '.join(options)}."
 
 
@@ -460,21 +466,12 @@ def _other_rules(variants: Sequence[tuple[str, str]], rules: MutationRules) -> l
 
 
 def _count_fitting(variants: Sequence[tuple[str, str]], rules: MutationRules) -> int:
-    return sum(_fits(parent, text, rules) for parent, text in variants)
-
-
-def _as_option(rules: MutationRules) -> str:
-    if rules.numbering == "sequential":
-        return f"--first-residue {rules.first_residue}"
-    return f"--numbering {rules.numbering}"
-
-
-def _fits(parent: str, text: str, rules: MutationRules) -> bool:
-    try:
-        mutate(parent, text, rules)
-    except AbagError:
-        return False
-    return True
+    fitting = 0
+    for parent, text in variants:
+        with suppress(AbagError):
+            mutate(parent, text, rules)
+            fitting += 1
+    return fitting
 
 
 def _possible_starts(parent: str, text: str, rules: MutationRules) -> Iterator[int]:

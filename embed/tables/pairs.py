@@ -486,7 +486,12 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
-    counts = {"rows": len(keep), "skipped_rows": len(skipped), **_count_changes(sequences)}
+    forms: Counter[str] = Counter()
+    replaced = 0
+    for unique in sequences.values():
+        forms.update(unique.forms)
+        replaced += int(unique.replaced.sum())
+    counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
     counts["line_breaks"] = line_breaks
     remarks = table.reader.remarks if "antibody" in parsed else ()
     of_table = {field.name: getattr(table, field.name) for field in fields(Table)}
@@ -529,15 +534,6 @@ def _bad_cells(table: Table, parsed: Mapping[Kind, ParsedColumn]) -> dict[int, B
                 cells[row] = cell
                 break
     return cells
-
-
-def _count_changes(sequences: Mapping[Kind, UniqueSequences]) -> dict[str, int]:
-    forms: Counter[str] = Counter()
-    replaced = 0
-    for unique in sequences.values():
-        forms.update(unique.forms)
-        replaced += int(unique.replaced.sum())
-    return count_changes(forms, replaced)
 
 
 def _unique(

@@ -625,7 +625,9 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         for kind in named_kinds:
             columns |= _name_columns(table, names, options, kind, {*columns.values()})
         remarks += _describe_names(table, names, columns, options)
-        if not (columns or _are_names(options, names)):
+        parent_named = options.parent is not None and names.find("antibody", options.parent)
+        antigen_named = options.antigen is not None and names.find("antigen", options.antigen)
+        if not (columns or parent_named or antigen_named):
             if not all(_has_sequences(table, kind) for kind in named_kinds):
                 raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
@@ -717,13 +719,6 @@ def with_references(table: Table, references: References) -> Table:
     decided = {*replaced, *references.columns}
     ties = {role: names for role, names in table.ties.items() if role not in decided}
     return replace(table, columns={**kept, **references.columns}, ties=ties)
-
-
-def _are_names(options: TableOptions, names: NamedSequences) -> bool:
-    """Tell whether an option has the name of a sequence."""
-    parent = options.parent is not None and names.find("antibody", options.parent)
-    antigen = options.antigen is not None and names.find("antigen", options.antigen)
-    return bool(parent or antigen)
 
 
 # --- sequences of options -------------------------------------------------------------------------

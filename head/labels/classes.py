@@ -138,10 +138,6 @@ def is_named_like_classes(name: str) -> bool:
     return is_named or _PAIRS.search(joined) is not None
 
 
-def _names_affinity(name: str) -> bool:
-    return read_header(name).names_affinity or "affin" in plain_text(name)[0]
-
-
 def has_classes(table: Table, name: str, options: LabelOptions) -> bool:
     """Tell whether a column has the classes that the options name, or words for yes and no."""
     if options.classes is None and options.positive is None:
@@ -190,7 +186,7 @@ def decide_classes(
     where = f"{table.source}: column {column!r}"
     header = read_header(column)
     asked = options.asks_for_classes
-    if not asked and not _may_be_classes(options):
+    if not asked and (options.label or options.unit or options.no_binding) is not None:
         return None
     if asked and header.names_affinity and header.units:
         msg = (
@@ -207,7 +203,8 @@ def decide_classes(
     elif asked:
         classes = _two_classes(where, values, options.positive)
     else:
-        if _names_affinity(column) or not holds_classes(table, column):
+        names_affinity = header.names_affinity or "affin" in plain_text(column)[0]
+        if names_affinity or not holds_classes(table, column):
             return None
         classes = _words_among(values) or _two_classes(where, values, None)
         replace(options, label=BINARY)  # raises if others are of numbers
@@ -219,12 +216,6 @@ def decide_classes(
         classes=classes,
     )
     return unit_of(classes), quantity, why
-
-
-def _may_be_classes(options: LabelOptions) -> bool:
-    """Tell whether the options leave open that the label is classes."""
-    of_numbers = (options.label, options.unit, options.no_binding)
-    return all(value is None for value in of_numbers)
 
 
 def refuse_other_cells(table: Table, column: str, classes: tuple[str, ...]) -> None:

@@ -401,7 +401,11 @@ def label_pairs(
             raise column.refused
     usable = labels.usable
     censored = read_censored(table, labels.pkd, affinities)
-    cells = _cells_of(table, named)
+    features = names_of("feature", named)
+    categories = names_of("category", named)
+    cells = None
+    if features or categories:
+        cells = read_cells(table.frame, features, categories, table.source, table.row_name)
     trust = read_trust(table, named, affinities, usable, censored == 0)
     of_rows = _beside(len(usable), named, cells, trust)
     columns_R = {
@@ -480,7 +484,10 @@ def _check_labels(
     of_type = _of_type(table, options.affinity_type)
     pkd = affinities.pkd.copy()
     _refuse_other_units(table, affinities, of_type & np.isfinite(pkd))
-    low, high = _valid_range(options, quantity)
+    # a log scale has no least value
+    low, high = np.nan_to_num(
+        quantity.on_scale(np.array(options.bounds(affinity=quantity.affinity))), nan=-np.inf
+    ).tolist()
     usable = of_type & (low <= pkd) & (pkd <= high)
     bad = []
     for at in np.flatnonzero(of_type & ~usable).tolist():
@@ -490,13 +497,6 @@ def _check_labels(
     if not usable.any() and not quantity.classes:
         _refuse_words_for_classes(table, of_type, quantity)
     return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
-
-
-def _valid_range(options: LabelOptions, quantity: Quantity) -> tuple[float, float]:
-    """Return the least and the largest valid label."""
-    low, high = options.bounds(affinity=quantity.affinity)
-    on_scale = quantity.on_scale(np.array([low, high]))
-    return (-np.inf if np.isnan(on_scale[0]) else float(on_scale[0])), float(on_scale[1])
 
 
 def _refuse_other_units(table: SequenceTable, affinities: Affinities, rows: Bools) -> None:
@@ -533,15 +533,6 @@ def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
         # a copy: arrays that pandas shares are read-only
         columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
     return columns
-
-
-def _cells_of(table: SequenceTable, named: Sequence[ColumnBeside]) -> FeatureCells | None:
-    """Read the features and categories of all rows; None if none are named."""
-    features = names_of("feature", named)
-    categories = names_of("category", named)
-    if not (features or categories):
-        return None
-    return read_cells(table.frame, features, categories, table.source, table.row_name)
 
 
 def beside_name(what: str, name: str) -> str:
