@@ -578,3 +578,12 @@ def test_a_column_of_one_unit_says_what_labels_are_read_in():
     with pytest.raises(ColumnError, match="'KD' may be one") as caught:
         read_labels(table.drop(columns="KD unit").assign(**{"KD unit": "°C"}))
     assert "'KD unit' may be" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["antigen_seq_2", "antigen_chain_b", "Target"])
+def test_a_second_column_of_antigens_is_reported(name):
+    frame = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, name: AG[::-1]})
+    (note,) = read_sequences(frame).notes
+    assert note.startswith(f"column {name!r} holds sequences that are not used; if they are")
+    assert not read_sequences(frame.assign(**{name: "HER2"})).notes
+    assert not read_sequences(frame.rename(columns={name: "antigen_epitope"})).notes

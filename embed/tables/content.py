@@ -55,6 +55,8 @@ _ANTIGEN_WORDS = re.compile(
     re.IGNORECASE,
 )
 """Names of columns that may hold or name antigens."""
+_ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|nt|dna)).*")
+"""Names of columns, simplified, that may hold a chain of antigens."""
 MOST_CANDIDATES = 4
 _SAYS_ASSAY = re.compile("assay|stud(y|ies)|dataset")
 """Names of columns, simplified, that say what they hold, unlike ``source``."""
@@ -315,6 +317,13 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
         is_constant = table.frame[name].dropna().astype(str).nunique() <= 1
         if not is_constant and name != table.columns.get("antigen"):
             ignored.append(f"column {name!r} may hold antigens, and is not used: {ALONE}")
+    if "antigen" in table.columns and "antigen" not in replaced_by:
+        for name in unused_columns(table):
+            if _ANTIGEN_CHAIN.fullmatch(simplified(name)) and holds_sequences(table, name):
+                ignored.append(
+                    f"column {name!r} holds sequences that are not used; if they are further "
+                    "chains of the antigens, join them with | in one column"
+                )
     kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
     ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
     return replace(table, columns=kept, ties=ties), ignored
