@@ -21,14 +21,21 @@ from abag.core.errors import LabelError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.formats import cell_text
-from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
+from abag.head.labels.headers import (
+    CAMEL,
+    Quantity,
+    header_words,
+    plain_text,
+    read_header,
+    usual_direction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from abag.core.arrays import Floats
     from abag.embed.tables.table import Table
-    from abag.head.labels.options import Label, LabelOptions
+    from abag.head.labels.options import Better, Label, LabelOptions
 
 
 BINARY: Label = "binary"
@@ -58,6 +65,13 @@ _NAMES = frozenset("label labels class target outcome y response binary isbinder
 """Names of columns of classes, without signs."""
 _LAST_WORDS = frozenset("label labels class binary call".split())
 """Last words of such names."""
+_OF_ANYTHING = frozenset("no yes n y false true f t 0 1 - +".split())
+"""Words for no and yes to what the name of their column says."""
+_NEGATIVE = re.compile(
+    "not|non|no|never|without|lacks?|fail(s|ed|ure)?|los(es|t|s)|neg(ative)?|inactive|unbound|"
+    "depleted|escap(e|es|ed|ing)|resistant|non(bind|neutrali|reactiv|responder|functional|hit).*"
+)
+"""Words of names that say the opposite of what is wanted."""
 MOST_CLASSES = 20
 _STRAY = 10
 """Cells for each one that is no class in a column of words for yes and no, at least."""
@@ -209,11 +223,12 @@ def decide_classes(
         classes = _words_among(values) or _two_classes(where, values, None)
         replace(options, label=BINARY)  # raises if others are of numbers
         why = f"cells are {quoted(classes[0])} or {quoted(classes[1])}"
+    words = header_words(CAMEL.sub(" ", column))
+    better: Better = header.better or usual_direction(words) or "higher"
+    if _OF_ANYTHING.issuperset(classes) and any(map(_NEGATIVE.fullmatch, words)):
+        better = "lower" if better == "higher" else "higher"
     quantity = Quantity(
-        name=header.quantity,
-        better=options.better or header.better or "higher",
-        affinity=False,
-        classes=classes,
+        name=header.quantity, better=options.better or better, affinity=False, classes=classes
     )
     return unit_of(classes), quantity, why
 

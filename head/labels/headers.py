@@ -420,7 +420,7 @@ def read_header(name: str) -> Header:
     else:
         quantity = bracketed["name"].strip()
         unit = bracketed["unit"].strip()
-    describes_another = not _SPREAD.isdisjoint(_words(name))
+    describes_another = not _SPREAD.isdisjoint(header_words(name))
     return replace(
         _read_affinity(name),
         quantity=printable(quantity)[:LONGEST_NAME] or "value",
@@ -566,8 +566,8 @@ _WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99".split())
 _NEGATED = (["neg"], ["negative"], ["minus"])
 """First words that reverse a quantity, as a minus does."""
 _UNDECIDED = frozenset(
-    "neg negative minus loss escape resistance resistant decrease reduction reduced drop inverse "
-    "reciprocal rank".split()
+    "neg negative minus not non loss escape resistance resistant decrease reduction reduced drop "
+    "inverse reciprocal rank".split()
 )
 """Words with which the usual direction of a quantity may be reversed."""
 _SPREAD = frozenset((*_OF_ERRORS, *"pvalue pval qvalue qval padj fdr".split()))
@@ -737,18 +737,19 @@ NO_OR_YES = ("no", "yes")
 
 def _is_of_function(name: str, bracketed: str) -> bool:
     """Tell whether brackets hold a quantity instead of a unit, as in ``log10(MFI)``."""
-    return (
-        bool(_FUNCTION.fullmatch(name.strip())) or _usual_direction(_words(bracketed)) is not None
-    )
+    is_function = _FUNCTION.fullmatch(name.strip()) is not None
+    return is_function or usual_direction(header_words(bracketed)) is not None
 
 
-def _words(name: str) -> list[str]:
+def header_words(name: str) -> list[str]:
+    """Divide the name of a column into lower-case words and numbers."""
     text = _DELTA_DELTA.sub("dd", plain_text(name)[0])
     text = re.sub(r"\b([pq])[\s_-]+(?=val)", r"\1", text)
     return re.findall("[a-z]+[0-9]*|[0-9]+", text)
 
 
-def _usual_direction(words: list[str]) -> Better | None:
+def usual_direction(words: list[str]) -> Better | None:
+    """Return which values of a quantity with these words are better, if that is known."""
     joined = "".join(words)
     if _LOWER.search(joined):
         return "higher" if "temperature" in joined else "lower"  # of an onset: it is a stability
@@ -760,8 +761,8 @@ def _usual_direction(words: list[str]) -> Better | None:
 
 def _better_values(column: str, name: str) -> Better | None:
     """Return which values of a column are better, if its name tells."""
-    words = _words(name)
-    better = _usual_direction(words)
+    words = header_words(name)
+    better = usual_direction(words)
     joined = "".join(words)
     neutralises = "neutrali" in joined or not _TITERS.isdisjoint(words)
     if neutralises and better == "higher" and _read_affinity(f"IC50 {column}").units:
@@ -769,6 +770,6 @@ def _better_values(column: str, name: str) -> Better | None:
     if "aggregation" in joined and better == "lower" and "°" in column:
         return None  # its onset, or a share at a temperature
     is_negated = plain_text(name)[0].lstrip().startswith("-") or words[:1] in _NEGATED
-    if not _UNDECIDED.isdisjoint(_words(column)[int(is_negated) :]):
+    if not _UNDECIDED.isdisjoint(header_words(column)[int(is_negated) :]):
         return None
     return _OPPOSITE[better] if is_negated else better
