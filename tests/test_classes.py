@@ -160,7 +160,7 @@ def test_what_is_no_class_is_refused_in_one_line(cells, options, said):
         ({"label": "binary", "classes": ("a", "b", "c")}, "names 3 classes"),
         ({"classes": ("a", "a")}, "two or more different names"),
         ({"label": "classes"}, "expected --classes too"),
-        ({"positive": "a", "classes": ("a", "b")}, "Leave one out"),
+        ({"positive": "a", "classes": ("a", "b")}, "each names the classes"),
         ({"label": "binary", "floor": "drop"}, "--floor is of numbers"),
     ],
 )
@@ -676,3 +676,26 @@ def test_what_residues_contribute_is_on_the_latent_scale(run):
     why = pd.read_csv(run / "why.csv")
     largest = why.loc[why["contribution"].abs().idxmax()]
     assert 0.3 < abs(largest["contribution"]) < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("is_binder", "higher"),
+        ("non_binder", "lower"),
+        ("isNotBinder", "lower"),
+        ("nonbinding", "lower"),
+        ("escape", "lower"),
+        ("binding negative", "lower"),
+        ("polyreactive", "lower"),
+        ("not polyreactive", "higher"),
+    ],
+)
+def test_yes_to_a_negation_is_not_what_is_better(name, better):
+    for no, yes in (("no", "yes"), ("0", "1")):
+        quantity = labelled(table(**{name: words(no, yes)})).quantity
+        assert (quantity.classes, quantity.better) == ((no, yes), better)
+    # words that say it themselves
+    assert labelled(table(**{name: words("non-binder", "binder")})).quantity.better == (
+        "lower" if "polyreactive" in name else "higher"
+    )

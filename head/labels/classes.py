@@ -21,14 +21,21 @@ from abag.core.errors import LabelError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.formats import cell_text
-from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
+from abag.head.labels.headers import (
+    CAMEL,
+    Quantity,
+    header_words,
+    plain_text,
+    read_header,
+    usual_direction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from abag.core.arrays import Floats
     from abag.embed.tables.table import Table
-    from abag.head.labels.options import Label, LabelOptions
+    from abag.head.labels.options import Better, Label, LabelOptions
 
 
 BINARY: Label = "binary"
@@ -58,6 +65,13 @@ _NAMES = frozenset("label labels class target outcome y response binary isbinder
 """Names of columns of classes, without signs."""
 _LAST_WORDS = frozenset("label labels class binary call".split())
 """Last words of such names."""
+_OF_ANYTHING = frozenset("no yes n y false true f t 0 1 - +".split())
+"""Words for no and yes to what the name of their column says."""
+_NEGATIVE = re.compile(
+    "not|non|no|never|without|lacks?|fail(s|ed|ure)?|los(es|t|s)|neg(ative)?|inactive|unbound|"
+    "depleted|escap(e|es|ed|ing)|resistant|non(bind|neutrali|reactiv|responder|functional|hit).*"
+)
+"""Words of names that say the opposite of what is wanted."""
 MOST_CLASSES = 20
 _STRAY = 10
 """Cells for each one that is no class in a column of words for yes and no, at least."""
@@ -138,10 +152,6 @@ def is_named_like_classes(name: str) -> bool:
     return is_named or _PAIRS.search(joined) is not None
 
 
-def _names_affinity(name: str) -> bool:
-    return read_header(name).names_affinity or "affin" in plain_text(name)[0]
-
-
 def has_classes(table: Table, name: str, options: LabelOptions) -> bool:
     """Tell whether a column has the classes that the options name, or words for yes and no."""
     if options.classes is None and options.positive is None:
@@ -160,8 +170,6 @@ def holds_classes(table: Table, name: str) -> bool:
 
     One of them alone says so only where the name does, too.
     """
-    if name not in table.frame:
-        return False
     cells = table.frame[name]
     if cells.nunique() > 2 * len(_WORDS):  # spelling many cells takes long
         return False
@@ -192,7 +200,7 @@ def decide_classes(
     where = f"{table.source}: column {column!r}"
     header = read_header(column)
     asked = options.asks_for_classes
-    if not asked and not _may_be_classes(options):
+    if not asked and (options.label or options.unit or options.no_binding) is not None:
         return None
     if asked and header.names_affinity and header.units:
         msg = (
@@ -209,24 +217,20 @@ def decide_classes(
     elif asked:
         classes = _two_classes(where, values, options.positive)
     else:
-        if _names_affinity(column) or not holds_classes(table, column):
+        names_affinity = header.names_affinity or "affin" in plain_text(column)[0]
+        if names_affinity or not holds_classes(table, column):
             return None
         classes = _words_among(values) or _two_classes(where, values, None)
         replace(options, label=BINARY)  # raises if others are of numbers
         why = f"cells are {quoted(classes[0])} or {quoted(classes[1])}"
+    words = header_words(CAMEL.sub(" ", column))
+    better: Better = header.better or usual_direction(words) or "higher"
+    if _OF_ANYTHING.issuperset(classes) and any(map(_NEGATIVE.fullmatch, words)):
+        better = "lower" if better == "higher" else "higher"
     quantity = Quantity(
-        name=header.quantity,
-        better=options.better or header.better or "higher",
-        affinity=False,
-        classes=classes,
+        name=header.quantity, better=options.better or better, affinity=False, classes=classes
     )
     return unit_of(classes), quantity, why
-
-
-def _may_be_classes(options: LabelOptions) -> bool:
-    """Tell whether the options leave open that the label is classes."""
-    of_numbers = (options.label, options.unit, options.no_binding)
-    return all(value is None for value in of_numbers)
 
 
 def refuse_other_cells(table: Table, column: str, classes: tuple[str, ...]) -> None:
