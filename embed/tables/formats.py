@@ -60,6 +60,8 @@ _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
 )
+_METADATA = re.compile(rb'"?\{\s*"{1,2}[^:]+:.*\}"?\s*')
+"""A JSON object above the header, as files of OAS have it."""
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
 _MERGED = re.compile(rb'<mergeCell\s[^<>]*?ref="([A-Z0-9:]+)"')
@@ -162,33 +164,39 @@ def refuse_repeated(names: Sequence[str]) -> None:
 
 def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read text with the separator that its header line has most of."""
-    comments, header = _skip_comments(file)
+    skipped, header = _skip_comments(file)
+    comments = len(skipped)
     for start, msg in _FOREIGN.items():
         if header.startswith((start, start.upper())):
             raise ValueError(msg)
     for chunk in read_separated(file, _separator(header), options, comments=comments):
         if comments:
-            lines = counted(comments, "line")
-            remark = f"{lines} above the header, marked with '#', not read"
+            remark = f"{counted(comments, 'line')} above the header, marked with '#', not read"
+            if not skipped[0].startswith(b"#"):
+                remark = "1 line of metadata above the header, not read"
             notes = chunk.reader._replace(remarks=(remark, *chunk.reader.remarks))
             chunk = chunk._replace(reader=notes)
         yield chunk
 
 
-def _skip_comments(file: IO[bytes]) -> tuple[int, bytes]:
-    """Count the lines above the header that begin with a ``#``, and return the header."""
+def _skip_comments(file: IO[bytes]) -> tuple[list[bytes], bytes]:
+    """Return the lines of metadata or comments (``#``) above the header, and the header."""
     marked = list[bytes]()
     line = file.readline().removeprefix(b"\xef\xbb\xbf")
+    if _METADATA.fullmatch(line):
+        header = file.readline()
+        if not _METADATA.fullmatch(header):  # as in JSON Lines
+            return [line], header
     while line.startswith(b"#") or (marked and line.isspace()):
         marked.append(line)
         line = file.readline()
     if not marked:
-        return 0, line
+        return [], line
     # of "#heavy,light", too, the first row has as many fields
     mark = _separator(line).encode()
     if not line or marked[-1].count(mark) == line.count(mark) > 0:
-        return len(marked) - 1, marked[-1]
-    return len(marked), line
+        return marked[:-1], marked[-1]
+    return marked, line
 
 
 def _separator(header: bytes) -> str:
