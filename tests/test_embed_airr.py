@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pandas as pd
 import pytest
-from reading import read_sequences
+from reading import read_sequences, read_table
 from trastuzumab import HEAVY, LIGHT
 
 import abag
@@ -196,3 +196,19 @@ def test_samples_that_look_like_one_number_join_no_chains(tmp_path, samples):
     pairs = read(tmp_path, PAIR | {"sample_id": samples, "v_score": ["310.5", "298.50"]})
     assert antibodies(pairs) == [(HEAVY, ""), ("", LIGHT)]
     assert tuple(pairs.frame["sample_id"]) == samples
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+@pytest.mark.parametrize("other", ["", "NA", "8.5"])
+def test_what_one_chain_of_a_cell_says_is_said_of_the_antibody(tmp_path, other, as_written):
+    rows = [
+        "sequence_id\tlocus\tcell_id\tsequence_alignment_aa\tpKd\tbatch",
+        f"a\tIGK\tc1\t{LIGHT}\t{other}\t1",
+        f"b\tIGH\tc1\t{HEAVY}\t8.5\t2",
+        f"c\tIGH\tc2\t{HEAVY}\t\t",
+    ]
+    path = tmp_path / "x.tsv"
+    path.write_text("\n".join(rows))
+    frame = read_table(path, as_written=as_written).frame
+    assert frame["pKd"].fillna("").tolist() == ["8.5", ""]
+    assert "batch" not in frame

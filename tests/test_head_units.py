@@ -61,7 +61,7 @@ STATED = {
     "IC50 (µg/mL)": "ug_ml", "IC50 (µg·mL⁻¹)": "ug_ml", "ic50_ug_per_ml": "ug_ml",
     "IC50 [ng/mL]": "ng_ml", "KD (mg/L)": "ug_ml",
     "Avg Neutralization IC50 (ng/µL)": "ug_ml", "IC50 (pg/uL)": "ng_ml",
-    "pKd": "pkd", "pIC50": "pkd", "affinity_pkd": "pkd", "pKD (M)": "pkd",
+    "pKd": "pkd", "pChEMBL Value": "pkd", "pIC50": "pkd", "affinity_pkd": "pkd", "pKD (M)": "pkd",
     "pKd (-log10 M)": "pkd", "minus_log_Kd": "pkd", "neg_log10_kd": "pkd", "-log10(KD)": "pkd",
     "-log(KD [M])": "pkd", "Affinity_Kd [nM]": "kd_nm",
     "−log10 KD (M)": "pkd", "−log₁₀(K_D)": "pkd", "-log10 KD (nM)": "neg_log10_kd_nm",

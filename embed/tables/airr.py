@@ -93,7 +93,7 @@ def join_cells(
 ) -> tuple[pd.DataFrame, ReaderNotes]:
     """Join the chains of each cell, if the file names cells, to an antibody.
 
-    Columns that differ between the chains of a cell are left out.
+    Columns that differ between the chains of a cell are left out, but not those that only one has.
     """
     if "sequence_id" not in rearrangements:
         numbers = map(str, range(1, len(rearrangements) + 1))
@@ -103,7 +103,7 @@ def join_cells(
         msg = f"sequence {first} has no amino acids; expected a column {' or '.join(_RESIDUES)}"
         raise ValueError(msg)
     # cells that were read as written may hold the texts of missing values
-    values = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
+    values = rearrangements.mask(rearrangements.isin({"", *MISSING_TEXT}))
     sources = []
     for name in map(str, values):
         letters = re.sub("[^a-z]", "", name.lower())
@@ -281,10 +281,10 @@ def _join(
     joined = pd.DataFrame({"id": records["id"]} | chains).groupby(records["cell"], sort=False)
     antibodies = joined.agg({"id": "first", **dict.fromkeys(ROLES, "".join)})
     others = values.drop(columns=[*_REPLACED], errors="ignore")
-    numbers_of_values = others.groupby(records["cell"], sort=False).nunique(dropna=False)
-    agree = numbers_of_values.eq(1).all()
-    agreeing = rearrangements[[*others.columns[agree]]]
-    kept = agreeing.groupby(records["cell"], sort=False).first()
+    stated = others.groupby(records["cell"], sort=False)
+    agree = [*others.columns[stated.nunique().le(1).all()]]
+    written = rearrangements[agree].groupby(records["cell"], sort=False).first()
+    kept = stated[agree].first().fillna(written)
     # as pandas renames the second of two columns with one name
     new_names = {name: f"{name}.1" for name in antibodies}
     return antibodies.join(kept.rename(columns=new_names))

@@ -329,13 +329,18 @@ MISSING_TEXT = frozenset(
     "nan|null".split("|")
 )
 """Cells of a text file that pandas reads as missing."""
-_WORDS = "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|heavy|light|kappa|lambda"
+_WORDS = (
+    "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|same|ditto|identical|pending|proprietary|"
+    "confidential|unpublished|unavailable|heavy|light|kappa|lambda|vh|vl|vhh|vk|hc|lc|fab|scfv|igg|"
+    "antigen|ag|target|sequence"
+)
 NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|"))
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""
 _AS_A_WORD = re.compile(
     r"[A-Z][a-z]{2,18}(\s+[A-Za-z][a-z]{0,18})*|"  # Lysozyme, Receptor binding domain
     r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,6}|"  # scFv
-    r"(?i:[a-z]{3,16}mab)"  # IMDEVIMAB; few sequences have the residue B, and none so short
+    r"(?i:[a-z]{3,16}mab)|"  # IMDEVIMAB; few sequences have the residue B, and none so short
+    r"(?i:(same|see|not|no|identical|unknown)\s[a-z\s]{2,40})"  # same as above, not determined
 )
 """A text that is written as words are. Longer sequences may have residues in lower case."""
 _ANTIGENS = frozenset(
@@ -344,6 +349,11 @@ _ANTIGENS = frozenset(
     "TNFR TRAIL TSLP VEGF VEGFA VEGFR".split()
 )
 """Names of antigens whose letters are all residues."""
+_THREE_LETTERS = re.compile(
+    "(?:Ala|Arg|Asn|Asp|Cys|Gln|Glu|Gly|His|Ile|Leu|Lys|Met|Phe|Pro|Ser|Thr|Trp|Tyr|Val){3,}",
+    re.IGNORECASE,
+)
+"""Residues by codes of three letters, of which each letter would be read as a residue."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
 
@@ -433,6 +443,12 @@ def sequence_text(cell: object) -> str:
             "--sequences FILE."
         )
         raise UnknownResidue(msg)
+    if _THREE_LETTERS.fullmatch("".join(cell.split())):
+        msg = (
+            f"{_shortened(cell)} has codes of three letters; expected one letter per residue. "
+            "Convert it."
+        )
+        raise UnknownResidue(msg)
     if are_nucleotides(cell):
         msg = f"{_shortened(cell)} holds nucleotides; expected amino acids. Translate it."
         raise UnknownResidue(msg)
@@ -455,9 +471,9 @@ def antibody(heavy: object = "", light: object = "") -> Chains:
     UnknownResidue
         If a character is not a residue.
     """
-    with _located("heavy"):
+    with located("heavy"):
         heavy = _normalized(sequence_text(heavy))
-    with _located("light"):
+    with located("light"):
         light = _normalized(sequence_text(light))
     if not heavy and not light:
         msg = "antibody: heavy and light are both empty; expected at least one. Give a chain."
@@ -467,13 +483,13 @@ def antibody(heavy: object = "", light: object = "") -> Chains:
 
 def antigen(text: object) -> Chains:
     """Normalize and check one antigen; see `parse_antigen`."""
-    with _located("antigen"):
+    with located("antigen"):
         return parse_antigen(sequence_text(text)).chains
 
 
 def parse_chain(text: str) -> ParsedSequence:
     """Read one chain, which may be empty."""
-    return ParsedSequence((_normalized(text),), _count_replaced(text))
+    return ParsedSequence((_normalized(text),), count_replaced(text))
 
 
 def parse_antibody(text: str) -> ParsedSequence:
@@ -496,10 +512,10 @@ def parse_antibody(text: str) -> ParsedSequence:
         msg = f"{_shortened(text)} has {len(chains)} chains; expected heavy|light."
         raise UnsureDomains(msg)
     if len(chains) == 2:
-        return ParsedSequence(chains, _count_replaced(text))
-    with _located(_shortened(text)):
+        return ParsedSequence(chains, count_replaced(text))
+    with located(_shortened(text)):
         split = split_domains(chains[0])
-    return ParsedSequence((split.heavy, split.light), _count_replaced(text), split.form)
+    return ParsedSequence((split.heavy, split.light), count_replaced(text), split.form)
 
 
 def parse_antigen(text: str) -> ParsedSequence:
@@ -516,7 +532,7 @@ def parse_antigen(text: str) -> ParsedSequence:
     if "" in chains:
         msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."
         raise EmptySequence(msg)
-    return ParsedSequence(tuple(chains), _count_replaced(text))
+    return ParsedSequence(tuple(chains), count_replaced(text))
 
 
 def _normalized(text: str) -> str:
@@ -536,7 +552,8 @@ def _normalized(text: str) -> str:
     raise UnknownResidue(msg)
 
 
-def _count_replaced(text: str) -> int:
+def count_replaced(text: str) -> int:
+    """Count the residues of a text that are read as X."""
     return len(_BECOMES_X.findall(text))
 
 
@@ -545,7 +562,7 @@ def _shortened(text: str) -> str:
 
 
 @contextmanager
-def _located(where: str) -> Iterator[None]:
+def located(where: str) -> Iterator[None]:
     """Put the place before the text of an error about a sequence."""
     try:
         yield

@@ -39,7 +39,7 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import LOOKED_AT, Table, holds_labels
+from abag.embed.tables.table import Table, holds_labels
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -60,6 +60,8 @@ _ANTIGEN_WORDS = re.compile(
     re.IGNORECASE,
 )
 """Names of columns that may hold or name antigens."""
+_ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|nt|dna)).*")
+"""Names of columns, simplified, that may hold a chain of antigens."""
 MOST_CANDIDATES = 4
 _SAYS_ASSAY = re.compile("assay|stud(y|ies)|dataset")
 """Names of columns, simplified, that say what they hold, unlike ``source``."""
@@ -117,7 +119,7 @@ def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[st
         _CHAIN_LETTERS[role].fullmatch(simplified(name)) for role, name in named.items()
     )
     string = table.columns.get("antibody")
-    has_strings = string in table.frame and holds_sequences(table, str(string))
+    has_strings = string is not None and holds_sequences(table, string)
     return {**columns, **named} if are_letters and not has_strings else columns
 
 
@@ -138,7 +140,7 @@ def unused_columns(table: Table) -> list[str]:
     used = {table.columns.get(role) for role in SEQUENCE_ROLES}
     for role in SEQUENCE_ROLES:
         used.update(table.ties.get(role, ()))
-    return [str(name) for name in table.frame.columns if str(name) not in used]
+    return [name for name in table.names if name not in used]
 
 
 def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
@@ -172,7 +174,7 @@ def _among_ties(table: Table) -> dict[str, str]:
     columns: dict[str, str] = {}
     for role, names in table.ties.items():
         if role in SEQUENCE_ROLES:
-            held = [name for name in names if name in table.frame and _sequences_in(table, name)]
+            held = [name for name in names if _sequences_in(table, name)]
             if len(held) == 1:
                 columns[role] = held[0]
     return columns
@@ -206,14 +208,8 @@ def holds_sequences(table: Table, name: str) -> bool:
 
 def distinct_texts(table: Table, name: str) -> list[str]:
     """Return distinct texts of a column, from its first rows."""
-    cells = table.frame[name].dropna().iloc[: 50 * LOOKED_AT]
-    texts: dict[str, None] = {}
-    for cell in cells:
-        if isinstance(cell, str) and (text := cell.strip()):
-            texts[text] = None
-            if len(texts) == LOOKED_AT:
-                break
-    return [*texts]
+    cells = table.distinct_cells(name)
+    return [*dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))]
 
 
 def is_peptide(text: str) -> bool:
@@ -354,6 +350,13 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
         is_constant = table.frame[name].dropna().astype(str).nunique() <= 1
         if not is_constant and name != table.columns.get("antigen"):
             ignored.append(f"column {name!r} may hold antigens, and is not used: {ALONE}")
+    if "antigen" in table.columns and "antigen" not in replaced_by:
+        for name in unused_columns(table):
+            if _ANTIGEN_CHAIN.fullmatch(simplified(name)) and holds_sequences(table, name):
+                ignored.append(
+                    f"column {name!r} holds sequences that are not used; if they are further "
+                    "chains of the antigens, join them with | in one column"
+                )
     kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
     ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
     return replace(table, columns=kept, ties=ties), ignored
@@ -367,7 +370,7 @@ def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
     name = table.columns.get("assay")
     if name is None or "assay" in options.columns or _SAYS_ASSAY.search(simplified(name)):
         return table
-    if name in table.frame and _names_methods(table, name):
+    if _names_methods(table, name):
         return table
     columns = {role: column for role, column in table.columns.items() if role != "assay"}
     return replace(table, columns=columns)
@@ -375,8 +378,8 @@ def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
 
 def _names_methods(table: Table, name: str) -> bool:
     """Tell whether most distinct cells of a column name a method or collection."""
-    distinct = [str(cell) for cell in table.frame[name].iloc[:CHUNK_ROWS].dropna().unique()]
-    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in distinct]
+    texts = distinct_texts(table, name)
+    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in texts]
     filled = [text for text in words if text]
     return 2 * sum(_METHODS.search(text) is not None for text in filled) > len(filled)
 
@@ -394,15 +397,15 @@ def matrix_columns(table: Table) -> list[str]:
         return []
     used = {*table.columns.values()}
     cells = table.frame.iloc[:CHUNK_ROWS]
-    names = [name for name in cells if name not in used]
-    return [str(name) for name in names if holds_labels(cells[name].dropna().astype(str))]
+    names = [name for name in table.names if name not in used]
+    return [name for name in names if holds_labels(cells[name].dropna().astype(str))]
 
 
 def antigen_candidates(table: Table) -> list[str]:
     """List the unused columns that may hold or name antigens, by their names or content."""
     used = {*table.columns.values()} - {table.columns.get("antigen_name")}
     candidates = []
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         if name in used or REGION.search(name):
             continue
         is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,7 @@ _CERTAIN = frozenset(
 """Of these, names that no other table has; the others are of a command only beside one."""
 
 
-def written_by(name: str, names: Sequence[object]) -> str:
+def written_by(name: str, names: Iterable[object]) -> str:
     """Return the command that has written a column of a table, or nothing."""
     written = _as_written(name)
     if written != "rank" and not any(written in columns for columns in WRITTEN_BY.values()):
@@ -183,7 +183,7 @@ _OF_QUANTITY = {
     "kd": ("kd", "kds", "ki", "ic50", "ec50", "kdapp"),
     "ka": ("ka",),
     "pkd": ("pkd", "pkds"),
-    "pic50": ("pki", "pic50", "pec50"),
+    "pic50": ("pki", "pic50", "pec50", "pchembl"),
     "dg": ("dg", "gibbs"),
     "affinity": ("affinity", "affinities", "aff"),
     "dissociation": ("dissociation",),
@@ -213,7 +213,7 @@ _KNOWN = (
     "igg3 igg4 in itc kinetic kinetics kinexa langmuir lsa mab mean meas measure measured "
     "measurement med median mono monovalent msd mst nanobody nb normal obs observed octet of "
     "overall pub published raw reported result results scfv si spr ss standard state steady "
-    "surface plasmon resonance the titeseq tite seq titration to unit units "
+    "surface plasmon resonance the titeseq tite seq titration to "
     "using val value values vhh fv via vitro wasatch with yeast ysd display bio layer "
     "interferometry conc concentration half maximal inhibitory effective inhibition neutralization "
     "neutralisation scale"
@@ -226,7 +226,7 @@ _CHANGED = tuple(
 _PREDICTED = ("predicted", "prediction", "predictions", "pred", "predict")
 _OTHERS = {
     "log10": ("log10", "log"), "ln": ("ln", "loge"), "neg": ("neg", "negative", "minus"),
-    "predicted": _PREDICTED, "": (*_KNOWN,),
+    "predicted": _PREDICTED, "names unit": ("unit", "units"), "": (*_KNOWN,),
 }  # fmt: skip
 _PLAIN = frozenset(
     "affinity bindingaffinity affinityvalue affinities label labels fitness measurement "
@@ -484,6 +484,8 @@ def _conclude(found: _Found) -> Header:
     if "rate" in found.units:
         tags.add("not a rate")
     reasons = [reason for reason in _REASONS if f"not {reason}" in tags]
+    if "names unit" in tags and quantities and not (found.units or found.unknown_unit):
+        reasons.append("a unit")  # KD unit, beside KD
     if reasons:
         return Header(not_label=reasons[0], affinity=bool(quantities), sure=False)
     logarithms = tags & {"log10", "ln"}
@@ -578,8 +580,8 @@ _WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99".split())
 _NEGATED = (["neg"], ["negative"], ["minus"])
 """First words that reverse a quantity, as a minus does."""
 _UNDECIDED = frozenset(
-    "neg negative minus loss escape resistance resistant decrease reduction reduced drop inverse "
-    "reciprocal rank bvp".split()
+    "neg negative minus not non loss escape resistance resistant decrease reduction reduced drop "
+    "inverse reciprocal rank bvp".split()
 )
 """Words with which the usual direction of a quantity may be reversed, as for an OD of BVP."""
 _SPREAD = frozenset((*_OF_ERRORS, *"pvalue pval qvalue qval padj fdr replicates".split()))
@@ -749,18 +751,19 @@ NO_OR_YES = ("no", "yes")
 
 def _is_of_function(name: str, bracketed: str) -> bool:
     """Tell whether brackets hold a quantity instead of a unit, as in ``log10(MFI)``."""
-    return (
-        bool(_FUNCTION.fullmatch(name.strip())) or _usual_direction(_words(bracketed)) is not None
-    )
+    is_function = _FUNCTION.fullmatch(name.strip()) is not None
+    return is_function or _usual_direction(_words(bracketed)) is not None
 
 
 def _words(name: str) -> list[str]:
+    """Divide the name of a column into lower-case words and numbers."""
     text = _DELTA_DELTA.sub("dd", plain_text(name)[0])
     text = re.sub(r"\b([pq])[\s_-]+(?=val)", r"\1", text)
     return re.findall("[a-z]+[0-9]*|[0-9]+", text)
 
 
 def _usual_direction(words: list[str]) -> Better | None:
+    """Return which values of a quantity with these words are better, if that is known."""
     joined = "".join(words)
     if _LOWER.search(joined):
         return "higher" if "temperature" in joined else "lower"  # of an onset: it is a stability
