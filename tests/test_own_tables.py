@@ -534,6 +534,17 @@ def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, name
         read_sequences(table, **options)
 
 
+@pytest.mark.parametrize("empty", ["vhh_region_sequence", "antibody"])
+def test_an_empty_column_of_antibodies_is_refused_with_the_one_that_holds_them(tmp_path, empty):
+    table = pd.DataFrame({"sequence_raw": HEAVIES, empty: " ", "antigen": AG})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for source in (table, tmp_path / "t.csv"):
+        with pytest.raises(AbagError, match=rf"column '{empty}' is empty.*heavy.*sequence_raw"):
+            read_sequences(source)
+    with pytest.raises(AbagError, match="all 12 rows are bad"):  # no other holds them
+        read_sequences(table.drop(columns="sequence_raw"))
+
+
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
     table = pd.DataFrame({"HC": HEAVIES, "LC": LIGHTS, "light": "kappa", "antigen": AG})
     assert read_sequences(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]

@@ -42,6 +42,7 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     MUTATIONS,
     MissingColumn,
@@ -393,6 +394,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
         parent = parse_antibody(references.parent)
         column = ParsedColumn.constant(len(table.frame), parent, references.parent)
         return _arranged(column, table, options)
+    _refuse_empty(table)
     if table.has("antibody"):
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
@@ -424,6 +426,24 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
     names = quote_names([table.column(role) for role in roles])
     joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
     return _arranged(joined, table, options)
+
+
+def _refuse_empty(table: Table) -> None:
+    """Refuse a table whose columns of antibodies are empty, and say which one may hold them."""
+    roles = ("antibody",) if table.has("antibody") else CHAIN_ROLES
+    names = [table.column(role) for role in roles if table.has(role)]
+    if not names or table.frame.index[0] or any(map(table.distinct_cells, names)):
+        return
+    contents = {role_by_content(table, name) for name in unused_columns(table)}
+    if contents.isdisjoint(ANTIBODY_ROLES):
+        return
+    columns, verb = ("columns", "are") if len(names) > 1 else ("column", "is")
+    msg = (
+        f"{table.source}: {columns} {quote_names(names)} {verb} empty; expected antibodies. Name "
+        "others with --column heavy=NAME, --column light=NAME or --column antibody=NAME. "
+        f"{_suggest_columns(table)}"
+    )
+    raise MissingColumn(msg)
 
 
 def describe_unused_chains(
