@@ -534,6 +534,17 @@ def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, name
         read_sequences(table, **options)
 
 
+@pytest.mark.parametrize("sign", [",", ";", "/", "_", " + "])
+def test_chains_that_are_joined_by_another_sign_are_no_names_and_are_not_to_be_glued(sign):
+    antigens = [f"{AG}{sign}{AG[::-1]}"] * len(HEAVIES)
+    table = pd.DataFrame({"heavy": HEAVIES, "antigen": antigens})
+    with pytest.raises(AbagError) as caught:
+        read_sequences(table)
+    assert "holds names" not in str(caught.value)
+    assert f"character {sign.strip()!r}" in str(caught.value)
+    assert "Write | between two chains, or remove it" in str(caught.value)
+
+
 @pytest.mark.parametrize("empty", ["vhh_region_sequence", "antibody"])
 def test_an_empty_column_of_antibodies_is_refused_with_the_one_that_holds_them(tmp_path, empty):
     table = pd.DataFrame({"sequence_raw": HEAVIES, empty: " ", "antigen": AG})

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
+    LONG_RUN,
     NO_ANTIGEN,
     RESIDUES,
     STOP_CODON,
@@ -669,8 +670,8 @@ def _refuse_antigen_names(
     names = column.bad_texts
     distinct = len(column.chains) - 1  # less that of empty cells
     # what is longer, or has a stop codon, is a sequence with a fault
-    bare = {text: text.replace(STOP_CODON, "") for text in names}
-    names = [text for text in names if not (is_sequence(bare[text]) or is_peptide(bare[text]))]
+    bare = {text: text.replace(STOP_CODON, "") for text in names if not LONG_RUN.search(text)}
+    names = [text for text in bare if not (is_sequence(bare[text]) or is_peptide(bare[text]))]
     if 2 * len(names) <= distinct:  # some names are valid residues, such as VEGF
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:
