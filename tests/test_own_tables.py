@@ -511,6 +511,12 @@ def test_names_below_a_title_are_found_and_the_lines_above_them_are_to_be_remove
         abag.plan(tmp_path / "t.csv")
 
 
+def test_a_row_of_types_of_chains_is_no_line_of_names():
+    kinds = {"Type 1": "heavy", "Chain 1": HEAVIES, "Type 2": "light", "Chain 2": LIGHTS}
+    with pytest.raises(AbagError, match=r"no column for heavy.*By their content.*Chain 1"):
+        abag.plan(pd.DataFrame({**kinds, "antigen": AG, "pKd": PKD}))
+
+
 @pytest.mark.parametrize("names", [("Antibody", "Antigen"), ("X1", "X2")])
 def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, names):
     pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
