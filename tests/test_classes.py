@@ -127,10 +127,12 @@ def test_a_value_of_any_name_is_positive_if_the_user_says_so():
         labelled(frame, label="binary", columns={"label": "outcome"})
 
 
-def test_words_of_strength_are_no_measurements_and_need_their_order():
-    frame = table(binding_strength=[*words("weak", "strong")[:-1], "none"])
-    with pytest.raises(LabelError, match=r"'none', which are words.* --classes NAMES"):
-        labelled(frame, columns={"label": "binding_strength"})
+@pytest.mark.parametrize("pair", [("weak", "none"), ("weak binder", "tight binder"), ("A", "B")])
+def test_words_of_any_kind_are_no_measurements_and_need_their_order(pair):
+    frame = table(binding_strength=words(*pair))
+    for options in ({}, {"label": "kd_nm"}):
+        with pytest.raises(LabelError, match=rf"'{pair[1]}'.*, which are words.* --classes NAMES"):
+            labelled(frame, columns={"label": "binding_strength"}, **options)
 
 
 def test_ordered_classes_are_numbered_from_the_lowest():
