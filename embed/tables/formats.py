@@ -294,6 +294,8 @@ def _refuse_unreadable_cells(sheet: Any) -> None:  # noqa: ANN401  # openpyxl sh
             if merged := _MERGED.search(before + block):
                 cells = merged[1].decode()
                 msg = f"cells {cells} are merged; unmerge them and fill each one"
+                if len({*re.findall("[0-9]+", cells)}) == 1:
+                    msg += ", or delete the row, if it is a title or a note"
                 raise ValueError(msg)
             before = block[-1000:]
 
