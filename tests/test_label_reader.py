@@ -319,6 +319,21 @@ def test_numbers_as_publications_write_them_are_refused_with_how_to_write_them(c
     assert advice in refused
 
 
+@pytest.mark.parametrize(
+    ("name", "cells", "is_told"),
+    [
+        ("KD (nM)", ["nM", "uM"], True),
+        ("KD (nM)", ["uM", "uM"], True),
+        ("KD (nM)", ["nM", "nM"], False),
+        ("pKd", ["nM", "uM"], False),
+    ],
+)
+def test_units_in_cells_that_contradict_the_name_of_the_label_are_told(name, cells, is_told):
+    frame = with_words([], name, (5.0, 6.0, 7.0, 8.0)).assign(unit=cells * 2)
+    told = "column 'unit' holds other units than the name of 'KD (nM)' states"
+    assert any(told in note for note in abag.plan(frame)["notes"]) == is_told
+
+
 def test_a_space_that_is_no_separator_of_thousands_is_shown_in_the_error():
     frame = pd.DataFrame({"heavy": ["EVQ", "EVK"], "antigen": "MKT", "KD (nM)": ["12\xa05", "5"]})
     with pytest.raises(LabelError, match=r"row 1, column 'KD \(nM\)': '12\\xa05' is not a valid"):

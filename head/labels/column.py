@@ -1066,6 +1066,11 @@ def _describing(table: Table, label: str) -> Describing:
         kind = _describes(table, name, label)
         if kind == "units" and is_of_label and not states_unit:
             units.append(name)
+        elif kind == "units" and is_of_label and _states_other_units(table, name, label):
+            remarks.append(
+                f"column {name!r} holds other units than the name of {label!r} states, and is not "
+                "used; if the labels are in these, convert them"
+            )
         elif kind == "affinity_type" and not table.has(kind):
             roles.setdefault(kind, name)
         elif (
@@ -1083,13 +1088,30 @@ def _describing(table: Table, label: str) -> Describing:
     return Describing(roles, tuple(units), tuple(remarks))
 
 
+def _states_other_units(table: Table, name: str, label: str) -> bool:
+    """Tell whether cells of units say another one than the name of a concentration does."""
+    stated = read_header(label).unit
+    if stated is None or not UNITS[stated].takes_log:
+        return False
+    units = {_unit_in_cell(label, text) for text in distinct_texts(table, name)}
+    return not units <= {stated, None}
+
+
+def _unit_in_cell(label: str, text: str) -> Label | None:
+    """Return the unit that a label is in if a cell beside it says so; None if it says none."""
+    stated = read_header(label).unit
+    is_concentration = stated is not None and UNITS[stated].takes_log
+    quantity = UNITS[stated].written[0] if stated is not None and is_concentration else label
+    return read_header(f"{quantity} ({text})").unit
+
+
 def _describes(table: Table, name: str, label: str) -> str:
     """Say what the cells of a column describe: relations, types or units; empty for others."""
     texts = [text.strip("'\" ") for text in distinct_texts(table, name)]
     if texts and all(map(_RELATION.fullmatch, texts)):
         return "censored" if any(SIDES[text[0]] for text in texts) else ""
     if "unit" in simplified(name):
-        are_units = any(read_header(f"{label} ({text})").units for text in texts)
+        are_units = any(_unit_in_cell(label, text) for text in texts)
         return "units" if are_units else ""
     headers = []
     for text in texts:
