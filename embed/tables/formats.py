@@ -162,11 +162,12 @@ def refuse_repeated(names: Sequence[str]) -> None:
 
 def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read text with the separator that its header line has most of."""
-    comments, header = _skip_comments(file)
+    above, header = _skip_comments(file)
     for start, msg in _FOREIGN.items():
         if header.startswith((start, start.upper())):
             raise ValueError(msg)
-    for chunk in read_separated(file, _separator(header), options, comments=comments):
+    comments = sum(line.startswith(b"#") for line in above)
+    for chunk in read_separated(file, _separator(header), options, above=len(above)):
         if comments:
             lines = counted(comments, "line")
             remark = f"{lines} above the header, marked with '#', not read"
@@ -175,20 +176,18 @@ def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         yield chunk
 
 
-def _skip_comments(file: IO[bytes]) -> tuple[int, bytes]:
-    """Count the lines above the header that begin with a ``#``, and return the header."""
-    marked = list[bytes]()
+def _skip_comments(file: IO[bytes]) -> tuple[list[bytes], bytes]:
+    """Return the lines above the header that are blank or begin with a ``#``, and the header."""
+    above = list[bytes]()
     line = file.readline().removeprefix(b"\xef\xbb\xbf")
-    while line.startswith(b"#") or (marked and line.isspace()):
-        marked.append(line)
+    while line.startswith(b"#") or line.isspace():
+        above.append(line)
         line = file.readline()
-    if not marked:
-        return 0, line
     # of "#heavy,light", too, the first row has as many fields
     mark = _separator(line).encode()
-    if not line or marked[-1].count(mark) == line.count(mark) > 0:
-        return len(marked) - 1, marked[-1]
-    return len(marked), line
+    if above and (not line or above[-1].count(mark) == line.count(mark) > 0):
+        return above[:-1], above[-1]
+    return above, line
 
 
 def _separator(header: bytes) -> str:
@@ -197,13 +196,15 @@ def _separator(header: bytes) -> str:
 
 
 def read_separated(
-    file: IO[Any], separator: str, options: ReadOptions, first_row: int = 2, comments: int = 0
+    file: IO[Any], separator: str, options: ReadOptions, first_row: int = 2, above: int = 0
 ) -> Iterator[Chunk]:
-    """Read text with this separator, after lines of comments; AIRR files become a row per cell."""
-    names = _header_names(file, separator, comments)
-    first_row += comments
-    # with low_memory, pandas chooses the type of a column anew within one chunk
-    read: dict[str, Any] = {"sep": separator, "low_memory": False, "skiprows": comments}
+    """Read text with this separator, after lines `above`; AIRR files become a row per cell."""
+    names = _header_names(file, separator, above)
+    first_row += above
+    # with low_memory, pandas chooses the type of a column anew within one chunk; blank lines are
+    # rows, so that the others have the numbers that spreadsheets and editors show
+    read: dict[str, Any] = {"sep": separator, "low_memory": False, "skip_blank_lines": False}
+    read["skiprows"] = above
     if options.as_written:
         read["keep_default_na"] = False
     elif options.may_be_names:
@@ -245,12 +246,12 @@ def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
 
 
-def _header_names(file: IO[Any], separator: str, comments: int) -> list[str]:
+def _header_names(file: IO[Any], separator: str, above: int) -> list[str]:
     """Return the names in the header; refuse a first row that has more fields."""
     # pandas would take its first fields for an index, so that all columns shift
     file.seek(0)
     top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
-    top["skiprows"] = comments
+    top["skiprows"] = above
     try:
         rows = pd.read_csv(file, sep=separator, nrows=2, **top)
     except pd.errors.ParserError as error:
