@@ -19,9 +19,9 @@ import pandas as pd
 
 from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import refuse_read_only, sweep_partials
-from abag.core.messages import bar, detail, note, reporting, say
+from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import EncoderOptions
-from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licence, rank_here
+from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licences, rank_here
 from abag.embed.options import EmbedOptions
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import EncoderFolder, Store, open_store
@@ -295,7 +295,7 @@ def _identify(
             )
             raise EncoderError(msg)
         jobs.append(KindJob(identity, device, options))
-    check_layers([job.identity for job in jobs], options.layers or ())
+    check_layers(jobs, options.layers or ())
     for job, part in zip(jobs, partitions, strict=True):
         job.survey(part)
     return jobs
@@ -308,11 +308,8 @@ def _look_up(store: Path | str, jobs: Sequence[KindJob], rank: Rank, *, first: b
         sweep_partials(opened.path)  # without anything to encode, no writer does
     for job in jobs:
         job.look_up(opened, rank)
-    for job in jobs:
-        if not job.missing or job.options.ray is not None:  # on Ray the workers choose it
-            continue
-        if change := job.change_of_precision():
-            note(change)
+        if job.missing and job.options.ray is None:  # on Ray the workers choose it
+            job.note_precision(job.precisions(), {job.plan.precision})
     return opened
 
 
@@ -344,9 +341,7 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
     for job in jobs:
         for line in job.remarks():
             say(f"  {line}")
-    identities = {job.identity.checkpoint.origin: job.identity for job in jobs}
-    for identity in identities.values():  # once, if both kinds have the same encoder
-        note_licence(identity)
+    note_licences(jobs)
 
 
 def _on_ray(jobs: Sequence[KindJob], store: Store, encoders: EncoderOptions) -> list[float]:

@@ -106,7 +106,7 @@ KEYWORDS = {option.flag: option for option in schema(abag.FitConfig)} | {"--run"
         ("Or skip it with --bad-rows skip.", 'Or skip it with bad_rows="skip".'),
         ("use --column 'pkd=Kd (M)'.", 'use columns={"pkd": "Kd (M)"}.'),
         (
-            "Name it with --column heavy=NAME, light=NAME or antibody=NAME.",
+            "Name it with --column heavy=NAME, --column light=NAME or --column antibody=NAME.",
             'Name it with columns={"heavy": "NAME"}, columns={"light": "NAME"} or '
             'columns={"antibody": "NAME"}.',
         ),

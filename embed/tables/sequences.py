@@ -401,8 +401,8 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
         problem = f"{table.source}: no column for heavy, light or antibody"
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
         advice = (
-            f"Name them with --column heavy=NAME, light=NAME or antibody=NAME{commas}. "
-            f"{_suggest_columns(table)}{_advise_antigen(table, options)}"
+            "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
+            f"{commas}. {_suggest_columns(table)}{_advise_antigen(table, options)}"
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column

@@ -7,10 +7,12 @@ text. R rows, N antibodies, M antigens.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -654,7 +656,11 @@ class OrderList:
                     "new file. Choose another --ordered."
                 )
                 raise TableError(msg)
-        order = f"order {rows['order'].nunique() + 1}" if out is None else out.name
+        if out is None:
+            numbered = map("order {}".format, count(rows["order"].nunique() + 1))
+            order = next(name for name in numbered if name not in {*rows["order"]})
+        else:  # as of the list: folders of rounds have files of one name
+            order = Path(os.path.relpath(out, path.parent)).as_posix()
         others = rows[rows["order"] != order].reset_index(drop=True)
         return cls(path, order, others, _are_out(others, candidates, options))
 

@@ -654,8 +654,8 @@ def predict(
             refuse_unexplained(predictor, source.rows)
         counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
-        regimes = Counter[str]()
-        why_far = Counter[str]()
+        regimes = Counter[Any]()
+        why_far = Counter[Any]()
         same = SamePredictions(quantity, predictor.kinds)
         frames = list[pd.DataFrame]()
         with writing(out, frames) as write:
