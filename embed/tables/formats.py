@@ -62,6 +62,7 @@ _MORE_FIELDS = (
 )
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
+_HIDDEN = re.compile(rb'<row (?=[^<>]*hidden="(?:1|true)")[^<>]*?r="(\d+)"')
 _MERGED = re.compile(rb'<mergeCell\s[^<>]*?ref="([A-Z0-9:]+)"')
 _UNCOMPUTED = re.compile(
     rb'<c r="([A-Z]{1,3}\d{1,7})"(?:(?! t="str")[^<>])*><f[^<>]*(?:/>|>[^<>]*</f>)'
@@ -167,13 +168,10 @@ def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         if header.startswith((start, start.upper())):
             raise ValueError(msg)
     comments = sum(line.startswith(b"#") for line in above)
-    for chunk in read_separated(file, _separator(header), options, above=len(above)):
-        if comments:
-            lines = counted(comments, "line")
-            remark = f"{lines} above the header, marked with '#', not read"
-            notes = chunk.reader._replace(remarks=(remark, *chunk.reader.remarks))
-            chunk = chunk._replace(reader=notes)
-        yield chunk
+    remark = f"{counted(comments, 'line')} above the header, marked with '#', not read"
+    yield from read_separated(
+        file, _separator(header), options, above=len(above), remark=remark * bool(comments)
+    )
 
 
 def _skip_comments(file: IO[bytes]) -> tuple[list[bytes], bytes]:
@@ -196,7 +194,13 @@ def _separator(header: bytes) -> str:
 
 
 def read_separated(
-    file: IO[Any], separator: str, options: ReadOptions, first_row: int = 2, above: int = 0
+    file: IO[Any],
+    separator: str,
+    options: ReadOptions,
+    *,
+    first_row: int = 2,
+    above: int = 0,
+    remark: str = "",
 ) -> Iterator[Chunk]:
     """Read text with this separator, after lines `above`; AIRR files become a row per cell."""
     names = _header_names(file, separator, above)
@@ -213,17 +217,19 @@ def read_separated(
     types = dict.fromkeys(options.sequence_columns(names), object)
     read["dtype"] = defaultdict(lambda: _ARROW_TEXT, types)
     file.seek(0)
+    notes = NO_NOTES._replace(remarks=(remark,) if remark else ())
     if is_airr(names):  # the chains of a cell may be far apart
-        joined, reader = join_cells(_as_text(pd.read_csv(file, **read)), options.chains)
-        yield from in_chunks(joined, options.rows, reader)
+        joined, reader = join_cells(_as_text(pd.read_csv(file, **read), options), options.chains)
+        notes = reader._replace(remarks=notes.remarks + reader.remarks)
+        yield from in_chunks(joined, options.rows, notes)
         return
     if options.rows is None:
-        yield _text_chunk(pd.read_csv(file, **read), options, first_row)
+        yield Chunk(_as_text(pd.read_csv(file, **read), options), first_row, notes)
         return
     # closed also if the caller takes the first chunks only
     with pd.read_csv(file, chunksize=options.rows, **read) as frames:
         for frame in frames:
-            yield _text_chunk(frame, options, first_row)
+            yield Chunk(_as_text(frame, options), first_row, notes)
 
 
 def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
@@ -234,16 +240,11 @@ def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
     return {"keep_default_na": False, "na_values": missing}
 
 
-def _text_chunk(frame: pd.DataFrame, options: ReadOptions, first_row: int) -> Chunk:
-    texts = _as_text(frame)
-    filled = texts.fillna("") if options.as_written else texts
-    return Chunk(filled, first_row)
-
-
-def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
+def _as_text(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
     """Give columns of Arrow's text the type that pandas itself gives text."""
     arrow = [name for name, kind in frame.dtypes.items() if isinstance(kind, pd.ArrowDtype)]
-    return frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
+    texts = frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
+    return texts.fillna("") if options.as_written else texts
 
 
 def _header_names(file: IO[Any], separator: str, above: int) -> list[str]:
@@ -267,15 +268,18 @@ class MissingReader(Exception):
 
 def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the only sheet that has values, as a CSV export of it would be read."""
-    rows, first_row = _read_sheet(file, options.sheet)
+    cells, hidden = _read_sheet(file, options.sheet)
+    first_row = int(cells.index[0]) + 2
     text = io.StringIO(newline="")
-    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(rows)
-    yield from read_separated(text, ",", options, first_row)
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(cells.to_numpy().tolist())
+    remark = f"{counted(hidden, 'hidden row')} read as others: remove what a filter leaves out"
+    yield from read_separated(text, ",", options, first_row=first_row, remark=remark * bool(hidden))
 
 
-def _refuse_unreadable_cells(sheet: Any) -> None:  # noqa: ANN401  # openpyxl ships no types
-    """Refuse formulas without values and merged cells, which would be empty."""
+def _check_cells(sheet: Any) -> int:  # noqa: ANN401  # openpyxl ships no types
+    """Refuse formulas without values and merged cells, which would be empty; count hidden rows."""
     before = b""
+    hidden = set[bytes]()
     with sheet._get_source() as part:
         while block := part.read(1 << 20):
             if formula := _UNCOMPUTED.search(before + block):
@@ -288,11 +292,13 @@ def _refuse_unreadable_cells(sheet: Any) -> None:  # noqa: ANN401  # openpyxl sh
                 cells = merged[1].decode()
                 msg = f"cells {cells} are merged; unmerge them and fill each one"
                 raise ValueError(msg)
+            hidden.update(_HIDDEN.findall(before + block))
             before = block[-1000:]
+    return len(hidden)
 
 
-def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], int]:
-    """Return the rows of a plain sheet from its header on, and the number of the second."""
+def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, int]:
+    """Return the text of a plain sheet from its header on, and the number of its hidden rows."""
     if not zipfile.is_zipfile(file):  # as a workbook with a password is not
         msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
         raise ValueError(msg)
@@ -300,17 +306,17 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
         import openpyxl
     except ModuleNotFoundError as error:
         raise MissingReader from error
-    sheets: dict[str, pd.DataFrame] = {}
+    sheets: dict[str, tuple[pd.DataFrame, int]] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
         # data_only: the values that Excel computed last, in place of formulas; read_only: no cell
         # of a link, or an empty one that is far away, is made
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)
         for sheet in _choose_sheets(book.worksheets, chosen):
-            _refuse_unreadable_cells(sheet)
+            hidden = _check_cells(sheet)
             cells = _filled_part(sheet)
             if cells is not None:
-                sheets[sheet.title] = cells
+                sheets[sheet.title] = (cells, hidden)
     if not sheets:
         msg = "no cell has a value"
         raise ValueError(msg)
@@ -322,17 +328,17 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
             "or the like"
         )
         raise ValueError(msg)
-    (cells,) = sheets.values()
-    header = int(cells.index[0]) + 1
+    ((cells, hidden),) = sheets.values()
     unnamed = [column for column in cells.columns[1:] if cells[column].iloc[0] == ""]
     if unnamed:  # only the first may lack a name: pandas writes its index so
         letters = openpyxl.utils.get_column_letter(int(unnamed[0]) + 1)
+        cell = f"{letters}{int(cells.index[0]) + 1}"
         msg = (
-            f"cell {letters}{header} is empty, but its column is not; expected the names of the "
-            "columns in the first row"
+            f"cell {cell} is empty, but its column is not; expected the names of the columns in "
+            "the first row"
         )
         raise ValueError(msg)
-    return cells.to_numpy().tolist(), header + 1
+    return cells, hidden
 
 
 def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl ships no types
