@@ -96,19 +96,19 @@ def one_label(table: SequenceTable) -> LabelLayout:
     labels = [labels[number] for number in used]
     meanings = [label.checked() for label in labels]
     units = [meaning.unit for meaning in meanings]
-    if len(set(units)) > 1:
-        msg = (
-            f"{table.source}: the labels are in different units: {_listed(labels, units)}; "
-            "expected one unit. Convert the columns to one unit, such as pKd, or fit the tables "
-            "apart."
-        )
-        raise LabelError(msg)
     quantities = [meaning.quantity for meaning in meanings]
-    if len(set(quantities)) > 1:
-        names = [*map(str, quantities)]
+    if len({*units}) > 1 or len({*quantities}) > 1:
+        are_units = len({*units}) > 1
+        listed = []
+        for label, unit, quantity in zip(labels, units, quantities, strict=True):
+            listed.append(
+                f"{label.column!r} of {label.source} as {unit if are_units else quantity}"
+            )
+        differ = "in different units" if are_units else "different quantities"
         msg = (
-            f"{table.source}: the labels are different quantities: {_listed(labels, names)}; "
-            "expected one. Give columns of the same quantity one name, or fit the tables apart."
+            f"{table.source}: the labels are {differ}: {'; '.join(listed)}; expected one. Convert "
+            "the columns to one unit, such as pKd, give those of one quantity one name, or fit the "
+            "tables apart."
         )
         raise LabelError(msg)
     column = table.column("pkd")
@@ -142,14 +142,6 @@ def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
         absent = [x for x in verdicts if x.is_absent]
         of_all.append([*refused, *present, *absent][0])
     return tuple(of_all)
-
-
-def _listed(labels: Sequence[LabelLayout], read_as: Sequence[str]) -> str:
-    """List the label column of each table, and what it is read as."""
-    parts = []
-    for label, meaning in zip(labels, read_as, strict=True):
-        parts.append(f"{label.column!r} of {label.source} as {meaning}")
-    return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
