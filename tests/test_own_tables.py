@@ -543,6 +543,9 @@ def test_one_of_two_columns_of_relations_has_to_be_chosen():
         read_labels(table, label="kd_nm", **VALUE)
     columns = VALUE["columns"] | {"censored": "relation"}
     assert read_labels(table, label="kd_nm", columns=columns).censored.any()
+    # also in one of several tables
+    with pytest.raises(ColumnError, match="fit censored equally well"):
+        read_labels([chembl(censored=RELATIONS), table], label="kd_nm", **VALUE)
 
 
 @pytest.mark.parametrize(

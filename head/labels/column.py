@@ -1186,6 +1186,9 @@ def decide_label(
         column = table.columns.get("label", table.columns.get("pkd"))
         if column is None:
             column = _find_column(columns, options, remembered)
+        for role in ("censored", "affinity_type"):
+            if role in table.ties:
+                table.column(role)  # refuses: the bounds of one column would be read as exact
         describing = _describing(table, column)
         table = replace(table, columns={**table.columns, **describing.roles})
         asked = Asked("pkd", options, remembered, describing.units)
