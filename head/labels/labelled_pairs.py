@@ -101,9 +101,8 @@ def one_label(table: SequenceTable) -> LabelLayout:
         are_units = len({*units}) > 1
         listed = []
         for label, unit, quantity in zip(labels, units, quantities, strict=True):
-            listed.append(
-                f"{label.column!r} of {label.source} as {unit if are_units else quantity}"
-            )
+            named = quantity.description if quantity.classes else str(quantity)
+            listed.append(f"{label.column!r} of {label.source} as {unit if are_units else named}")
         differ = "in different units" if are_units else "different quantities"
         msg = (
             f"{table.source}: the labels are {differ}: {'; '.join(listed)}; expected one. Convert "
