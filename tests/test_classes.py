@@ -202,6 +202,32 @@ def test_the_direction_of_a_recognised_label_may_be_given():
         labelled(table(binder=words("no", "yes")), floor="drop")
 
 
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("binder", "higher"),
+        ("specific", "higher"),
+        ("inhibits", "higher"),
+        ("no. of hits", "higher"),
+        ("non_binder", "lower"),
+        ("isNonBinder", "lower"),
+        ("not neutralizing", "lower"),
+        ("nonneutralizing", "lower"),
+        ("no_binding", "lower"),
+        ("loss_of_binding", "lower"),
+        ("inactive", "lower"),
+        ("unbound", "lower"),
+        ("unspecific", "lower"),
+        ("nonspecific", "lower"),
+        ("non_polyreactive", "higher"),
+        ("escape", "lower"),
+        ("autoreactive", "lower"),
+    ],
+)
+def test_a_name_that_negates_says_that_no_is_better(name, better):
+    assert labelled(table(**{name: ANSWERS})).quantity.better == better
+
+
 def test_classes_have_weights_and_no_errors():
     frame = table(binder=words("no", "yes"), trust=np.arange(1.0, ROWS + 1))
     weight = label_weights(labelled_with(frame, weight="trust").share)

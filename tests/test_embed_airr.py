@@ -1,5 +1,7 @@
 """AIRR files: which chains are one antibody, and what becomes of those that cannot be."""
 
+import gzip
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -49,6 +51,23 @@ def test_one_barcode_in_two_samples_joins_no_chains(tmp_path, column):
     same = read(tmp_path, PAIR | {column: ["r1", "r1"]})
     assert antibodies(same) == [(HEAVY, LIGHT)]
     assert same.notes == []
+
+
+def test_units_of_oas_have_a_line_of_metadata_and_no_names_of_sequences(tmp_path):
+    columns = {
+        "sequence": "ACGT" * 90,
+        "locus": ["H", "H", "K"],
+        "v_call": ["IGHV3-66*01", "IGHV3-66*01", "IGKV1-39*01"],
+        "sequence_alignment": "ACGT" * 90,
+        "sequence_alignment_aa": [HEAVY, HEAVY[:-3], LIGHT],
+        "Redundancy": [1, 2, 1],
+    }
+    text = pd.DataFrame(columns).to_csv(index=False)
+    for name, opened in (("x.csv", open), ("x.csv.gz", gzip.open)):
+        with opened(tmp_path / name, "wt") as file:
+            file.write('"{""Run"": ""SRR1"", ""Chain"": ""Heavy""}"\n' + text)
+        pairs = read_sequences(tmp_path / name, kinds=("antibody",))
+        assert antibodies(pairs) == [(HEAVY, ""), (HEAVY[:-3], ""), ("", LIGHT)]
 
 
 def test_a_cell_with_two_light_chains_is_a_bad_row(tmp_path):

@@ -1,6 +1,7 @@
 """Tables are read from files, and the roles of their columns are found."""
 
 import gzip
+import json
 import os
 import re
 from contextlib import contextmanager
@@ -76,6 +77,19 @@ def test_lines_of_comments_above_the_header_are_skipped_and_counted(tmp_path, se
     assert "1 line above the header, marked with '#', not read" in str(abag.plan(path))
     path.write_text("# one\n#" + text)  # a marked header is the header
     assert read_table(path).names == ["#heavy", "antigen"]
+
+
+@pytest.mark.parametrize("quoted", [True, False])
+def test_a_line_of_metadata_above_the_header_is_skipped_and_said(tmp_path, quoted):
+    metadata = json.dumps({"Run": "SRR1", "Author": "X et al., 2020", "Chain": "Heavy"})
+    line = '"' + metadata.replace('"', '""') + '"' if quoted else metadata
+    path = written(tmp_path, "a.csv", f"{line}\nheavy,antigen\nQVQ,MKT\nEVQ,#\n")
+    table = read_table(path)
+    assert table.frame.to_dict("list") == {"heavy": ["QVQ", "EVQ"], "antigen": ["MKT", "#"]}
+    with pytest.raises(AbagError, match="row 4, column 'antigen': character '#'"):
+        abag.plan(path)
+    path.write_text(path.read_text().replace("#", "M"))
+    assert "1 line of metadata above the header, not read" in str(abag.plan(path))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.parquet.gz"])

@@ -23,6 +23,7 @@ def mutants(parent, n=12):
     return [f"{parent[:30]}{'ACDEFGHIKLMNPQRSTVWY'[i]}{parent[31:]}" for i in range(n)]
 
 
+ALONE = {"kind": "antigen", **COMPOSITION}
 HEAVIES = mutants(HEAVY)
 LIGHTS = mutants(LIGHT)
 PKD = np.linspace(6, 9.5, 12)
@@ -488,6 +489,49 @@ def test_tables_of_structures_are_refused_because_they_hold_no_sequences(tmp_pat
     pd.DataFrame([row] * 3).to_csv(tmp_path / "t.tsv", sep="\t", index=False)
     with pytest.raises(AbagError, match=r"no column for heavy, light or antibody.*No column holds"):
         abag.plan(tmp_path / "t.tsv")
+
+
+def test_a_table_without_a_line_of_names_is_refused_and_keeps_its_first_pair(tmp_path):
+    table = pd.DataFrame({"heavy": HEAVIES, "light": LIGHTS, "antigen": AG, "pKd": PKD})
+    table.to_csv(tmp_path / "t.csv", index=False, header=False)
+    for source in (tmp_path / "t.csv", pd.read_csv(tmp_path / "t.csv")):
+        for read in (abag.plan, lambda source: abag.embed_table(source, tmp_path / "s", **ALONE)):
+            with pytest.raises(AbagError, match="the first line holds a sequence, 'EVQ") as caught:
+                read(source)
+            assert "--column" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_names_below_a_title_are_found_and_the_lines_above_them_are_to_be_removed(tmp_path, rows):
+    table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG, "KD (nM)": 10 ** (9 - PKD)})
+    lines = table.to_csv(index=False).splitlines()
+    title = ["Supplementary Table 1. Affinities,,,", "n = 3,,,", "by SPR,,,"][:rows]
+    (tmp_path / "t.csv").write_text("\n".join([*title, *lines]))
+    with pytest.raises(AbagError, match=rf"row {rows + 1} holds 'VH', 'VL', 'antigen'"):
+        abag.plan(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("names", [("Antibody", "Antigen"), ("X1", "X2")])
+def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, names):
+    pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
+    antibodies = [*map(str, map(list, pairs)), f"['{HEAVY}', nan]", f'["{HEAVY}"]']
+    antigens = [f"['{AG}', '{AG[::-1]}']"] * len(antibodies)
+    table = pd.DataFrame(dict(zip(names, (antibodies, antigens), strict=True)))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    options = {}
+    if names[0] == "X1":  # proposed by their content
+        with pytest.raises(AbagError) as caught:
+            read_sequences(tmp_path / "t.csv")
+        options = {"columns": {"antibody": "X1", "antigen": "X2"}}
+        assert "No column is named like an antigen" not in str(caught.value)
+        for role, column in options["columns"].items():
+            assert f"--column {role}={column}" in str(caught.value)
+    read = read_sequences(tmp_path / "t.csv", **options)
+    assert read.antibodies.chains == [*pairs, (HEAVY, "")]
+    assert read.antigens.chains == [tuple(sorted((AG, AG[::-1])))]
+    table[names[0]] = f"['{HEAVY}', '{LIGHTS[0]}', '{LIGHTS[1]}']"
+    with pytest.raises(AbagError, match=r"has 3 chains; expected heavy\|light"):
+        read_sequences(table, **options)
 
 
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():

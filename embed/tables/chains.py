@@ -363,6 +363,9 @@ _CLEAN = re.compile(f"[{RESIDUES}]+")
 _ILLEGAL = re.compile(f"[^{RESIDUES}]")
 _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
+_LISTED = r"""'([A-Za-z*|:\s]*)'|"([A-Za-z*|:\s]*)"|None|nan"""
+_LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:\s*,\s*(?:{_LISTED}))*\s*,?\s*[\])]\s*")
+"""Chains as pandas writes a list of them: ``['EVQ', 'DIQ']``."""
 
 
 class EmptySequence(SequenceError):
@@ -412,8 +415,16 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
     return np.frombuffer(bytearray(keys), np.uint8).reshape(-1, KEY_BYTES)
 
 
+def unlisted(text: str) -> str:
+    """Return the chains of a list that was written as text, with ``|`` between them."""
+    if _LIST.fullmatch(text) is None:
+        return text
+    chains = [single or double for single, double in re.findall(_LISTED, text)]
+    return "|".join(filter(None, chains))
+
+
 def sequence_text(cell: object) -> str:
-    """Return a cell as text, empty if it is missing.
+    """Return a cell as text, empty if it is missing; of a list, its chains with ``|`` between them.
 
     Raises
     ------
@@ -441,7 +452,7 @@ def sequence_text(cell: object) -> str:
     if are_nucleotides(cell):
         msg = f"{_shortened(cell)} holds nucleotides; expected amino acids. Translate it."
         raise UnknownResidue(msg)
-    return cell
+    return unlisted(cell)
 
 
 def shown_chains(chains: Chains) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import TableError
+from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
     KINDS,
@@ -23,12 +24,16 @@ from abag.embed.tables.chains import (
     WHOLE_DOMAIN,
     Kind,
     is_word,
+    unlisted,
 )
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
     SEQUENCE_ROLES,
+    MissingColumn,
     column_option,
+    may_hold,
+    quote_some,
     simplified,
 )
 from abag.embed.tables.formats import CHUNK_ROWS
@@ -156,7 +161,7 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     picked = np.linspace(0, len(texts) - 1, min(len(texts), CHECKED_AT_MOST)).astype(int)
     cells = []
     for at in picked.tolist():
-        residues = "".join(texts[at].upper().split()).translate(_NOT_RESIDUES)
+        residues = "".join(unlisted(texts[at]).upper().split()).translate(_NOT_RESIDUES)
         if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
             continue
         if domain_types(residues):
@@ -185,7 +190,7 @@ def _sequences_in(table: Table, name: str) -> list[str]:
     sequences = []
     for text in cells.iloc[picked]:
         if isinstance(text, str) and is_sequence(text):
-            residues = "".join(text.upper().split()).rstrip("*")
+            residues = "".join(unlisted(text).upper().split()).rstrip("*")
             if not _NUCLEOTIDE_LETTERS.issuperset(residues):
                 sequences.append(residues)
     return sequences if 2 * len(sequences) > len(picked) else []
@@ -193,7 +198,7 @@ def _sequences_in(table: Table, name: str) -> list[str]:
 
 def is_sequence(text: str) -> bool:
     """Tell whether a text may be a sequence, rather than a name."""
-    return _SEQUENCE.fullmatch(text) is not None
+    return _SEQUENCE.fullmatch(unlisted(text)) is not None
 
 
 def holds_sequences(table: Table, name: str) -> bool:
@@ -254,6 +259,34 @@ def role_by_content(table: Table, name: str) -> str:
     if 2 * types.count({"light"}) > len(texts):
         return "light"
     return "antibody"
+
+
+def refuse_other_header(table: Table) -> None:
+    """Refuse a table that lacks a line of names, or has lines above it.
+
+    Otherwise the first pair would be taken for the names of the columns, and be lost.
+
+    Raises
+    ------
+    MissingColumn
+        If the first line holds a sequence, or a row below it the names of columns.
+    """
+    for name in map(str, table.names):
+        if len(name) >= WHOLE_DOMAIN and name.isupper() and is_peptide(name):
+            msg = (
+                f"{table.source}: the first line holds a sequence, {quoted(name)}; expected the "
+                "names of the columns. Add a line with them, such as heavy,light,antigen,pKd."
+            )
+            raise MissingColumn(msg)
+    for number, cells in table.frame.head(CHECKED_AT_MOST).iterrows():
+        names = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
+        if len(may_hold(names, {}, SEQUENCE_ROLES)) > 1:
+            msg = (
+                f"{table.source}: row {table.first_row + int(str(number))} holds "
+                f"{quote_some(names)}; expected the names of the columns in the first line. "
+                "Remove the lines above it."
+            )
+            raise MissingColumn(msg)
 
 
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:

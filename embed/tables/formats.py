@@ -60,6 +60,8 @@ _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
 )
+_METADATA = re.compile(rb'"?\{\s*"{1,2}[^:]+:.*\}"?\s*')
+"""A JSON object above the header, as files of OAS have it."""
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
 _HIDDEN = re.compile(rb'<row (?=[^<>]*hidden="(?:1|true)")[^<>]*?r="(\d+)"')
@@ -169,15 +171,22 @@ def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
             raise ValueError(msg)
     comments = sum(line.startswith(b"#") for line in above)
     remark = f"{counted(comments, 'line')} above the header, marked with '#', not read"
+    if above and _METADATA.fullmatch(above[0]):
+        comments = 1
+        remark = "1 line of metadata above the header, not read"
     yield from read_separated(
         file, _separator(header), options, above=len(above), remark=remark * bool(comments)
     )
 
 
 def _skip_comments(file: IO[bytes]) -> tuple[list[bytes], bytes]:
-    """Return the lines above the header that are blank or begin with a ``#``, and the header."""
+    """Return the lines above the header that are blank, comments (``#``) or metadata, and that."""
     above = list[bytes]()
     line = file.readline().removeprefix(b"\xef\xbb\xbf")
+    if _METADATA.fullmatch(line):
+        header = file.readline()
+        if not _METADATA.fullmatch(header):  # as in JSON Lines
+            return [line], header
     while line.startswith(b"#") or line.isspace():
         above.append(line)
         line = file.readline()

@@ -64,6 +64,7 @@ from abag.embed.tables.content import (
     is_sequence,
     matrix_columns,
     names_as_residues,
+    refuse_other_header,
     role_by_content,
     unused_columns,
 )
@@ -358,11 +359,14 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
         return _arranged(column, table, options)
     roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
+        refuse_other_header(table)
         problem = f"{table.source}: no column for heavy, light or antibody"
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
+        by_content = _suggest_columns(table)
+        has_antigen = "antigen=" in by_content
         advice = (
             "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
-            f"{commas}. {_suggest_columns(table)}{_advise_antigen(table, options)}"
+            f"{commas}. {by_content}{'' if has_antigen else _advise_antigen(table, options)}"
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
@@ -579,6 +583,7 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         column = ParsedColumn.constant(len(table.frame), antigen, references.antigen)
         return _with_antigen_notes(column)
     if not table.has("antigen"):
+        refuse_other_header(table)
         advice = ", or give one antigen for all rows with --antigen SEQ"
         if options.proposes_no_antigen:
             advice += ", or learn from antibodies alone with --no-antigen"

@@ -21,14 +21,7 @@ from abag.core.errors import LabelError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.formats import cell_text
-from abag.head.labels.headers import (
-    CAMEL,
-    Quantity,
-    header_words,
-    plain_text,
-    read_header,
-    usual_direction,
-)
+from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,22 +49,25 @@ _WORDS = (
     ("non-hit", "hit"), ("fail", "pass"), ("absent", "present"),
 )  # fmt: skip
 """Words for no and yes, as they are used beside each other."""
-_PAIRS = re.compile(
-    "bind|bound|neutrali|reactiv|specific|positiv|active|enrich|escap|block|inhibit|hit|viable|"
-    "success|recogni|interact"
+_PARTS = (
+    "bind|bound|neutrali|reactiv|polyreactiv|specific|polyspecific|positiv|active|enrich|escap|"
+    "block|inhibit|hit|viable|success|recogni|interact"
 )
+_PAIRS = re.compile(_PARTS)
 """Parts of the names of columns that say whether something is so."""
+_NEGATIONS = re.compile(
+    rf"\b(?:not|non|no|lost|loss of|lacks?|doesn?t)\s+(?=\w*(?:{_PARTS}))"
+    rf"|\b(?:non|un|in)(?={_PARTS})|\s+(?:loss|negative)\b"
+)
+"""Words and syllables with which such a name says that something is not so."""
+_UNWANTED = re.compile("escap|resistan|autoreactiv|selfreactiv|offtarget")
+"""Parts of the names of what is not wanted."""
 _NAMES = frozenset("label labels class target outcome y response binary isbinder call".split())
 """Names of columns of classes, without signs."""
 _LAST_WORDS = frozenset("label labels class binary call".split())
 """Last words of such names."""
 _OF_ANYTHING = frozenset("no yes n y false true f t 0 1 - +".split())
 """Words for no and yes to what the name of their column says."""
-_NEGATIVE = re.compile(
-    "not|non|no|never|without|lacks?|fail(s|ed|ure)?|los(es|t|s)|neg(ative)?|inactive|unbound|"
-    "depleted|escap(e|es|ed|ing)|resistant|non(bind|neutrali|reactiv|responder|functional|hit).*"
-)
-"""Words of names that say the opposite of what is wanted."""
 MOST_CLASSES = 20
 _STRAY = 10
 """Cells for each one that is no class in a column of words for yes and no, at least."""
@@ -144,12 +140,29 @@ def _words_among(values: dict[str, int]) -> tuple[str, str] | None:
     return None if are_numbers else found
 
 
+def _name_words(name: str) -> list[str]:
+    return re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+
+
 def is_named_like_classes(name: str) -> bool:
     """Tell whether the name of a column says that it holds classes, such as ``is_binder``."""
-    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    words = _name_words(name)
     joined = "".join(words)
     is_named = joined in _NAMES or not _LAST_WORDS.isdisjoint(words[-1:])
     return is_named or _PAIRS.search(joined) is not None
+
+
+def _better_class(name: str, classes: tuple[str, ...]) -> Better:
+    """Return which class is better by the name of a column: no, of yes and no in ``non_binder``."""
+    words = " ".join(_name_words(name))
+    affirmed = _NEGATIONS.sub("", words)
+    better = read_header(affirmed).better or "higher"
+    # others, such as binder and non-binder, say it themselves
+    if _OF_ANYTHING.issuperset(classes):
+        is_unwanted = _UNWANTED.search(affirmed.replace(" ", "")) is not None
+        if is_unwanted != (affirmed != words):
+            return "lower" if better == "higher" else "higher"
+    return better
 
 
 def has_classes(table: Table, name: str, options: LabelOptions) -> bool:
@@ -223,12 +236,11 @@ def decide_classes(
         classes = _words_among(values) or _two_classes(where, values, None)
         replace(options, label=BINARY)  # raises if others are of numbers
         why = f"cells are {quoted(classes[0])} or {quoted(classes[1])}"
-    words = header_words(CAMEL.sub(" ", column))
-    better: Better = header.better or usual_direction(words) or "higher"
-    if _OF_ANYTHING.issuperset(classes) and any(map(_NEGATIVE.fullmatch, words)):
-        better = "lower" if better == "higher" else "higher"
     quantity = Quantity(
-        name=header.quantity, better=options.better or better, affinity=False, classes=classes
+        name=header.quantity,
+        better=options.better or _better_class(column, classes),
+        affinity=False,
+        classes=classes,
     )
     return unit_of(classes), quantity, why
 

@@ -218,6 +218,11 @@ _KNOWN = (
     "interferometry conc concentration half maximal inhibitory effective inhibition neutralization "
     "neutralisation scale"
 ).split()
+_CHANGED = tuple(
+    "log2 log1p sqrt normalized normalised norm relative rel scaled rank ranked percentile "
+    "quantile zscore inverse inverted reciprocal bin binned".split()
+)
+"""Words that say that values were changed, so that the unit beside them is not theirs."""
 _PREDICTED = ("predicted", "prediction", "predictions", "pred", "predict")
 _OTHERS = {
     "log10": ("log10", "log"), "ln": ("ln", "loge"), "neg": ("neg", "negative", "minus"),
@@ -320,6 +325,7 @@ _REWRITTEN = (
 def plain_text(name: str) -> tuple[str, bool]:
     """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
+    name = re.sub(r"(?<![A-Za-z])Fc(?![A-Za-z])", "constantfragment", name)  # FC: fold change
     name = _SUPERSCRIPT.sub(lambda m: "^" + m[0].replace("−", "-").translate(_SUPERSCRIPTS), name)
     composed = unicodedata.normalize("NFKC", name.replace("°", " ").replace("º", " "))
     text = ""
@@ -420,12 +426,14 @@ def read_header(name: str) -> Header:
     else:
         quantity = bracketed["name"].strip()
         unit = bracketed["unit"].strip()
-    describes_another = not _SPREAD.isdisjoint(header_words(name))
+    describes_another = not _SPREAD.isdisjoint(_words(name))
+    of_affinity = _read_affinity(name)
+    is_affinity = of_affinity.names_affinity and not of_affinity.not_label
     return replace(
-        _read_affinity(name),
+        of_affinity,
         quantity=printable(quantity)[:LONGEST_NAME] or "value",
         written_unit=printable(unit)[:LONGEST_NAME],
-        better=None if describes_another else _better_values(name, quantity),
+        better=None if describes_another or is_affinity else _better_values(name, quantity),
         describes_another=describes_another,
     )
 
@@ -448,6 +456,8 @@ def _read_affinity(name: str) -> Header:
     if {*re.sub("[a-z0-9]", "", text)} - _SEPARATORS:
         words_found.unknown_unit = True
     for run in re.findall("[a-z0-9]+", text):
+        if run in _CHANGED or re.fullmatch(r"x?1e\d+", run):
+            words_found.unknown_unit = True
         tags = _segments(run)
         if tags is None:
             words_found.unknown_words = True
@@ -738,17 +748,17 @@ NO_OR_YES = ("no", "yes")
 def _is_of_function(name: str, bracketed: str) -> bool:
     """Tell whether brackets hold a quantity instead of a unit, as in ``log10(MFI)``."""
     is_function = _FUNCTION.fullmatch(name.strip()) is not None
-    return is_function or usual_direction(header_words(bracketed)) is not None
+    return is_function or _usual_direction(_words(bracketed)) is not None
 
 
-def header_words(name: str) -> list[str]:
+def _words(name: str) -> list[str]:
     """Divide the name of a column into lower-case words and numbers."""
     text = _DELTA_DELTA.sub("dd", plain_text(name)[0])
     text = re.sub(r"\b([pq])[\s_-]+(?=val)", r"\1", text)
     return re.findall("[a-z]+[0-9]*|[0-9]+", text)
 
 
-def usual_direction(words: list[str]) -> Better | None:
+def _usual_direction(words: list[str]) -> Better | None:
     """Return which values of a quantity with these words are better, if that is known."""
     joined = "".join(words)
     if _LOWER.search(joined):
@@ -761,8 +771,8 @@ def usual_direction(words: list[str]) -> Better | None:
 
 def _better_values(column: str, name: str) -> Better | None:
     """Return which values of a column are better, if its name tells."""
-    words = header_words(name)
-    better = usual_direction(words)
+    words = _words(name)
+    better = _usual_direction(words)
     joined = "".join(words)
     neutralises = "neutrali" in joined or not _TITERS.isdisjoint(words)
     if neutralises and better == "higher" and _read_affinity(f"IC50 {column}").units:
@@ -770,6 +780,6 @@ def _better_values(column: str, name: str) -> Better | None:
     if "aggregation" in joined and better == "lower" and "°" in column:
         return None  # its onset, or a share at a temperature
     is_negated = plain_text(name)[0].lstrip().startswith("-") or words[:1] in _NEGATED
-    if not _UNDECIDED.isdisjoint(header_words(column)[int(is_negated) :]):
+    if not _UNDECIDED.isdisjoint(_words(column)[int(is_negated) :]):
         return None
     return _OPPOSITE[better] if is_negated else better
