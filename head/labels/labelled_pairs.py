@@ -103,10 +103,12 @@ def one_label(table: SequenceTable) -> LabelLayout:
         for label, unit, quantity in zip(labels, units, quantities, strict=True):
             named = quantity.description if quantity.classes else str(quantity)
             listed.append(f"{label.column!r} of {label.source} as {unit if are_units else named}")
-        differ = "in different units" if are_units else "different quantities"
+        differ = "the labels are different quantities"
+        if are_units:
+            differ = "the labels are in different units"
         msg = (
-            f"{table.source}: the labels are {differ}: {'; '.join(listed)}; expected one. Convert "
-            "the columns to one unit, such as pKd, give those of one quantity one name, or fit the "
+            f"{table.source}: {differ}: {'; '.join(listed)}; expected one. Convert the "
+            "columns to one unit, such as pKd, give those of one quantity one name, or fit the "
             "tables apart."
         )
         raise LabelError(msg)
