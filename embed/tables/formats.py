@@ -18,8 +18,8 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -35,8 +35,9 @@ from abag.core.errors import TableError
 from abag.core.frames import without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.tables.chains import KINDS, MISSING_TEXT, ChainPlaces, Kind
+from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
+from abag.embed.tables.options import TableOptions
 
 EXACT = 1e15
 """Numbers of less size are shown with all of their digits."""
@@ -97,6 +98,7 @@ _READING = (
 _SEEKING = (".parquet", EXCEL)  # formats whose readers need random access
 
 
+_DEFAULTS = TableOptions()
 CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
 
 
@@ -112,16 +114,12 @@ class ReadOptions:
     """Whether columns of sequences may hold names, of which ``NA`` is one."""
     kinds: Sequence[Kind] = KINDS
     """Kinds of sequences that are asked for."""
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Names of columns by role, as the user gave them; the file may lack some."""
-    chains: ChainPlaces = "as-given"
-    """``most``: of several chains of an AIRR cell, take the one that was seen most."""
-    sheet: str | None = None
-    """Sheet of an Excel file; None: the only one with values."""
+    table: TableOptions = _DEFAULTS
+    """How the user says that the table is read; the file may lack some of the columns."""
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
-        return may_hold(names, self.columns, TEXT_ROLES)
+        return may_hold(names, self.table.columns, TEXT_ROLES)
 
 
 class Chunk(NamedTuple):
@@ -228,7 +226,9 @@ def read_separated(
     file.seek(0)
     notes = NO_NOTES._replace(remarks=(remark,) if remark else ())
     if is_airr(names):  # the chains of a cell may be far apart
-        joined, reader = join_cells(_as_text(pd.read_csv(file, **read), options), options.chains)
+        joined, reader = join_cells(
+            _as_text(pd.read_csv(file, **read), options), options.table.chains
+        )
         notes = reader._replace(remarks=notes.remarks + reader.remarks)
         yield from in_chunks(joined, options.rows, notes)
         return
@@ -244,7 +244,7 @@ def read_separated(
 def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
     """Return how pandas reads text in which ``NA`` and the like may be names."""
     kept = {*options.sequence_columns(names)}
-    kept |= {*may_hold(names, options.columns, ("antibody_name", "antigen_name"))}
+    kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
     missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
     return {"keep_default_na": False, "na_values": missing}
 
@@ -277,7 +277,7 @@ class MissingReader(Exception):
 
 def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the only sheet that has values, as a CSV export of it would be read."""
-    cells, hidden = _read_sheet(file, options.sheet)
+    cells, hidden = _read_sheet(file, options.table.sheet)
     first_row = int(cells.index[0]) + 2
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_ALL).writerows(cells.to_numpy().tolist())
@@ -395,7 +395,7 @@ def read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the records of a file as one table."""
     role = ""
     if [*options.kinds] == ["antigen"]:
-        role = options.columns.get("antigen", "antigen")
+        role = options.table.columns.get("antigen", "antigen")
     yield from in_chunks(_parse_fasta(file.read(), role), options.rows)
 
 
@@ -557,7 +557,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
         suffix = bare_suffix(file)
-        _refuse_unreadable(file, suffix, options.sheet)
+        _refuse_unreadable(file, suffix, options.table.sheet)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open
             with opening(file, "rb") as stream:
