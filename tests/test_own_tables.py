@@ -593,7 +593,15 @@ def test_one_of_two_columns_of_relations_has_to_be_chosen():
 
 
 @pytest.mark.parametrize(
-    "types", [["Kd", "IC50"], ["KD (nM)", "IC50 (nM)"], ["kon", "KD"], ["Tm", "pKd"]]
+    "types",
+    [
+        ["Kd", "IC50"],
+        ["KD (nM)", "IC50 (nM)"],
+        ["kon", "KD"],
+        ["Tm", "pKd"],
+        ["Binding", "Expression"],
+        ["Affinity", "Stability"],
+    ],
 )
 def test_measurements_of_different_quantities_are_told_by_their_cells(types):
     table = chembl(**{"Standard Type": 3 * types})

@@ -1097,13 +1097,14 @@ def _describes(table: Table, name: str, label: str) -> str:
     if "unit" in simplified(name):
         are_units = any(read_header(f"{label} ({text})").units for text in texts)
         return "units" if are_units else ""
-    headers = []
+    affinities = 0
     for text in texts:
         header = read_header(text)
-        if not (header.names_affinity or header.not_label or header.better):
+        is_affinity = header.names_affinity or header.plain or simplified(text) == "binding"
+        if not (is_affinity or header.not_label or header.better):
             return ""  # at the first text of most columns
-        headers.append(header)
-    return "affinity_type" if any(header.names_affinity for header in headers) else ""
+        affinities += is_affinity
+    return "affinity_type" if affinities else ""
 
 
 def _quantity_words(name: str) -> set[str]:
