@@ -783,7 +783,8 @@ def score_held_out(
     score = scored(np.ones(len(tested.rows), np.bool_), bounded)
     if pairs.round_of_row is not None:
         is_first = pairs.round_of_row[pairs.row][tested.rows] == 0
-        if min(np.count_nonzero(is_first), np.count_nonzero(~is_first)) >= LEAST_ROWS:
+        of_rounds = [distinct(tested.rows[inside]) for inside in (is_first, ~is_first)]
+        if min(map(len, of_rounds)) >= LEAST_ROWS:
             score["by_round"] = []
             for inside in (is_first, ~is_first):
                 apart = scored(inside)
