@@ -120,8 +120,12 @@ def change_encoders(patch, change):
 
     `encode` is what it replaces: a function of the batch, of the encoder that was asked for.
     """
+
+    def changed(encode, batch, _layer_pooling=None):
+        return change(encode, batch)
+
     _replace_loading(
-        patch, lambda load, *asked, **options: partial(change, load(*asked, **options))
+        patch, lambda load, *asked, **options: partial(changed, load(*asked, **options))
     )
 
 

@@ -38,7 +38,6 @@ from abag.core.arrays import Floats, Ints, distinct, label_weights, weights_of
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import (
-    BoundedPairs,
     RegimeScore,
     TestedPairs,
     largest_rmse,
@@ -738,7 +737,6 @@ def score_held_out(
     classes = pairs.quantity.classes
     if classes:
         _expect_classes(pairs, held_out, folds)
-    exact = pairs.censored[held_out.rows] == 0
     tested = TestedPairs.of(pairs, measured)
     baselines = {}
     for name in folds[0].predicted:
@@ -751,43 +749,35 @@ def score_held_out(
         if all(name in fold.predicted for fold in folds):
             baselines[name] = tested.take([fold.predicted[name] for fold in folds])
     error = pairs.pkd[held_out.rows] - held_out.predicted
-    covered = (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64)
+    covered = (np.abs(error) <= COVERED * held_out.sigma).astype(np.float64)
 
-    def scored(inside: NDArray[np.bool_], bounded: BoundedPairs | None = None) -> RegimeScore:
-        predicted = held_out.predicted[exact][inside]
-        means = held_out.mean[exact][inside]
+    def scored(some: NDArray[np.bool_]) -> RegimeScore:
+        predicted = held_out.predicted[some]
+        means = held_out.mean[some]
         score = score_regime(
             measured.regime.name,
             measured.regime.words,
-            tested.some(inside),
+            tested.some(some),
             predicted,
             means,
-            {name: values[inside] for name, values in baselines.items()},
-            None if classes else covered[inside],
+            {name: values[some] for name, values in baselines.items()},
+            None if classes else covered[some],
             weights=mixture.weights,
-            bounded=bounded,
             of_classes=bool(classes),
         )
         if classes:
-            add_classes(score, tested.some(inside), predicted, means, classes)
+            add_classes(score, tested.some(some), predicted, means, classes)
         return score
 
-    bounded = BoundedPairs(
-        pkd=pairs.pkd[held_out.rows],
-        censored=pairs.censored[held_out.rows],
-        predicted=held_out.predicted,
-        fold=held_out.of_fold,
-        groups=[group[held_out.rows] for group in measured.groups],
-        weight=weights_of(pairs.share, held_out.rows),
-    )
-    score = scored(np.ones(len(tested.rows), np.bool_), bounded)
+    score = scored(np.ones(len(tested.rows), np.bool_))
     if pairs.round_of_row is not None:
         is_first = pairs.round_of_row[pairs.row][tested.rows] == 0
-        of_rounds = [distinct(tested.rows[inside]) for inside in (is_first, ~is_first)]
-        if min(map(len, of_rounds)) >= LEAST_ROWS:
+        apart_by_round = [tested.is_exact & is_first, tested.is_exact & ~is_first]
+        pairs_by_round = [distinct(tested.rows[of_round]) for of_round in apart_by_round]
+        if min(map(len, pairs_by_round)) >= LEAST_ROWS:
             score["by_round"] = []
-            for inside in (is_first, ~is_first):
-                apart = scored(inside)
+            for of_round in apart_by_round:
+                apart = scored(of_round)
                 for key in ("words", "sentence"):
                     apart[key] = without_absent(apart[key], pairs.kinds)
                 score["by_round"].append({**apart})
