@@ -172,7 +172,7 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
         long = sum(length > limit for length in lengths)
         if long:  # each of the other chains is one span
             long_chains += number * long
-            windows += number * (len(spans) - (np.count_nonzero(lengths) - long))
+            windows += number * (len(spans) - (sum(map(bool, lengths)) - long))
     unique = len(sequences.chains)
     stored = None if speed is None else len(layout.poolings) * speed.width * 2 + 22
     return {

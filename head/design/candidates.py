@@ -143,11 +143,8 @@ class Candidates:
                     "Choose the rows of one antigen."
                 )
                 raise PredictionError(msg)
-        ordered = np.argsort(numbers, kind="stable")
-        place = np.searchsorted(numbers[ordered], wanted)
-        place = np.minimum(place, len(own) - 1)
-        row = own[ordered[place]]
-        return np.where(numbers[ordered[place]] == wanted, row, -1)
+        place = pd.Index(numbers).get_indexer(pd.Index(wanted))
+        return np.where(place < 0, -1, own[place])
 
     def repeated(self) -> Bools:
         """Return which rows repeat the pair of an earlier row, (R,)."""
@@ -396,17 +393,15 @@ def _finite(
 
 
 def _flags(chunk: SequenceTable, column: str) -> Bools:
-    # each text is looked up once, not once per row
-    codes, values = pd.factorize(read_texts(chunk.frame[column]).str.lower())
-    flags = [_BOOLEANS.get(value) for value in values]
-    if None in flags:
-        bad = np.flatnonzero(codes == flags.index(None))[0]
+    flags = read_texts(chunk.frame[column]).str.lower().map(_BOOLEANS)
+    bad = np.flatnonzero(flags.isna())
+    if len(bad):
         msg = (
-            f"{chunk.describe_cell(bad, column)} is not a valid flag; expected True or False. "
+            f"{chunk.describe_cell(bad[0], column)} is not a valid flag; expected True or False. "
             "Fix it, or remove the column."
         )
         raise PredictionError(msg)
-    return np.array(flags, np.bool_)[codes]
+    return flags.to_numpy(np.bool_)
 
 
 def sites_of(sites: pd.Series) -> list[list[str]]:

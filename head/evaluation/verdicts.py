@@ -646,12 +646,8 @@ def _auc(tested: TestedPairs, predicted: Floats, cell: Ints) -> dict[str, float 
 
 def _compared(cell: Ints, level: Floats) -> int:
     """Count the pairs whose cell has another class, too."""
-    _, number = np.unique(cell, return_inverse=True)
-    least = np.full(number.max(initial=0) + 1, np.inf)
-    most = np.full(len(least), -np.inf)
-    np.minimum.at(least, number, level)
-    np.maximum.at(most, number, level)
-    return int((least < most)[number].sum())
+    classes = pd.Series(level).groupby(cell).transform("nunique")
+    return int((classes > 1).sum())
 
 
 def _average_precision(
