@@ -18,7 +18,6 @@ from abag.core.command_line import (
     OptionsCommand,
     UserPath,
     one_or_all,
-    outline,
     peak_gib,
 )
 from abag.core.errors import AbagError
@@ -30,6 +29,11 @@ F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
 Tables: TypeAlias = Path | list[Path]
 """One table, or several that are read as one."""
+
+_STORE_FUNCTIONS = {
+    name: ("embed.store.care", "core.command_line:outline") for name in ("merge", "push", "pull")
+}
+"""Functions of commands that Python users do not have, as in `_FUNCTIONS`."""
 
 # Arguments and options that several commands share.
 _PATH = UserPath()
@@ -85,17 +89,18 @@ def _passes_on(
         def call(as_json: bool, **options: Any) -> None:
             _call(function, as_json=as_json, **options)
 
-        return _command(function, group=group, name=name)(call)
+        return _command(function, group=group, name=name or function)(call)
 
     return register
 
 
 def _call(function: str, *, as_json: bool, **options: Any) -> Any:
     """Call a public function, which shows its progress if it can; print and return its result."""
-    public = PublicFunction(function, *_FUNCTIONS[function])
+    public = PublicFunction(function, *(_FUNCTIONS | _STORE_FUNCTIONS)[function])
     if public.draws_bars():
         options["progress"] = True
-    result = public.function()(**options)
+    with reporting(bars=True):
+        result = public.function()(**options)
     _print(result, as_json, public.describe() or str)
     return result
 
@@ -469,28 +474,25 @@ def store_verify(store: Path, as_json: bool) -> None:
     sys.exit(1 if problems else 0)
 
 
-@_command(group=store_group, name="merge")
+@_passes_on("merge", group=store_group)
 @click.argument("sources", type=_PATH, nargs=-1, required=True)
 @_out("--out", "Store to add to; created if missing.")
-def store_merge(sources: tuple[Path, ...], out: Path, as_json: bool) -> None:
+def store_merge() -> None:
     """Add the shards of several stores to one. Each is checked; duplicates are counted.
 
     \b
     Example:
       abag store merge laptop-store cluster-store --out store
     """
-    from abag.embed.store.care import merge
-
-    _print(merge(sources, out), as_json, outline)
 
 
-@_command(group=store_group, name="push")
+@_passes_on("push", group=store_group)
 @_STORE_ARGUMENT
 @click.argument("address")
 @click.option(
     "--private", is_flag=True, help="Create the repository for you and your organization only."
 )
-def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
+def store_push() -> None:
     """Send the shards of a store to the hub.
 
     ADDRESS is hf://datasets/user/name; others need not encode the same sequences again. Only shards
@@ -500,16 +502,12 @@ def store_push(store: Path, address: str, private: bool, as_json: bool) -> None:
     Example:
       abag store push store hf://datasets/user/name
     """
-    from abag.embed.store.care import push
-
-    with reporting(bars=True):
-        _print(push(store, address, private=private), as_json, outline)
 
 
-@_command(group=store_group, name="pull")
+@_passes_on("pull", group=store_group)
 @click.argument("address")
 @_STORE
-def store_pull(address: str, store: Path, as_json: bool) -> None:
+def store_pull() -> None:
     """Add the shards of a store on the hub.
 
     ADDRESS is hf://datasets/user/name, optionally with @ and a branch, tag or commit. Only missing
@@ -519,10 +517,6 @@ def store_pull(address: str, store: Path, as_json: bool) -> None:
     Example:
       abag store pull hf://datasets/user/name --store store
     """
-    from abag.embed.store.care import pull
-
-    with reporting(bars=True):
-        _print(pull(address, store), as_json, outline)
 
 
 @_passes_on("export_vectors", group=store_group, name="export")

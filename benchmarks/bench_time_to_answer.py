@@ -40,7 +40,7 @@ STAGES = {
         "distinct sequences": "abag.embed.job:KindJob.survey",
         "start the device": "abag.embed.embed:_announce",
         "look up": "abag.embed.job:KindJob.look_up",
-        "load encoders": "abag.embed.encode:load_for",
+        "load encoders": "abag.embed.job:KindJob.load",
         "encode and commit": "abag.embed.encode:encode_share",
     },
     "fit": {

@@ -58,10 +58,9 @@ def checked_array(
         If it has another type or shape.
     """
     array = arrays[name]
-    same = array.ndim == len(shape)
-    if same:
-        for expected, length in zip(shape, array.shape, strict=True):
-            same &= expected in (None, length)
+    same = array.ndim == len(shape) and all(
+        expected in (None, length) for expected, length in zip(shape, array.shape, strict=True)
+    )
     if array.dtype != dtype or not same:
         msg = f"{name} has {array.dtype} and shape {array.shape}"
         raise ValueError(msg)
@@ -122,22 +121,6 @@ def sort_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bo
         in_order = word[order]
         repeated[1:] &= in_order[1:] == in_order[:-1]
     return order, repeated
-
-
-def distinct_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Find the distinct keys, as ``numpy.unique(keys, axis=0, return_inverse=True)`` but faster.
-
-    Returns
-    -------
-    ndarray, shape=(U, 16), dtype=uint8
-        The distinct keys, sorted.
-    ndarray, shape=(N,), dtype=int32
-        The place of each key among them.
-    """
-    order, repeated = sort_keys(keys)
-    inverse = np.empty(len(keys), np.int32)
-    inverse[order] = np.cumsum(~repeated, dtype=np.int32) - 1
-    return keys[order[~repeated]], inverse
 
 
 def hex_keys(keys: NDArray[np.uint8]) -> list[str]:

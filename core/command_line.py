@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 import click
 
-from abag.core.errors import AbagError
+from abag.core.errors import AbagError, is_out_of_memory
 from abag.core.messages import counted, make_lock, printable
 from abag.core.options import OptionSchema, alternatives, joint_schema, user_path
 
@@ -111,8 +112,9 @@ def _in_one_line(error: Exception) -> str | None:
                 f"{where}: cannot be used ({error.strerror or error}); expected a readable and "
                 "writable path. Fix it or give another, and run the command again."
             )
-        case MemoryError():  # also of a damaged file that says that it is huge
-            return NO_MEMORY.format(text or "no more is available")
+        case Exception() if is_out_of_memory(error):  # also of a damaged file that says it is huge
+            # torch goes on to explain its settings
+            return NO_MEMORY.format(". ".join(text.split(". ")[:2]) or "no more is available")
         case Exception() if type(error).__name__ == "ArrowException" and "Wrapping" in text:
             return NO_MEMORY.format("no more is available")  # Arrow could not make a text of Python
         case RuntimeError() if "can't start new thread" in text:
@@ -266,7 +268,11 @@ class OptionsCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         """Call the command with the options that were given; all others have their defaults."""
         # an option that may be repeated is () if it was not given
-        given = {name: value for name, value in ctx.params.items() if value not in (None, ())}
+        repeated = {option.name for option in self.params if getattr(option, "multiple", False)}
+        given = {}
+        for name, value in ctx.params.items():
+            if value is not None and not (value == () and name in repeated):
+                given[name] = value
         ctx.params = given
         return super().invoke(ctx)
 
@@ -358,15 +364,8 @@ def _read_roles(
     return roles or None
 
 
-def peak_gib() -> float | None:
-    """Return the most memory in GiB that this process had, or one that it started.
-
-    None on Windows, which does not keep it.
-    """
-    try:
-        import resource
-    except ImportError:
-        return None
+def peak_gib() -> float:
+    """Return the most memory in GiB that this process had, or one that it started."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with suppress(OSError, ValueError, IndexError):
         # on Linux, the former counts what the parent had at the start, too

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from abag.core.errors import DeviceError
 from abag.core.options import Precision
 
+_WITHOUT_CUDA = {
+    "cpu": ("fp16", "a CPU", "CPU"),
+    "mps": ("bf16", "an Apple GPU", "Apple GPU, which abag has not been tested on"),
+}
+"""By type of a device: the precision that it does not support, its name, and the reason."""
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -43,17 +48,12 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
         If the device does not exist, or does not support the precision.
     """
     chosen = resolve_device(device, of_encoder=True)
-    if chosen.type == "mps":
-        if precision == "bf16":
-            msg = "--precision bf16 on an Apple GPU: not supported; give fp32 or fp16"
+    if chosen.type != "cuda":
+        unsupported, name, reason = _WITHOUT_CUDA[chosen.type]
+        if precision == unsupported:
+            msg = f"--precision {precision} on {name}: not supported; give fp32 or auto"
             raise DeviceError(msg)
-        reason = "Apple GPU, which abag has not been tested on"
         return DevicePlan(chosen, "fp32" if precision == "auto" else precision, reason)
-    if chosen.type == "cpu":
-        if precision == "fp16":
-            msg = "--precision fp16 on a CPU: not supported; give fp32 or bf16"
-            raise DeviceError(msg)
-        return DevicePlan(chosen, "fp32" if precision == "auto" else precision, "CPU")
     # not torch.cuda.is_bf16_supported: it is true on a T4, which emulates bf16 slowly
     major, minor = torch.cuda.get_device_capability(chosen)
     name = torch.cuda.get_device_name(chosen)

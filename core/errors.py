@@ -117,3 +117,13 @@ class TrainingError(AbagError):
 
 class WorkerError(AbagError):
     """A process of `abag embed` failed repeatedly, or its launcher's settings do not fit."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether the memory of this machine or of its device ran out."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}  # torch is not imported for this
+    # on a CPU and on an Apple GPU torch raises a plain RuntimeError
+    texts = ("can't allocate memory", "MPS backend out of memory")
+    return not kinds.isdisjoint(("MemoryError", "OutOfMemoryError")) or any(
+        text in str(error) for text in texts
+    )

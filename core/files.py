@@ -259,10 +259,10 @@ def sweep_partials(folder: Path, pattern: str = "**/*.partial") -> None:
             owner = _OWNED_PARTIAL.fullmatch(path.name)
             if owner is None:  # not a file of abag
                 continue
-            is_old = time.time() - path.lstat().st_mtime > STALE_SECONDS
-            is_here = owner["host"] == host_name()
-            if is_old or (is_here and not is_process_alive(int(owner["pid"]))):
-                remove_quietly(path)
+            is_left = owner["host"] == host_name() and not is_process_alive(int(owner["pid"]))
+            with suppress(FileNotFoundError):  # another process deletes, too
+                if is_left or time.time() - path.lstat().st_mtime > STALE_SECONDS:
+                    remove_quietly(path)
 
 
 def host_name() -> str:
@@ -378,7 +378,8 @@ def load_cached(folder: Path | None, inputs: bytes) -> bytes | None:
         digest = entry[:_DIGEST_BYTES]
         content = entry[_DIGEST_BYTES:]
         if digest == _digest(path, content):
-            os.utime(path)  # used just now
+            with suppress(OSError):  # a file system that is mounted to be read only
+                os.utime(path)  # used just now
             return content
     return None
 

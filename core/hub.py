@@ -49,6 +49,11 @@ class HubAddress(NamedTuple):
     def __str__(self) -> str:
         return self.at(self.revision)
 
+    @property
+    def short(self) -> str:
+        """``user/name@revision``, as encoders are named."""
+        return str(self).removeprefix("hf://")
+
     def at(self, revision: str | None) -> str:
         """Spell the address of another revision; None: without one."""
         datasets = "datasets/" if self.kind == "dataset" else ""
@@ -63,6 +68,11 @@ class HubAddress(NamedTuple):
 def is_hub_address(text: Path | str) -> bool:
     """Tell whether a path that the user gave is an address on the hub."""
     return bool(re.match("hf:/", str(text)))
+
+
+def is_repository_name(text: str) -> bool:
+    """Tell whether a text can be ``user/name``, and not a path."""
+    return bool(re.fullmatch(rf"{_PART}/{_PART}", text, re.ASCII))
 
 
 def parse_address(text: Path | str, kind: RepositoryKind) -> HubAddress:
@@ -194,7 +204,7 @@ class Repository:
         make_folder(target.path.parent)
         with replacing(target.path) as partial, _Received(partial, target) as file:
             headers = build_hf_headers()
-            silent: Any = _Silent()
+            silent = bar(disable=True)  # all files share one
             http_get(url, file, headers=headers, expected_size=target.limit, _tqdm_bar=silent)
 
     def create(self, *, private: bool) -> None:
@@ -291,13 +301,6 @@ class _Received(FileIO):
             raise HubError(msg)
         self._target.progress.update(arrived)
         return super().write(data)
-
-
-class _Silent:
-    """Takes the place of the bar of huggingface_hub: all files share one."""
-
-    def update(self, n: float = 1) -> None:
-        """Show nothing."""
 
 
 def _is_inside(path: str) -> bool:

@@ -102,6 +102,8 @@ def parse(
     if kind is Any or (origin is Literal and value in arguments):
         return value
     if origin in (Union, UnionType):
+        if Any in arguments:  # a table, which to show in an error that is caught takes long
+            return value
         for alternative in arguments:
             with suppress(Mistyped):
                 return inside(alternative, value, where)
@@ -387,11 +389,13 @@ class Options:
         return values
 
 
-@cache
-def schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
-    """Return the options of a class in the order of its fields."""
+def _find_schema(cls: type[Options]) -> tuple[OptionSchema, ...]:
     hints = type_hints(cls)
     return tuple(_option_schema(cls, declared, hints[declared.name]) for declared in fields(cls))
+
+
+schema: Callable[[Any], tuple[OptionSchema, ...]] = cache(_find_schema)
+"""The options of a class in the order of its fields."""
 
 
 def _option_schema(cls: type[Options], declared: Field[Any], kind: Any) -> OptionSchema:  # noqa: ANN401 - any type
@@ -469,7 +473,7 @@ class EncoderOptions(Options, group="Encoders"):
 
     def encoder(self, kind: str) -> str:
         """Return the encoder of antibodies, or of antigens, as the user gave it."""
-        return self.antibody_encoder if kind == "antibody" else self.antigen_encoder
+        return str(getattr(self, f"{kind}_encoder"))
 
 
 class VectorsOf(TypedDict):
@@ -509,6 +513,7 @@ class VectorOptions(Options, group="Encoders"):
 
     def vectors_of(self, kind: str) -> VectorsOf:
         """Return the encoder and the pooling of a kind."""
-        if kind == "antibody":
-            return {"encoder": self.antibody_encoder, "pooling": self.antibody_pooling}
-        return {"encoder": self.antigen_encoder, "pooling": self.antigen_pooling}
+        return {
+            "encoder": getattr(self, f"{kind}_encoder"),
+            "pooling": getattr(self, f"{kind}_pooling"),
+        }

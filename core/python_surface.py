@@ -33,10 +33,6 @@ SHOWN_LINES = 5
 SHOWN_WIDTH = 160
 """Most characters of such a line."""
 _FLAG_AND_VALUE = re.compile(rf"({FLAG.pattern})(?: ('[^']*'|[\w=-]*\w))?")
-_MORE_COLUMNS = re.compile(
-    r"(columns=\{[^}]*\}(?:(?:,| or) columns=\{[^}]*\})*(?:,| or)) (\w+)=([A-Z]+)\b"
-)
-"""A further column in a message, such as ``--column heavy=NAME, light=NAME or antibody=NAME``."""
 _PATH = re.compile(r"\b(Path|AnyTables?)\b")
 """In the annotation of an argument that may be a path."""
 _TABLES = {
@@ -282,11 +278,7 @@ def in_python(text: str, keywords: Keywords) -> str:
     for i, sentence in enumerate(sentences):
         command = _COMMAND.search(sentence)
         start = command.start() if command else len(sentence)
-        spelled = _FLAG_AND_VALUE.sub(keyword, sentence[:start])
-        while more := _MORE_COLUMNS.search(spelled):
-            column = f'{more[1]} columns={{"{more[2]}": "{more[3]}"}}'
-            spelled = spelled[: more.start()] + column + spelled[more.end() :]
-        sentences[i] = spelled + sentence[start:]
+        sentences[i] = _FLAG_AND_VALUE.sub(keyword, sentence[:start]) + sentence[start:]
     return " ".join(sentences)
 
 

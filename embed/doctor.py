@@ -24,6 +24,7 @@ from abag import __version__
 from abag.core.device import DevicePlan, default_batch_tokens, plan_device
 from abag.core.errors import AbagError
 from abag.core.files import cache_dir, nearest_existing, remove_quietly, write_bytes
+from abag.core.hub import HubAddress, is_repository_name
 from abag.core.messages import first_line, size_text
 from abag.embed.encode import PoolingSink, encode_stream
 from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
@@ -31,7 +32,7 @@ from abag.embed.encoders.family import Backend
 from abag.embed.encoders.identity import Identity, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import FAMILIES, HubSource, guess_family, hub_source
+from abag.embed.encoders.registry import FAMILIES, download_command, guess_family, hub_source
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderNotFound
 from abag.embed.kernels.attention import kernel_problems, triton_problem
 from abag.embed.store.shard import is_unmounted_drive
@@ -209,9 +210,9 @@ def check_weights(name: str) -> Result:
     try:
         checkpoint = find_checkpoint(name, download=False)
     except EncoderNotFound:
-        if "/" not in source.name or source.name.startswith("/"):
+        if not is_repository_name(source.name):
             raise
-        return _check_download(f"{name}: {source}", source)
+        return _check_download(f"{name}: {source.short}", source)
     if checkpoint.folder is None:
         return "PASS", f"{name}: no weights are needed"
     size = size_text(sum(path.stat().st_size for path in checkpoint.weights))
@@ -219,7 +220,7 @@ def check_weights(name: str) -> Result:
     return "PASS", f"{name}: {size} in {checkpoint.folder}{random}"
 
 
-def _check_download(encoder: str, source: HubSource) -> Result:
+def _check_download(encoder: str, source: HubAddress) -> Result:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
@@ -227,7 +228,7 @@ def _check_download(encoder: str, source: HubSource) -> Result:
     except Exception as error:  # noqa: BLE001 - any failure means: not available
         return "FAIL", (
             f"{encoder} is not on disk, and the hub cannot be reached ({first_line(error)}); run "
-            f"`{source.download_command}` on a machine with network access, or give a checkpoint "
+            f"`{download_command(source)}` on a machine with network access, or give a checkpoint "
             "folder"
         )
     cache = Path(HF_HUB_CACHE)
@@ -239,7 +240,7 @@ def _check_download(encoder: str, source: HubSource) -> Result:
     return "WARN", f"{text} on first use"
 
 
-def _hub_bytes(source: HubSource) -> int:
+def _hub_bytes(source: HubAddress) -> int:
     """Ask the hub for the size of the weight files, at most: not all may be needed."""
     from huggingface_hub import HfApi
 

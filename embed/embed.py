@@ -19,9 +19,9 @@ import pandas as pd
 
 from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import refuse_read_only, sweep_partials
-from abag.core.messages import bar, detail, note, reporting, say
+from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import EncoderOptions
-from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licence, rank_here
+from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licences, rank_here
 from abag.embed.options import EmbedOptions
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import EncoderFolder, Store, open_store
@@ -261,20 +261,18 @@ def _read(
     """Read, check and key every sequence; return the last chunk, with the counts of all."""
     counts = Counter[str]()
     skipped = SkippedRows()
-    examples = dict[str, str]()
-    layout = Layout.of(table, options, kinds=options.kinds, rows=CHUNK_ROWS, only_sequences=True)
-    ignored = layout.describe()
+    layout = Layout.of(table, options, kinds=options.kinds, rows=CHUNK_ROWS)
+    ignored = list[str]()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in check_chunks(layout):
             counts.update(pairs.counts)
             skipped.update(pairs.skipped)
-            examples = {**pairs.examples, **examples}
             ignored += [line for line in pairs.ignored if line not in ignored]
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(len(pairs.frame) + len(pairs.skipped))
     last = replace(pairs, frame=pairs.frame.head(0), sequences={})  # lets go of its rows
-    return replace(last, counts=dict(counts), skipped=skipped, examples=examples, ignored=ignored)
+    return replace(last, counts=dict(counts), skipped=skipped, ignored=ignored)
 
 
 def _identify(
@@ -297,7 +295,7 @@ def _identify(
             )
             raise EncoderError(msg)
         jobs.append(KindJob(identity, device, options))
-    check_layers([job.identity for job in jobs], options.layers or ())
+    check_layers(jobs, options.layers or ())
     for job, part in zip(jobs, partitions, strict=True):
         job.survey(part)
     return jobs
@@ -310,11 +308,8 @@ def _look_up(store: Path | str, jobs: Sequence[KindJob], rank: Rank, *, first: b
         sweep_partials(opened.path)  # without anything to encode, no writer does
     for job in jobs:
         job.look_up(opened, rank)
-    for job in jobs:
-        if not job.missing or job.options.ray is not None:  # on Ray the workers choose it
-            continue
-        if change := job.change_of_precision():
-            note(change)
+        if job.missing and job.options.ray is None:  # on Ray the workers choose it
+            job.note_precision(job.precisions(), {job.plan.precision})
     return opened
 
 
@@ -341,14 +336,12 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
         replaced += job.replaced
     counts = count_changes(forms, replaced)
     counts["line_breaks"] = reading.counts["line_breaks"]
-    for line in reading.ignored + describe_counts(counts, reading.skipped, reading.examples):
+    for line in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {line}")
     for job in jobs:
         for line in job.remarks():
             say(f"  {line}")
-    identities = {job.identity.checkpoint.origin: job.identity for job in jobs}
-    for identity in identities.values():  # once, if both kinds have the same encoder
-        note_licence(identity)
+    note_licences(jobs)
 
 
 def _on_ray(jobs: Sequence[KindJob], store: Store, encoders: EncoderOptions) -> list[float]:

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 
 from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
-from abag.core.errors import DeviceError, EncoderError
+from abag.core.errors import DeviceError, EncoderError, is_out_of_memory
 from abag.core.files import cache_dir
 from abag.core.messages import detail, note
 from abag.embed.encoders.family import Encoder, PoolingEncoder
@@ -44,9 +44,8 @@ from abag.embed.encoders.packing import (
     longest_first,
     pool_tokens,
 )
-from abag.embed.job import KindJob, Rank, load_for, name_sequence, token_bar
+from abag.embed.job import KindJob, Rank, name_sequence
 from abag.embed.store.store import LOGLIK
-from abag.embed.store.writer import ShardWriter
 from abag.embed.tables.chains import IMGT_REGIONS, Chains, position_number
 from abag.embed.tables.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.tables.pairs import SequencePart
@@ -251,7 +250,7 @@ class TokenBudget:
                     done += len(at)
                     yield order[at], vectors
             except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 first = left[done]
                 self._shrink(tokens, longest_spans[first], partial(name, first), error)
@@ -270,13 +269,6 @@ class TokenBudget:
         note(f"out of memory with {tokens:,} tokens per batch; continuing with {self._tokens:,}")
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    # on a CPU and on an Apple GPU torch raises a plain RuntimeError
-    return "can't allocate memory" in str(error) or "MPS backend out of memory" in str(error)
-
-
 # --- sinks: what is kept of the vectors of tokens -------------------------------------------------
 
 
@@ -284,7 +276,8 @@ class _HostCopy:
     """Tensors while they are copied from the device; those on a CPU are not copied."""
 
     def __init__(self, *tensors: torch.Tensor) -> None:
-        self._on_host = [_to_host(x) for x in tensors]
+        # pinned, so that the copy does not wait for the device
+        self._on_host = [x.to("cpu", non_blocking=x.is_cuda) for x in tensors]
         self._copied: Any = None
         if tensors[0].is_cuda:
             # an event, not a synchronisation: the next batch is computed during the copy
@@ -296,14 +289,6 @@ class _HostCopy:
         if self._copied is not None:
             self._copied.synchronize()  # GPU sync
         return [x.numpy() for x in self._on_host]
-
-
-def _to_host(x: torch.Tensor) -> torch.Tensor:
-    """Start copying to pinned host memory; a CPU tensor is returned as it is."""
-    if not x.is_cuda:
-        return x.cpu()  # itself, unless it is on an Apple GPU
-    host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-    return host.copy_(x, non_blocking=True)
 
 
 class Pooled(NamedTuple):
@@ -348,65 +333,42 @@ class PoolingSink:
         self._dtype = STORED[dtype]
         self._layers = layers
         self._head = head
-        self._begun: _Sums | None = None  # of a sequence whose windows fill several batches
+        self._begun: list[torch.Tensor] = []  # of a sequence whose windows fill several batches
 
     def begin(self, chains: Sequence[Chains]) -> None:
         """Forget all earlier batches: see `Sink`."""
-        self._begun = None
+        self._begun = []
 
+    @torch.inference_mode()
     def add(self, batch: PackedBatch) -> Callable[[], Pooled]:
         """Encode and pool a batch: see `Sink`."""
         sums = self._pool(batch)
-        if self._begun is not None:
-            sums.add_to_first(self._begun)
-        self._begun = sums.last() if batch.continues else None
+        for of_batch, begun in zip(sums, self._begun, strict=False):
+            of_batch[:1] += begun
+        self._begun = [of_batch[-1:].clone() for of_batch in sums] if batch.continues else []
         done = len(batch.completed)
-        pooled_SPD = sums.pooled_SPD[:done]
-        kept = [pooled_SPD.to(self._dtype), pooled_SPD.isfinite().flatten(1).all(1)]
-        if sums.loglik_S is not None:
-            kept.append(sums.loglik_S[:done])
-        return partial(_fetch_pooled, _HostCopy(*kept), len(batch.ids))
+        pooled_SPD, *loglik_S = (of_batch[:done] for of_batch in sums)
+        is_finite_S = pooled_SPD.isfinite().flatten(1).all(1)
+        copy = _HostCopy(pooled_SPD.to(self._dtype), is_finite_S, *loglik_S)
+        return partial(_fetch_pooled, copy, len(batch.ids))
 
-    @torch.inference_mode()
-    def _pool(self, batch: PackedBatch) -> _Sums:
+    def _pool(self, batch: PackedBatch) -> list[torch.Tensor]:
+        """Return what a batch adds to the S sequences in it: (S, P, D), and (S,) with a head."""
         device = self.plan.device
         weights_TP = to_device(batch.weights, device)
         bounds = to_device(batch.bounds.astype(np.int64), device)
         if isinstance(self._encoder, PoolingEncoder):
-            return _Sums(self._encoder.pool(batch), None)
-        if self._layers:
-            layer_pooling = LayerPooling(self._layers, weights_TP, bounds)
-            hidden_TD = self._encoder(batch, layer_pooling)
-            pooled = [layer_pooling.pooled[n] for n in self._layers]
-        else:
-            hidden_TD = self._encoder(batch)
-            pooled = []
-        pooled_SPD = torch.cat([pool_tokens(hidden_TD, weights_TP, bounds), *pooled], dim=1)
+            return [self._encoder.pool(batch)]
+        layer_pooling = LayerPooling(self._layers, weights_TP, bounds)
+        hidden_TD = self._encoder(batch, layer_pooling if self._layers else None)
+        inner = [layer_pooling.pooled[layer] for layer in self._layers]
+        pooled_SPD = torch.cat([pool_tokens(hidden_TD, weights_TP, bounds), *inner], dim=1)
         if self._head is None:
-            return _Sums(pooled_SPD, None)
+            return [pooled_SPD]
         logp_T = self._head.log_probabilities(hidden_TD, to_device(batch.ids, device))
         # the weights of the mean: special tokens have none, windows share theirs
         loglik_S = pool_tokens(logp_T[:, None], weights_TP[:, :1], bounds)[:, 0, 0]
-        return _Sums(pooled_SPD, loglik_S)
-
-
-class _Sums(NamedTuple):
-    """What a batch adds to the S sequences that it contains, or begins, or ends."""
-
-    pooled_SPD: torch.Tensor
-    loglik_S: torch.Tensor | None
-
-    @torch.inference_mode()
-    def last(self) -> _Sums:
-        """Return a copy of the sums of the last sequence, which continues in the next batch."""
-        loglik_S = None if self.loglik_S is None else self.loglik_S[-1:].clone()
-        return _Sums(self.pooled_SPD[-1:].clone(), loglik_S)
-
-    @torch.inference_mode()
-    def add_to_first(self, begun: _Sums) -> None:
-        self.pooled_SPD[:1] += begun.pooled_SPD
-        if self.loglik_S is not None and begun.loglik_S is not None:
-            self.loglik_S[:1] += begun.loglik_S
+        return [pooled_SPD, loglik_S]
 
 
 def _fetch_pooled(copy: _HostCopy, tokens: int) -> Pooled:
@@ -539,118 +501,94 @@ def encode_share(job: KindJob, rank: Rank) -> float:
     start_s = time.perf_counter()
     if not job.own:
         return 0.0
-    encoder = load_for(job.identity, job.plan, job.options)
+    encoder = job.load()
     load_s = time.perf_counter() - start_s
-    done = encode_parts(job, encoder, job.own_parts(), job.own_tokens, shown=not rank.number)
-    name = f"{rank}: {done.sequences:,} " if rank.world > 1 else ""
+    encode_s = encode_parts(job, encoder, job.own_parts(), job.own_tokens, shown=not rank.number)
+    name = f"{rank}: {job.own:,} " if rank.world > 1 else ""
     detail(
-        f"{name}{job.plural}: {done.tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "
-        f"{done.seconds:.2f} s = {done.rate}"
+        f"{name}{job.plural}: {job.own_tokens:,} tokens; loaded in {load_s:.1f} s, encoded in "
+        f"{encode_s:.2f} s = {_rate(job.own_tokens, encode_s)}"
     )
     return time.perf_counter() - start_s
 
 
 def encode_parts(
     job: KindJob, encoder: Encoder, parts: Iterable[SequencePart], total: int, *, shown: bool
-) -> Encoding:
+) -> float:
     """Encode sequences that are not stored yet, longest of each part first, and commit them.
 
-    `total` are their tokens, for the progress bar, which is drawn if `shown`. Errors are those of
-    `encode_share`; everything committed before one stays.
+    `total` are their tokens, for the progress bar, which is drawn if `shown`. Returns the seconds
+    until the last vector. Errors are those of `encode_share`; everything committed before one
+    stays.
     """
     plan = job.plan
     attrs = {"precision": plan.precision, "device": str(plan.device), "backend": job.backend}
-    if head := job.folder.head:
-        attrs["head"] = head
+    head = None
+    if job.folder.head:
+        attrs["head"] = job.folder.head
+        head = LanguageModelHead(job.identity.checkpoint, plan)
+    sink = PoolingSink(encoder, plan, job.options.store_dtype, job.folder.layers, head)
+    most_tokens = job.options.batch_tokens
+    if most_tokens is None and isinstance(encoder, PoolingEncoder):
+        most_tokens = COUNTED_TOKENS
+    budget = TokenBudget(plan, most_tokens, "the sequences encoded before it are stored")
+    layout = job.identity.layout
+    tokens = 0
+    unnumbered = 0  # antibodies with a chain whose CDRs are unknown
+    start_s = time.perf_counter()
+    encode_s = 0.0
     with (
         job.folder.writer(attrs=attrs, commit_seconds=job.options.commit_seconds) as writer,
-        token_bar(job.identity, total, shown=shown) as drawn,
+        job.bar(total, shown=shown) as drawn,
     ):
-        encoding = Encoding(job, encoder, writer, drawn)
         for part in parts:
-            encoding.encode(part)
-    if encoding.unnumbered:
+            name = partial(name_sequence, job.kind, part.rows, part.chains)
+            extra = None
+            if job.extra_poolings:
+                extra, without_cdrs = weigh_cdrs(part.chains)
+                unnumbered += without_cdrs
+            for at, pooled in budget.stream(sink, layout, part.chains, name, extra):
+                if pooled.bad is not None:
+                    position, problem = pooled.bad
+                    raise _bad_vector(job, name(int(at[position])), problem)
+                sequences = [part.chains[i] for i in at]
+                residues = np.array([sum(map(len, chains)) for chains in sequences], np.int32)
+                vectors = _by_name(job, pooled)
+                writer.add(part.keys[at], residues, vectors, _chain_flags(job, sequences))
+                tokens += pooled.tokens
+                encode_s = time.perf_counter() - start_s
+                text = f"{_rate(tokens, encode_s)}, {writer.committed:,} committed"
+                drawn.set_postfix_str(text, refresh=False)
+                drawn.update(pooled.tokens)
+    if unnumbered:
         note(
             "cdr_mean leaves out chains without IMGT numbering (antibodies with such a chain: "
-            f"{encoding.unnumbered:,}); without any numbered chain, it is the mean"
+            f"{unnumbered:,}); without any numbered chain, it is the mean"
         )
-    return encoding
+    return encode_s
 
 
-class Encoding:
-    """The encoding of parts into a store, within the token budget that fits the device."""
+def _by_name(job: KindJob, pooled: Pooled) -> dict[str, NDArray[np.floating[Any]]]:
+    """Return the vectors of a batch by their names in the store."""
+    vectors: dict[str, NDArray[np.floating[Any]]] = {}
+    for p, name in enumerate(job.poolings):
+        vectors[name] = pooled.stored_SPD[:, p]
+    if pooled.loglik_S is not None:  # in float32: a mutation changes its third digit
+        vectors[LOGLIK] = pooled.loglik_S[:, None]
+    return vectors
 
-    def __init__(
-        self,
-        job: KindJob,
-        encoder: Encoder,
-        writer: ShardWriter,
-        drawn: Any,  # noqa: ANN401 - a bar
-    ) -> None:
-        self._job = job
-        self._writer = writer
-        self._bar = drawn
-        kept = "the sequences encoded before it are stored"
-        tokens = job.options.batch_tokens
-        if tokens is None and isinstance(encoder, PoolingEncoder):
-            tokens = COUNTED_TOKENS
-        self._budget = TokenBudget(job.plan, tokens, kept)
-        self._start_s = time.perf_counter()
-        self.seconds = 0.0  # until the latest batch
-        checkpoint = job.identity.checkpoint
-        head = LanguageModelHead(checkpoint, job.plan) if job.folder.head else None
-        dtype = job.options.store_dtype
-        self._sink = PoolingSink(encoder, job.plan, dtype, job.folder.layers, head)
-        self.sequences = 0
-        self.tokens = 0
-        self.unnumbered = 0  # antibodies with a chain whose CDRs are unknown
 
-    @property
-    def rate(self) -> str:
-        """Tokens per second so far, for people."""
-        seconds = self.seconds or float("inf")  # a clock can stand still
-        return f"{self.tokens / seconds:,.0f} tokens/s"
+def _chain_flags(job: KindJob, sequences: Sequence[Chains]) -> dict[str, NDArray[np.uint8]]:
+    """Return which chains antibodies have: without a light chain, `light_mean` is zeros."""
+    if job.kind == "antigen":
+        return {}
+    has_heavy = np.array([bool(heavy) for heavy, _ in sequences], np.uint8)
+    has_light = np.array([bool(light) for _, light in sequences], np.uint8)
+    return {"has_heavy": has_heavy, "has_light": has_light}
 
-    def encode(self, part: SequencePart) -> None:
-        """Encode the sequences of a part, longest first, and give them to the writer."""
-        job = self._job
-        layout = job.identity.layout
-        extra = None
-        if job.extra_poolings:
-            extra, unnumbered = weigh_cdrs(part.chains)
-            self.unnumbered += unnumbered
 
-        def name(at: int) -> str:
-            return name_sequence(job.kind, part.rows[at], part.chains[at])
-
-        for at, pooled in self._budget.stream(self._sink, layout, part.chains, name, extra):
-            if pooled.bad is not None:
-                position, problem = pooled.bad
-                raise _bad_vector(job, name(int(at[position])), problem)
-            self._store(part, at, pooled)
-
-    def _store(self, part: SequencePart, at: NDArray[np.int64], pooled: Pooled) -> None:
-        job = self._job
-        sequences = [part.chains[i] for i in at]
-        residues = np.array([sum(map(len, chains)) for chains in sequences], dtype=np.int32)
-        poolings: dict[str, NDArray[np.floating[Any]]] = {}
-        for p, name in enumerate(job.poolings):
-            poolings[name] = pooled.stored_SPD[:, p]
-        if pooled.loglik_S is not None:  # in float32: a mutation changes its third digit
-            poolings[LOGLIK] = pooled.loglik_S[:, None]
-        flags = {}
-        if job.kind == "antibody":  # without a light chain, `light_mean` is zeros
-            has_heavy = [bool(heavy) for heavy, _ in sequences]
-            has_light = [bool(light) for _, light in sequences]
-            flags["has_heavy"] = np.array(has_heavy, dtype=np.uint8)
-            flags["has_light"] = np.array(has_light, dtype=np.uint8)
-        self._writer.add(part.keys[at], residues, poolings, flags)
-        self.sequences += len(at)
-        self.tokens += pooled.tokens
-        self.seconds = time.perf_counter() - self._start_s
-        text = f"{self.rate}, {self._writer.committed:,} committed"
-        self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(pooled.tokens)
+def _rate(tokens: int, seconds: float) -> str:
+    return f"{tokens / (seconds or float('inf')):,.0f} tokens/s"  # a clock can stand still
 
 
 def _bad_vector(job: KindJob, name: str, problem: str) -> EncoderError:

@@ -154,7 +154,7 @@ def _write(to: Path, exported: _Exported) -> None:
     """Write the file, whole or not at all."""
     try:
         with replacing(to) as partial:
-            FORMATS[to.suffix](partial, exported)
+            FORMATS[to.suffix.lower()](partial, exported)
     except OSError as error:
         why = first_line(error)  # HDF5 appends lines of its own
         msg = f"{to}: cannot be written ({why}); expected a writable path. Give another --to."
@@ -170,7 +170,7 @@ def _write(to: Path, exported: _Exported) -> None:
 
 def _check_target(to: Path, table: object, *, force: bool) -> None:
     """Refuse a file that cannot be written, or is the table, before anything is read."""
-    if to.suffix not in FORMATS:
+    if to.suffix.lower() not in FORMATS:
         msg = (
             f"{to}: not a supported format; expected a name that ends in "
             f"{', '.join(FORMATS)}. Give another --to."
@@ -189,7 +189,7 @@ def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable
     kind = options.kind or (stored[0] if len(stored) == 1 else "pair")
     # of pairs, all that the table has
     kinds = tuple(name for name in options.kinds if kind in ("pair", name)) or options.kinds
-    is_csv = to.suffix == ".csv"
+    is_csv = to.suffix.lower() == ".csv"
     table = read_pairs(options.table, options, kinds=kinds, as_written=is_csv)
     table.report_notes()
     if not is_csv and table.holds_texts:
@@ -357,19 +357,15 @@ def _write_csv(path: Path, exported: _Exported) -> None:
     """Write one column per number; the text of a float16 is that of the equal float32."""
     table = _arrow_table(exported.frame)
     for number, field in enumerate(table.schema):
-        is_extension = isinstance(field.type, pa.BaseExtensionType)
-        if is_extension or pa.types.is_nested(field.type) or _is_binary(field.type):
-            values = table.column(number).to_pylist()
-            texts = [None if value is None else str(value) for value in values]
+        kind = field.type
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        is_plain = pa.types.is_primitive(kind) and not pa.types.is_duration(kind)
+        if not (is_text or is_plain):
+            texts = _plain(exported.frame.iloc[:, number].astype(object))
             table = table.set_column(number, field.name, pa.array(texts, pa.string()))
     numbers = map(pa.array, np.ascontiguousarray(exported.vectors_ND.T, np.float32))
     names = [*table.column_names, *exported.names]
     pyarrow.csv.write_csv(pa.table([*table.columns, *numbers], names=names), path)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    return any(check(kind) for check in checks)
 
 
 FORMATS: Mapping[str, Callable[[Path, _Exported], None]] = {
@@ -387,7 +383,7 @@ def _arrow_table(frame: pd.DataFrame) -> pa.Table:
     for name in frame:
         try:
             columns[str(name)] = pa.array(frame[name], from_pandas=True)
-        except (pa.ArrowException, TypeError):
+        except (pa.ArrowException, TypeError, OverflowError):
             columns[str(name)] = pa.array(_plain(frame[name].astype(object)), from_pandas=True)
     return pa.table(columns)
 

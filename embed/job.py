@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -23,11 +23,10 @@ from abag.core.messages import bar, note
 from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.family import Encoder
 from abag.embed.encoders.identity import Identity, check_backend, identify
-from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import known_alias
 from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.store.shard import MAX_ARRAYS
-from abag.embed.store.store import EncoderFolder, Store
+from abag.embed.store.store import LOGLIK, EncoderFolder, Store
 from abag.embed.tables.chains import PLURAL, Chains, Kind, shown_chains
 from abag.embed.tables.pairs import Partitions, SequencePart
 
@@ -35,13 +34,8 @@ if TYPE_CHECKING:
     from abag.core.device import DevicePlan
 
 _NO_RUN_ID = "none"  # what torchrun sets without --rdzv-id, for every job
-MAX_LAYERS = 14
-"""With four poolings each they fill the 64 datasets of a shard."""
-_OTHER_ARRAYS: dict[Kind, tuple[str, ...]] = {
-    "antibody": ("key", "length", "has_heavy", "has_light"),
-    "antigen": ("key", "length"),
-}
-"""Arrays of a shard beside those of poolings."""
+_OTHER_ARRAYS: dict[Kind, int] = {"antibody": 4, "antigen": 2}
+"""Arrays of a shard beside those of poolings: keys, lengths, and which chains antibodies have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +149,121 @@ def owners(
     return owner
 
 
-class KindJob:
+class EncoderJob:
+    """An encoder that is to encode sequences of one kind, and the device that it will run on.
+
+    Parameters
+    ----------
+    identity : Identity
+    device : str
+        As for ``--device``.
+    options : EncodingOptions
+    """
+
+    options: EncodingOptions
+
+    def __init__(self, identity: Identity, device: str, options: EncodingOptions) -> None:
+        self.identity = identity
+        self.options = options
+        self.device = device
+        self.kind: Kind = identity.layout.kind
+        self.plural = PLURAL[self.kind]
+
+    @cached_property
+    def plan(self) -> DevicePlan:
+        """Device and precision; an encoder without weights always runs on the CPU."""
+        from abag.core.device import plan_device
+
+        if self.identity.checkpoint.folder is None:
+            return plan_device("cpu", "fp32")
+        return plan_device(self.device, self.options.precision)
+
+    @property
+    def backend(self) -> str:
+        """Backend that runs the encoder."""
+        return self.identity.family.effective_backend(self.options.backend(self.kind))
+
+    def load(self) -> Encoder:
+        """Load the encoder as the options ask for it, see `load_encoder`."""
+        from abag.embed.encoders.loading import load_encoder  # imports torch
+
+        backend = self.options.backend(self.kind)
+        attention = self.options.attention
+        return load_encoder(self.identity, self.plan, backend=backend, attention=attention)
+
+    def bar(self, total: int, *, shown: bool = True) -> Any:  # noqa: ANN401
+        """Make the progress bar of encoding, in tokens or residues: sequences differ in length."""
+        hidden: dict[str, Any] = {} if shown else {"disable": True}
+        return bar(total=total, desc=f"{self.kind} · {self.identity.checkpoint.name}", **hidden)
+
+    def check(
+        self, long: int, longest: int, *, layers: bool = False, elsewhere: bool = False
+    ) -> None:
+        """Check that the encoder can run as asked for, before anything is written.
+
+        The device is looked for only if an attention kernel was asked for, as this imports torch.
+
+        Parameters
+        ----------
+        long, longest : int
+            Sequences that it does not take whole, and residues of the longest chain.
+        layers : bool
+            Whether inner layers are to be pooled.
+        elsewhere : bool
+            Whether other machines encode, which may have other devices.
+
+        Raises
+        ------
+        AbagError
+            If it cannot, or long chains are not to be encoded.
+        """
+        options = self.options
+        layout = self.identity.layout
+        check_backend(self.identity, options.backend(self.kind), layers=layers)
+        # auto finds one everywhere
+        if options.attention != "auto" and self.backend == "packed" and not elsewhere:
+            from abag.embed.kernels.attention import choose_attention
+
+            choose_attention(
+                self.plan,
+                biased=self.identity.family.biased_attention,
+                head_width=self.identity.shape.head_width,
+                requested=options.attention,
+            )
+        if long and options.long_antigens == "error":
+            msg = (
+                f"{long} {self.kind} sequences have a chain of more than {layout.limit} residues "
+                f"(longest {longest}), the most that {self.identity.checkpoint.name} takes at "
+                "once; give --long-antigens window or truncate"
+            )
+            raise SequenceError(msg)
+
+    def describe_vectors(self, long: int) -> list[str]:
+        """Say what is done to `long` sequences, and whether the vectors carry no biology."""
+        layout = self.identity.layout
+        lines = []
+        if long:
+            is_cut = layout.long == "truncate"
+            policy = "truncated" if is_cut else "encoded in overlapping windows"
+            residues = f"more than {layout.limit:,} residues"
+            lines.append(f"{long:,} {self.plural} have a chain of {residues}: {policy}")
+        if self.identity.checkpoint.random:
+            name = self.identity.checkpoint.name
+            lines.append(f"{name}: random weights, its vectors have no biological meaning")
+        return lines
+
+
+class KindJob(EncoderJob):
     """Sequences of a kind and their encoder: `survey`, `look_up`, `create_folder`, then encode."""
 
+    options: EmbedOptions
     folder: EncoderFolder
     """The encoder's folder in the store, which may not exist yet; from `look_up` on."""
     partitions: Partitions
     """All sequences of the table; from `survey` on."""
 
     def __init__(self, identity: Identity, device: str, options: EmbedOptions) -> None:
-        self.identity = identity
-        self.options = options
-        self._device = device
-        self.kind: Kind = identity.layout.kind
-        self.plural = PLURAL[self.kind]
+        super().__init__(identity, device, options)
         self.unique = 0  # sequences of the table
         self.long = 0  # those with a chain that is longer than the encoder takes at once
         self.forms: Counter[str] = Counter()  # as in `SequencePart`, as is the next
@@ -178,16 +273,6 @@ class KindJob:
         self.own = 0  # missing sequences that this process encodes
         self.own_tokens = 0
         self._own_bits: list[NDArray[np.uint8]] = []  # one bit per sequence, for each part
-
-    @cached_property
-    def plan(self) -> DevicePlan:
-        """Device and precision."""
-        return plan_for(self.identity, self._device, self.options)
-
-    @property
-    def backend(self) -> str:
-        """Backend that runs the encoder."""
-        return self.identity.family.effective_backend(self.options.backend(self.kind))
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -221,21 +306,17 @@ class KindJob:
             self.replaced += part.replaced
             self.long += sum(map(layout.is_long, part.chains))
             longest = max(longest, *map(len, chain.from_iterable(part.chains)))
-        backend = self.options.backend(self.kind)
-        check_backend(self.identity, backend, layers=bool(self.options.layers))
         if self.options.loglik:
             _ = self.head  # refuses an encoder without one before anything is written
-        if self.options.ray is None:
-            check_attention(self.identity, self._device, self.options)
-        if self.options.long_antigens == "error":
-            refuse_long(self.identity, self.long, longest)
+        layers = bool(self.options.layers)
+        self.check(self.long, longest, layers=layers, elsewhere=self.options.ray is not None)
 
     def look_up(self, store: Store, rank: Rank) -> None:
         """Find the sequences that the store lacks, and those that this rank encodes.
 
         Writes nothing. Raises `StoreError` or `OptionError` if the store has other poolings.
         """
-        self.folder = self._open_folder(store)
+        self._open_folder(store)
         layout = self.identity.layout
         for part in self.partitions.parts():
             # verified byte for byte, so that a run replaces what a disk has damaged
@@ -255,36 +336,33 @@ class KindJob:
 
     def create_folder(self, store: Store) -> None:
         """Create the encoder's folder in the store, if it does not exist."""
-        self.folder = self._open_folder(store, create=True)
+        self._open_folder(store, create=True)
         if self.identity.checkpoint.adapter is not None:
             copy_adapter(self.identity.checkpoint.adapter, self.folder)
 
-    def _open_folder(self, store: Store, *, create: bool = False) -> EncoderFolder:
-        """Return the encoder's folder, with the poolings it was begun with, or those asked for."""
+    def _open_folder(self, store: Store, *, create: bool = False) -> None:
+        """Open the encoder's folder, with the poolings it was begun with, or those asked for."""
         identity = self.identity
         asked = self._asked_values()
-        given = {name: value for name, value in asked.items() if value}
-        info = identity.info() | given
+        info = identity.info() | {name: value for name, value in asked.items() if value}
         for begun in store.folders(self.kind):
             if begun.fingerprint == identity.fingerprint:
                 info = begun.info
                 break
         open_folder = store.create_folder if create else store.find_folder
-        folder = open_folder(self.kind, info)
-        self._check_loglik(folder)
+        self.folder = open_folder(self.kind, info)
+        if self.folder.head and LOGLIK not in asked:
+            asked[LOGLIK] = self.head  # likelihoods of another checkpoint's head are others
         for name, value in asked.items():
-            held = folder.info.get(name, type(value)())
+            held = self.folder.info.get(name, type(value)())
             if held != value:
-                ours = ",".join(map(str, value)) or "none"
-                theirs = ",".join(map(str, held)) or "none"
                 msg = (
-                    f"{folder.path}: begun with --{name} {theirs}, but --{name} {ours} was given; "
-                    f"all sequences of a store have the same poolings. Leave out --{name} to "
-                    "continue, or give a new --store."
+                    f"{self.folder.path}: begun with --{name} {_spell(held)}, not {_spell(value)}; "
+                    f"all sequences of a store have the same values. Leave out --{name} to "
+                    "continue, use the encoder that began it, or give a new --store."
                 )
                 raise StoreError(msg)
-        self._check_poolings(folder)
-        return folder
+        self._check_poolings()
 
     def _asked_values(self) -> dict[str, list[Any] | str]:
         """Return what was asked for that all sequences of a folder have in common, by option."""
@@ -296,32 +374,32 @@ class KindJob:
             asked["layers"] = sorted(present)
         if options.poolings is not None:
             asked["poolings"] = list(options.poolings) if self.kind == "antibody" else []
-        if options.loglik:
-            asked["loglik"] = self.head
+        if options.loglik is not None:
+            asked[LOGLIK] = self.head if options.loglik else ""
         return asked
 
-    def _check_poolings(self, folder: EncoderFolder) -> None:
+    def _check_poolings(self) -> None:
         """Check that a shard can hold all poolings, and that this abag knows them."""
-        most = MAX_ARRAYS - len(_OTHER_ARRAYS[self.kind]) - bool(folder.head)
-        layers = len(folder.layers)
-        extra = folder.info.get("poolings", [])
-        per_layer = len(self.identity.layout.poolings) + len(extra)
-        if per_layer * (1 + layers) > most:
+        path = self.folder.path
+        if self.extra_poolings not in ((), (CDR_MEAN,)):
+            extra = [*self.extra_poolings]
+            msg = f"{path}: has the poolings {extra!r}; this abag knows {CDR_MEAN} only."
+            raise StoreError(msg)
+        arrays = len(self.poolings) + bool(self.folder.head) + _OTHER_ARRAYS[self.kind]
+        if arrays > MAX_ARRAYS:
             msg = (
-                f"--layers: {layers} layers are more than a shard can hold with the other poolings "
-                f"of {self.plural} ({most} arrays). Leave out some."
+                f"--layers: a shard of {self.plural} would hold {arrays} arrays, poolings of "
+                f"{len(self.folder.layers)} layers among them; expected at most {MAX_ARRAYS}. "
+                "Leave out some layers."
             )
             raise OptionError(msg)
         depth = self.identity.shape.layers
-        if deeper := [layer for layer in folder.layers if layer > depth]:
+        if deeper := [layer for layer in self.folder.layers if layer > depth]:
             msg = (
-                f"{folder.path}: its encoder.json has layer {deeper[0]}; "
+                f"{path}: its encoder.json has layer {deeper[0]}; "
                 f"{self.identity.checkpoint.name} has {depth}. Copy the store again, or give a new "
                 "--store."
             )
-            raise StoreError(msg)
-        if extra not in ([], [CDR_MEAN]):
-            msg = f"{folder.path}: has the poolings {extra!r}; this abag knows {CDR_MEAN} only."
             raise StoreError(msg)
 
     @cached_property
@@ -330,24 +408,6 @@ class KindJob:
         from abag.embed.encoders.heads import head_digest
 
         return head_digest(self.identity.checkpoint)
-
-    def _check_loglik(self, folder: EncoderFolder) -> None:
-        """Check that likelihoods are wanted where they are stored, and those of the same head."""
-        held = folder.head
-        asked = self.options.loglik
-        msg = ""
-        if asked is not None and bool(held) != asked:
-            msg = "begun without --loglik, but it was given"
-            if held:
-                msg = "begun with --loglik, but False was given"
-        elif held and held != self.head:
-            msg = f"has likelihoods of head {held}, that of this checkpoint is {self.head}"
-        if msg:
-            msg = (
-                f"{folder.path}: {msg}; all sequences of a store have the same values. Leave out "
-                "--loglik, give the checkpoint that began it, or a new --store."
-            )
-            raise StoreError(msg)
 
     def own_parts(self) -> Iterator[SequencePart]:
         """Yield the missing sequences that this process has to encode."""
@@ -358,7 +418,7 @@ class KindJob:
 
     def remarks(self) -> list[str]:
         """Describe in lines how the sequences and their vectors are treated."""
-        lines = describe_long(self.identity.layout, self.long)
+        lines = self.describe_vectors(self.long)
         if layers := self.folder.layers:
             numbers = ", ".join(map(str, layers))
             lines.append(f"{self.plural}: poolings of layers {numbers} are stored too")
@@ -369,19 +429,19 @@ class KindJob:
             kept = f"stored {self.plural} keep their {others.pop()} vectors"
             kept += f"; those encoded now are stored as {chosen}" if self.missing else ""
             lines.append(kept)
-        return lines + describe_weights(self.identity)
-
-    def change_of_precision(self) -> str:
-        """Describe a change of precision since the store was begun; empty if there is none."""
-        others = self.precisions() - {self.plan.precision}
-        if not others:
-            return ""
-        earlier = ", ".join(sorted(others))
-        return f"{self.folder.path.name}: begun in {earlier}, continued in {self.plan.precision}"
+        return lines
 
     def precisions(self) -> set[str]:
         """Return the precisions in which the stored vectors were encoded."""
         return {str(block.attrs.get("precision")) for block in self.folder.shards()}
+
+    def note_precision(self, before: set[str], now: set[str]) -> None:
+        """Send a note if vectors are added in another precision than those stored before."""
+        if now and (others := before - now):
+            begun = ", ".join(sorted(others))
+            note(
+                f"{self.folder.path.name}: begun in {begun}, continued in {', '.join(sorted(now))}"
+            )
 
     def check_complete(self) -> None:
         """Raise `WorkerError` unless the store now holds every sequence."""
@@ -406,102 +466,36 @@ def identify_for(name: str, kind: Kind, options: EncodingOptions) -> Identity:
     return identify(name, kind, adapter=options.antibody_adapter)
 
 
-def plan_for(identity: Identity, device: str, options: EncodingOptions) -> DevicePlan:
-    """Choose device and precision; an encoder without weights always runs on the CPU."""
-    from abag.core.device import plan_device
-
-    if identity.checkpoint.folder is None:
-        return plan_device("cpu", "fp32")
-    return plan_device(device, options.precision)
+def name_sequence(kind: Kind, rows: NDArray[np.int64], chains: Sequence[Chains], at: int) -> str:
+    """Name one of some sequences in a message; `rows` are numbers of rows of the table."""
+    return f"row {rows[at]}: {kind} {shown_chains(chains[at])}"
 
 
-def load_for(identity: Identity, plan: DevicePlan, options: EncodingOptions) -> Encoder:
-    """Load the encoder of a kind, as the options ask for it, see `load_encoder`."""
-    from abag.embed.encoders.loading import load_encoder  # imports torch
-
-    backend = options.backend(identity.layout.kind)
-    return load_encoder(identity, plan, backend=backend, attention=options.attention)
-
-
-def name_sequence(kind: Kind, row: int, chains: Chains) -> str:
-    """Name a sequence in a message; `row` is the number of its row in the table."""
-    return f"row {row}: {kind} {shown_chains(chains)}"
+def note_licences(jobs: Iterable[EncoderJob]) -> None:
+    """Send a note for each encoder whose weights have a licence that forbids commercial use."""
+    checkpoints = {job.identity.checkpoint.origin: job.identity.checkpoint for job in jobs}
+    for origin, checkpoint in checkpoints.items():  # once, if both kinds have the same encoder
+        alias = known_alias(checkpoint.name, origin)
+        if alias is not None and not alias.commercial:
+            terms = f"the licence of its weights, {alias.licence}, forbids commercial use"
+            note(f"{checkpoint.name}: {terms}")
 
 
-def token_bar(identity: Identity, total: int, *, shown: bool = True) -> Any:  # noqa: ANN401
-    """Make the progress bar of encoding, in tokens or residues: sequences differ in length."""
-    title = f"{identity.layout.kind} · {identity.checkpoint.name}"
-    hidden: dict[str, Any] = {} if shown else {"disable": True}
-    return bar(total=total, desc=title, **hidden)
+def check_layers(jobs: Sequence[EncoderJob], layers: Sequence[int]) -> None:
+    """Raise `OptionError` for a layer that no encoder has."""
+    depths = {job.identity.checkpoint.name: job.identity.shape.layers for job in jobs}
+    for layer in layers:
+        if not 1 <= layer <= max(depths.values()):
+            have = " and ".join(f"{name} has {depth}" for name, depth in depths.items())
+            msg = (
+                f"--layers {','.join(map(str, layers))}: {have} layers; expected layer numbers, "
+                f"counted from 1, each present in one of the encoders. Leave out {layer}."
+            )
+            raise OptionError(msg)
 
 
-def check_attention(identity: Identity, device: str, options: EncodingOptions) -> None:
-    """Check that the attention kernel that was asked for can run an encoder.
-
-    The device is looked for only if one was asked for, as this imports torch. Raises `DeviceError`.
-    """
-    backend = identity.family.effective_backend(options.backend(identity.layout.kind))
-    if options.attention == "auto" or backend != "packed":  # auto finds one everywhere
-        return
-    from abag.embed.kernels.attention import choose_attention
-
-    biased = identity.family.biased_attention
-    width = identity.shape.head_width
-    plan = plan_for(identity, device, options)
-    choose_attention(plan, biased=biased, head_width=width, requested=options.attention)
-
-
-def refuse_long(identity: Identity, long: int, longest: int) -> None:
-    """Raise `SequenceError` if there are `long` sequences that an encoder does not take whole."""
-    if not long:
-        return
-    layout = identity.layout
-    msg = (
-        f"{long} {layout.kind} sequences have a chain of more than {layout.limit} residues "
-        f"(longest {longest}), the most that {identity.checkpoint.name} takes at once; "
-        "give --long-antigens window or truncate"
-    )
-    raise SequenceError(msg)
-
-
-def describe_long(layout: TokenLayout, long: int) -> list[str]:
-    """Say in a line, if there are `long` sequences that are not encoded whole, what is done."""
-    if not long:
-        return []
-    policy = "truncated" if layout.long == "truncate" else "encoded in overlapping windows"
-    plural = PLURAL[layout.kind]
-    return [f"{long:,} {plural} have a chain of more than {layout.limit:,} residues: {policy}"]
-
-
-def note_licence(identity: Identity) -> None:
-    """Send a note if the licence of an encoder's weights forbids commercial use."""
-    checkpoint = identity.checkpoint
-    alias = known_alias(checkpoint.name, checkpoint.origin)
-    if alias is not None and not alias.commercial:
-        terms = f"the licence of its weights, {alias.licence}, forbids commercial use"
-        note(f"{checkpoint.name}: {terms}")
-
-
-def describe_weights(identity: Identity) -> list[str]:
-    """Say in a line if the vectors of an encoder carry no biology."""
-    name = identity.checkpoint.name
-    text = f"{name}: random weights, its vectors have no biological meaning"
-    return [text] if identity.checkpoint.random else []
-
-
-def check_layers(identities: Sequence[Identity], layers: Sequence[int]) -> None:
-    """Check that each layer exists in at least one encoder, and that all fit into a shard.
-
-    Raises `OptionError`.
-    """
-    depths = {identity.checkpoint.name: identity.shape.layers for identity in identities}
-    deepest = max((identity.shape.layers for identity in identities), default=0)
-    bad = [layer for layer in layers if not 1 <= layer <= deepest]
-    if bad or len(layers) > MAX_LAYERS:
-        have = " and ".join(f"{name} has {depth}" for name, depth in depths.items())
-        msg = (
-            f"--layers {','.join(map(str, layers))}: {have} layers; expected at most "
-            f"{MAX_LAYERS} layer numbers, counted from 1, each present in one of the encoders. "
-            f"Leave out {bad[0] if bad else 'some'}."
-        )
-        raise OptionError(msg)
+def _spell(values: list[Any] | str) -> str:
+    """Write layers and poolings, or the digest of the head that gives likelihoods."""
+    if isinstance(values, str) and values:
+        return f"of head {values}"
+    return ",".join(map(str, values)) or "none"

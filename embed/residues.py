@@ -19,13 +19,13 @@ import hashlib
 import io
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
 import h5py
 import numpy as np
@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import hex_keys
 from abag.core.errors import EncoderError, OutputError
 from abag.core.files import (
+    is_partial,
     nearest_existing,
     only_writer,
     read_json,
@@ -46,29 +47,14 @@ from abag.core.files import (
 )
 from abag.core.messages import counted, first_line, reporting, say, size_text
 from abag.core.options import EncoderOptions, user_path
-from abag.embed.encoders.identity import Identity, check_backend
+from abag.embed.encoders.identity import Identity
 from abag.embed.encoders.packing import longest_first
-from abag.embed.job import (
-    check_attention,
-    describe_long,
-    describe_weights,
-    identify_for,
-    load_for,
-    name_sequence,
-    note_licence,
-    plan_for,
-    refuse_long,
-    token_bar,
-)
+from abag.embed.job import EncoderJob, identify_for, name_sequence, note_licences
 from abag.embed.options import ResidueFileOptions, ResidueOptions
 from abag.embed.store.shard import is_finite
 from abag.embed.tables.chains import PLURAL, Chains, Kind
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.table import TableLike
-
-if TYPE_CHECKING:
-    from abag.core.device import DevicePlan
-
 
 Vectors: TypeAlias = NDArray[np.float16 | np.float32]
 """Vectors of the residues of a sequence, shape (R, D)."""
@@ -120,14 +106,8 @@ def residues(
     encoders, others = EncoderOptions.take(options)
     chosen = ResidueOptions.from_keywords(others, "residues")
     _, jobs = read_jobs(table, encoders, chosen)
-    return _encode_jobs(jobs)
-
-
-def _encode_jobs(jobs: Sequence[ResidueJob]) -> Iterator[ResidueVectors]:
-    """Encode jobs; a generator of its own, so that `residues` checks all before the first one."""
-    for job in jobs:
-        for at, vectors in job.encode(job.order):
-            yield ResidueVectors(job.kind, job.row(at), job.sequences.chains[at], vectors)
+    # a generator only from here on, so that all is checked before the first vector is asked for
+    return chain.from_iterable(job.encode(job.order) for job in jobs)
 
 
 def read_jobs(
@@ -145,56 +125,37 @@ def read_jobs(
     for kind in options.kinds:
         identity = identify_for(encoders.encoder(kind), kind, options)
         job = ResidueJob(identity, pairs.sequences[kind], options)
-        job.check()
+        _ = job.plan  # refuses a device that is not there
+        chains = job.sequences.chains
+        long = sum(map(identity.layout.is_long, chains))
+        job.check(long, max(map(len, chain.from_iterable(chains))))
+        for line in job.describe_vectors(long):
+            say(f"  {line}")
         jobs.append(job)
+    note_licences(jobs)
     return pairs, jobs
 
 
-@dataclass(frozen=True)
-class ResidueJob:
+class ResidueJob(EncoderJob):
     """The distinct sequences of one kind, and the encoder that they are for."""
 
-    identity: Identity
-    sequences: UniqueSequences
     options: ResidueOptions
 
-    @property
-    def kind(self) -> Kind:
-        """Kind of the sequences."""
-        return self.sequences.kind
-
-    def row(self, at: int) -> int:
-        """Return the number of the row in which a sequence, given by position, occurs first."""
-        return int(self.sequences.first_rows[at])
-
-    def check(self) -> None:
-        """Refuse what cannot be encoded, and say what happens to sequences and vectors.
-
-        Raises `AbagError`.
-        """
-        identity = self.identity
-        layout = self.identity.layout
-        options = self.options
-        check_backend(identity, options.backend(self.kind))
-        _ = self.plan  # refuses a device that is not there
-        check_attention(identity, options.device, options)
-        long = sum(map(layout.is_long, self.sequences.chains))
-        if options.long_antigens == "error":
-            longest = max(map(len, chain.from_iterable(self.sequences.chains)))
-            refuse_long(identity, long, longest)
-        for line in describe_long(layout, long) + describe_weights(identity):
-            say(f"  {line}")
-        note_licence(identity)
-
-    @cached_property
-    def plan(self) -> DevicePlan:
-        """Device and precision."""
-        return plan_for(self.identity, self.options.device, self.options)
+    def __init__(
+        self, identity: Identity, sequences: UniqueSequences, options: ResidueOptions
+    ) -> None:
+        super().__init__(identity, options.device, options)
+        self.sequences = sequences
 
     @cached_property
     def width(self) -> int:
         """Numbers per vector, D."""
-        return self.identity.shape.width or load_for(self.identity, self.plan, self.options).width
+        return self.identity.shape.width or self.load().width
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a vector."""
+        return self.width * np.dtype(self.options.dtype).itemsize
 
     @cached_property
     def residues(self) -> NDArray[np.int64]:
@@ -208,10 +169,8 @@ class ResidueJob:
         longest = [max(layout.span_lengths(chains)) for chains in self.sequences.chains]
         return longest_first(longest)
 
-    def encode(self, order: NDArray[np.int64]) -> Iterator[tuple[int, Vectors]]:
-        """Encode sequences, given by position with descending lengths.
-
-        Yields the position of each and its vectors, in the same order.
+    def encode(self, order: NDArray[np.int64]) -> Iterator[ResidueVectors]:
+        """Encode sequences, given by position with descending lengths, in this order.
 
         Raises
         ------
@@ -223,32 +182,27 @@ class ResidueJob:
         from abag.embed.encode import ResidueSink, TokenBudget  # imports torch
 
         layout = self.identity.layout
-        budget = TokenBudget(
-            self.plan, self.options.batch_tokens, "what was yielded before it is complete"
-        )
-        encoder = load_for(self.identity, self.plan, self.options)  # not kept: memory for the next
-        sink = ResidueSink(encoder, self.plan, self.options.dtype, layout)
+        kept = "what was yielded before it is complete"
+        budget = TokenBudget(self.plan, self.options.batch_tokens, kept)
+        # the encoder is not kept: memory for the next
+        sink = ResidueSink(self.load(), self.plan, self.options.dtype, layout)
+        rows = self.sequences.first_rows[order]
         chains = [self.sequences.chains[i] for i in order.tolist()]
-        for positions, batch in budget.stream(sink, layout, chains, lambda i: self.name(order[i])):
-            for at, vectors in zip(order[positions].tolist(), batch, strict=True):
-                self._check_finite(at, vectors)
-                yield at, vectors
+        name = partial(name_sequence, self.kind, rows, chains)
+        for positions, batch in budget.stream(sink, layout, chains, name):
+            for at, vectors in zip(positions.tolist(), batch, strict=True):
+                if not is_finite(vectors):
+                    raise self._not_finite(name(at))
+                yield ResidueVectors(self.kind, int(rows[at]), chains[at], vectors)
 
-    def name(self, at: int) -> str:
-        """Name a sequence, given by position, in a message."""
-        return name_sequence(self.kind, self.row(at), self.sequences.chains[at])
-
-    def _check_finite(self, at: int, vectors: Vectors) -> None:
-        if is_finite(vectors):
-            return
+    def _not_finite(self, name: str) -> EncoderError:
         remedy = "--dtype float32, and if that fails too --precision fp32"
         if self.options.dtype == "float32":
             remedy = "--precision fp32, or check the checkpoint's weights"
-        msg = (
-            f"{self.name(at)}: the vector of a residue is not finite as {self.options.dtype}, "
-            f"from {self.identity.checkpoint.name} in {self.plan.precision}. Give {remedy}."
+        return EncoderError(
+            f"{name}: the vector of a residue is not finite as {self.options.dtype}, from "
+            f"{self.identity.checkpoint.name} in {self.plan.precision}. Give {remedy}."
         )
-        raise EncoderError(msg)
 
 
 class ResidueKind(TypedDict):
@@ -293,7 +247,7 @@ def describe_residues(summary: ResidueSummary) -> str:
             files = counted(kind["files"], "file")
             lines.append(
                 f"{plural}: {kind['unique']:,} unique, {vectors} of {numbers} from "
-                f"{kind['encoder']} ({size}) in {files}, of which {kind['written']:,} are new"
+                f"{kind['encoder']} ({size}) in {files}, {kind['written']:,} of them new"
             )
     return "\n".join(lines)
 
@@ -337,7 +291,7 @@ def export_residues(
         about = _describe(outputs, chosen, rows)
         _check_folder(folder, about)
         refuse_read_only(folder)
-        _check_room(folder, outputs, chosen)
+        _check_room(folder, outputs, chosen.dtype)
         with only_writer(folder):
             _check_folder(folder, about)  # another process may have begun it since
             sweep_partials(folder)
@@ -345,7 +299,7 @@ def export_residues(
                 write_json(folder / ABOUT_FILE, about)
             if not (folder / ROWS_FILE).exists():
                 write_bytes(folder / ROWS_FILE, rows)
-            kinds = {PLURAL[output.job.kind]: output.write(chosen) for output in outputs}
+            kinds = {PLURAL[output.job.kind]: output.write() for output in outputs}
     summary = {
         "out": str(folder),
         "dtype": chosen.dtype,
@@ -358,8 +312,7 @@ def export_residues(
 
 def _divide(job: ResidueJob, file_mb: int) -> list[NDArray[np.int64]]:
     """Divide the sequences, longest first, among files of about equal size."""
-    row_bytes = job.width * np.dtype(job.options.dtype).itemsize
-    size = np.cumsum(job.residues[job.order] * row_bytes)
+    size = np.cumsum(job.residues[job.order] * job.row_bytes)
     parts = []
     begin = 0
     while begin < len(size):
@@ -381,12 +334,8 @@ class _Output:
     """Positions of the sequences of each file, in `job`."""
 
     @property
-    def row_bytes(self) -> int:
-        return self.job.width * np.dtype(self.job.options.dtype).itemsize
-
-    @property
     def bytes(self) -> int:
-        return int(self.job.residues.sum()) * self.row_bytes
+        return int(self.job.residues.sum()) * self.job.row_bytes
 
     def path(self, number: int) -> Path:
         return self.folder / f"{self.job.kind}-{number:05}.h5"
@@ -397,7 +346,7 @@ class _Output:
 
     def missing_bytes(self) -> int:
         residues = [int(self.job.residues[self.parts[n]].sum()) for n in self.missing()]
-        return sum(residues) * self.row_bytes
+        return sum(residues) * self.job.row_bytes
 
     def _is_there(self, number: int, part: NDArray[np.int64]) -> bool:
         path = self.path(number)
@@ -415,14 +364,13 @@ class _Output:
             return False
         return np.array_equal(keys.astype(str), hex_keys(self.job.sequences.keys[part]))
 
-    def write(self, options: ResidueFileOptions) -> ResidueKind:
+    def write(self) -> ResidueKind:
         """Encode the sequences of the missing files in one stream, and write these files."""
         start_s = time.monotonic()
         job = self.job
         missing = self.missing()
-        left = [self.parts[n] for n in missing]
-        if left:
-            self._encode_files(dict(zip(missing, left, strict=True)), options)
+        if missing:
+            self._encode_files({n: self.parts[n] for n in missing})
         return ResidueKind(
             unique=len(job.sequences.chains),
             residues=int(job.residues.sum()),
@@ -435,25 +383,23 @@ class _Output:
             seconds=round(time.monotonic() - start_s, 3),
         )
 
-    def _encode_files(
-        self, parts: dict[int, NDArray[np.int64]], options: ResidueFileOptions
-    ) -> None:
+    def _encode_files(self, parts: dict[int, NDArray[np.int64]]) -> None:
         """Encode the sequences of files, given by number, and write these in a thread."""
         job = self.job
         stream = job.encode(np.concatenate(list(parts.values())))
         total = sum(int(job.residues[part].sum()) for part in parts.values())
         with (
-            token_bar(job.identity, total) as drawn,
+            job.bar(total) as drawn,
             ThreadPoolExecutor(1, "write") as thread,
         ):
             writing: Future[None] | None = None
             for number, part in parts.items():
                 residues = job.residues[part]
-                vectors_RD = np.empty((int(residues.sum()), job.width), options.dtype)
+                vectors_RD = np.empty((int(residues.sum()), job.width), job.options.dtype)
                 ends = np.cumsum([0, *residues])
                 of_file = islice(stream, len(part))
-                for (begin, end), (_, vectors) in zip(pairwise(ends), of_file, strict=True):
-                    vectors_RD[begin:end] = vectors
+                for (begin, end), sequence in zip(pairwise(ends), of_file, strict=True):
+                    vectors_RD[begin:end] = sequence.vectors
                     drawn.update(end - begin)
                 if writing is not None:
                     writing.result()  # one file in memory, one on its way to the disk
@@ -530,59 +476,48 @@ def _check_folder(folder: Path, about: dict[str, Any]) -> None:
         msg = f"{folder}: is a file; expected a new folder. Give another --out."
         raise OutputError(msg)
     if not (folder / ABOUT_FILE).exists():
-        if foreign := sorted(folder.iterdir()):
-            msg = f"{folder}: holds {foreign[0].name}; expected a new folder. Give another --out."
+        names = sorted(path.name for path in folder.iterdir() if not is_partial(path))
+        if names:
+            msg = f"{folder}: holds {names[0]}; expected a new folder. Give another --out."
             raise OutputError(msg)
         return
-    begun = read_json(folder / ABOUT_FILE)
-    for name, ours, theirs in _differences(about, begun):
-        msg = (
-            f"{folder}: begun with {name} {theirs}, now {ours}; expected the same table and "
-            "options. Give another --out."
-        )
-        raise OutputError(msg)
+    ours = _values(about)
+    theirs = _values(read_json(folder / ABOUT_FILE))
+    # other rows differ with all else: last
+    for name in sorted(ours | theirs, key="rows".__eq__):
+        begun = theirs.get(name, "nothing")
+        now = ours.get(name, "nothing")
+        if now != begun:
+            msg = (
+                f"{folder}: begun with {name} {begun}, now {now}; expected the same table and "
+                "options. Give another --out."
+            )
+            raise OutputError(msg)
 
 
-def _differences(about: dict[str, Any], begun: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """List the differences: what differs, its value in this run, and that in the folder."""
-    differences = []
-    for name in ("format", "version", "dtype", "file_mb"):
-        if about[name] != begun.get(name):
-            differences.append((name, about[name], begun.get(name)))
-    kinds = begun.get("kinds")
-    theirs: dict[str, Any] = kinds if isinstance(kinds, dict) else {}
-    ours = about["kinds"]
-    if ours.keys() != theirs.keys():
-        sequences = " and ".join(theirs) or "nothing"
-        differences.append(("sequences of", " and ".join(ours), sequences))
-        return differences
-    words = {"fingerprint": "encoder", "digest": "sequences"}
-    for kind in ours:
-        begun_kind = theirs[kind] if isinstance(theirs[kind], dict) else {}
-        for name, value in ours[kind].items():
-            if name != "encoder" and value != begun_kind.get(name):
-                what_differs = f"{kind} {words.get(name, name)}"
-                differences.append((what_differs, value, begun_kind.get(name)))
-    if not differences and about["rows"] != begun.get("rows"):  # the same sequences in other rows
-        differences.append(("rows", about["rows"], begun.get("rows")))
-    return differences
+def _values(about: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of residues.json that decide about the files, those of a kind by both."""
+    flat = pd.json_normalize(about, sep=" ").iloc[0]
+    named = {str(name).removeprefix("kinds "): value for name, value in flat.items()}
+    # an encoder may have several names, and one fingerprint
+    return {name: value for name, value in named.items() if not name.endswith(" encoder")}
 
 
-def _check_room(folder: Path, outputs: list[_Output], options: ResidueFileOptions) -> None:
+def _check_room(folder: Path, outputs: list[_Output], dtype: str) -> None:
     """Say how large the files will be, and refuse what the disk cannot hold."""
     for output in outputs:
         job = output.job
         residues = counted(int(job.residues.sum()), "residue")
         say(
             f"{residues} of {len(job.residues):,} {PLURAL[job.kind]}, {job.width:,} "
-            f"{options.dtype} each: {size_text(output.bytes)}"
+            f"{dtype} each: {size_text(output.bytes)}"
         )
     needed = sum(output.missing_bytes() for output in outputs)
     free = shutil.disk_usage(nearest_existing(folder)).free
     to_do = f"{size_text(needed)} to write" if needed else "nothing to encode"
     say(f"{folder}: {to_do}, {size_text(free)} free")
     if needed * ROOM > free:
-        smaller = "--dtype float16, " if options.dtype == "float32" else ""
+        smaller = "--dtype float16, " if dtype == "float32" else ""
         msg = (
             f"{folder}: needs {size_text(needed)} for residue vectors, and {size_text(free)} are "
             f"free; expected room for all. Give {smaller}--limit, --kind, or an --out on a larger "

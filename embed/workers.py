@@ -24,10 +24,10 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from abag.core.errors import AbagError, DeviceError, MissingPackage, StoreError, WorkerError
-from abag.core.messages import bar, note
+from abag.core.messages import bar
 from abag.embed.encoders.family import Encoder
 from abag.embed.encoders.packing import TokenLayout, longest_first
-from abag.embed.job import KindJob, identify_for, load_for
+from abag.embed.job import KindJob, identify_for
 from abag.embed.options import EmbedOptions
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import Kind
@@ -270,10 +270,7 @@ def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
         drawn.close()
         for actor in (*idle, *busy.values()):
             ray.kill(actor)
-    new = job.precisions() - before if before else set()
-    if new:
-        begun = ", ".join(sorted(before))
-        note(f"{job.folder.path.name}: begun in {begun}, continued in {', '.join(sorted(new))}")
+    job.note_precision(before, job.precisions() - before)
 
 
 def _reach(address: str) -> None:
@@ -340,4 +337,4 @@ class _Worker:
             raise StoreError(msg)
         job = KindJob(identity, self._device, options)
         job.create_folder(open_store(store))
-        return job, load_for(identity, job.plan, options)
+        return job, job.load()

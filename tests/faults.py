@@ -120,8 +120,12 @@ def change_encoders(patch, change):
 
     `encode` is what it replaces: a function of the batch, of the encoder that was asked for.
     """
+
+    def changed(encode, batch, _layer_pooling=None):
+        return change(encode, batch)
+
     _replace_loading(
-        patch, lambda load, *asked, **options: partial(change, load(*asked, **options))
+        patch, lambda load, *asked, **options: partial(changed, load(*asked, **options))
     )
 
 
@@ -206,7 +210,7 @@ def fill_disk_for_tensors(monkeypatch, library):
 
 def at_loss(monkeypatch, number, change):
     """Change the loss of a batch, counted from 1 over a training, by a function of the loss."""
-    from abag.head.models.losses import LOSSES
+    from abag.head.models.network import LOSSES
 
     counted = []
 

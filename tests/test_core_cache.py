@@ -1,5 +1,6 @@
 """Results that are kept for the next command, and those that cannot be trusted."""
 
+import errno
 import os
 import stat
 import threading
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chunks import set_sizes
+from faults import raising
 
 from abag.core import files
 from abag.core.files import cache_dir, load_cached, store_cached
@@ -179,3 +181,9 @@ def test_clusters_of_another_length_in_the_cache_are_computed_again(tmp_path):
     assert again.tolist() == right.tolist() == [0, 0, 2]
     cached_clusters("test of another kind", keys, lambda: right, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_was_kept_is_read_where_its_time_cannot_be_set(entry, monkeypatch):
+    """As in a home folder that a cluster mounts to be read only."""
+    monkeypatch.setattr(os, "utime", raising(OSError(errno.EROFS, "Read-only file system")))
+    assert load_cached(entry.parent, b"what") == CONTENT

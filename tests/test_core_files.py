@@ -17,6 +17,7 @@ from abag.core.files import (
     json_text,
     partial_path,
     replacing,
+    sweep_partials,
     write_bytes,
     write_json,
     write_text,
@@ -167,3 +168,24 @@ def test_numbers_that_are_not_finite_become_null_in_json():
     expected = {"a": [1.5, None, [None, None]], "b": {"c": None}, "d": "NaN"}
     assert json.loads(json_text(value), **refuse) == expected
     assert json.loads(json_bytes(value), **refuse) == expected
+
+
+def test_a_partial_file_that_another_process_deletes_first_does_not_end_the_sweep(
+    tmp_path, monkeypatch
+):
+    for name in "abc":
+        (tmp_path / f"{name}.{host_name()}.999999999.partial").touch()
+    look = Path.lstat
+
+    looked_at = []
+
+    def vanished(path):
+        looked_at.append(path)
+        if len(looked_at) == 1:
+            raise FileNotFoundError
+        return look(path)
+
+    monkeypatch.setattr(Path, "lstat", vanished)
+    sweep_partials(tmp_path)
+    monkeypatch.undo()
+    assert [*tmp_path.iterdir()] == looked_at[:1]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abag.core.arrays import KeyIndex, distinct, distinct_keys, hex_keys, is_among, sort_keys
+from abag.core.arrays import KeyIndex, distinct, hex_keys, is_among, sort_keys
 
 
 def random_keys(n, seed=0, values=256):
@@ -21,14 +21,6 @@ def test_the_index_distinguishes_keys_that_share_their_first_eight_bytes():
     assert (block[200:] == -1).all()
     assert row[150] == 100
     assert KeyIndex([]).find(keys)[0].tolist() == 300 * [-1]
-
-
-@given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 2**32))
-def test_distinct_keys_agree_with_numpy(picked, seed):
-    keys = random_keys(4, seed, values=2)[picked]
-    unique, inverse = distinct_keys(keys)
-    assert unique.tolist() == np.unique(keys, axis=0).tolist()
-    assert unique[inverse].tolist() == keys.tolist()
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 2**32))

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
@@ -101,3 +102,15 @@ def test_what_python_users_pass_becomes_what_json_holds(kind, value, expected):
 def test_nothing_else_is_converted(kind, value):
     with pytest.raises(Mistyped):
         parse(kind, value)
+
+
+class _Unshown:
+    """Stands for a large table, whose text takes long to make."""
+
+    def __repr__(self):
+        pytest.fail("was shown")
+
+
+def test_a_table_in_memory_is_not_shown_to_find_out_that_it_is_no_path():
+    table = _Unshown()
+    assert parse(Path | str | Any | None, table) is table

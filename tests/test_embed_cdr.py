@@ -96,7 +96,7 @@ def test_a_store_keeps_the_poolings_that_it_was_begun_with(tmp_path):
     assert folder.poolings == ("mean", "heavy_mean", "light_mean", "cdr_mean")
     assert abag.open_store(tmp_path).folder("antigen").poolings == ("mean",)
     assert folder.rows == 3
-    with pytest.raises(StoreError, match="begun with poolings cdr_mean, but poolings none"):
+    with pytest.raises(StoreError, match="begun with poolings cdr_mean, not none"):
         abag.embed_table(TABLE, tmp_path, poolings=(), **OPTIONS)
     with pytest.raises(OptionError, match="poolings median: unknown; expected cdr_mean"):
         abag.embed_table(TABLE, tmp_path, poolings=("median",), **OPTIONS)

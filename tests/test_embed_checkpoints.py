@@ -34,6 +34,7 @@ from marks import in_ci
 from safetensors.torch import load_file
 
 from abag import EncoderError
+from abag.embed.encoders import checkpoints
 from abag.embed.encoders.weights import WeightNames
 
 CHAIN = "ACDEFGHIKLMNPQRSTVWYXEVQLVESGG"
@@ -241,7 +242,9 @@ def test_an_adapter_beside_the_weights_is_refused_and_its_merged_model_read(tmp_
     config = peft.LoraConfig(target_modules=["query", "value"], init_lora_weights=False)
     adapted = peft.get_peft_model(make_model("esm", "EsmModel"), config)
     adapted.save_pretrained(folder)
-    words = r"model: adapter_config\.json lies beside the model.*merge_and_unload.*move adapter_con"
+    words = (
+        r"model: adapter_config\.json: an adapter, which .*merge_and_unload.*without adapter_con"
+    )
     with pytest.raises(EncoderError, match=words) as refused:
         identify(str(folder), "antigen")
     assert "\n" not in str(refused.value)
@@ -255,7 +258,7 @@ def test_an_adapter_beside_the_weights_is_refused_and_its_merged_model_read(tmp_
 
 def test_an_adapter_without_its_model_is_refused_by_name(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(EncoderError, match=r"adapter without its model.*--antigen-adapter"):
+    with pytest.raises(EncoderError, match=r"an adapter, which .*--antigen-adapter"):
         identify(str(tmp_path), "antigen")
 
 
@@ -292,9 +295,7 @@ def test_a_version_of_antiberty_without_weights_names_the_one_that_has_them(tmp_
     (tmp_path / "antiberty-1.0.dist-info" / "METADATA").write_text(metadata)
     monkeypatch.delitem(sys.modules, "antiberty", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    words = (
-        "antiberty has no weights in the installed version 1.0 .*pip install antiberty==0.1.3, .*"
-    )
+    words = "antiberty has no weights in the installed version .*pip install antiberty==0.1.3, .*"
     with pytest.raises(EncoderNotFound, match=words + "or give the folder AntiBERTy_md_smooth"):
         identify("antiberty", "antibody")
     # the version of the extra
@@ -489,3 +490,10 @@ def test_a_truncated_shard_is_refused_with_its_name(tmp_path):
     shard.write_bytes(shard.read_bytes()[:-100])
     with pytest.raises(EncoderError, match=f"{shard.name}: cannot be read"):
         identify(str(folder), "antigen")
+
+
+@pytest.mark.parametrize("name", ["~/models/none", "models/esm/none", "./none", "/models/none"])
+def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(name, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_fetch", lambda *_, **__: pytest.fail("was looked for"))
+    with pytest.raises(EncoderNotFound, match="not an alias and not an existing folder"):
+        identify(name, "antigen")

@@ -330,3 +330,23 @@ def test_any_text_and_number_of_a_table_is_read_back(store, table, tmp_path_fact
                 expected = [text.rstrip("\0") for text in expected]
             assert column.where(column.notna(), "").tolist() == expected
         np.testing.assert_array_equal(column_of(out, "three").to_numpy(float), frame["three"])
+
+
+@pytest.mark.parametrize("suffix", [".CSV", ".Parquet"])
+def test_the_case_of_a_suffix_does_not_matter(store, table, tmp_path, suffix):
+    abag.export_vectors(store, tmp_path / f"to{suffix}", table=table, kind="antigen")
+    read = pd.read_csv if suffix == ".CSV" else pd.read_parquet
+    assert len(read(tmp_path / f"to{suffix}")) == len(table)
+
+
+def test_what_csv_has_no_form_for_is_written_as_pandas_shows_it(store, table, tmp_path):
+    few = table.head(2).assign(
+        incubated=pd.to_timedelta([30, 90], unit="min"),
+        month=pd.period_range("2024-01", periods=2, freq="M"),
+        range=pd.interval_range(0, 2),
+        huge=pd.Series([10**30, 1], dtype=object),
+    )
+    abag.export_vectors(store, tmp_path / "to.csv", table=few, kind="antigen")
+    written = pd.read_csv(tmp_path / "to.csv", dtype=str)
+    for name in ("incubated", "month", "range", "huge"):
+        assert written[name].tolist() == [str(cell) for cell in few[name]]

@@ -50,7 +50,7 @@ def test_a_store_continues_with_its_own_layers_and_refuses_others(table, tmp_pat
     store = tmp_path / "store"
     embed_table(table, store, limit=5, layers=(1,), **TINY)
     before = sorted(store.rglob("*.h5"))
-    with pytest.raises(StoreError, match=r"begun with layers=1, but layers=2 "):
+    with pytest.raises(StoreError, match=r"begun with layers=1, not 2;"):
         embed_table(table, store, layers=(2,), **TINY)
     assert sorted(store.rglob("*.h5")) == before
     embed_table(table, store, **TINY)
@@ -61,7 +61,7 @@ def test_a_store_continues_with_its_own_layers_and_refuses_others(table, tmp_pat
 
 def test_a_store_without_layers_says_how_to_get_them(table, tmp_path):
     embed_table(table, tmp_path / "store", **TINY)
-    with pytest.raises(StoreError, match="begun with layers none, but layers=1"):
+    with pytest.raises(StoreError, match="begun with layers none, not 1"):
         embed_table(table, tmp_path / "store", layers=(1,), **TINY)
     opened = abag.open_store(tmp_path / "store")
     with pytest.raises(StoreError, match=r"'mean@1' is not stored.*--layers 1 into"):
@@ -81,11 +81,19 @@ def test_each_encoder_uses_the_layers_it_has_and_a_layer_of_neither_is_an_error(
     assert not (tmp_path / "new").exists()
 
 
+def test_more_layers_than_a_shard_can_hold_are_refused(table, tmp_path, monkeypatch):
+    monkeypatch.setattr("abag.embed.job.MAX_ARRAYS", 12)  # 3 poolings of 3 layers, and 4 others
+    with pytest.raises(OptionError, match=r"antibodies would hold 13 arrays.*at most 12"):
+        embed_table(table, tmp_path / "store", layers=(1, 2), **TINY)
+    assert not (tmp_path / "store").exists()
+
+
 def test_stores_of_other_layers_are_not_merged(table, tmp_path):
     embed_table(table, tmp_path / "plain", **TINY)
     embed_table(table, tmp_path / "deep", layers=(1,), **TINY)
     with pytest.raises(StoreError, match=r"has the layers \[1\]"):
         merge([tmp_path / "plain", tmp_path / "deep"], tmp_path / "both")
+    assert not (tmp_path / "both").exists()
 
 
 @pytest.mark.ci

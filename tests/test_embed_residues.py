@@ -11,7 +11,7 @@ import pytest
 import torch
 from drawn import TINY, demo_table, draw_chain
 from encoding import assert_close, find_checkpoint, plan_device
-from faults import change_encoders, forbid_encoders
+from faults import change_encoders, forbid_encoders, left_by_the_dead
 from invoke import one_line
 from transformers import EsmModel, T5EncoderModel
 
@@ -180,8 +180,8 @@ def test_a_full_disk_is_refused_before_anything_is_encoded(table, tmp_path, monk
 @pytest.mark.parametrize(("change", "words"), [
     ({"dtype": "float32"}, "begun with dtype float16, now float32"),
     ({"limit": 5}, "begun with antibody sequences 8, now 5"),
-    ({"antibody_encoder": "composition"}, "begun with antibody encoder "),
-    ({"kind": "antigen"}, "begun with sequences of antibody, now antigen"),
+    ({"antibody_encoder": "composition"}, "begun with antibody fingerprint "),
+    ({"kind": "antigen"}, "begun with antigen fingerprint nothing, now "),
     ({"file_mb": 3}, "begun with file_mb 256, now 3"),
 ])  # fmt: skip
 def test_other_sequences_or_options_are_refused_and_the_files_left(tmp_path, change, words):
@@ -201,6 +201,13 @@ def test_the_same_sequences_in_other_rows_are_another_table(tmp_path):
     again = pd.DataFrame({"antigen": ["MKT", "MK", "MKT"]})
     with pytest.raises(OutputError, match="begun with rows "):
         abag.export_residues(again, tmp_path / "out", **options)
+
+
+def test_a_run_that_was_killed_before_its_first_file_is_begun_again(table, tmp_path):
+    partial = left_by_the_dead(tmp_path, "residues")
+    partial.write_text("{")
+    abag.export_residues(table, tmp_path, **TINY)
+    assert not partial.exists()
 
 
 def test_a_folder_of_other_files_or_a_cut_policy_is_refused(table, tmp_path):

@@ -390,8 +390,10 @@ def test_a_missing_weight_stops_the_run_after_what_was_encoded_before(table, tmp
 def test_the_bar_counts_tokens_as_the_longest_sequences_come_first(tmp_path, monkeypatch):
     drawn = []
 
-    def token_bar(identity, total, *, shown):
-        drawn.append(job.token_bar(identity, total, shown=shown))
+    make_bar = job.KindJob.bar
+
+    def token_bar(kind_job, total, *, shown):
+        drawn.append(make_bar(kind_job, total, shown=shown))
         updates.append([])
         monkeypatch.setattr(drawn[-1], "update", updates[-1].append)
         totals.append(total)
@@ -399,7 +401,7 @@ def test_the_bar_counts_tokens_as_the_longest_sequences_come_first(tmp_path, mon
 
     updates = []
     totals = []
-    monkeypatch.setattr("abag.embed.encode.token_bar", token_bar)
+    monkeypatch.setattr(job.KindJob, "bar", token_bar)
     table = demo_table().head(40)
     table["antigen"] += "A" * 300 + np.where(np.arange(40) == 7, "G" * 2000, "")  # cut into windows
     embed_table(table, tmp_path / "store", batch_tokens=1000, **TINY)

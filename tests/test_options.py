@@ -133,6 +133,11 @@ def paint(*arguments):
     return result, received[0] if received else None
 
 
+def test_an_empty_list_on_the_command_line_is_a_list_as_in_python():
+    _, options = paint("--widths", "")
+    assert options == {"widths": ()}
+
+
 def test_the_command_line_passes_only_the_options_that_were_given():
     _, options = paint()
     assert options == {}

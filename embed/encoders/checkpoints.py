@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,11 +19,17 @@ from numpy.typing import NDArray
 
 from abag.core.errors import AbagError, EncoderError, HubError
 from abag.core.files import cache_dir, make_folder, write_bytes, write_text
-from abag.core.hub import HubAddress, Repository, explain_refusal
+from abag.core.hub import HubAddress, Repository, explain_refusal, is_repository_name
 from abag.core.messages import first_line
 from abag.core.options import user_path
 from abag.embed.encoders.family import Config, Family
-from abag.embed.encoders.registry import ALIASES, FAMILIES, HubSource, family_of, hub_source
+from abag.embed.encoders.registry import (
+    ALIASES,
+    FAMILIES,
+    download_command,
+    family_of,
+    hub_source,
+)
 from abag.embed.encoders.weights import (
     WHOLE_FILES,
     EncoderCheckpoint,
@@ -70,7 +75,7 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     if folder.is_dir():
         return _open(folder, _slug(folder.resolve().name), name)
     source = hub_source(name)
-    if "/" not in source.name or source.name.startswith((".", "/")):
+    if not is_repository_name(source.name):
         near = near_aliases(name)
         meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
         msg = (
@@ -91,7 +96,7 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
             reason = cause or error
         else:
             model = name.partition("@")[0].rsplit("/", 1)[-1]
-            return _open(folder, _slug(model), str(source))
+            return _open(folder, _slug(model), source.short)
     msg = f"encoder {name}: {_unavailable(source, reason)}"
     raise EncoderNotFound(msg) from reason
 
@@ -148,7 +153,7 @@ def _open_package(alias: str, family: Family) -> EncoderCheckpoint:
         problem = "has not downloaded its weights"
         remedy = f"run {package.download} once"
         if package.requirement:
-            problem = f"has no weights in the installed version {_version(package.name)}"
+            problem = "has no weights in the installed version"
             remedy = (
                 f"run pip install {package.requirement}, which has them, or give the folder "
                 f"{Path(package.weights).parent} of that version"
@@ -160,31 +165,16 @@ def _open_package(alias: str, family: Family) -> EncoderCheckpoint:
     return EncoderCheckpoint(alias, family.name, folder, (weights,), config, alias, names=names)
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "(unknown)"
-
-
 def _refuse_adapter(folder: Path) -> None:
     """Refuse an adapter of peft: transformers would add it to the weights, or have none."""
     if not (folder / ADAPTER_CONFIG).is_file():
         return
-    if (folder / "config.json").is_file():
-        msg = (
-            f"{folder}: {ADAPTER_CONFIG} lies beside the model, and transformers would add that "
-            "adapter to its weights; expected the weights of one model. Merge them with peft "
-            "(merge_and_unload, save_pretrained) and give the merged folder, or move "
-            f"{ADAPTER_CONFIG} elsewhere to encode with the model alone."
-        )
-    else:
-        msg = (
-            f"{folder}: {ADAPTER_CONFIG} and no config.json: an adapter without its model; "
-            "expected a checkpoint folder. Give the model as encoder, and the --out folder of abag "
-            "adapt as --antibody-adapter or --antigen-adapter; an adapter that peft saved has to "
-            "be merged into its model first (merge_and_unload, save_pretrained)."
-        )
+    msg = (
+        f"{folder}: {ADAPTER_CONFIG}: an adapter, which transformers would add to the weights of a "
+        "model; expected one model. Merge both with peft (merge_and_unload, save_pretrained) and "
+        f"give the merged folder; or give the model alone, without {ADAPTER_CONFIG}, and the --out "
+        "folder of abag adapt as --antibody-adapter or --antigen-adapter."
+    )
     raise EncoderError(msg)
 
 
@@ -205,7 +195,7 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
         raise EncoderError(msg)
     for key in filter(config.get, _QUANTISED):
         msg = (
-            f"{path}: {key} {_method(config[key])}: the weights are quantised; expected "
+            f"{path}: {key} is set: the weights are quantised; expected "
             "floating-point weights. Give the model that was quantised, or dequantize it with "
             "transformers, remove the key and save it again."
         )
@@ -221,12 +211,6 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
         msg = f"{path}: {problem}"
         raise EncoderError(msg)
     return config, family
-
-
-def _method(settings: object) -> str:
-    """Return the method of quantisation that config.json names, or that there is one."""
-    method = settings.get("quant_method", "") if isinstance(settings, dict) else ""
-    return str(method)[:40] or "is set"
 
 
 def _config_problem(config: dict[str, Any], family: Family) -> str:
@@ -254,13 +238,13 @@ def _config_problem(config: dict[str, Any], family: Family) -> str:
 # --- the hub --------------------------------------------------------------------------------------
 
 
-def _fetch(source: HubSource, *, local: bool) -> Path:
+def _fetch(source: HubAddress, *, local: bool) -> Path:
     """Fetch config, tokenizer and weights of encoder and head, without the shards of a decoder."""
     get = _from_disk(source) if local else _from_hub(source)
-    folder = get(_SMALL_FILES)
+    folder = Path(get(_SMALL_FILES))
     _refuse_adapter(folder)
     if not (folder / "config.json").is_file():
-        msg = _LACKS.format(source, "config.json")
+        msg = _LACKS.format(source.short, "config.json")
         raise EncoderNotFound(msg)
     config, family = _read_config(folder / "config.json")
     names = family.weight_names
@@ -275,32 +259,25 @@ def _fetch(source: HubSource, *, local: bool) -> Path:
             get(needed)
             break
     if not weight_files(folder, names):
-        msg = _LACKS.format(source, " or ".join(WHOLE_FILES))
+        msg = _LACKS.format(source.short, " or ".join(WHOLE_FILES))
         raise EncoderNotFound(msg)
     return folder
 
 
-def _from_disk(source: HubSource) -> Callable[[Sequence[str]], Path]:
+def _from_disk(source: HubAddress) -> Callable[[Sequence[str]], Path | str]:
     """Return a function that finds files, by their patterns, in the cache of huggingface_hub."""
     from huggingface_hub import snapshot_download
 
-    def get(patterns: Sequence[str]) -> Path:
-        folder = snapshot_download(
-            source.name,
-            allow_patterns=[*patterns],
-            revision=source.revision,
-            local_files_only=True,
-        )
-        return Path(str(folder))
-
-    return get
+    return lambda patterns: snapshot_download(
+        source.name, allow_patterns=[*patterns], revision=source.revision, local_files_only=True
+    )
 
 
-def _from_hub(source: HubSource) -> Callable[[Sequence[str]], Path]:
+def _from_hub(source: HubAddress) -> Callable[[Sequence[str]], Path]:
     """Return a function that downloads files, by their patterns, into that cache."""
     from huggingface_hub import constants
 
-    hub = Repository(HubAddress("model", source.name, source.revision))
+    hub = Repository(source)
     commit = hub.head()
     listed = hub.files(commit)
     cache = Path(constants.HF_HUB_CACHE).expanduser().resolve()
@@ -324,18 +301,17 @@ def _from_hub(source: HubSource) -> Callable[[Sequence[str]], Path]:
     return get
 
 
-def _unavailable(source: HubSource, reason: BaseException) -> str:
+def _unavailable(source: HubAddress, reason: BaseException) -> str:
     near = near_aliases(source.name)
     has_alias = any(alias.hub_name == source.name for alias in ALIASES.values())
     meant = "" if has_alias or not near else f" Did you mean {' or '.join(near)}?"
     if isinstance(reason, EncoderNotFound):
         return f"{reason}.{meant}"
-    address = HubAddress("model", source.name, source.revision)
-    if refusal := explain_refusal(reason, address):
+    if refusal := explain_refusal(reason, source):
         return refusal + meant
     return (
-        f"the weights of {source} are not on disk and could not be downloaded "
-        f"({first_line(reason)}); run `{source.download_command}` on a machine with network "
+        f"the weights of {source.short} are not on disk and could not be downloaded "
+        f"({first_line(reason)}); run `{download_command(source)}` on a machine with network "
         "access, give the folder of a downloaded checkpoint, or use an encoder that needs no "
         f"download: antiberty (pip install antiberty==0.1.3) or composition.{meant}"
     )

@@ -69,7 +69,6 @@ ESM = Family(
     lora_projections=("query", "key", "value"),
     tiny_config={
         "model_type": "esm",
-        "architectures": ["EsmForMaskedLM"],
         "hidden_size": 64,
         "intermediate_size": 256,
         "num_hidden_layers": 2,
@@ -85,7 +84,6 @@ ESM = Family(
         "pad_token_id": 1,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "is_folding_model": False,
     },
 )
 

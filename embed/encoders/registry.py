@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from abag.core.hub import HubAddress
 from abag.embed.encoders.bert import BERT, PROTBERT, ROBERTA, ROFORMER
 from abag.embed.encoders.composition import COMPOSITION
 from abag.embed.encoders.esm import ESM, ESM1, ESMC
@@ -134,31 +135,20 @@ ALIASES: dict[str, Alias] = {
 }  # fmt: skip
 
 
-class HubSource(NamedTuple):
-    """Where a checkpoint is on the hub."""
-
-    name: str
-    revision: str | None
-    """Branch, tag or commit; None: the newest commit."""
-
-    def __str__(self) -> str:
-        return self.name if self.revision is None else f"{self.name}@{self.revision}"
-
-    @property
-    def download_command(self) -> str:
-        """Command line that downloads the checkpoint into the cache of the hub."""
-        revision = f" --revision {self.revision}" if self.revision else ""
-        return f"hf download {self.name}{revision}"
-
-
-def hub_source(name: str) -> HubSource:
+def hub_source(name: str) -> HubAddress:
     """Return the place of an encoder on the hub.
 
     `name` is an alias or ``owner/model``, which ``@revision`` may follow.
     """
     short_name, _, revision = name.partition("@")
     alias = ALIASES.get(short_name, Alias(""))
-    return HubSource(alias.hub_name or short_name, revision or alias.revision)
+    return HubAddress("model", alias.hub_name or short_name, revision or alias.revision)
+
+
+def download_command(source: HubAddress) -> str:
+    """Return the command line that downloads a checkpoint into the cache of the hub."""
+    revision = f" --revision {source.revision}" if source.revision else ""
+    return f"hf download {source.name}{revision}"
 
 
 def family_of(config: Config) -> Family | None:

@@ -94,16 +94,12 @@ AMPLIFY = Family(
     tiny_config={
         **_AMPLIFY_FIXED,
         "model_type": "AMPLIFY",
-        "architectures": ["AMPLIFY"],
         "hidden_size": 64,
         "intermediate_size": 256,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "vocab_size": 27,
         "norm_eps": 1e-5,
-        "layer_norm_before_last_layer": True,
-        "max_length": 2048,
-        "pad_token_id": 0,
     },
 )
 _GLM2_TOKENS = number_tokens(
@@ -139,7 +135,6 @@ GLM2 = Family(
     layer_list="encoder.layers",
     tiny_config={
         "model_type": "gLM2",
-        "architectures": ["gLM2ForMaskedLM"],
         "dim": 64,
         "depth": 2,
         "heads": 4,

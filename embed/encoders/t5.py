@@ -67,7 +67,6 @@ T5 = Family(
     layer_list="encoder.block",
     tiny_config={
         "model_type": "t5",
-        "architectures": ["T5EncoderModel"],
         "d_model": 64,
         "d_ff": 256,
         "d_kv": 16,
@@ -80,9 +79,7 @@ T5 = Family(
         "layer_norm_epsilon": 1e-6,
         "dropout_rate": 0.0,
         "is_encoder_decoder": False,
-        "use_cache": False,
         "pad_token_id": 0,
-        "eos_token_id": 1,
     },
 )
 """IgT5 and ProtT5."""

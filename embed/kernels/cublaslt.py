@@ -81,30 +81,21 @@ class WideProducts:
         for x in tensors:
             if x.dtype is not x_TK.dtype or not x.is_contiguous() or x.data_ptr() % _ALIGNED:
                 return None
-        key = (tokens, outputs, inputs, x_TK.dtype, epilogue, bias_N is None, add_to is None)
+        has_bias = bias_N is not None
+        add = add_to is not None
+        key = (tokens, outputs, inputs, x_TK.dtype, epilogue, has_bias, add)
         if key not in self._products:
             if len(self._products) > 64:  # few token counts come again
                 self._products.clear()
-            self._products[key] = self._prepare(*key)
+            code = _EPILOGUES[epilogue][has_bias]
+            prepared = _Product(self._lt, self._handle, _TYPES[x_TK.dtype], code, add=add)
+            is_there = prepared.supports(tokens, outputs, inputs)
+            self._products[key] = prepared if is_there else None
         product = self._products[key]
         if product is None:
             return None
         product.run(x_TK, weight_NK, bias_N, out, self._workspace)
         return out
-
-    def _prepare(
-        self,
-        tokens: int,
-        outputs: int,
-        inputs: int,
-        dtype: torch.dtype,
-        epilogue: Epilogue,
-        no_bias: bool,
-        no_sum: bool,
-    ) -> _Product | None:
-        code = _EPILOGUES[epilogue][not no_bias]
-        product = _Product(self._lt, self._handle, _TYPES[dtype], code, add=not no_sum)
-        return product if product.supports(tokens, outputs, inputs) else None
 
 
 class _Product:

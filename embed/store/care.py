@@ -172,6 +172,10 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
         msg = f"{out}: is both a source and the result; expected another path. Give a new one."
         raise StoreError(msg)
     target = open_store(out, create=True)
+    merged = {folder.path.name: folder for folder in target.folders()}
+    for store in stores:
+        for folder in store.folders():  # before anything is copied
+            refuse_mismatch(folder, merged.setdefault(folder.path.name, folder))
     counts: Counter[str] = Counter()
     damaged: list[str] = []
     for store in stores:

@@ -576,21 +576,18 @@ def why_adapter_lacks(path: Path, info: Mapping[str, object]) -> str:
         return ""
     kind = info["kind"]
     hashed = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
-    files = read_adapter_copy(path)
-    for name in (ADAPTER_FILE, *hashed):
-        if f"{ADAPTER_FOLDER}/{name}" not in files:
-            return (
-                f"{path}: {ENCODER_FILE} names the adapter {digest}, and {ADAPTER_FOLDER}/{name} "
-                "is missing. Copy the whole folder again."
-            )
-    weights = info.get("weights")
-    contents = {name: files[f"{ADAPTER_FOLDER}/{name}"] for name in hashed}
-    if isinstance(weights, str) and adapter_digest(weights, contents) != digest:
-        return (
-            f"{path}: the files of its adapter are not those that {ENCODER_FILE} names (digest "
-            f"{digest}). Copy the whole folder again."
-        )
-    return ""
+    copy = read_adapter_copy(path)
+    files = {name.removeprefix(f"{ADAPTER_FOLDER}/"): content for name, content in copy.items()}
+    problem = ""
+    if missing := [name for name in (ADAPTER_FILE, *hashed) if name not in files]:
+        problem = f"{ADAPTER_FOLDER}/{missing[0]} is missing"
+    elif isinstance(weights := info.get("weights"), str):
+        if adapter_digest(weights, {name: files[name] for name in hashed}) != digest:
+            problem = "the files of its adapter are not those"
+    if not problem:
+        return ""
+    named = f"{path}: {ENCODER_FILE} names the adapter {digest}"
+    return f"{named}; {problem}. Copy the whole folder again."
 
 
 # --- what leaves this machine when a store or a predictor is shared, without its paths ------------

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,19 +20,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, distinct_keys
+from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, sort_keys
 from abag.core.errors import DamagedFile, MissingVectors, OptionError, SequenceError, StoreError
 from abag.core.files import UnsafeFile
 from abag.core.messages import counted, say
 from abag.core.options import user_path
-from abag.core.python_surface import as_html, shorten
+from abag.core.python_surface import shorten
 from abag.embed.store.shard import (
     ADAPTER_FOLDER,
     COLAB_DRIVE,
     ENCODER_FILE,
     FOLDER_NAME,
     OTHER_VERSION,
-    RETRY_SECONDS,
     SHARD_NAME,
     STORE_FILE,
     STORE_MARK,
@@ -52,7 +50,7 @@ from abag.embed.store.shard import (
     retrying,
     why_adapter_lacks,
 )
-from abag.embed.store.writer import COMMIT_ROWS, ShardWriter
+from abag.embed.store.writer import ShardWriter
 from abag.embed.tables.chains import (
     KINDS,
     Chains,
@@ -64,8 +62,6 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 
-_NAMED = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
-"""The name of a shard, in that of a copy such as ``NAME (1).h5``."""
 LOGLIK = "loglik"
 """The mean log-probability of all residues: a stored value of width 1, and its key in `info`."""
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -163,7 +159,8 @@ class EncoderFolder:
     def count_unique(self) -> int:
         """Count the sequences; one that is stored twice counts once."""
         keys = np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *self.keys()])
-        return len(distinct_keys(keys)[0])
+        _, is_repeated = sort_keys(keys)
+        return int((~is_repeated).sum())
 
     def missing(self, keys: NDArray[np.uint8], *, verify: bool = False) -> NDArray[np.bool_]:
         """Tell which sequences have no vector, (N,); `verify` checks every byte of their shards."""
@@ -258,23 +255,14 @@ class EncoderFolder:
         self,
         *,
         attrs: Attrs,
-        commit_seconds: float = 30.0,
-        commit_rows: int = COMMIT_ROWS,
-        retry_seconds: float = RETRY_SECONDS,
+        **limits: Any,  # noqa: ANN401 - those of `ShardWriter`
     ) -> ShardWriter:
         """Start adding vectors; `attrs`, how they are made, are written into each shard."""
         if not os.access(self.path, os.W_OK):  # before anything is encoded
             msg = f"{self.path}: cannot be written to; expected a writable store. Change that."
             raise StoreUnreachable(msg)
         origin = {"kind": self.kind, "encoder": self.name, "fingerprint": self.fingerprint}
-        return ShardWriter(
-            self.path,
-            self.info,
-            attrs={**origin, **attrs},
-            commit_seconds=commit_seconds,
-            commit_rows=commit_rows,
-            retry_seconds=retry_seconds,
-        )
+        return ShardWriter(self.path, self.info, attrs={**origin, **attrs}, **limits)
 
     def _unknown(self, name: str, stored: Iterable[str]) -> StoreError:
         msg = f"{self.path}: {name!r} is not stored; expected {' or '.join(stored)}."
@@ -300,8 +288,8 @@ class EncoderFolder:
     def _follow(self) -> None:
         """Open shards that appeared or changed, and forget those that are gone."""
         versions = self._versions()
-        _forget_changed(self._open, versions)
-        _forget_changed(self._damaged, versions)
+        self._open = _unchanged(self._open, versions)
+        self._damaged = _unchanged(self._damaged, versions)
         for name in sorted(versions.keys() - self._open.keys() - self._damaged.keys()):
             self._add(name, versions[name])
 
@@ -329,11 +317,6 @@ class EncoderFolder:
         return versions
 
     def _add(self, name: str, version: FileVersion) -> None:
-        problem = self._problem_of_copy(name)
-        if problem:
-            self._damaged[name] = (version, problem)
-            say(f"{problem} It is skipped.")
-            return
         try:
             shard = open_shard(self.path / name)
             self._refuse_foreign(shard)
@@ -344,22 +327,12 @@ class EncoderFolder:
         else:
             self._open[name] = (version, shard)
 
-    def _problem_of_copy(self, name: str) -> str:
-        """Say what to do with a copy, as browsers, Drive and file managers name it, of a shard."""
-        named = _NAMED.search(name)
-        if SHARD_NAME.fullmatch(name) or named is None:
-            return ""
-        original = f"{named[0]}.h5"
-        if (self.path / original).exists():
-            return f"{self.path / name}: is a copy of {original}, which is there too. Remove it."
-        return (
-            f"{self.path / name}: is a copy of {original}, which is not there; expected that name. "
-            "Rename it."
-        )
-
     def _refuse_foreign(self, shard: Shard) -> None:
         if not SHARD_NAME.fullmatch(shard.path.name):
-            msg = f"{shard.path}: its name is not a digest; expected 32 hexadecimal digits and .h5."
+            msg = (
+                f"{shard.path}: is not the name of a shard; expected 32 hexadecimal digits and "
+                ".h5. Remove a copy, or give it its name if the original is lost."
+            )
             raise DamagedFile(msg)
         kind = shard.attrs.get("kind")
         fingerprint = shard.attrs.get("fingerprint")
@@ -375,30 +348,27 @@ class EncoderFolder:
                 f"{self.head or 'none'}."
             )
             raise DamagedFile(msg)
-        lacking = self._lacking(shard.widths)
+        stored = shard.widths
+        last_layer = [name for name in stored if "@" not in name and name != LOGLIK]
+        promised = [*last_layer, *self.info.get("poolings", ()), *([LOGLIK] if self.head else [])]
+        for layer in self.layers:
+            promised += [f"{name}@{layer}" for name in last_layer]
+        lacking = [name for name in promised if name not in stored]
         if lacking:
             msg = (
-                f"{shard.path}: has no {lacking}; {ENCODER_FILE} has the layers "
+                f"{shard.path}: has no {lacking[0]}; {ENCODER_FILE} has the layers "
                 f"{list(self.layers) or 'none'} and the poolings "
                 f"{self.info.get('poolings') or 'none'}, which all shards have to hold. Copy the "
                 "whole folder again."
             )
             raise DamagedFile(msg)
 
-    def _lacking(self, stored: Iterable[str]) -> str:
-        """Name a pooling that encoder.json promises, and that is not stored; empty if all are."""
-        last_layer = [name for name in stored if "@" not in name and name != LOGLIK]
-        promised = [*last_layer, *self.info.get("poolings", ()), *([LOGLIK] if self.head else [])]
-        for layer in self.layers:
-            promised += [f"{name}@{layer}" for name in last_layer]
-        return next((name for name in promised if name not in stored), "")
-
     def _skip(self, name: str, problem: str, version: FileVersion | None = None) -> None:
         """Leave a damaged shard out until its file changes; `version` if it is not open."""
         if version is None:
             version, _ = self._open.pop(name)
         self._damaged[name] = (version, problem)
-        say(f"{problem} The shard is skipped and its sequences count as missing.")
+        say(f"{problem} It is skipped; what no other shard holds counts as missing.")
 
     def _is_whole(self, shard: Shard) -> bool:
         if shard not in self._verified and self._is_sound(shard, shard.check):
@@ -423,13 +393,11 @@ class EncoderFolder:
         return not problem
 
 
-def _forget_changed(
-    files: dict[str, tuple[FileVersion, T]], versions: Mapping[str, FileVersion]
-) -> None:
-    """Remove the files that are gone or have another version now."""
-    for name, (version, _) in list(files.items()):
-        if versions.get(name) != version:
-            del files[name]
+def _unchanged(
+    files: Mapping[str, tuple[FileVersion, T]], versions: Mapping[str, FileVersion]
+) -> dict[str, tuple[FileVersion, T]]:
+    """Return the files that are not gone and have no other version now."""
+    return {name: file for name, file in files.items() if versions.get(name) == file[0]}
 
 
 def _read_into(
@@ -478,9 +446,6 @@ class Store:
             lines.append("empty")
         return shorten(lines)
 
-    def _repr_html_(self) -> str:
-        return as_html(repr(self))
-
     def folders(self, kind: Kind | None = None) -> list[EncoderFolder]:
         """List the folders of all encoders, or of those of one kind, sorted by name."""
         retrying(self.path, self._follow)
@@ -511,8 +476,8 @@ class Store:
         Parameters
         ----------
         encoder : str, optional
-            The encoder's name, its folder's name, or the first digits of its fingerprint. By
-            default, the only encoder of that kind.
+            The encoder's name, its folder's name, what ``abag embed`` was given, or the first
+            digits of its fingerprint. By default, the only encoder of that kind.
 
         Raises
         ------
@@ -704,7 +669,11 @@ def name_encoders(folders: Sequence[EncoderFolder]) -> str:
 
 
 def _matches(folder: EncoderFolder, encoder: str) -> bool:
-    if encoder in (folder.name, folder.path.name):
+    names = [folder.name, folder.path.name]
+    if not folder.info.get("adapter"):  # which was made of an encoder with the same origin
+        origin = str(folder.info.get("origin", folder.name))
+        names += [origin, origin.partition("@")[0]]
+    if Path(encoder) in map(Path, names):
         return True
     return len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.errors import AbagError, EncoderError
+from abag.core.errors import AbagError
 from abag.core.files import (
     cache_dir,
     make_folder,
@@ -66,8 +66,8 @@ class ShardWriter:
         info: Mapping[str, object],
         *,
         attrs: Attrs,
-        commit_seconds: float,
-        commit_rows: int,
+        commit_seconds: float = 30.0,
+        commit_rows: int = COMMIT_ROWS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self.committed = 0
@@ -117,13 +117,9 @@ class ShardWriter:
         arrays: NamedArrays = {"key": np.array(keys, "|u1"), "length": np.array(lengths, "<i4")}
         for name, values in poolings.items():
             arrays[name] = np.array(values, values.dtype.newbyteorder("<"), order="C")
-            _refuse_not_finite(name, arrays[name])
+            assert is_finite(arrays[name]), name  # the encoder's are checked where they are named
         for name, flag in (flags or {}).items():
             arrays[name] = np.array(flag, "|u1")
-        if {len(values) for values in arrays.values()} != {len(keys)}:
-            shapes = {name: values.shape for name, values in arrays.items()}
-            msg = f"unequal lengths: {shapes}"
-            raise ValueError(msg)
         if not len(keys):
             return
         with self._changed:
@@ -273,17 +269,6 @@ class ShardWriter:
             self._added.append((since, rest))
         self._changed.notify_all()
         return shard
-
-
-def _refuse_not_finite(name: str, values: NDArray[Any]) -> None:
-    if not is_finite(values):
-        rows = int((~np.isfinite(values).all(axis=1)).sum())
-        remedy = "--store-dtype float32" if values.dtype == np.float16 else "--precision fp32"
-        msg = (
-            f"store: {rows} of {len(values)} {name!r} vectors contain infinity or NaN as "
-            f"{values.dtype.name}; expected finite values. Use {remedy}."
-        )
-        raise EncoderError(msg)
 
 
 # --- spools: local folders of finished shards that their store does not accept at the moment ------

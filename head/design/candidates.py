@@ -23,6 +23,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import AbagError, PredictionError, TableError
 from abag.core.messages import counted, say
 from abag.embed.tables.chains import KINDS, Chains
+from abag.embed.tables.columns import refuse_absent
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_rows
 from abag.embed.tables.options import TableOptions
@@ -38,7 +39,6 @@ from abag.head.labels.column import (
     decide_label,
     read_numbers,
     read_texts,
-    refuse_absent,
 )
 from abag.head.labels.headers import (
     NO_OR_YES,
@@ -252,7 +252,8 @@ def _decide_prediction(
             raise PredictionError(msg) from error
     if quantity.is_binary and not top.has("prediction"):
         for name in PROBABILITY_COLUMNS:
-            refuse_absent(name, top.names, top.source, "the run predicts")
+            problem = f"{top.source}: no column {name!r}, which the run predicts"
+            refuse_absent(name, top.names, problem)
         column = PROBABILITY
     else:
         column = top.column("prediction")

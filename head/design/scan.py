@@ -65,7 +65,7 @@ from abag.head.runs.run_folder import naming_damage
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
     from abag.embed.tables.layout import LayoutRecord
-    from abag.head.models.process import GaussianProcess
+    from abag.head.models.kernels import GaussianProcess
     from abag.head.predictor.predictor import Predictor, SequenceCounts
     from abag.head.regimes.regimes import FoundRegimes
 

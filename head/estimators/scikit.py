@@ -335,7 +335,7 @@ def labelled(
         name = free_name("sample_weight", frame)
         frame[name] = weights
         named.append((name, "weight"))
-    bare = replace(table, frame=frame, columns={"pkd": label}, ties={}, names=[*frame.columns])
+    bare = replace(table, frame=frame, columns={"pkd": label}, ties={})
     bare = replace(bare, labels=(decide_label(bare, chosen, named=named),))
     bare, beside = with_logliks(bare, columns_beside(bare), folders or {})
     return label_pairs(bare, beside=beside)

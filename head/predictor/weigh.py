@@ -55,7 +55,7 @@ from abag.head.regimes.sides import (
     effective_groups,
     standard_error,
 )
-from abag.head.regimes.splits import TEST, grouped_folds, learned_rows
+from abag.head.regimes.splits import TEST, grouped_folds, judged, learned_rows
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
@@ -256,6 +256,8 @@ class WeighedRegime:
     rows: Ints
     """Index of each tested pair in the table, (R,), fold after fold, as all below."""
     of_fold: Ints
+    group: Ints
+    """Pairs of one group are one measurement where parts are weighed."""
     distance: Ints
     """Differences from the nearest training sequences."""
     tells_sigma: NDArray[np.bool_]
@@ -349,7 +351,12 @@ def weigh(
         half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0, level)
     mean = names.index(MEAN)
     regime = partial(
-        WeighedRegime, measured=measured, rows=rows, of_fold=fold_of_row, distance=distance
+        WeighedRegime,
+        measured=measured,
+        rows=rows,
+        of_fold=fold_of_row,
+        group=smallest,
+        distance=distance,
     )
     if pairs.quantity.classes:
         of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
@@ -377,10 +384,7 @@ def weigh(
         is_certain = weight_R >= LEAST_WEIGHT
     weights = stack_weights(error_RK, smallest, mean)
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
-    judges = []
-    for k in np.unique(half):
-        inside = half == k
-        judges.append((inside, inside if inside.all() else ~inside))
+    judges = [*judged(half, rows)]
     predicted_R = np.empty(len(rows))
     for inside, judging in judges:
         weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
@@ -415,9 +419,7 @@ def _weigh_classes(
     """
     stack = partial(stack_weights, mean=mean, usual_K=usual_K, informative=tested.informative)
     predicted_R = np.empty(len(half))
-    for k in np.unique(half):
-        inside = half == k
-        judging = inside if inside.all() else ~inside
+    for inside, judging in judged(half, tested.rows):
         weights, link = tested.take(judging).weigh(stack)
         predicted_R[inside] = link.expected(link.latent(tested.part_RK[inside] @ weights))
     weights, link = tested.weigh(stack)
@@ -656,9 +658,7 @@ def fit_tail(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
     if growth.growth:  # beyond, sigma stays, whatever the errors
         tells = tells & (held_out.distance <= growth.most)
     factor_R = np.ones(len(scaled))
-    for fold in np.unique(held_out.of_fold):
-        inside = held_out.of_fold == fold
-        judging = inside if inside.all() else ~inside
+    for inside, judging in judged(held_out.of_fold, held_out.rows):
         factor_R[inside] = tail_factor(scaled[judging & tells])
     held_out.sigma = held_out.sigma * factor_R
     held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[tells]))
@@ -687,7 +687,7 @@ def _expect_classes(
         if name != MEAN:
             latent = np.stack([fold.predicted[name] for fold in folds])
             values = latent[held_out.of_fold, held_out.rows]
-            alone = HeldOutClasses.of(pairs, held_out.rows, values[:, None], held_out.of_fold)
+            alone = HeldOutClasses.of(pairs, held_out.rows, values[:, None], held_out.group)
             expected_R = alone.expected(held_out.of_fold)
         for number, fold in enumerate(folds):
             inside = held_out.of_fold == number

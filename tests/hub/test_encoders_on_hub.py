@@ -208,5 +208,5 @@ def test_a_whole_file_is_preferred_to_shards_and_a_revision_is_part_of_the_name(
 
 def test_an_alias_has_a_fixed_revision_that_can_be_overridden():
     commit = "c731040fcd8d73dceaa04b0a8e6329b345b0f5df"
-    assert str(hub_source("esm2-8m")) == f"facebook/esm2_t6_8M_UR50D@{commit}"
-    assert str(hub_source("esm2-8m@main")) == "facebook/esm2_t6_8M_UR50D@main"
+    assert hub_source("esm2-8m").short == f"facebook/esm2_t6_8M_UR50D@{commit}"
+    assert hub_source("esm2-8m@main").short == "facebook/esm2_t6_8M_UR50D@main"
