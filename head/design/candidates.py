@@ -87,6 +87,8 @@ class Candidates:
     antigens: Sequences
     first_row: int
     """Number of the first row of the table, as a spreadsheet shows it."""
+    quantity: Quantity
+    """What is predicted."""
     same: float = SAME_PREDICTION_PKD
     """Largest difference of two predictions of one pair that is rounding."""
     score_column: str = "score"
@@ -183,7 +185,9 @@ def read_candidates(
     same = SAME_PREDICTION_PKD
     if not quantity.affinity:
         same *= float(frame["mean"].std(ddof=0))
-    return Candidates(reader.source, frame, antibodies, antigens, reader.first_row, same, score)
+    return Candidates(
+        reader.source, frame, antibodies, antigens, reader.first_row, quantity, same, score
+    )
 
 
 def far_by_chains(candidates: Candidates, predictor: Predictor) -> Candidates:
@@ -442,7 +446,7 @@ class Measured:
     is_measured: Bools
     """Which candidates are in the table, (R,)."""
 
-    def best(self, quantity: Quantity = PKD) -> float | None:
+    def best(self, quantity: Quantity) -> float | None:
         """Return the best measured label, of which higher is better, as of the candidates.
 
         None if no measured pair has the antigen of the predictions.
