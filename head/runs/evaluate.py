@@ -43,7 +43,6 @@ from abag.head.evaluation.scores import (
 from abag.head.evaluation.verdicts import add_classes, score_strong
 from abag.head.labels.column import (
     LabelLayout,
-    RunLayout,
     decide_label,
     decide_prediction,
     read_numbers,
@@ -259,10 +258,9 @@ def evaluate(
             score_strong, sign=saved.quantity.sign, are_probabilities=saved.quantity.is_binary
         )
         summary: RunSummary = {**saved.summary, "run": str(run)}
-        remembered = saved.layout
-        reading = _reading_of(saved, chosen, remembered)
+        reading = _reading_of(saved, chosen)
         if table is not None:
-            summary["table"], scored = _evaluate_table(saved, table, reading, remembered, chosen)
+            summary["table"], scored = _evaluate_table(saved, table, reading, chosen)
             if strong is not None:
                 of_run = (saved.tested, saved.summary["regimes"])
                 summary["strong_at"] = score_hits(
@@ -277,7 +275,7 @@ def evaluate(
                 quantity=saved.quantity,
                 molar_mass=saved.config["molar_mass"],
             )
-            others = read_pairs(chosen.predictions, reading, remembered=remembered, label=decide)
+            others = read_pairs(chosen.predictions, reading, remembered=saved.layout, label=decide)
             others.report_notes()
             summary["predictions"] = compare_with_predictions(saved, others)
         return summary
@@ -307,8 +305,9 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         raise OptionError(msg)
 
 
-def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: RunLayout) -> _TableOfRun:
+def _reading_of(saved: SavedRun, chosen: EvaluateOptions) -> _TableOfRun:
     """Return how tables are read: by the options, and as the run read its own."""
+    remembered = saved.layout
     table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
     reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
     if saved.config["no_antigen"]:
@@ -326,7 +325,6 @@ def _evaluate_table(
     saved: SavedRun,
     table: Path | str | pd.DataFrame,
     reading: _TableOfRun,
-    remembered: RunLayout,
     chosen: EvaluateOptions,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Read the measured pairs of a table, and score them with the predictor of the run."""
@@ -342,6 +340,7 @@ def _evaluate_table(
         labels = replace(labels, bad_rows=reading.bad_rows)
         return decide_label(top, labels, remembered.label, named=named, run=saved.run)
 
+    remembered = saved.layout
     predictor = load_predictor(saved.run)
     named = [] if predictor.features is None else predictor.features.named_in_tables
     other = read_pairs(table, reading, remembered=remembered, label=decide)
