@@ -26,7 +26,6 @@ from abag.core.arrays import Floats, Ints
 from abag.embed.tables.chains import KINDS
 from abag.head.labels.headers import Quantity
 from abag.head.predictor.options import RuleName
-from abag.head.runs.run_folder import naming_damage
 
 
 class Aim(NamedTuple):
@@ -420,8 +419,7 @@ def known_errors(
     may end anywhere; those of other tools are taken at their word.
     """
     if run is not None and (run / "predictions.parquet").exists():
-        with naming_damage(run):
-            return errors_of_run(run, regimes, quantity)
+        return errors_of_run(run, regimes, quantity)
     return KnownErrors(WITHOUT_RUN if of_abag else NOTHING_SHARED)
 
 

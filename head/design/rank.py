@@ -76,6 +76,7 @@ from abag.head.predictor.scoring import (
 from abag.head.regimes.regimes import REGIMES, words_of
 from abag.head.regimes.relations import antibody_clusters
 from abag.head.runs.rounds import say_earlier_batches
+from abag.head.runs.run_folder import naming_damage
 
 SEED = 0
 """Of the draws among pairs with the same prediction."""
@@ -707,7 +708,8 @@ def _choose_batch(
             regimes = {*candidates.frame["regime"].iloc[index].astype(str)}
         of_abag = options.run is not None or "sigma_model" in candidates.frame
         run = None if options.run is None else Path(options.run)
-        known = known_errors(run, regimes, quantity, of_abag=of_abag)
+        with naming_damage(run or Path()):
+            known = known_errors(run, regimes, quantity, of_abag=of_abag)
         expected = known.expect(
             candidates.mean[index],
             candidates.sigma[index],
