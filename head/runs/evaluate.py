@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from abag.core import messages
-from abag.core.arrays import Floats, Ints, distinct, hex_keys, label_weights, weights_of
+from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
 from abag.core.errors import OptionError, PredictionError
 from abag.core.files import cache_dir
 from abag.core.messages import counted
@@ -367,7 +367,9 @@ def _score_table(
     pairs = with_clusters(groups)
     scores_by_row, baselines = _score_pairs(predictor, pairs, store)
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
-    regimes = _score_regimes(saved, predictor, groups, scores_by_row, baselines)
+    keys_of_run = pd.MultiIndex.from_frame(saved.frame[KEYS])
+    is_trained = pd.MultiIndex.from_frame(pair_keys(pairs)).isin(keys_of_run)
+    regimes = _score_regimes(saved, predictor, groups, scores_by_row, baselines, is_trained)
     scored = scores_by_row.assign(
         pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen
     )
@@ -377,7 +379,7 @@ def _score_table(
     summary = {
         "source": pairs.table.source,
         "pairs": len(pairs),
-        "in_training": _count_known(saved, pairs),
+        "in_training": _count_known(saved, pairs, is_trained),
         **_score_shift(saved, predictor, groups, scores_by_row),
         "far": int(scores_by_row["far"].sum()),
         "regimes": regimes,
@@ -412,8 +414,12 @@ def _score_regimes(
     groups: PairGroups,
     scores_by_row: pd.DataFrame,
     baselines: Mapping[str, Floats],
+    is_trained: Bools,
 ) -> list[RegimeScore]:
-    """Score the exact labels of each regime that has enough of them."""
+    """Score the exact labels of each regime that has enough of them.
+
+    `is_trained`, (P,), tells which pairs the run was trained on.
+    """
     pairs = groups.pairs
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
@@ -447,6 +453,13 @@ def _score_regimes(
         if classes:
             add_classes(score, tested, predicted_here, mean_label, classes)
         score["sentence"] = without_absent(score["sentence"], pairs.kinds)
+        trained = int(is_trained[rows].sum())
+        if trained:
+            verb = "is a training pair" if trained == 1 else "are training pairs"
+            score["sentence"] += (
+                f"; {trained:,} of {counted(len(rows), 'pair')} {verb}, which makes all this "
+                "optimistic: leave them out"
+            )
         regimes.append(score)
     return regimes
 
@@ -597,10 +610,9 @@ def _advice(saved: SavedRun, predictor: Predictor) -> str:
     return f"{add} --categories COLUMN, a column that names the laboratory or batch of each pair"
 
 
-def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
+def _count_known(saved: SavedRun, pairs: LabelledPairs, is_trained: Bools) -> dict[str, int]:
     keys = pair_keys(pairs)
-    pairs_of_run = pd.MultiIndex.from_frame(saved.frame[KEYS])
-    counts = {"pair": int(pd.MultiIndex.from_frame(keys).isin(pairs_of_run).sum())}
+    counts = {"pair": int(is_trained.sum())}
     for kind in KINDS:
         is_known = keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"])
         counts[kind] = int(is_known.sum())
@@ -609,8 +621,4 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
         f"{pairs.table.source}: {counts['pair']:,} of {counted(len(pairs), 'pair')} are training "
         f"pairs of the run; {counts['antibody']:,} have a training antibody{antigens}"
     )
-    if counts["pair"]:
-        messages.say(
-            "scores that include training pairs are optimistic: remove these from the table"
-        )
     return counts
