@@ -51,6 +51,17 @@ def test_tokens_of_antibodies_are_those_that_encoding_will_make(name, light, len
     assert antibodies["long_chains"] == (window is not None and length > window)
 
 
+def test_tokens_of_sequences_of_the_same_lengths_are_counted_once(monkeypatch):
+    counted = []
+    span_lengths = TokenLayout.span_lengths
+    monkeypatch.setattr(
+        TokenLayout, "span_lengths", lambda *given: counted.append(1) or span_lengths(*given)
+    )
+    antibodies = plan(table(60))["antibodies"]
+    assert (antibodies["unique"], antibodies["mean_length"]) == (60, 120.0)
+    assert len(counted) <= 4  # of antibodies and antigens, in the table and in the times
+
+
 def test_a_longer_table_takes_longer_and_a_faster_gpu_less():
     short = plan(table(20), all_gpus=True)
     long = plan(table(200), all_gpus=True)
