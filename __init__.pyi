@@ -205,7 +205,7 @@ class _EstimatorKeywords(TypedDict, total=False):
     accumulate: int | None
     lr: float | None
     weight_decay: float | None
-    loss: str
+    loss: Literal['mse', 'huber', 'rank']
     members: int
     device: str
     antibody_encoder: str | None
@@ -504,7 +504,7 @@ def fit(
     accumulate: int | None = None,
     lr: float | None = None,
     weight_decay: float | None = None,
-    loss: str = 'mse',
+    loss: Literal['mse', 'huber', 'rank'] = 'mse',
     members: int = 1,
     device: str = 'auto',
     antibody_encoder: str | None = None,

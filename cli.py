@@ -334,14 +334,14 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
     Example:
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
-    from abag.head.runs.run_folder import describe_scores
+    from abag.head.runs.run_folder import describe_fit
     from abag.head.search.sweep import describe_trials
     from abag.head.search.sweep import sweep as search
 
     summary = search(table, store, folder, progress=True, **options)
     _print(summary, as_json, describe_trials)
     if "final" in summary and not as_json:
-        click.echo("\n" + describe_scores(summary["final"]))
+        click.echo("\n" + describe_fit(summary["final"], verbose=True))
 
 
 @_passes_on("scan")

@@ -49,7 +49,7 @@ from abag.embed.tables.chains import KINDS
 from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
 from abag.head.models.config import check_same
-from abag.head.models.losses import one_sided_errors
+from abag.head.models.network import one_sided_errors
 from abag.head.models.probit import latent_pairs
 from abag.head.regimes.splits import (
     TRAIN,

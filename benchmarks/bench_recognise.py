@@ -29,7 +29,7 @@ from abag.embed.tables.chains import position_number
 from abag.embed.tables.numbering import number_antibodies
 from abag.embed.tables.pairs import read_pairs
 from abag.head.regimes.regimes import NEW
-from abag.head.regimes.relations import find_nearest
+from abag.head.regimes.relations import Distances
 from abag.head.regimes.sides import KnownSequences, Side, align
 
 CDR_H3 = range(105, 118)
@@ -166,7 +166,9 @@ def measure_variants(name, library, n_trained, n) -> str:
             seconds.append(cpu_s() - begun_cpu)
             clock.append(time.perf_counter() - begun)
     begun_cpu = cpu_s()
-    nearest = find_nearest("antibody", asked, trained)
+    nearest = Distances("antibody", asked, trained).nearest(
+        np.arange(len(asked)), np.arange(len(trained))
+    )
     alone = cpu_s() - begun_cpu
     content = [*compared, nearest.distance, nearest.row]
     digest = hashlib.sha256(b"".join(array.astype(np.int64).tobytes() for array in content))

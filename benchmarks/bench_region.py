@@ -28,7 +28,7 @@ from abag.embed.tables.chains import find_domains, keys_array
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
-from abag.head.evaluation.metrics import average_folds, score
+from abag.head.evaluation.metrics import MeasuredRows, average_folds
 from abag.head.evaluation.scores import TestedPairs, compare_models
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
@@ -178,11 +178,10 @@ def compare_variants(pairs, measured, variants, antigens):
         scores = []
         for split, fold in zip(splits, folds, strict=True):
             rows = split.rows(TEST)
-            scores.append(
-                score(pairs.pkd[rows], fold[rows], pairs.antigen[rows], pairs.censored[rows])
-            )
+            measured_rows = (pairs.pkd[rows], pairs.antigen[rows], pairs.censored[rows])
+            scores.append(MeasuredRows.of(*measured_rows).score(fold[rows]))
         means = average_folds(scores)
-        cells = ["-" if means[m]["mean"] is None else f"{means[m]['mean']:.3f}" for m in METRICS]
+        cells = ["-" if means[m] is None else f"{means[m]:.3f}" for m in METRICS]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     lines.append("")
     for name in [*variants][1:]:

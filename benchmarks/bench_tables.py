@@ -104,7 +104,7 @@ def read(table):
 
     start_s = time.process_time()
     with Partitions("antibody") as antibodies, Partitions("antigen") as antigens:
-        for chunk in check_chunks(Layout.of(table, TableOptions(), only_sequences=True)):
+        for chunk in check_chunks(Layout.of(table, TableOptions())):
             antibodies.add(chunk.antibodies)
             antigens.add(chunk.antigens)
         for kind in (antibodies, antigens):

@@ -28,7 +28,7 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
 from abag.head.evaluation import metrics
-from abag.head.evaluation.metrics import spearman
+from abag.head.evaluation.metrics import pearson, ranks
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.labels.stored_vectors import Standardizer
@@ -127,9 +127,9 @@ class Bench:
         for split in splits:
             rows = split.rows(TEST)
             rows = rows if keep is None else rows[keep[rows]]
-            sides = pairs.censored[rows]
-            folds.append(metrics.score(pkd[rows], predict(split)[rows], pairs.antigen[rows], sides))
-        return {name: metric["mean"] for name, metric in metrics.average_folds(folds).items()}
+            measured = metrics.MeasuredRows.of(pkd[rows], pairs.antigen[rows], pairs.censored[rows])
+            folds.append(measured.score(predict(split)[rows]))
+        return metrics.average_folds(folds)
 
 
 def header(args, bench):
@@ -194,7 +194,7 @@ def pooled_folds(bench):
             for split in splits[FOLDS * repeat : FOLDS * (repeat + 1)]:
                 predicted[split.rows(TEST)] = predict(split)[split.rows(TEST)]
             exact = bench.pairs.censored == 0
-            pooled.append(spearman(bench.pairs.pkd[exact], predicted[exact]))
+            pooled.append(pearson(ranks(bench.pairs.pkd[exact]), ranks(predicted[exact])))
         within = bench.scores(splits, predict)["spearman"]
         lines.append(f"| {title} | {shown(within)} | {shown(np.mean(pooled))} |")
     return lines

@@ -267,7 +267,13 @@ class OptionsCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         """Call the command with the options that were given; all others have their defaults."""
-        ctx.params = {name: value for name, value in ctx.params.items() if value is not None}
+        # an option that may be repeated is () if it was not given
+        repeated = {option.name for option in self.params if getattr(option, "multiple", False)}
+        given = {}
+        for name, value in ctx.params.items():
+            if value is not None and not (value == () and name in repeated):
+                given[name] = value
+        ctx.params = given
         return super().invoke(ctx)
 
 

@@ -261,20 +261,18 @@ def _read(
     """Read, check and key every sequence; return the last chunk, with the counts of all."""
     counts = Counter[str]()
     skipped = SkippedRows()
-    examples = dict[str, str]()
-    layout = Layout.of(table, options, kinds=options.kinds, rows=CHUNK_ROWS, only_sequences=True)
-    ignored = layout.describe()
+    layout = Layout.of(table, options, kinds=options.kinds, rows=CHUNK_ROWS)
+    ignored = list[str]()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in check_chunks(layout):
             counts.update(pairs.counts)
             skipped.update(pairs.skipped)
-            examples = {**pairs.examples, **examples}
             ignored += [line for line in pairs.ignored if line not in ignored]
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(len(pairs.frame) + len(pairs.skipped))
     last = replace(pairs, frame=pairs.frame.head(0), sequences={})  # lets go of its rows
-    return replace(last, counts=dict(counts), skipped=skipped, examples=examples, ignored=ignored)
+    return replace(last, counts=dict(counts), skipped=skipped, ignored=ignored)
 
 
 def _identify(
@@ -338,7 +336,7 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
         replaced += job.replaced
     counts = count_changes(forms, replaced)
     counts["line_breaks"] = reading.counts["line_breaks"]
-    for line in reading.ignored + describe_counts(counts, reading.skipped, reading.examples):
+    for line in reading.ignored + describe_counts(counts, reading.skipped):
         say(f"  {line}")
     for job in jobs:
         for line in job.remarks():

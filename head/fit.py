@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
     from abag.embed.tables.table import TableLike
     from abag.head.evaluation.scores import RegimeScore
-    from abag.head.models.kernel_search import SearchTask
     from abag.head.predictor.parts import Predictions
     from abag.head.predictor.weigh import WeighedRun
     from abag.head.regimes.folds import MeasuredRegime
@@ -251,9 +250,9 @@ def save_checked(
     Returns its digest.
     """
     inputs = trainings.inputs
-    predictor = make_predictor(inputs, parts, weighed)
-    digest = save_predictor(folder, predictor, inputs.vectors)
     trained = all_pairs(regimes).rows(TRAIN)
+    predictor = make_predictor(inputs, parts, weighed, trained)
+    digest = save_predictor(folder, predictor, inputs.vectors)
     seed = trainings.config.seed
     check_saved(folder, predictor, inputs, weighed.regimes, trained, seed)
     return digest
@@ -534,24 +533,12 @@ def _with_searches(
     cores = count_cores()
     searching, searches = with_searches(rows[-1], rows, models, cores)
     tasks = []
-    for search in searches:
+    for shared, criteria in searches:
         # a sample of pairs is searched with all cores
-        weight = (1.2 + 0.11 * len(rows)) * len(search.shared.solver) / SEARCH_PAIRS
-        tasks.append(Task(partial(_choose_kernels, search, trainings.folder), weight, "kernels"))
+        weight = (1.2 + 0.11 * len(rows)) * len(shared.solver) / SEARCH_PAIRS
+        tasks.append(Task(partial(shared.choose, criteria), weight, "kernels"))
     threads = min(len(tasks), cores)
     return searching, [Stage("fit: kernels", tasks, threads)] if tasks else []
-
-
-def _choose_kernels(search: SearchTask, checkpoints: Path) -> None:
-    """Choose the kernels of all folds, or take the costs that a stopped run has kept."""
-    name = f"kernels-{search.columns}"
-    kept = Kept(checkpoints, search.shared.digest())
-    saved = kept.read(name)
-    if saved is not None:
-        search.shared.use_costs(saved)
-    start_s = time.monotonic()
-    search.run()
-    kept.write(name, search.shared.costs(), time.monotonic() - start_s)
 
 
 def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[TrainingRows]:

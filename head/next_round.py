@@ -53,6 +53,7 @@ from abag.head.models.config import PRESETS, FitConfig, Preset
 from abag.head.runs.rounds import (
     MEASURED,
     NAMES,
+    columns_of_pair,
     measured_rows,
     read_measured_rows,
     refuse_contradictions,
@@ -307,6 +308,9 @@ def _expected_best(pairs: LabelledPairs, run: Path) -> float | None:
     quantity = pairs.quantity
     assert pairs.usable is not None
     rows = np.unique(pairs.usable["row"])
+    sides = (table.antibodies, table.antigens)
+    pair_of_row = pd.MultiIndex.from_arrays([side.of_row[rows] for side in sides])
+    rows = rows[~pair_of_row.duplicated()]  # replicates are one measurement of what was expected
     frame = table.frame.iloc[rows].reset_index(drop=True)
     names = ["expected_best", "rank", quantity.predicted, "sigma"]
     if not {*names} <= {*frame}:
@@ -321,7 +325,7 @@ def _expected_best(pairs: LabelledPairs, run: Path) -> float | None:
         return sign * float((sign * of_first).max())
     known = known_errors(run, {*frame.get("regime", pd.Series(dtype=str))}, quantity)
     used = rows[numbers.index]  # some have no result
-    index = (sequences.of_row[used] for sequences in (table.antibodies, table.antigens))
+    index = (side.of_row[used] for side in sides)
     return sign * float(known.expect(sign * mean, sigma, *index).best_of_first[-1])
 
 
@@ -350,6 +354,7 @@ def _errors_of_batch(rows: pd.DataFrame) -> dict[str, float] | None:
     exact = rows[(rows["censored"] == "").to_numpy(np.bool_) & is_known]
     if not len(exact):
         return None
+    exact = exact.groupby(columns_of_pair(rows))[["pkd", PREDICTED, SIGMA]].median()
     error = (exact[PREDICTED] - exact["pkd"]).to_numpy(np.float64)
     return {
         "pairs": len(error),

@@ -181,37 +181,30 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _ReadColumns(NamedTuple):
-    """The columns of labels, features and errors of a table."""
-
-    pairs: LabelledPairs | None
-    refused: str
-    """Why `fit` would refuse the table; empty if it would not, or if there are no labels."""
-    beside: list[str]
-    """What was said of features, errors and weights."""
-
-
 def _read_columns(
     table: SequenceTable, options: PlanOptions, label: ReadLabel | None
-) -> _ReadColumns:
-    """Read the columns beside labels as `fit` would; if it would refuse them, leave them out."""
+) -> tuple[LabelledPairs | None, str, list[str]]:
+    """Read the columns of labels, and those beside them, as `fit` would.
+
+    Returns the pairs, why `fit` would refuse the table (empty if it would not, or if there are no
+    labels), and what is said of features, errors and weights. If it would refuse these, the pairs
+    are read without them.
+    """
     beside = list[str]()
     columns = columns_beside(table)
-    if not columns:
-        return _ReadColumns(*_label(table, options, (), label), beside)
     of_store = [column.name for column in columns if column.in_store]
     in_table = [column for column in columns if not column.in_store]
     with reporting(beside.append):
         pairs, refused = _label(table, options, in_table, label)
-    if pairs is None:
+    if pairs is None and columns:
         pairs, of_labels = _label(table, options, (), label)
-        return _ReadColumns(pairs, of_labels or refused, [])
+        return pairs, of_labels or refused, []
     if of_store:
         beside.append(
             f"features {quote_names(of_store)}: likelihoods of a store that was begun with abag "
             "embed --loglik; not looked for here"
         )
-    return _ReadColumns(pairs, refused, beside)
+    return pairs, refused, beside
 
 
 def _label(
@@ -308,28 +301,25 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
     timed = {name: times for name, times in machines.items() if times["embed_s"] is not None}
     if not timed:
         return ["times: no speed known for these encoders; try abag embed --limit 1000"]
-    shows_sessions = any(max(times["sessions"].values()) > 1 for times in timed.values())
-    shows_prices = any(times["price"] is not None for times in timed.values())
-    titles = ["machine", "embed", "fit", "memory"]
+    every = [*timed.values()]
+    columns = [
+        ["machine", *timed],
+        ["embed", *(format_duration(times["embed_s"]) for times in every)],
+        ["fit", *(format_duration(times["fit_s"]) for times in every)],
+        ["memory", *(f"{times['memory_gib']:.0f} GiB" for times in every)],
+    ]
+    shows_sessions = any(max(times["sessions"].values()) > 1 for times in every)
     if shows_sessions:
-        titles.append("sessions")
-    if shows_prices:
-        titles.append("price")
-    rows = [titles]
-    for name, times in timed.items():
-        row = [name, format_duration(times["embed_s"]), format_duration(times["fit_s"])]
-        row.append("-" if times["memory_gib"] is None else f"{times['memory_gib']:.0f} GiB")
-        if shows_sessions:
-            row.append("/".join(map(str, times["sessions"].values())))
-        if shows_prices:
-            row.append("-" if times["price"] is None else f"{times['price']:.2f}")
-        rows.append(row)
+        columns.append(["sessions", *("/".join(map(str, x["sessions"].values())) for x in every)])
+    if every[0]["price"] is not None:
+        columns.append(["price", *(f"{times['price']:.2f}" for times in every)])
     measured = " and ".join(name for name, times in timed.items() if times["measured"])
     others = f"{measured} from measured tokens/s; others are estimates"
     notes = [others if measured else "all are estimates"]
     if shows_sessions:
         hours = " / ".join(f"{hours} h" for hours in SESSION_HOURS)
         notes.append(f"Colab sessions needed ({hours} each)")
+    rows = [*map(list, zip(*columns, strict=True))]
     lines = [*align(rows, numbers=True), ON_THE_CPU, f"times: {'; '.join(notes)}"]
     if verbose:
         lines += [f"{name}: {times['basis']}" for name, times in timed.items()]
@@ -338,7 +328,7 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
 
 def format_duration(seconds: float) -> str:
     """Write a time in seconds, minutes or hours."""
-    if seconds < 60:
+    if round(seconds) < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     if minutes < 60:
@@ -443,7 +433,7 @@ class Work:
         return [SPEEDS[name] for name in self.encoders]
 
     def estimate(
-        self, embed_s: float, memory_gib: float | None, basis: str, *, on_gpu: bool, measured: bool
+        self, embed_s: float, memory_gib: float, basis: str, *, on_gpu: bool, measured: bool
     ) -> dict[str, Any]:
         """Return what a plan says of a machine, given the time that it encodes."""
         fit_s = fit_time(self.pairs, on_gpu=on_gpu, features=self.has_features)

@@ -119,7 +119,8 @@ def describe_share(summary: ShareSummary) -> str:
     lines = [f"{summary['to']}: {len(summary['files'])} files, {size:,} bytes"]
     if summary["page"]:
         lines.append(f"page       {summary['page']}")
-    lines.append(f"predict    abag predict TABLE --run {summary['to']} --store DIR --out FILE")
+    run = shlex.quote(summary["to"])
+    lines.append(f"predict    abag predict TABLE --run {run} --store DIR --out FILE")
     return "\n".join(lines)
 
 
@@ -280,8 +281,9 @@ def _announce(where: object, files: Mapping[str, bytes], shown: Iterable[str], v
 
 
 def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:
-    present = [path for path in folder.rglob("*") if path.is_file() and not is_partial(path)]
-    for path in [folder] if folder.is_file() else present:
+    for path in [folder] if folder.is_file() else folder.rglob("*"):
+        if not path.is_file() or is_partial(path):
+            continue
         name = path.relative_to(folder).as_posix()
         if files.get(name) != path.read_bytes():
             msg = f"{path}: already exists and differs; expected a new folder. Give another --to."

@@ -45,8 +45,8 @@ SIZES = {
     "compared_antibodies": "head.models.baselines:MAX_COMPARISONS",
     "demo_pairs": "head.demo:PAIRS",
     "enough_groups": "head.regimes.folds:ENOUGH_GROUPS",
-    "exact_pairs": "head.models.process:EXACT_PAIRS",
-    "inducing_pairs": "head.models.process:INDUCING_PAIRS",
+    "exact_pairs": "head.models.kernels:EXACT_PAIRS",
+    "inducing_pairs": "head.models.kernels:INDUCING_PAIRS",
     "kernel_noises": "head.models.kernels:NOISES",
     "kernel_products": "head.models.kernels:PRODUCTS",
     "kernel_scales": "head.models.kernels:SCALES",
@@ -64,7 +64,7 @@ SIZES = {
     "search_pairs": "head.models.kernels:SEARCH_PAIRS",
     "trained_cpu_bytes": "head.training.stack:MAX_CPU_BYTES",
     "validation_pairs": "head.training.networks:VALIDATION_PAIRS",
-    "variance_pairs": "head.models.process:VARIANCE_PAIRS",
+    "variance_pairs": "head.models.kernels:VARIANCE_PAIRS",
 }
 """The constant of each block, sample or limit, as ``module:name`` below the package."""
 

@@ -210,7 +210,7 @@ def fill_disk_for_tensors(monkeypatch, library):
 
 def at_loss(monkeypatch, number, change):
     """Change the loss of a batch, counted from 1 over a training, by a function of the loss."""
-    from abag.head.models.losses import LOSSES
+    from abag.head.models.network import LOSSES
 
     counted = []
 

@@ -36,10 +36,10 @@ def read_sequences(table, *, kinds=KINDS, as_written=False, **options):
     return read_pairs(table, abag.PlanOptions(**options), kinds=kinds, as_written=as_written)
 
 
-def read_chunks(table, *, rows=CHUNK_ROWS, only_sequences=False, as_written=False, **options):
+def read_chunks(table, *, rows=CHUNK_ROWS, as_written=False, **options):
     """Return the same in chunks of `rows` rows."""
-    flags = {"only_sequences": only_sequences, "as_written": as_written}
-    return check_chunks(Layout.of(table, abag.PlanOptions(**options), rows=rows, **flags))
+    options = abag.PlanOptions(**options)
+    return check_chunks(Layout.of(table, options, rows=rows, as_written=as_written))
 
 
 def read_table_chunks(

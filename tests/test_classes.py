@@ -36,8 +36,11 @@ from abag.head.models.probit import (
     log_loss,
     working_errors,
 )
-from abag.head.predictor.weigh import stack_weights
-from abag.head.regimes.splits import grouped_folds
+from abag.head.predictor.parts import Predictions
+from abag.head.predictor.weigh import stack_weights, weigh_run
+from abag.head.regimes.folds import MeasuredRegime
+from abag.head.regimes.regimes import REGIMES
+from abag.head.regimes.splits import TEST, TRAIN, Split, grouped_folds
 from abag.head.runs.run_folder import describe_fit, describe_scores
 from abag.sklearn import AffinityRegressor, BindingClassifier
 
@@ -157,7 +160,7 @@ def test_what_is_no_class_is_refused_in_one_line(cells, options, said):
         ({"label": "binary", "classes": ("a", "b", "c")}, "names 3 classes"),
         ({"classes": ("a", "a")}, "two or more different names"),
         ({"label": "classes"}, "expected --classes too"),
-        ({"positive": "a", "classes": ("a", "b")}, "Leave one out"),
+        ({"positive": "a", "classes": ("a", "b")}, "each names the classes"),
         ({"label": "binary", "floor": "drop"}, "--floor is of numbers"),
     ],
 )
@@ -197,6 +200,32 @@ def test_the_direction_of_a_recognised_label_may_be_given():
     assert "'no' is better" in pairs.reading.line
     with pytest.raises(OptionError, match="--floor is of numbers"):
         labelled(table(binder=words("no", "yes")), floor="drop")
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("binder", "higher"),
+        ("specific", "higher"),
+        ("inhibits", "higher"),
+        ("no. of hits", "higher"),
+        ("non_binder", "lower"),
+        ("isNonBinder", "lower"),
+        ("not neutralizing", "lower"),
+        ("nonneutralizing", "lower"),
+        ("no_binding", "lower"),
+        ("loss_of_binding", "lower"),
+        ("inactive", "lower"),
+        ("unbound", "lower"),
+        ("unspecific", "lower"),
+        ("nonspecific", "lower"),
+        ("non_polyreactive", "higher"),
+        ("escape", "lower"),
+        ("autoreactive", "lower"),
+    ],
+)
+def test_a_name_that_negates_says_that_no_is_better(name, better):
+    assert labelled(table(**{name: ANSWERS})).quantity.better == better
 
 
 def test_classes_have_weights_and_no_errors():
@@ -302,6 +331,7 @@ def test_with_few_yes_parts_are_weighed_nearly_as_usual():
             part_RK=0.3 * parts,
             level=level,
             prior=class_thresholds(level, 2),
+            rows=np.arange(3000),
             group=np.arange(3000),
         )
         share = level.mean()
@@ -311,6 +341,28 @@ def test_with_few_yes_parts_are_weighed_nearly_as_usual():
 
     assert weights(0.0)[0] > 0.8  # 1,500 yes tell which part is right
     assert weights(4.2)[0] < 0.6  # 4 of them do not
+
+
+def test_parts_alone_are_turned_into_classes_as_their_mixture_is():
+    rows = 240
+    rng = np.random.default_rng(3)
+    known = rng.normal(size=rows)
+    words = np.where(known + 0.3 * rng.normal(size=rows) > 0.5, "yes", "no")
+    frame = pd.DataFrame({"heavy": variants(rows), "antigen": "".join(LETTERS) * 3})
+    pairs = labelled(frame.assign(binder=words))
+    # as of a ridge, whose predictions are shrunken, and that is compared with itself
+    latent = 0.15 * known[pairs.row]
+    predicted = {"train_mean": np.zeros(rows), "gp": latent, "one_hot_ridge": latent}
+    group = np.arange(rows)
+    splits = []
+    for fold in range(5):
+        part = np.where(group % 5 == fold, TEST, TRAIN).astype(np.int8)
+        splits.append(Split(name="known", part=part, group=group, fold=fold))
+    folds = [Predictions(("train_mean", "gp"), {**predicted}, np.zeros(rows)) for _ in splits]
+    measured = MeasuredRegime(REGIMES["known"], tuple(splits), (group,))
+    score = weigh_run(pairs, [(measured, folds)]).regimes[0].score
+    assert score["best_baseline"] == "one_hot_ridge"
+    assert score["rmse_of_best"] == pytest.approx(score["rmse"], abs=0.003)
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -477,7 +529,7 @@ def test_another_table_is_read_as_in_the_run_whatever_words_it_uses(run):
     assert any("'yes' or 'no'" in line and "as in the run" in line for line in said)
     text = describe_scores(evaluated)
     assert "Pairs that are 'yes'" in text
-    assert "cut-off for a precision of 80%" in text
+    assert "a precision of 80%" in text
     with pytest.raises(LabelError, match="has no cell that is 'no' or 'yes'"):
         abag.evaluate(
             run / "run",
@@ -613,10 +665,21 @@ def test_a_classifier_gives_probabilities_of_both_classes(run):
     assert cloneable["status"] == "passed"
 
 
-@pytest.mark.parametrize("y", [[0] * 140, [0, 1, 2, 3] * 35])
+OF_TWO_TYPES = pd.Series([1, "yes", 0, "no"] * 35, dtype=object)
+
+
+@pytest.mark.parametrize("y", [[0] * 140, [0, 1, 2, 3] * 35, OF_TWO_TYPES])
 def test_a_classifier_takes_two_classes(run, y):
     rows = planted_table()
     with pytest.raises(ValueError, match="only binary classification is supported"):
+        BindingClassifier(run / "store").fit(rows[["heavy", "antigen"]], y)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_classifier_refuses_rows_without_a_class(run, missing):
+    rows = planted_table()
+    y = rows["binder"].astype(object).where(rows.index > 1, missing)
+    with pytest.raises(LabelError, match=r"^y: 2 of 140 classes are missing; expected one per row"):
         BindingClassifier(run / "store").fit(rows[["heavy", "antigen"]], y)
 
 
@@ -639,3 +702,26 @@ def test_what_residues_contribute_is_on_the_latent_scale(run):
     why = pd.read_csv(run / "why.csv")
     largest = why.loc[why["contribution"].abs().idxmax()]
     assert 0.3 < abs(largest["contribution"]) < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("is_binder", "higher"),
+        ("non_binder", "lower"),
+        ("isNotBinder", "lower"),
+        ("nonbinding", "lower"),
+        ("escape", "lower"),
+        ("binding negative", "lower"),
+        ("polyreactive", "lower"),
+        ("not polyreactive", "higher"),
+    ],
+)
+def test_yes_to_a_negation_is_not_what_is_better(name, better):
+    for no, yes in (("no", "yes"), ("0", "1")):
+        quantity = labelled(table(**{name: words(no, yes)})).quantity
+        assert (quantity.classes, quantity.better) == ((no, yes), better)
+    # words that say it themselves
+    assert labelled(table(**{name: words("non-binder", "binder")})).quantity.better == (
+        "lower" if "polyreactive" in name else "higher"
+    )

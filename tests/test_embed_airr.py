@@ -1,9 +1,11 @@
 """AIRR files: which chains are one antibody, and what becomes of those that cannot be."""
 
+import gzip
+
 import numpy as np
 import pandas as pd
 import pytest
-from reading import read_sequences
+from reading import read_sequences, read_table
 from trastuzumab import HEAVY, LIGHT
 
 import abag
@@ -49,6 +51,23 @@ def test_one_barcode_in_two_samples_joins_no_chains(tmp_path, column):
     same = read(tmp_path, PAIR | {column: ["r1", "r1"]})
     assert antibodies(same) == [(HEAVY, LIGHT)]
     assert same.notes == []
+
+
+def test_units_of_oas_have_a_line_of_metadata_and_no_names_of_sequences(tmp_path):
+    columns = {
+        "sequence": "ACGT" * 90,
+        "locus": ["H", "H", "K"],
+        "v_call": ["IGHV3-66*01", "IGHV3-66*01", "IGKV1-39*01"],
+        "sequence_alignment": "ACGT" * 90,
+        "sequence_alignment_aa": [HEAVY, HEAVY[:-3], LIGHT],
+        "Redundancy": [1, 2, 1],
+    }
+    text = pd.DataFrame(columns).to_csv(index=False)
+    for name, opened in (("x.csv", open), ("x.csv.gz", gzip.open)):
+        with opened(tmp_path / name, "wt") as file:
+            file.write('"{""Run"": ""SRR1"", ""Chain"": ""Heavy""}"\n' + text)
+        pairs = read_sequences(tmp_path / name, kinds=("antibody",))
+        assert antibodies(pairs) == [(HEAVY, ""), (HEAVY[:-3], ""), ("", LIGHT)]
 
 
 def test_a_cell_with_two_light_chains_is_a_bad_row(tmp_path):
@@ -177,3 +196,19 @@ def test_samples_that_look_like_one_number_join_no_chains(tmp_path, samples):
     pairs = read(tmp_path, PAIR | {"sample_id": samples, "v_score": ["310.5", "298.50"]})
     assert antibodies(pairs) == [(HEAVY, ""), ("", LIGHT)]
     assert tuple(pairs.frame["sample_id"]) == samples
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+@pytest.mark.parametrize("other", ["", "NA", "8.5"])
+def test_what_one_chain_of_a_cell_says_is_said_of_the_antibody(tmp_path, other, as_written):
+    rows = [
+        "sequence_id\tlocus\tcell_id\tsequence_alignment_aa\tpKd\tbatch",
+        f"a\tIGK\tc1\t{LIGHT}\t{other}\t1",
+        f"b\tIGH\tc1\t{HEAVY}\t8.5\t2",
+        f"c\tIGH\tc2\t{HEAVY}\t\t",
+    ]
+    path = tmp_path / "x.tsv"
+    path.write_text("\n".join(rows))
+    frame = read_table(path, as_written=as_written).frame
+    assert frame["pKd"].fillna("").tolist() == ["8.5", ""]
+    assert "batch" not in frame

@@ -44,10 +44,9 @@ def test_empty_rows_are_skipped_and_other_rows_keep_their_numbers(tmp_path, name
     assert (pairs.row_numbers - first).tolist() == KEPT
     assert pairs.frame["heavy"].tolist() == demo_table().head(60)["heavy"].tolist()
     assert pairs.notes == [note]
-    for only_sequences in (False, True):
-        (chunk,) = read_chunks(path, only_sequences=only_sequences)
-        assert chunk.notes == [note]
-        assert chunk.row_numbers.tolist() == pairs.row_numbers.tolist()
+    (chunk,) = read_chunks(path)
+    assert chunk.notes == [note]
+    assert chunk.row_numbers.tolist() == pairs.row_numbers.tolist()
 
 
 @pytest.mark.parametrize("blank", ["", " ", "NA"])
@@ -78,11 +77,12 @@ def test_a_row_with_any_content_is_as_bad_as_ever(tmp_path, name, column):
     ]
 
 
-def test_a_row_of_parquet_is_empty_for_embed_if_none_of_its_sequences_is_given(tmp_path):
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
+def test_a_row_with_a_label_alone_is_bad_in_any_format(tmp_path, name):
     frame = spaced()
     frame.loc[8, "pKd"] = 7.0
-    (chunk,) = read_chunks(written(tmp_path / "a.parquet", frame), only_sequences=True)
-    assert chunk.notes == [WITHOUT_HEADER]
+    with pytest.raises(abag.AbagError, match="no antibody chain"):
+        [*read_chunks(written(tmp_path / name, frame))]
 
 
 def test_a_table_of_empty_rows_has_no_rows(tmp_path):

@@ -34,11 +34,10 @@ def counts(frame, **options):
 
 
 @pytest.mark.parametrize("leader", LEADERS)
-def test_residues_before_a_variable_domain_are_counted_with_an_example(leader):
+def test_residues_before_a_variable_domain_are_counted(leader):
     for heavy, light in ((leader + HEAVY, LIGHT), (HEAVY, leader + LIGHT)):
         (note,) = notes(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
         assert note.startswith("1 antibody with residues before the variable domain")
-        assert leader in note
         assert "--antibody-region fv" in note
         cut = table([heavy], [light])
         assert read_sequences(cut, antibody_region="fv").antibodies.chains == [(HEAVY, LIGHT)]
@@ -46,11 +45,10 @@ def test_residues_before_a_variable_domain_are_counted_with_an_example(leader):
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_residues_behind_a_variable_domain_are_counted_with_an_example(tail):
+def test_residues_behind_a_variable_domain_are_counted(tail):
     for heavy, light in ((HEAVY + tail, LIGHT), (HEAVY, LIGHT + tail)):
         (note,) = notes(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
         assert note.startswith("1 antibody with residues behind the variable domain that are no")
-        assert tail in note
 
 
 def test_a_stop_codon_behind_a_chain_is_left_out_and_counted():
@@ -99,7 +97,7 @@ def test_every_command_reports_leaders_and_tags_as_it_does_constant_domains(tmp_
         run("predict", path, "--run", folder, "--out", tmp_path / "o.csv"),
     ]
     for result in done:
-        assert f"a leader peptide or a tag ({LEADERS[0]})" in result.output + result.stderr
+        assert "a leader peptide or a tag, which harms" in result.output + result.stderr
     flanks = json.loads(run("plan", path, "--json").stdout)["found"]
     assert (flanks["leader_antibodies"], flanks["tail_antibodies"]) == (1, 0)
 

@@ -155,19 +155,11 @@ def test_a_folder_of_parquet_files_is_one_table(tmp_path):
         next(read_table_chunks(tmp_path / "empty"))
 
 
-def test_only_the_sequences_of_parquet_are_read_but_every_column_is_named(tmp_path):
-    path = written(tmp_path, demo_table().head(5).drop(columns="antigen"), ".parquet")
-    chunk = next(read_table_chunks(path, only_sequences=True))
-    assert sorted(chunk.frame) == ["heavy", "light"]
-    with pytest.raises(AbagError, match=r"no column for antigen; found .*'pKd'"):
-        read_all(path)
-
-
 def read_all(table, chunk_rows=None, **options):
     rows = 0
     skipped = SkippedRows()
     sequences = []
-    for chunk in read_chunks(table, rows=chunk_rows, **options, only_sequences=True):
+    for chunk in read_chunks(table, rows=chunk_rows, **options):
         rows += len(chunk.frame)
         skipped.update(chunk.skipped)
         sequences += chunk.sequences.values()
@@ -255,7 +247,7 @@ def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
     options = {"bad_rows": "skip", "columns": columns}
     empty = [is_empty(row) for row in rows]
     expected = [None if skip else plain(row) for row, skip in zip(rows, empty, strict=True)]
-    options |= {"rows": chunk_rows, "only_sequences": True}
+    options |= {"rows": chunk_rows}
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/a.parquet"
         pq.write_table(pa.Table.from_pylist(rows), path)

@@ -19,7 +19,8 @@ from trastuzumab import LIGHT as VL
 import abag
 from abag import TableError
 from abag.core.messages import reporting
-from abag.embed.tables import layout, numbering
+from abag.embed.tables import numbering
+from abag.embed.tables import table as tables
 from abag.embed.tables.chains import find_domains, variable_domain
 from abag.embed.tables.columns import find_columns
 from abag.embed.tables.numbering import chain_types
@@ -163,12 +164,14 @@ def test_antigens_may_be_antibodies(heavy, antigen):
 
 def test_a_light_chain_beside_an_empty_heavy_cell_is_reported():
     frame = pd.DataFrame({"heavy": [VH, "", ""], "light": [VL, VL, LAMBDA], "antigen": "MKT" * 7})
-    note = "2 antibodies with a light chain but no heavy one: is its cell empty by mistake?"
+    note = "2 antibodies with a light chain but no heavy one: is that missing by mistake?"
     assert abag.plan(frame)["notes"] == [note]
     lights = frame.drop(columns="heavy")
     assert not abag.plan(lights, columns={"light": "light"})["notes"]
     strings = pd.DataFrame({"antibody": [f"|{VL}"], "antigen": "MKT" * 7})
     assert not abag.plan(strings)["notes"]
+    strings["antibody"] = VL
+    assert abag.plan(strings)["notes"][0].startswith("1 antibody with a light chain but no heavy")
 
 
 def test_a_single_chain_fv_in_a_chain_column_is_split_on_request():
@@ -315,7 +318,7 @@ def test_a_store_of_variable_domains_is_read_by_the_same_decisions(tmp_path, mon
         decided.append(arguments)
         return find_columns(*arguments)
 
-    monkeypatch.setattr(layout, "find_columns", find)
+    monkeypatch.setattr(tables, "find_columns", find)
     said = []
     with reporting(said.append):
         inputs = read_inputs(fabs, tmp_path / "store", abag.FitConfig())

@@ -40,6 +40,21 @@ def test_fasta_records_with_a_role_in_their_names_are_joined_to_rows(tmp_path):
     assert pairs.frame["id"].tolist() == ["ab1", "ab2"]
 
 
+@pytest.mark.parametrize("ends", [("_heavy_chain", "_light_chain"), ("__VH", ":VL-seq")])
+def test_the_chains_of_a_fasta_file_are_told_by_the_endings_that_names_are_looked_up_by(
+    tmp_path, ends
+):
+    heavy_end, light_end = ends
+    records = tmp_path / "records.fasta"
+    records.write_text(f">Ab{heavy_end}\n{HEAVY}\n>Ab{light_end}\n{LIGHT}\n")
+    joined = read_sequences(records, no_antigen=True)
+    assert joined.antibodies.chains == [(HEAVY, LIGHT)]
+    (tmp_path / "names.csv").write_text("antibody\nAb\n")
+    options = {"sequences": (str(records),), "no_antigen": True}
+    named = read_sequences(tmp_path / "names.csv", **options)
+    assert named.antibodies.chains == joined.antibodies.chains
+
+
 def test_fasta_records_without_roles_are_antibodies_or_a_named_role(tmp_path):
     path = written(tmp_path / "x.fa", f">one\n{HEAVY}|{LIGHT}\n>two\n{HEAVY}|\n")
     antibodies = read_sequences(path, kinds=("antibody",)).antibodies

@@ -121,8 +121,7 @@ def test_repeated_sequences_are_stored_once_and_indexed_by_row():
     assert pairs.notes == [
         "2 antibodies with a chain of fewer than 70 residues, too short for a variable domain: is "
         "it a CDR, a fragment, a name, or missing?",
-        "2 antigens with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives "
-        "one sequence for all rows",
+        "2 antigens with a chain of fewer than 20 residues: a peptide, or a name?",
     ]
     assert read_pairs(table(heavy=[VH], antigen=[AG])).notes == []
 
@@ -358,7 +357,7 @@ def test_two_columns_that_fit_equally_well_are_refused_only_if_they_are_needed()
 def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(AbagError, match="each defines the antigen"):
         TableOptions(antigen="M", columns={"antigen": "x"})
-    with pytest.raises(AbagError, match="cannot be combined with a heavy or light"):
+    with pytest.raises(AbagError, match="a heavy or light column: each defines the antibody"):
         TableOptions(columns={"antibody": "x", "heavy": "y"})
 
 

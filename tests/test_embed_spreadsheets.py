@@ -107,16 +107,17 @@ def test_an_empty_cell_that_is_far_away_takes_no_time(tmp_path, place):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(("element", "words"), [
-    ('<mergeCells count="1"><mergeCell ref="F1:XFD1048576"/></mergeCells>', "are merged"),
-    ('<hyperlinks><hyperlink ref="A1:XFD1048576" location="a!A1"/></hyperlinks>', "are one link"),
-])  # fmt: skip
-def test_merged_or_linked_cells_of_whole_columns_are_refused_at_once(tmp_path, element, words):
-    def add(xml):
-        return xml.replace(b"</sheetData>", b"</sheetData>" + element.encode())
+def test_merged_cells_of_whole_columns_are_refused_and_links_of_them_read_at_once(tmp_path):
+    def with_element(element):
+        def add(xml):
+            return xml.replace(b"</sheetData>", b"</sheetData>" + element)
 
-    path = edited(workbook(tmp_path / "a.xlsx"), "xl/worksheets/sheet1.xml", add)
-    assert f"XFD1048576 {words}; " in refusal(path)
+        return edited(workbook(tmp_path / "a.xlsx"), "xl/worksheets/sheet1.xml", add)
+
+    merged = b'<mergeCells count="1"><mergeCell ref="F1:XFD1048576"/></mergeCells>'
+    assert "F1:XFD1048576 are merged; " in refusal(with_element(merged))
+    link = b'<hyperlinks><hyperlink ref="A1:XFD1048576" location="a!A1"/></hyperlinks>'
+    assert read_table(with_element(link)).frame.shape == (2, 4)
 
 
 @pytest.mark.ci
@@ -150,6 +151,16 @@ def test_a_formula_has_the_value_that_the_spreadsheet_program_stored(tmp_path):
     path = workbook(tmp_path / "a.xlsx", change=change)
     stored = edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(b"<v />", b"<v>8.5</v>"))
     assert read_table(stored).frame["pKd"].tolist() == ["8.5", "7"]
+    empty = edited(stored, "xl/worksheets/sheet1.xml", lambda x: x.replace(b"8.5</v>", b"</v>"))
+    assert "cell D2 has a formula without a value" in refusal(empty)
+    text = edited(empty, "xl/worksheets/sheet1.xml", lambda x: x.replace(b'"D2"', b'"D2" t="str"'))
+    assert read_table(text).frame["pKd"].isna().tolist() == [True, False]
+
+
+def test_a_light_chain_by_a_formula_that_nobody_has_computed_is_not_lost(tmp_path):
+    heavy_only = [[*row[:1], '=CONCATENATE("DIQ","MTQ")', *row[2:]] for row in ROWS[1:]]
+    path = workbook(tmp_path / "a.xlsx", [ROWS[0], *heavy_only])
+    assert "cell B2 has a formula without a value; open the file" in refusal(path)
 
 
 def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):

@@ -145,7 +145,7 @@ def read_somehow(rng, path):
     kind = rng.choice(["antibody", "antigen"])
     ways = [
         lambda: read_labels(path, **options),
-        lambda: [*read_chunks(path, **options, as_written=True, only_sequences=True)],
+        lambda: [*read_chunks(path, **options, as_written=True)],
         lambda: read_sequences(path, **options, kinds=(kind,)),
         lambda: check_row_counts(path),
     ]

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import draw_chain, draw_chains
-from heads import read_labels, sequence_keys, splits_of, store_vectors
+from heads import TEST, read_labels, sequence_keys, splits_of, store_vectors
 
 import abag
-from abag import SplitError
+from abag import FitConfig, SplitError
 from abag.embed.store.shard import write_adapter_files
 from abag.head.regimes.splits import split_frame
+from abag.head.training.inputs import read_inputs, split_inputs
 
 RNG = np.random.default_rng(5)
 QUICK = {"report": False, "epochs": 1, "device": "cpu"}
@@ -82,6 +83,19 @@ def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path
     )
     assert kept["regimes"][0]["split"]["rows"]["train"] == len(parts["train"])
     assert any("vectors depend on their labels" in text for text in kept["warnings"])
+
+
+def test_distances_are_to_the_pairs_that_the_head_learns_from(tmp_path):
+    parent = draw_chain(RNG, 60)
+    heavy = ["".join("AC"[letter == "A"] for letter in parent[:n]) + parent[n:] for n in range(48)]
+    table = pd.DataFrame({"heavy": heavy, "antigen": draw_chain(RNG, 70)})
+    parts = ["validation"] * 3 + ["train"] * 33 + ["test"] * 12
+    table = table.assign(pKd=7 + RNG.normal(size=48), part=parts)
+    store = make_store(tmp_path / "store", table, table.iloc[30:36])  # the nearest ones
+    config = FitConfig(split="column=part", head="ridge", allow_adapter_leak=True)
+    _, (measured,) = split_inputs(read_inputs(table, store, config))
+    (split,) = measured.splits
+    assert sorted(split.distance[split.part == TEST]) == [*range(7, 19)]
 
 
 @pytest.mark.parametrize("part", ["val", "test"])

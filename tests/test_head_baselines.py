@@ -26,7 +26,7 @@ from heads import (
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import abag
-from abag.head.evaluation.metrics import score
+from abag.head.evaluation.metrics import MeasuredRows
 from abag.head.models.baselines import BaselineInputs, count_mutations, predict_baselines
 from abag.head.models.pair_vectors import SideVectors, count_residues
 from abag.head.models.ridge import FeatureBlock, NormalEquations, fit_ridge
@@ -250,7 +250,7 @@ def test_parent_distance_learns_what_mutations_of_any_parent_cost():
     rows = split.rows(TEST)
     predicted = predict_baselines(inputs_of(pairs, split, *vectors))
     by_distance = predicted["parent_distance"][rows]
-    assert score(pairs.pkd[rows], by_distance, pairs.antigen[rows])["r2"] > 0.95
+    assert MeasuredRows.of(pairs.pkd[rows], pairs.antigen[rows]).score(by_distance)["r2"] > 0.95
     unclustered = replace(pairs, antibody_cluster=None)
     assert "parent_distance" not in predict_baselines(inputs_of(unclustered, split, *vectors))
 
@@ -317,7 +317,7 @@ def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():
     split = random_split(pairs.antibody, pairs.antigen, 0)
     rows = split.rows(TEST)
     good = predict_compared(inputs_of(pairs, split, antibody_ND, antigen_ND))["ridge"]
-    assert score(pairs.pkd[rows], good[rows], pairs.antigen[rows])["rmse"] < 0.3
+    assert MeasuredRows.of(pairs.pkd[rows], pairs.antigen[rows]).score(good[rows])["rmse"] < 0.3
     shuffled = replace(pairs, pkd=np.random.default_rng(1).permutation(pairs.pkd))
     blind = predict_compared(inputs_of(shuffled, split, antibody_ND, antigen_ND))
     assert blind["ridge"].std() < 0.3 * pairs.pkd.std()

@@ -22,18 +22,16 @@ from scipy.stats import multivariate_normal
 from abag.head.models.kernel_search import FoldLabels, FoldSearch, SharedSearch, with_searches
 from abag.head.models.kernels import (
     Chosen,
+    GaussianProcess,
     PairKernel,
     SolvedKernels,
+    _solve_inducing,
     choose_kernel,
+    fit_gaussian_process,
     solved_kernels,
     tried_weights,
 )
 from abag.head.models.pair_vectors import SideVectors
-from abag.head.models.process import (
-    GaussianProcess,
-    _solve_inducing,
-    fit_gaussian_process,
-)
 from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
 
 
@@ -344,9 +342,9 @@ def test_folds_of_a_run_choose_what_they_would_choose_alone():
         replace(every, rows=rows, fold=inner_folds(every.pairs.antibody[rows]), shared={})
         for rows in (np.arange(100), np.arange(30, 150), np.arange(150))
     ]
-    searched, tasks = with_searches(every, folds, ("kernel", "gp", "residue_kernel"))
-    for task in tasks:
-        task.run()
+    searched, searches = with_searches(every, folds, ("kernel", "gp", "residue_kernel"))
+    for search, criteria in searches:
+        search.choose(criteria)
     assert {*searched[0].searches} == {"vectors", "residue_kernel"}
     for fold, shared in zip(folds, searched, strict=True):
         for criterion in ("error", "evidence"):
@@ -355,38 +353,6 @@ def test_folds_of_a_run_choose_what_they_would_choose_alone():
             # vectors of all pairs set the unit of distances: neighbours on the grid may change
             assert 0.3 <= chosen.scale / alone.scale <= 3.5
             assert chosen.antibody.units == alone.antibody.units
-
-
-def test_kept_costs_of_a_search_are_used_where_nothing_else_has_changed(monkeypatch):
-    solver, _ = solver_of_all_pairs()
-    n = len(solver)
-    rng = np.random.default_rng(2)
-    fold = FoldLabels(rng.random(n) < 0.7, np.arange(n) % 3, rng.normal(size=n))
-    search = SharedSearch(solver, {}, [fold, replace(fold, learned_C=~fold.learned_C)])
-    search.choose(["error", "evidence"])
-    again = SharedSearch(solver, {}, search.folds)
-    assert again.digest() == search.digest()
-    again.use_costs(search.costs())
-    monkeypatch.setattr(again, "_costs_of", None)  # nothing is computed
-    again.choose(["error", "evidence"])
-    assert again._costs == search._costs
-
-    changed_labels = fold.target_C.copy()
-    changed_labels[np.flatnonzero(fold.learned_C)[0]] += 1
-    share = solver.share.copy()
-    share[0] = 0.5
-    sides = solver.train.antibodies
-    moved = replace(sides, train_AD=sides.train_AD + 1)
-    others = [
-        SharedSearch(solver, {}, [replace(fold, target_C=changed_labels), search.folds[1]]),
-        SharedSearch(solver, {}, [replace(fold, inner_C=fold.inner_C[::-1]), search.folds[1]]),
-        SharedSearch(replace(solver, share=share), {}, search.folds),
-        SharedSearch(
-            replace(solver, train=replace(solver.train, antibodies=moved)), {}, search.folds
-        ),
-        SharedSearch(solver, {}, search.folds[:1]),
-    ]
-    assert len({search.digest(), *(other.digest() for other in others)}) == 6
 
 
 def test_a_search_of_all_folds_computes_what_each_choice_alone_asks_for_and_nothing_else():

@@ -100,6 +100,14 @@ def test_a_torch_dataset_gives_the_rows_of_x(data):
     assert np.array_equal(again.batch([5, 5, 0])[0], data.X[rows[[5, 5, 0]]])
 
 
+def test_pairs_of_a_torch_dataset_are_chosen_by_number_or_mask(data):
+    is_strong = data.y > np.median(data.y)
+    pairs = data.torch(is_strong)
+    assert len(pairs) == is_strong.sum()
+    assert np.array_equal(pairs.batch(range(len(pairs)))[0], data.X[is_strong])
+    assert np.array_equal(data.torch([2, 0]).y, data.y[[2, 0]].astype(np.float32))
+
+
 @pytest.mark.parametrize("start", ["fork", *in_ci("spawn")])
 def test_workers_of_a_loader_read_the_same_rows(data, start):
     pairs = data.torch(data.splits()[0].rows(TEST))

@@ -318,6 +318,7 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
             lambda: ridge.fit(X.to_numpy(), y),
         ),
         (TableError, r"y: shape \(5,\) for 170 rows", lambda: ridge.fit(X, y[:5])),
+        (TableError, "^sample_weight: all are 0", lambda: ridge.fit(X, y, 0 * y)),
         (OptionError, "store=None: not given", lambda: AffinityRegressor().fit(X, y)),
         (OptionError, "store=None: not given", lambda: PairVectorizer().fit(X)),
         (LabelError, "is not a valid label", lambda: ridge.fit(X, y.where(y < y.max()))),

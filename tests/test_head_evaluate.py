@@ -244,8 +244,7 @@ def test_another_table_is_scored_by_the_regimes_of_its_pairs(case, tmp_path):
     assert table["bias"] == pytest.approx(np.mean(predicted - case.new["pKd"]), rel=1e-3)
     case.new.to_csv(tmp_path / "new.csv", index=False)
     lines = run("evaluate", tmp_path / "new.csv", "--run", case.at / "one").stdout.splitlines()
-    assert lines[0].endswith(":")  # the table comes first
-    assert "30 pairs outside training data" in "\n".join(lines)
+    assert lines[0] == "new.csv: 30 pairs, 30 outside training data"  # the table comes first
     assert f"{summary['run']}, cross-validated:" in lines
     assert any("0 of 30 pairs are training pairs" in text for text in said)
 
@@ -380,5 +379,5 @@ def test_an_evaluation_shows_the_scores_of_its_table_first(case):
     assert "new antibodies, known antigens: ranking" in summary._repr_html_()
     assert "cross-validated: 180 pairs" in summary._repr_html_()
     predicted, _ = run_evaluate(case, predictions=own_predictions(case))
-    assert repr(predicted).splitlines()[0] == "table"
+    assert repr(predicted).splitlines()[0] == "table:"
     assert repr(run_evaluate(case)[0]).splitlines()[0] == repr(case.one).splitlines()[0]

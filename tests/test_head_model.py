@@ -6,8 +6,7 @@ from heads import MODELS, choices_of
 from torch import nn
 
 from abag import FitConfig, OptionError
-from abag.head.models.losses import LOSSES, PredictedPairs
-from abag.head.models.network import Mlp
+from abag.head.models.network import LOSSES, Mlp, PredictedPairs
 
 IGT5 = 1024
 ESM = 1280
@@ -23,6 +22,10 @@ def losses(kind="mse", *, predicted, target, censored=None, antigen=None, weight
         torch.tensor(weight or [1.0] * n),
     )
     return LOSSES[kind](pairs)
+
+
+def test_each_loss_that_fit_offers_can_be_computed():
+    assert choices_of(FitConfig, "loss") == {*LOSSES}
 
 
 @pytest.mark.parametrize(

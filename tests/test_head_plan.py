@@ -175,6 +175,7 @@ def test_assays_that_disagree_on_an_antigen_are_listed_as_a_problem():
 def test_durations_are_formatted_in_their_two_largest_units():
     durations = ["12 s", "10 min", "2 h 1 min", "100 h"]
     assert [format_duration(s) for s in (12, 600, 7260, 360_600)] == durations
+    assert [format_duration(s) for s in (59.4, 59.6, 3599)] == ["59 s", "1 min", "1 h 0 min"]
 
 
 def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named(monkeypatch):

@@ -197,6 +197,8 @@ def test_a_table_without_antigens_is_ranked_by_antibody(scored, tmp_path, said):
     measured = antibodies[["heavy", "light", "antigen"]].head(4)
     batch = ranked(antibodies.drop(columns="antigen"), tmp_path, batch=9, measured=measured)
     assert any("no antigen column" in line for line in said)
+    (of_regimes,) = (line for line in said if line.startswith("candidates: "))
+    assert "antigens" not in of_regimes
     assert batch["id"].tolist() == ranked(antibodies.iloc[4:], tmp_path, batch=9)["id"].tolist()
 
 
@@ -225,7 +227,7 @@ def test_clusters_are_capped_among_the_best(scored, tmp_path):
     clusters = [pair_groups(batch, "antibody", antibody_identity=0.98) for batch in (free, capped)]
     assert [np.bincount(numbers).max() > 1 for numbers in clusters] == [True, False]
     assert capped["score"].is_monotonic_decreasing
-    with pytest.raises(PredictionError, match=r"per_cluster=1 allow \d+ pairs; expected 200"):
+    with pytest.raises(PredictionError, match=r"per_cluster=1 allows \d+ pairs; expected 200"):
         ranked(scored, tmp_path, batch=200, per_cluster=1)
 
 
@@ -246,7 +248,7 @@ def test_positions_are_capped_and_a_batch_on_one_position_is_a_warning(scored, t
     capped = ranked(table, tmp_path, batch=8, per_position=5)
     assert capped["position"].str.contains("107").sum() <= 5
     assert capped["position"].str.contains("38").sum() <= 5
-    with pytest.raises(PredictionError, match=r"per_position=1 allow \d pairs; expected 8"):
+    with pytest.raises(PredictionError, match=r"per_position=1 allows \d pairs; expected 8"):
         ranked(table, tmp_path, batch=8, per_position=1)
     with pytest.raises(PredictionError, match="no columns chain and position"):
         ranked(scored, tmp_path, batch=8, per_position=1)
@@ -346,6 +348,13 @@ def test_pairs_of_one_antigen_and_a_large_share_of_equal_predictions_are_drawn(s
     assert (summary["drawn"], summary["can_rank"]) == (20, False)
 
 
+def test_a_single_candidate_is_no_draw(scored, tmp_path, said):
+    summary = abag.rank(scored.head(1), tmp_path / "order.csv", batch=1)
+    assert (summary["drawn"], summary["can_rank"]) == (0, True)
+    assert summary["expected_best"] is not None
+    assert not any("drawn" in line for line in said)
+
+
 def test_a_few_equal_predictions_are_ordered_by_sigma_as_ever(scored, tmp_path):
     best = scored.nlargest(4, "pkd_predicted").index
     twins = scored.drop(columns="sigma_model").assign(sigma=SIGMAS)
@@ -376,7 +385,7 @@ def test_rank_says_if_ranking_such_pairs_is_not_shown_to_be_better_than_random(
     table = scored.assign(regime=regime, heavy=scored["heavy"] + "A")  # not of the run
     summary = abag.rank(table, tmp_path / "o.csv", batch=9, run=judged, say=said.append)
     line = "ranking is not shown to be better than random for 9 of 9 pairs ("
-    assert any(line in text for text in said) == by_chance
+    assert not any(line in text for text in said)  # it is in the summary
     assert summary["can_rank"] != by_chance
     assert summary["expected_best"] is not None  # nothing shows that there is nothing
     assert (line in str(summary)) == by_chance
@@ -405,7 +414,8 @@ def test_a_regime_that_was_not_measured_is_no_evidence_that_the_run_ranks(
     assert summary["can_rank"] == can_rank
     assert summary["expected_best"] is not None
     line = r"not shown to be better than random for \d of 9 pairs \((new|known) antibodies, "
-    assert any(re.search(line, text) for text in said)
+    shown = [text for text in [*said, str(summary)] if re.search(line, text)]
+    assert len(shown) == 1
 
 
 @pytest.mark.ci
@@ -566,6 +576,27 @@ def test_pairs_that_are_ordered_are_not_ordered_again_until_they_are_taken_off_t
     third = abag.rank(scored, batch=6, ordered=orders)
     assert third["id"].tolist() == best[:6]
     assert pd.read_csv(orders)["order"].tolist()[6:] == ["order 2"] * 6
+
+
+def test_orders_of_one_name_in_two_folders_are_both_on_the_list(scored, tmp_path):
+    orders = tmp_path / "orders.csv"
+    for folder in ("round-1", "round-2"):
+        (tmp_path / folder).mkdir()
+        abag.rank(scored, tmp_path / folder / "order.csv", batch=4, ordered=orders)
+    rows = pd.read_csv(orders)
+    assert rows["order"].tolist() == ["round-1/order.csv"] * 4 + ["round-2/order.csv"] * 4
+    assert not rows.duplicated(["heavy", "light", "antigen"]).any()
+
+
+def test_an_order_without_a_file_replaces_no_other_that_is_out(scored, tmp_path):
+    orders = tmp_path / "orders.csv"
+    abag.rank(scored, batch=3, ordered=orders)
+    second = abag.rank(scored, batch=3, ordered=orders)
+    rows = pd.read_csv(orders)
+    rows[rows["order"] == "order 2"].to_csv(orders, index=False)  # the first has come back
+    third = abag.rank(scored, batch=3, ordered=orders)
+    assert not {*second["id"]} & {*third["id"]}
+    assert len(pd.read_csv(orders)) == 6
 
 
 def test_a_list_of_orders_whose_rows_were_all_deleted_is_empty(scored, tmp_path):

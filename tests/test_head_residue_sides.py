@@ -98,7 +98,7 @@ def held_out_error(training, predicted):
 def test_variants_of_an_antigen_have_effects_of_their_own_for_each_antibody():
     training = make_training(*antigen_library())
     models = {name: MODELS[name].fit(training) for name in ("residue_kernel", "composition_ridge")}
-    assert [side.kind for side in models["residue_kernel"].sides] == ["antigen"]
+    assert [side.kind for side in models["residue_kernel"].compared] == ["antigen"]
     error = {
         name: held_out_error(training, m.predict(training.vectors)) for name, m in models.items()
     }
@@ -263,7 +263,7 @@ def test_a_side_that_one_fold_cannot_compare_has_its_vectors_in_all():
 def test_a_fit_compares_the_sides_that_the_run_decided():
     training = make_training(*both_libraries())
     model = MODELS["residue_kernel"].fit(replace(training, residue_sides=("antigen",)))
-    assert [side.kind for side in model.sides] == ["antigen"]
+    assert [side.kind for side in model.compared] == ["antigen"]
 
 
 def test_columns_of_forged_sides_are_refused():
@@ -281,7 +281,7 @@ def test_columns_of_forged_sides_are_refused():
         model.settings.process, antigen=replace(model.settings.process.antigen, widths=(1,))
     )
     with pytest.raises(ValueError, match="residues with"):
-        ResidueSettings(model.sides, process)
+        ResidueSettings(model.compared, process)
     record = asdict(model.settings)
     record["sides"][0]["kind"] = "protein"
     with pytest.raises(TypeError, match="kind is 'protein'"):

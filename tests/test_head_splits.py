@@ -1,6 +1,7 @@
 """Splits keep groups whole, are deterministic, and count leaks."""
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -401,19 +402,19 @@ def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, g
     assert (half.part[:40] != TEST).all()
 
 
-def test_sequences_that_would_take_minutes_are_clustered_only_for_their_split(monkeypatch, said):
-    pairs = read_labels(measured())
-    clustered = with_clusters(groups_of(pairs, split="random"))
-    assert len(np.unique(clustered.antibody_cluster)) == 12
+def test_sequences_that_would_take_minutes_are_clustered_where_they_are_needed(monkeypatch):
     set_sizes(monkeypatch, clustered_sequences={"antibody": 1, "antigen": 1})
-    alone = with_clusters(groups_of(pairs, split="random"))
-    assert alone.antibody_cluster is None
-    assert alone.antigen_cluster is pairs.antigen
-    assert said == [
-        "8 antigens are not clustered: intervals treat each as independent of the others"
-    ]
-    cold = with_clusters(groups_of(pairs, split="both"))
-    assert (cold.antibody_cluster == clustered.antibody_cluster).all()
+    pairs = read_labels(measured())
+    split_alone = groups_of(pairs, split="random")
+    assert {*split_alone.levels()["antibody"]} == {*split_alone.levels()["antigen"]} == {"exact"}
+    assert {*groups_of(pairs, split="antigen").levels()["antigen"]} == {"exact", "0.9", "0.4"}
+    # what is new about pairs is told by families, whatever the split
+    of_fit = replace(split_alone, tells_regimes=True)
+    assert {*of_fit.levels()["antigen"]} == {"exact", "0.9", "0.4"}
+    assert {*of_fit.levels()["antibody"]} == {"exact", "0.9", "clone"}
+    clustered = with_clusters(of_fit)
+    assert len(np.unique(clustered.antibody_cluster)) == 12
+    assert len(np.unique(clustered.antigen_cluster)) == 8
 
 
 def test_the_split_does_not_depend_on_the_order_of_rows():

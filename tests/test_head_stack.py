@@ -250,6 +250,25 @@ def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
     assert weighed.score["rmse"] > 10
 
 
+def test_a_pair_that_repeats_hold_out_again_says_nothing_of_its_own_weights_and_sigma(monkeypatch):
+    set_sizes(monkeypatch, prior_groups=0.0)
+    rng = np.random.default_rng(0)
+    n = 120
+    pkd = rng.normal(8, 1, n)
+    even = np.arange(n) % 2 == 0
+    predicted = {
+        "train_mean": np.full(n, 8.0),
+        "first": np.where(even, pkd + 0.1 * rng.normal(size=n), 20.0),
+        "second": np.where(even, 20.0, pkd),
+    }
+    pairs, measured, parts = make_regime(pkd, predicted)
+    repeated = replace(measured, splits=measured.splits * 2)
+    once = weigh(pairs, measured, parts)
+    twice = weigh(pairs, repeated, parts * 2)
+    assert twice.predicted == pytest.approx(np.tile(once.predicted, 2))
+    assert twice.sigma == pytest.approx(np.tile(once.sigma, 2), rel=1e-3)
+
+
 def test_the_halves_of_a_single_fold_weigh_each_other():
     rng = np.random.default_rng(0)
     n = 200

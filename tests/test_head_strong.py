@@ -1,6 +1,7 @@
 """Strong binders: precision, recall, cut-offs and p_strong, against plain counts."""
 
 import json
+import re
 
 import invoke
 import numpy as np
@@ -109,6 +110,16 @@ def test_without_strong_binders_nothing_is_claimed():
     assert "0 of 50 pairs are strong (prevalence 0%)" in "\n".join(describe_strong(scores))
 
 
+def test_strong_binders_are_described_in_tables_of_80_columns():
+    rows = drawn(2_000, 5)
+    lines = describe_strong(score_strong(rows, REGIME, 9.0))
+    picked = rows["pkd_predicted"] >= 9
+    assert max(map(len, lines)) <= 80
+    (cut_off,) = (line for line in lines if line.startswith("none: the threshold itself"))
+    assert cut_off.split()[-4:-2] == ["9.00", f"{picked.sum():,}"]
+    assert lines[-1] == "Precision and recall of chosen cut-offs are those expected of new pairs."
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_cutoff_that_fails_on_other_pairs_does_not_stand_for_what_was_wanted(sign):
     quantity = PKD if sign > 0 else Quantity(name="Tm", better="lower", affinity=False)
@@ -191,10 +202,10 @@ def run(tmp_path_factory):
 def test_evaluate_says_how_strong_binders_are_found(run):
     done = invoke.run("evaluate", "--run", run / "run", "--strong", "8")
     assert "Strong binders: pKd >= 8" in done.stdout
-    for line in done.stdout.splitlines():
-        assert "recall" not in line or "precision" in line or "cut-off" in line
+    assert re.search("precision +recall", done.stdout)  # recall never stands alone
     assert "prevalence" in done.stdout
     arguments = ["evaluate", run / "pairs.csv", "--run", run / "run", "--strong", "8"]
+    assert "precision and recall are of these pairs." in invoke.run(*arguments).stdout
     printed = json.loads(invoke.run(*arguments, "--json").stdout)
     summary = json.loads((run / "run" / "summary.json").read_text())
     assert printed["strong"] == summary["strong"]

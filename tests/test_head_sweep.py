@@ -8,6 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import invoke
 import numpy as np
 import pandas as pd
 import pytest
@@ -146,6 +147,10 @@ def test_the_final_run_is_an_ordinary_run_of_the_winner_and_closes_the_sweep(cas
     again, said = quick_sweep(case, tmp_path / "s", trials=None, final=True, members=3)
     assert again["final"] == summary["final"]
     assert any("nothing to do" in text for text in said)
+    given = ["--split", "antigen", "--epochs", "4", "--device", "cpu", "--final", "--members", "3"]
+    at = ["--store", case.store, "--sweep", tmp_path / "s"]
+    shown = invoke.run("sweep", case.table, *at, *given).stdout
+    assert f"predictor  {tmp_path / 's' / 'final' / 'predictor'}" in shown.splitlines()
     with pytest.raises(RunError, match="the test part has been scored"):
         quick_sweep(case, tmp_path / "s", trials=100)
 
@@ -483,7 +488,8 @@ def test_the_table_of_trials_shows_what_each_head_uses():
 
 @pytest.mark.parametrize(("options", "error", "text"), [
     ({"select": "luck"}, OptionError, "^select: 'luck' is unknown"),
-    ({"lr": 0.1}, OptionError, "lr: is chosen by sweep itself"),
+    ({"lr": 0.1}, OptionError, "^lr: is chosen by sweep itself"),
+    ({"head": "ridge"}, OptionError, "^head: is chosen by sweep itself"),
     ({"folds": 50}, SplitError, "folds=50: only 11 groups"),
     ({"trials": None, "final": True}, RunError, "no trial is complete"),
 ])  # fmt: skip

@@ -19,7 +19,7 @@ from chunks import (
     set_sizes,
     train_without_bootstrap,
 )
-from drawn import fill_store, lines_of, planted_table
+from drawn import fill_store, lines_of, planted_table, write_split
 from faults import (
     at_loss,
     before_lock,
@@ -87,6 +87,36 @@ def quick_fit(case, name="run", **options):
     options = used_options(QUICK, options.get("head", "mlp")) | {"say": said.append} | options
     summary = abag.fit(case.frame, case.store, case.at / name, **options)
     return summary, said
+
+
+@pytest.mark.parametrize("how", ["column", "file"])
+def test_sequences_of_unused_pairs_alone_are_not_known_to_the_predictor(case, how):
+    antibodies = case.frame["heavy"].unique()
+    case.frame.loc[case.frame["heavy"].isin(antibodies[:4]), "part"] = "unused"
+    split = "column=part"
+    if how == "file":
+        write_split(case.frame, case.at / "split.parquet", split=split)
+        split = f"file={case.at / 'split.parquet'}"
+    quick_fit(case, head="ridge", split=split)
+    predictor = abag.load_predictor(case.at / "run")
+    assert len(predictor.seen["antibody"].keys) == len(antibodies) - 4
+    assert predictor.antibody.training_sequences == len(antibodies) - 4
+    scores = abag.predict(case.frame, predictor, store=case.store, say=False)
+    is_unused = case.frame["part"] == "unused"
+    assert (scores.loc[is_unused, "regime"] != "known").all()
+    assert (scores.loc[~is_unused, "regime"] == "known").all()
+
+
+def test_a_random_split_counts_leaks_by_clusters_however_many_sequences_there_are(
+    case, monkeypatch
+):
+    set_sizes(monkeypatch, clustered_sequences={"antibody": 1, "antigen": 1})
+    summary, said = quick_fit(case, head="ridge", split="random")
+    clusters = summary["regimes"][0]["split"]["clusters"]
+    assert {*clusters["antigen"]} == {"exact", "0.9", "0.4"}
+    assert not [line for line in said if "not clustered" in line]
+    pairs = pd.read_parquet(case.at / "run/pairs.parquet")
+    assert pairs["antibody_cluster"].notna().all()
 
 
 @pytest.mark.ci

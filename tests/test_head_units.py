@@ -60,7 +60,8 @@ STATED = {
     "dissociation constant (nM)": "kd_nm", "SPR KD at 25 °C (nM)": "kd_nm",
     "IC50 (µg/mL)": "ug_ml", "IC50 (µg·mL⁻¹)": "ug_ml", "ic50_ug_per_ml": "ug_ml",
     "IC50 [ng/mL]": "ng_ml", "KD (mg/L)": "ug_ml",
-    "pKd": "pkd", "pIC50": "pkd", "affinity_pkd": "pkd", "pKD (M)": "pkd",
+    "Avg Neutralization IC50 (ng/µL)": "ug_ml", "IC50 (pg/uL)": "ng_ml",
+    "pKd": "pkd", "pChEMBL Value": "pkd", "pIC50": "pkd", "affinity_pkd": "pkd", "pKD (M)": "pkd",
     "pKd (-log10 M)": "pkd", "minus_log_Kd": "pkd", "neg_log10_kd": "pkd", "-log10(KD)": "pkd",
     "-log(KD [M])": "pkd", "Affinity_Kd [nM]": "kd_nm",
     "−log10 KD (M)": "pkd", "−log₁₀(K_D)": "pkd", "-log10 KD (nM)": "neg_log10_kd_nm",
@@ -95,9 +96,9 @@ def test_a_unit_given_as_a_role_is_refused_with_the_options_that_were_meant(unit
 
 NO_AFFINITY = (
     "ΔpKd", "ΔKD (nM)", "delta pKd", "Δ dG (kcal/mol)",
-    "KD ratio", "KD fold change", "KD mut/KD wt", "fold change", "KD (% of WT)", "KD error",
-    "KD std (nM)", "KD (nM) SD", "KD 95% CI", "KD lower (nM)", "KD (nM) ± SD", "kon", "koff",
-    "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",
+    "KD ratio", "KD fold change", "KD FC", "KD mut/KD wt", "fold change", "KD (% of WT)",
+    "KD error", "KD std (nM)", "KD (nM) SD", "KD 95% CI", "KD lower (nM)", "KD (nM) ± SD",
+    "kon", "koff", "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",
 )  # fmt: skip
 
 
@@ -115,6 +116,8 @@ UNKNOWN = (
     "KD (☃M)", "KD (n☃)", "KD (nМ)", "Ka", "Ka (nM)", "1/KD (nM)", "-KD (nM)", "-ΔG (kcal/mol)",
     "log10 Ka", "log10 KD (fM)", "IC50 (g/mL)", "KD (nM, uM)", "KD – log10 (nM)", "KD² (nM)",
     "K (nM)", "亲和力 (nM)", "pKd (KD nM)", "KD1", "relative KD",
+    "log2 KD (nM)", "KD (log2 nM)", "sqrt KD (nM)", "KD (M) x 1e9", "KD × 10⁹ (M)",
+    "normalized KD (nM)", "inverse KD (nM)", "KD rank (nM)",
 )  # fmt: skip
 
 
@@ -151,10 +154,10 @@ def test_other_headers_say_nothing(name):
     assert (header.units, header.not_label, header.plain) == ((), "", False)
 
 
-def test_a_word_that_is_not_understood_is_asked_for_with_the_unit_that_was_found():
-    name = "HER2 KD (nM)"
+@pytest.mark.parametrize("name", ["HER2 KD (nM)", "KD (nM) HER2-Fc"])
+def test_a_word_that_is_not_understood_is_asked_for_with_the_unit_that_was_found(name):
     values = in_units(PKD)["kd_nm"]
-    with pytest.raises(ColumnError, match=r"'HER2 KD \(nM\)' is named like kd_nm: use --column"):
+    with pytest.raises(ColumnError, match=f"{re.escape(repr(name))} is named like kd_nm: use"):
         labelled(name, values)
     pkd, _ = labelled(name, values, columns={"pkd": name})
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)

@@ -107,3 +107,17 @@ def test_a_panel_without_a_column_of_antigens_is_told_of_the_option():
         with pytest.raises(ColumnError) as why:
             read_sequences(panel, **options)
         assert (hint in str(why.value)) is is_said
+
+
+@pytest.mark.parametrize("odd", ["NB", "no binding", "ND"])
+def test_an_antigen_that_hardly_anything_binds_is_one_of_a_matrix(odd):
+    cells = CELLS.assign(**{ANTIGENS[1]: [odd, odd, "7.5"]})
+    pairs = read_labels(cells, matrix=True, label="kd_nm", no_binding=5000.0)
+    assert len(pairs) == 5
+    assert pairs.counts["no_binding_rows"] == 2
+
+
+def test_labels_of_a_matrix_with_decimal_commas_are_refused_not_left_out():
+    cells = CELLS.assign(**{ANTIGENS[1]: ["7,5", "1 200,5", "<3"]})
+    with pytest.raises(abag.LabelError, match=r"2 rows are bad.*\n.*'7,5' is not a valid label"):
+        read_labels(cells, matrix=True, label="kd_nm")

@@ -341,7 +341,7 @@ def test_letters_need_a_numbering_that_has_them():
 def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(OptionError, match="each defines the antibody"):
         abag.PlanOptions(parent=HEAVY, columns={"heavy": "VH"})
-    with pytest.raises(OptionError, match="--first-residue 331 with --numbering kabat"):
+    with pytest.raises(OptionError, match="--first-residue 331 and --numbering kabat"):
         abag.PlanOptions(first_residue=331, numbering="kabat")
 
 

@@ -14,7 +14,7 @@ from reading import demo_table, read_labels, read_sequences
 from trastuzumab import CH1, HEAVY, LAMBDA, LIGHT
 
 import abag
-from abag import AbagError, LabelError
+from abag import AbagError, ColumnError, LabelError
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 
@@ -23,6 +23,7 @@ def mutants(parent, n=12):
     return [f"{parent[:30]}{'ACDEFGHIKLMNPQRSTVWY'[i]}{parent[31:]}" for i in range(n)]
 
 
+ALONE = {"kind": "antigen", **COMPOSITION}
 HEAVIES = mutants(HEAVY)
 LIGHTS = mutants(LIGHT)
 PKD = np.linspace(6, 9.5, 12)
@@ -490,6 +491,49 @@ def test_tables_of_structures_are_refused_because_they_hold_no_sequences(tmp_pat
         abag.plan(tmp_path / "t.tsv")
 
 
+def test_a_table_without_a_line_of_names_is_refused_and_keeps_its_first_pair(tmp_path):
+    table = pd.DataFrame({"heavy": HEAVIES, "light": LIGHTS, "antigen": AG, "pKd": PKD})
+    table.to_csv(tmp_path / "t.csv", index=False, header=False)
+    for source in (tmp_path / "t.csv", pd.read_csv(tmp_path / "t.csv")):
+        for read in (abag.plan, lambda source: abag.embed_table(source, tmp_path / "s", **ALONE)):
+            with pytest.raises(AbagError, match="the first line holds a sequence, 'EVQ") as caught:
+                read(source)
+            assert "--column" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_names_below_a_title_are_found_and_the_lines_above_them_are_to_be_removed(tmp_path, rows):
+    table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG, "KD (nM)": 10 ** (9 - PKD)})
+    lines = table.to_csv(index=False).splitlines()
+    title = ["Supplementary Table 1. Affinities,,,", "n = 3,,,", "by SPR,,,"][:rows]
+    (tmp_path / "t.csv").write_text("\n".join([*title, *lines]))
+    with pytest.raises(AbagError, match=rf"row {rows + 1} holds 'VH', 'VL', 'antigen'"):
+        abag.plan(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("names", [("Antibody", "Antigen"), ("X1", "X2")])
+def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, names):
+    pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
+    antibodies = [*map(str, map(list, pairs)), f"['{HEAVY}', nan]", f'["{HEAVY}"]']
+    antigens = [f"['{AG}', '{AG[::-1]}']"] * len(antibodies)
+    table = pd.DataFrame(dict(zip(names, (antibodies, antigens), strict=True)))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    options = {}
+    if names[0] == "X1":  # proposed by their content
+        with pytest.raises(AbagError) as caught:
+            read_sequences(tmp_path / "t.csv")
+        options = {"columns": {"antibody": "X1", "antigen": "X2"}}
+        assert "No column is named like an antigen" not in str(caught.value)
+        for role, column in options["columns"].items():
+            assert f"--column {role}={column}" in str(caught.value)
+    read = read_sequences(tmp_path / "t.csv", **options)
+    assert read.antibodies.chains == [*pairs, (HEAVY, "")]
+    assert read.antigens.chains == [tuple(sorted((AG, AG[::-1])))]
+    table[names[0]] = f"['{HEAVY}', '{LIGHTS[0]}', '{LIGHTS[1]}']"
+    with pytest.raises(AbagError, match=r"has 3 chains; expected heavy\|light"):
+        read_sequences(table, **options)
+
+
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
     table = pd.DataFrame({"HC": HEAVIES, "LC": LIGHTS, "light": "kappa", "antigen": AG})
     assert read_sequences(table).antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
@@ -510,3 +554,80 @@ def test_the_affinity_of_alphaseq_is_proposed_alone_and_with_the_unit_that_it_ha
         reason = abag.plan(frame, columns=columns, no_antigen=True)["refused"]
         assert option in reason
         assert "off_target" not in reason
+
+
+def chembl(**columns):
+    """Return a table as ChEMBL and others export measurements: a value, and columns about it."""
+    table = {"heavy": HEAVIES[:6], "light": LIGHTS[:6], "antigen": AG}
+    return pd.DataFrame(table | {"Standard Value": [10.0, 100, 30, 5, 8, 1000]} | columns)
+
+
+VALUE = {"columns": {"pkd": "Standard Value"}}
+RELATIONS = ["'='", "'>'", "", "'='", "'<'", "'='"]
+
+
+@pytest.mark.parametrize("name", ["Standard Relation", "Measurement Inequality", "KD qualifier"])
+def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name):
+    pairs = read_labels(chembl(**{name: RELATIONS}), label="kd_nm", **VALUE)
+    by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
+    assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+    assert f"column {name!r} is used as censored: it holds relations such as >" in pairs.table.notes
+
+
+@pytest.mark.parametrize("name", ["pChEMBL relation", "IC80 relation"])
+def test_relations_of_another_quantity_are_reported_and_not_used(name):
+    pairs = read_labels(chembl(**{name: RELATIONS}), label="kd_nm", **VALUE)
+    assert not pairs.censored.any()
+    assert any("are not used; if they are of Kd" in note for note in pairs.table.notes)
+
+
+def test_one_of_two_columns_of_relations_has_to_be_chosen():
+    table = chembl(relation=RELATIONS, operator=RELATIONS)
+    with pytest.raises(ColumnError, match="fit censored equally well"):
+        read_labels(table, label="kd_nm", **VALUE)
+    columns = VALUE["columns"] | {"censored": "relation"}
+    assert read_labels(table, label="kd_nm", columns=columns).censored.any()
+
+
+@pytest.mark.parametrize(
+    "types", [["Kd", "IC50"], ["KD (nM)", "IC50 (nM)"], ["kon", "KD"], ["Tm", "pKd"]]
+)
+def test_measurements_of_different_quantities_are_told_by_their_cells(types):
+    table = chembl(**{"Standard Type": 3 * types})
+    with pytest.raises(LabelError, match=r"several affinity types.* 3 of"):
+        read_labels(table, label="kd_nm", **VALUE)
+    assert len(read_labels(table, label="kd_nm", affinity_type=types[1], **VALUE)) == 3
+    table["Standard Type"] = "IC50"
+    assert read_labels(table, label="kd_nm", **VALUE).quantity.name == "pIC50"
+
+
+@pytest.mark.parametrize("name", ["Standard Units", "KD unit", "unit"])
+def test_labels_in_several_units_are_refused_by_the_column_that_says_so(name, tmp_path):
+    units = ["nM", "nM", "uM", "nM", "", "µM"]
+    said = rf"row 4, column {name}: 'uM' \(2 such rows\) is not the unit of labels .* as kd_nm"
+    table = chembl(**{name: units})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(LabelError, match=said):
+        read_labels(tmp_path / "t.csv", label="kd_nm", **VALUE)
+    # of another column than the label
+    named = table.rename(columns={"Standard Value": "Kd (nM)"})
+    assert len(read_labels(named)) == 6
+
+
+def test_a_column_of_one_unit_says_what_labels_are_read_in():
+    table = chembl(**{"KD unit": "nmol/L"}).rename(columns={"Standard Value": "KD"})
+    pairs = read_labels(table, columns={"pkd": "KD"})
+    assert pairs.unit == "kd_nm"
+    assert "column 'KD unit' says so" in pairs.reading.line
+    with pytest.raises(ColumnError, match="'KD' may be one") as caught:
+        read_labels(table.drop(columns="KD unit").assign(**{"KD unit": "°C"}))
+    assert "'KD unit' may be" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["antigen_seq_2", "antigen_chain_b", "Target"])
+def test_a_second_column_of_antigens_is_reported(name):
+    frame = pd.DataFrame({"heavy": HEAVIES, "antigen": AG, name: AG[::-1]})
+    (note,) = read_sequences(frame).notes
+    assert note.startswith(f"column {name!r} holds sequences that are not used; if they are")
+    assert not read_sequences(frame.assign(**{name: "HER2"})).notes
+    assert not read_sequences(frame.rename(columns={name: "antigen_epitope"})).notes

@@ -132,7 +132,9 @@ def test_an_error_carries_the_options_that_it_names_as_they_are_spelled():
 def test_an_error_of_a_public_function_names_its_keywords(tmp_path):
     with pytest.raises(OptionError, match=r"^lr: 20 is out of range; expected more than 0"):
         abag.fit("pairs.csv", "store", "run", lr=20)
-    with pytest.raises(OptionError, match=r'^columns=\{"antibody": "NAME"\}: cannot be combined'):
+    with pytest.raises(
+        OptionError, match=r'^columns=\{"antibody": "NAME"\} and a heavy or light column'
+    ):
         abag.plan(tmp_path, columns={"antibody": "a", "heavy": "h"})
 
 

@@ -74,6 +74,7 @@ VALUES = [61.5, 0.0, -3.25, 70.0, 68.0, 64.0]
         ("expression_loss", "expression_loss", "", None),
         ("neutralization_escape", "neutralization_escape", "", None),
         ("neutralization IC80 (µg/mL)", "neutralization IC80", "µg/mL", "lower"),
+        ("Neutralization IC50", "Neutralization IC50", "", None),
         ("NT50", "NT50", "", "higher"), ("NT50 (ng/mL)", "NT50", "ng/mL", None),
         ("aggregation temperature (°C)", "aggregation temperature", "°C", "higher"),
         ("aggregation onset (°C)", "aggregation onset", "°C", None),

@@ -29,7 +29,7 @@ from abag.head.regimes.regimes import (
     applicable,
     find_regimes,
 )
-from abag.head.regimes.relations import NONE, Distances, by_length, find_nearest
+from abag.head.regimes.relations import NONE, Distances, by_length
 from abag.head.regimes.sides import KnownSequences, Side, effective_groups, sides_of
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION
 
@@ -132,6 +132,19 @@ def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypa
             RegimesOfTable(groups_of(read_labels(frame), split=split, folds=asked))
         )
         assert max(len(measurement.splits) for measurement in measurements) == expected
+
+
+def test_a_run_learns_from_all_pairs_in_the_end_where_one_fold_of_both_sides_is_enough(monkeypatch):
+    set_sizes(monkeypatch, large_table=100, enough_groups=1.0)
+    rng = np.random.default_rng(3)
+    heavies = draw_chains(rng, 12, 100)
+    rows = [(heavy, target) for heavy in heavies for target in draw_chains(rng, 12, 90)]
+    frame = pd.DataFrame(rows, columns=["heavy", "antigen"]).assign(pKd=rng.normal(8, 1, 144))
+    measured = measure_regimes(RegimesOfTable(groups_of(read_labels(frame), split="both")))
+    (split,) = measured[0].splits
+    assert (split.part == UNUSED).any()
+    assert (all_pairs(measured).part == TRAIN).all()
+    assert scores.TestedPairs.of(read_labels(frame), measured[0]).trained_share < 0.9
 
 
 def test_variants_of_one_antibody_are_measured_by_new_mutations():
@@ -507,6 +520,12 @@ def plain_distance(first, second):
         are_as_long = len(chain) == len(other)
         total += mismatches(chain, other) if are_as_long else Levenshtein.distance(chain, other)
     return total if is_comparable else None
+
+
+def find_nearest(kind, queries, targets):
+    """Find the nearest of T training sequences for each of N others of the same kind."""
+    distances = Distances(kind, queries, targets)
+    return distances.nearest(np.arange(len(queries)), np.arange(len(targets)))
 
 
 @pytest.mark.parametrize("kind", ["antibody", "antigen"])

@@ -1,6 +1,7 @@
 """Campaigns: results of an order join the measured pairs of an earlier run, round by round."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -14,6 +15,7 @@ import abag
 from abag import DamagedFile
 from abag.head.design.batches import errors_of_run
 from abag.head.labels.headers import PKD
+from abag.head.runs.rounds import MARGIN, draw_rounds
 from abag.head.runs.run_folder import describe_fit
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -199,6 +201,19 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     assert entry["expected_best"] is None
 
 
+@pytest.mark.ci
+def test_replicates_of_an_order_are_one_measurement_of_what_was_expected(case, tmp_path):
+    order = measured(case)
+    shifted = order.assign(**{"our result": order["our result"] * 1.5})
+    pd.concat([order, shifted]).to_csv(tmp_path / "twice.csv", index=False)
+    entry = add_round(case, tmp_path / "r2", tmp_path / "twice.csv")["rounds"][1]
+    assert entry["expected_best"] == pytest.approx(order["expected_best"].max())
+    pkd = 9 - np.log10(order["our result"] * np.sqrt(1.5))
+    assert entry["errors"]["pairs"] == len(order)
+    bias = (order["pkd_predicted"] - pkd).mean()
+    assert entry["errors"]["bias"] == pytest.approx(bias, abs=1e-3)
+
+
 @pytest.fixture(scope="module")
 def selected(case):
     """Return the run of a second round of 24 pairs, of which rank predicted more than there is."""
@@ -342,6 +357,16 @@ def test_the_command_adds_a_round_and_runs_shows_all_of_them(case, second, tmp_p
     lines = [line.split() for line in shown.splitlines()]
     assert ["0", "pairs.csv", "40"] in [line[:3] for line in lines]
     assert ["1", "back.csv", "8"] in [line[:3] for line in lines]
+
+
+def test_the_best_pair_of_a_large_campaign_is_inside_the_picture_of_its_rounds():
+    pkd = np.full(4_500, 7.0)
+    pkd[1] = 11.0  # every third pair is drawn
+    frame = pd.DataFrame({"round": 0, "pkd": pkd, "censored": 0})
+    rounds = [{"round": 0, "expected_best": None, "best_so_far": 11.0}]
+    picture = draw_rounds(frame, rounds, PKD)
+    (corner,) = re.findall(r'polyline points="[0-9.]+,(-?[0-9.]+)"', picture)
+    assert float(corner) == MARGIN
 
 
 # ---- other quantities, and antibodies alone ------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from reading import demo_table, read_chunks, read_sequences
 
 import abag
-from abag import ColumnError, TableError
+from abag import AbagError, ColumnError, TableError
 from tests.trastuzumab import HEAVY, LIGHT
 
 ANTIGENS = {
@@ -76,6 +76,31 @@ def test_a_table_with_a_row_per_chain_names_antibodies(tmp_path):
     table = pd.DataFrame({"clone": ["b", "a"], "antigen": [*ANTIGENS.values()]})
     read = read_sequences(table, sequences=(str(tmp_path / "c.csv"),))
     assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, LIGHT)]
+
+
+@pytest.mark.parametrize("place", ["cell", "name", "parent"])
+def test_stop_codons_and_rare_residues_are_counted_wherever_a_sequence_is_written(tmp_path, place):
+    heavy = HEAVY.replace("K", "U", 1) + "*"
+    target = "MKTB" + "AGLI" * 8 + "*"
+    records = tmp_path / "records.fasta"
+    records.write_text(f">Ab\n{heavy}\n>Target\n{target}\n")
+    options = {"antigen": target, "parent": heavy}
+    frame = pd.DataFrame({"mutations": ["E1Q", "WT"]})
+    if place == "cell":
+        options = {}
+        frame = pd.DataFrame({"heavy": [heavy], "antigen": target})
+    elif place == "name":
+        options = {"sequences": (str(records),)}
+        frame = pd.DataFrame({"antibody": ["Ab"], "antigen": "Target"})
+    pairs = read_sequences(frame, **options)
+    antibodies = len(pairs.antibodies.chains)
+    assert pairs.counts["stopped_antibodies"] == antibodies
+    assert pairs.counts["stopped_antigens"] == 1
+    assert pairs.counts["replaced_residues"] == antibodies + 1
+    records.write_text(f">Ab\n{HEAVY}**\n")
+    names = pd.DataFrame({"antibody": ["Ab"], "antigen": target})
+    with pytest.raises(AbagError, match=r"'\*' at position"):
+        read_sequences(names, sequences=(str(records),))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -281,14 +306,24 @@ def test_a_name_without_a_sequence_is_no_peptide(tmp_path, name):
         {"antigen": ["Spike", ANTIGEN]},
         {"antigen": ["Receptor binding domain"]},
         {"antigen": ["INSULIN", "LYSOZYME"]},
+        {"light": ["VHH", LIGHT]},
+        {"light": ["same as above", LIGHT]},
+        {"antigen": ["unpublished", ANTIGEN]},
+        {"heavy": ["VH", HEAVY], "light": ["VL", LIGHT]},  # the header of another file
     ],
 )
 def test_words_are_not_read_as_sequences(cells):
-    (role,) = cells
-    others = {} if role == "antibody" else {"heavy": HEAVY}
+    others = {} if "antibody" in cells else {"heavy": HEAVY}
     frame = pd.DataFrame({**others, "antigen": ANTIGEN, **cells})
     with pytest.raises(abag.AbagError, match=r"holds names|is a word, not a sequence"):
         abag.plan(frame)
+
+
+@pytest.mark.parametrize("text", ["GlyIleLeuGlyPheVal", "ALA GLY SER VAL"])
+def test_codes_of_three_letters_are_not_read_as_residues(text):
+    frame = pd.DataFrame({"heavy": [HEAVY, HEAVY], "antigen": [text, ANTIGEN]})
+    with pytest.raises(abag.SequenceError, match=r"row 1.*has codes of three letters.*Convert it"):
+        read_sequences(frame)
 
 
 @pytest.mark.parametrize("text", [*PEPTIDES, "hhhhhh", "DYKDDDDK", "YIGSR"])

@@ -168,7 +168,9 @@ def test_commands_read_several_tables(tmp_path, files):
     folder = ("--run", tmp_path / "r")
     fitted = json.loads(run("fit", *files, *store, *folder, *options, "--json").stdout)
     assert fitted["data"]["pairs"] == len(PAIRS.drop_duplicates(["heavy", "light", "antigen"]))
-    run("predict", *files, *store, *folder, "--out", tmp_path / "out.csv")
+    predicted = run("predict", *files, *store, *folder, "--out", tmp_path / "out.csv")
+    assert "b.txt: columns are read as those of the others: 'VH' as 'heavy'" in predicted.stderr
+    assert predicted.stderr.count("names the table of a row") == 1
     out = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
     assert out["heavy"].tolist() == BOTH["heavy"].tolist()
     assert out["file"].tolist() == ["a.csv"] * 50 + ["b.txt"] * 45

@@ -95,7 +95,6 @@ def scores(rows, predicted, name="pkd"):
         "precision_at_9": sk.precision_score(strong, picked) if picked.any() else np.nan,
         "average_precision_at_9": sk.average_precision_score(strong, p) if strong.any() else np.nan,
         "spread_ratio": np.std(p) / np.std(y),
-        "calibration_slope": stats.linregress(p, y).slope if varies else np.nan,
     }
 
 

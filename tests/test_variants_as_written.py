@@ -168,5 +168,6 @@ def test_variants_are_evaluated_and_crossed_as_their_sequences_are(tmp_path):
     crossed = pd.read_csv(tmp_path / "crossed.csv")
     assert crossed["variant"].tolist() == ["WT", "WT", "H:R50A", "H:R50A"]
     assert crossed["change"].tolist() == ["WT", "K2R"] * 2
-    with pytest.raises(OptionError, match="parent and sequences need a TABLE"):
-        abag.evaluate(out, parent=parent)
+    for option in ({"parent": parent}, {"numbering": "imgt"}):
+        with pytest.raises(OptionError, match=f"^{next(iter(option))}: given without a TABLE"):
+            abag.evaluate(out, **option)

@@ -47,6 +47,7 @@ _SOURCES = re.compile(
 )
 """Columns, by the letters of their names, of what a ``cell_id`` is unique in."""
 _LOCI = {"IGH": "heavy", "IGK": "light", "IGL": "light"}
+_LOCI_OF_OAS = {"H": "IGH", "K": "IGK", "L": "IGL"}
 _PRODUCTIVE = frozenset(("t", "true", "1", "1.0", "y", "yes", "productive", ""))
 _NOT_PRODUCTIVE = frozenset(
     ("f", "false", "0", "0.0", "n", "no", "unproductive", "nonproductive", "non-productive")
@@ -81,9 +82,9 @@ NO_NOTES = ReaderNotes()
 def is_airr(names: Iterable[str]) -> bool:
     """Tell by its columns whether a table is an AIRR file."""
     present = {*names}
-    if "sequence_id" not in present:
-        return False
     has_call = not present.isdisjoint(_CALLS)
+    if "sequence_id" not in present:  # as in OAS
+        return has_call and {"locus", "sequence_alignment_aa"} <= present
     return "locus" in present or (has_call and not present.isdisjoint((*_RESIDUES, "sequence")))
 
 
@@ -92,14 +93,17 @@ def join_cells(
 ) -> tuple[pd.DataFrame, ReaderNotes]:
     """Join the chains of each cell, if the file names cells, to an antibody.
 
-    Columns that differ between the chains of a cell are left out.
+    Columns that differ between the chains of a cell are left out, but not those that only one has.
     """
+    if "sequence_id" not in rearrangements:
+        numbers = map(str, range(1, len(rearrangements) + 1))
+        rearrangements = rearrangements.assign(sequence_id=[*numbers])
     if {*_RESIDUES}.isdisjoint(rearrangements.columns):
         first = rearrangements["sequence_id"].map(quoted).get(0, "")
         msg = f"sequence {first} has no amino acids; expected a column {' or '.join(_RESIDUES)}"
         raise ValueError(msg)
     # cells that were read as written may hold the texts of missing values
-    values = rearrangements.mask(rearrangements.isin(MISSING_TEXT))
+    values = rearrangements.mask(rearrangements.isin({"", *MISSING_TEXT}))
     sources = []
     for name in map(str, values):
         letters = re.sub("[^a-z]", "", name.lower())
@@ -152,7 +156,7 @@ def _read_records(values: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
     """Read the cell of each rearrangement, its chain and what is wrong with it."""
     text = values.reindex(columns=AIRR_TEXTS).astype(object).fillna("").astype(str)
     aligned, whole = (text[name].str.replace(r"[.-]", "", regex=True) for name in _RESIDUES)
-    locus = text["locus"].str.upper().str.strip()
+    locus = text["locus"].str.upper().str.strip().replace(_LOCI_OF_OAS)
     for name in _CALLS:
         called = text[name].str.upper().str.extract("(?<![A-Z])((?:IG|TR)[A-Z])", expand=False)
         locus = locus.mask(locus == "", called.fillna(""))
@@ -277,10 +281,10 @@ def _join(
     joined = pd.DataFrame({"id": records["id"]} | chains).groupby(records["cell"], sort=False)
     antibodies = joined.agg({"id": "first", **dict.fromkeys(ROLES, "".join)})
     others = values.drop(columns=[*_REPLACED], errors="ignore")
-    numbers_of_values = others.groupby(records["cell"], sort=False).nunique(dropna=False)
-    agree = numbers_of_values.eq(1).all()
-    agreeing = rearrangements[[*others.columns[agree]]]
-    kept = agreeing.groupby(records["cell"], sort=False).first()
+    stated = others.groupby(records["cell"], sort=False)
+    agree = [*others.columns[stated.nunique().le(1).all()]]
+    written = rearrangements[agree].groupby(records["cell"], sort=False).first()
+    kept = stated[agree].first().fillna(written)
     # as pandas renames the second of two columns with one name
     new_names = {name: f"{name}.1" for name in antibodies}
     return antibodies.join(kept.rename(columns=new_names))

@@ -329,13 +329,18 @@ MISSING_TEXT = frozenset(
     "nan|null".split("|")
 )
 """Cells of a text file that pandas reads as missing."""
-_WORDS = "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|heavy|light|kappa|lambda"
+_WORDS = (
+    "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|same|ditto|identical|pending|proprietary|"
+    "confidential|unpublished|unavailable|heavy|light|kappa|lambda|vh|vl|vhh|vk|hc|lc|fab|scfv|igg|"
+    "antigen|ag|target|sequence"
+)
 NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|"))
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""
 _AS_A_WORD = re.compile(
     r"[A-Z][a-z]{2,18}(\s+[A-Za-z][a-z]{0,18})*|"  # Lysozyme, Receptor binding domain
     r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,6}|"  # scFv
-    r"(?i:[a-z]{3,16}mab)"  # IMDEVIMAB; few sequences have the residue B, and none so short
+    r"(?i:[a-z]{3,16}mab)|"  # IMDEVIMAB; few sequences have the residue B, and none so short
+    r"(?i:(same|see|not|no|identical|unknown)\s[a-z\s]{2,40})"  # same as above, not determined
 )
 """A text that is written as words are. Longer sequences may have residues in lower case."""
 _ANTIGENS = frozenset(
@@ -344,6 +349,11 @@ _ANTIGENS = frozenset(
     "TNFR TRAIL TSLP VEGF VEGFA VEGFR".split()
 )
 """Names of antigens whose letters are all residues."""
+_THREE_LETTERS = re.compile(
+    "(?:Ala|Arg|Asn|Asp|Cys|Gln|Glu|Gly|His|Ile|Leu|Lys|Met|Phe|Pro|Ser|Thr|Trp|Tyr|Val){3,}",
+    re.IGNORECASE,
+)
+"""Residues by codes of three letters, of which each letter would be read as a residue."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
 
@@ -353,6 +363,9 @@ _CLEAN = re.compile(f"[{RESIDUES}]+")
 _ILLEGAL = re.compile(f"[^{RESIDUES}]")
 _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
+_LISTED = r"""'([A-Za-z*|:\s]*)'|"([A-Za-z*|:\s]*)"|None|nan"""
+_LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:\s*,\s*(?:{_LISTED}))*\s*,?\s*[\])]\s*")
+"""Chains as pandas writes a list of them: ``['EVQ', 'DIQ']``."""
 
 
 class EmptySequence(SequenceError):
@@ -402,8 +415,16 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
     return np.frombuffer(bytearray(keys), np.uint8).reshape(-1, KEY_BYTES)
 
 
+def unlisted(text: str) -> str:
+    """Return the chains of a list that was written as text, with ``|`` between them."""
+    if _LIST.fullmatch(text) is None:
+        return text
+    chains = [single or double for single, double in re.findall(_LISTED, text)]
+    return "|".join(filter(None, chains))
+
+
 def sequence_text(cell: object) -> str:
-    """Return a cell as text, empty if it is missing.
+    """Return a cell as text, empty if it is missing; of a list, its chains with ``|`` between them.
 
     Raises
     ------
@@ -422,10 +443,16 @@ def sequence_text(cell: object) -> str:
             "--sequences FILE."
         )
         raise UnknownResidue(msg)
+    if _THREE_LETTERS.fullmatch("".join(cell.split())):
+        msg = (
+            f"{_shortened(cell)} has codes of three letters; expected one letter per residue. "
+            "Convert it."
+        )
+        raise UnknownResidue(msg)
     if are_nucleotides(cell):
         msg = f"{_shortened(cell)} holds nucleotides; expected amino acids. Translate it."
         raise UnknownResidue(msg)
-    return cell
+    return unlisted(cell)
 
 
 def shown_chains(chains: Chains) -> str:
@@ -444,9 +471,9 @@ def antibody(heavy: object = "", light: object = "") -> Chains:
     UnknownResidue
         If a character is not a residue.
     """
-    with _located("heavy"):
+    with located("heavy"):
         heavy = _normalized(sequence_text(heavy))
-    with _located("light"):
+    with located("light"):
         light = _normalized(sequence_text(light))
     if not heavy and not light:
         msg = "antibody: heavy and light are both empty; expected at least one. Give a chain."
@@ -456,13 +483,13 @@ def antibody(heavy: object = "", light: object = "") -> Chains:
 
 def antigen(text: object) -> Chains:
     """Normalize and check one antigen; see `parse_antigen`."""
-    with _located("antigen"):
+    with located("antigen"):
         return parse_antigen(sequence_text(text)).chains
 
 
 def parse_chain(text: str) -> ParsedSequence:
     """Read one chain, which may be empty."""
-    return ParsedSequence((_normalized(text),), _count_replaced(text))
+    return ParsedSequence((_normalized(text),), count_replaced(text))
 
 
 def parse_antibody(text: str) -> ParsedSequence:
@@ -485,10 +512,10 @@ def parse_antibody(text: str) -> ParsedSequence:
         msg = f"{_shortened(text)} has {len(chains)} chains; expected heavy|light."
         raise UnsureDomains(msg)
     if len(chains) == 2:
-        return ParsedSequence(chains, _count_replaced(text))
-    with _located(_shortened(text)):
+        return ParsedSequence(chains, count_replaced(text))
+    with located(_shortened(text)):
         split = split_domains(chains[0])
-    return ParsedSequence((split.heavy, split.light), _count_replaced(text), split.form)
+    return ParsedSequence((split.heavy, split.light), count_replaced(text), split.form)
 
 
 def parse_antigen(text: str) -> ParsedSequence:
@@ -505,7 +532,7 @@ def parse_antigen(text: str) -> ParsedSequence:
     if "" in chains:
         msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."
         raise EmptySequence(msg)
-    return ParsedSequence(tuple(chains), _count_replaced(text))
+    return ParsedSequence(tuple(chains), count_replaced(text))
 
 
 def _normalized(text: str) -> str:
@@ -525,7 +552,8 @@ def _normalized(text: str) -> str:
     raise UnknownResidue(msg)
 
 
-def _count_replaced(text: str) -> int:
+def count_replaced(text: str) -> int:
+    """Count the residues of a text that are read as X."""
     return len(_BECOMES_X.findall(text))
 
 
@@ -534,7 +562,7 @@ def _shortened(text: str) -> str:
 
 
 @contextmanager
-def _located(where: str) -> Iterator[None]:
+def located(where: str) -> Iterator[None]:
     """Put the place before the text of an error about a sequence."""
     try:
         yield

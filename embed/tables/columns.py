@@ -144,16 +144,26 @@ def find_columns(
                 "none). Name it, or leave the option out."
             )
             raise MissingColumn(msg)
-        if name not in present:
-            close = get_close_matches(name, present, n=2, cutoff=0.7)
-            advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
-            problem = f"{source}: --column {role}={name}: no such column"
-            raise MissingColumn(with_found(problem, present, advice or "Give one of these."))
-    free = [name for name in present if name not in chosen.values()]
+        problem = f"{source}: --column {role}={name}: no such column"
+        refuse_absent(name, present, problem, "Give one of these.")
+    free = {name: simplified(name) for name in present if name not in chosen.values()}
     fits = {role: _best_fits(role, free) for role in ROLES if role not in chosen}
     columns = {role: names[0] for role, names in fits.items() if len(names) == 1}
     ties = {role: names for role, names in fits.items() if len(names) > 1}
     return {**columns, **{role: name for role, name in chosen.items() if name}}, ties
+
+
+def refuse_absent(
+    name: str, names: Iterable[Hashable], problem: str, advice: str = "Add it, or rename one."
+) -> None:
+    """Raise `MissingColumn` if no column has this name; it proposes similar ones, or `advice`."""
+    present = [*map(str, names)]
+    if name in present:
+        return
+    close = get_close_matches(name, present, n=2, cutoff=0.7)
+    if close:
+        advice = f"Did you mean {' or '.join(map(repr, close))}?"
+    raise MissingColumn(with_found(problem, present, advice))
 
 
 def may_hold(
@@ -161,7 +171,7 @@ def may_hold(
 ) -> list[str]:
     """List the columns that may play one of these roles by their names, or that the user chose."""
     present = [str(name) for name in names]
-    free = [name for name in present if name not in chosen.values()]
+    free = {name: simplified(name) for name in present if name not in chosen.values()}
     distinct: dict[str, None] = {}
     for role in roles:
         fits = [chosen[role]] if role in chosen else _best_fits(role, free)
@@ -194,9 +204,10 @@ def with_found(problem: str, names: Sequence[Hashable], advice: str) -> str:
     return f"{problem}. {advice} Found {quote_some(names)}."
 
 
-def _best_fits(role: str, names: Sequence[str]) -> list[str]:
-    for pattern in ROLES[role]:
-        fits = [name for name in names if re.fullmatch(pattern, simplified(name))]
+def _best_fits(role: str, names: Mapping[str, str]) -> list[str]:
+    """Return the names, with their simplified ones, that fit a role best."""
+    for pattern in map(re.compile, ROLES[role]):
+        fits = [name for name, bare in names.items() if pattern.fullmatch(bare)]
         if fits:
             return fits
     return []

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import TableError
+from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
     KINDS,
@@ -23,18 +24,22 @@ from abag.embed.tables.chains import (
     WHOLE_DOMAIN,
     Kind,
     is_word,
+    unlisted,
 )
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
     SEQUENCE_ROLES,
+    MissingColumn,
     column_option,
+    may_hold,
+    quote_some,
     simplified,
 )
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import LOOKED_AT, Table, holds_labels
+from abag.embed.tables.table import Table, holds_labels
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -55,6 +60,8 @@ _ANTIGEN_WORDS = re.compile(
     re.IGNORECASE,
 )
 """Names of columns that may hold or name antigens."""
+_ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|nt|dna)).*")
+"""Names of columns, simplified, that may hold a chain of antigens."""
 MOST_CANDIDATES = 4
 _SAYS_ASSAY = re.compile("assay|stud(y|ies)|dataset")
 """Names of columns, simplified, that say what they hold, unlike ``source``."""
@@ -112,7 +119,7 @@ def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[st
         _CHAIN_LETTERS[role].fullmatch(simplified(name)) for role, name in named.items()
     )
     string = table.columns.get("antibody")
-    has_strings = string in table.frame and holds_sequences(table, str(string))
+    has_strings = string is not None and holds_sequences(table, string)
     return {**columns, **named} if are_letters and not has_strings else columns
 
 
@@ -133,7 +140,7 @@ def unused_columns(table: Table) -> list[str]:
     used = {table.columns.get(role) for role in SEQUENCE_ROLES}
     for role in SEQUENCE_ROLES:
         used.update(table.ties.get(role, ()))
-    return [str(name) for name in table.frame.columns if str(name) not in used]
+    return [name for name in table.names if name not in used]
 
 
 def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
@@ -154,7 +161,7 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     picked = np.linspace(0, len(texts) - 1, min(len(texts), CHECKED_AT_MOST)).astype(int)
     cells = []
     for at in picked.tolist():
-        residues = "".join(texts[at].upper().split()).translate(_NOT_RESIDUES)
+        residues = "".join(unlisted(texts[at]).upper().split()).translate(_NOT_RESIDUES)
         if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
             continue
         if domain_types(residues):
@@ -167,7 +174,7 @@ def _among_ties(table: Table) -> dict[str, str]:
     columns: dict[str, str] = {}
     for role, names in table.ties.items():
         if role in SEQUENCE_ROLES:
-            held = [name for name in names if name in table.frame and _sequences_in(table, name)]
+            held = [name for name in names if _sequences_in(table, name)]
             if len(held) == 1:
                 columns[role] = held[0]
     return columns
@@ -183,7 +190,7 @@ def _sequences_in(table: Table, name: str) -> list[str]:
     sequences = []
     for text in cells.iloc[picked]:
         if isinstance(text, str) and is_sequence(text):
-            residues = "".join(text.upper().split()).rstrip("*")
+            residues = "".join(unlisted(text).upper().split()).rstrip("*")
             if not _NUCLEOTIDE_LETTERS.issuperset(residues):
                 sequences.append(residues)
     return sequences if 2 * len(sequences) > len(picked) else []
@@ -191,7 +198,7 @@ def _sequences_in(table: Table, name: str) -> list[str]:
 
 def is_sequence(text: str) -> bool:
     """Tell whether a text may be a sequence, rather than a name."""
-    return _SEQUENCE.fullmatch(text) is not None
+    return _SEQUENCE.fullmatch(unlisted(text)) is not None
 
 
 def holds_sequences(table: Table, name: str) -> bool:
@@ -201,14 +208,8 @@ def holds_sequences(table: Table, name: str) -> bool:
 
 def distinct_texts(table: Table, name: str) -> list[str]:
     """Return distinct texts of a column, from its first rows."""
-    cells = table.frame[name].dropna().iloc[: 50 * LOOKED_AT]
-    texts: dict[str, None] = {}
-    for cell in cells:
-        if isinstance(cell, str) and (text := cell.strip()):
-            texts[text] = None
-            if len(texts) == LOOKED_AT:
-                break
-    return [*texts]
+    cells = table.distinct_cells(name)
+    return [*dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))]
 
 
 def is_peptide(text: str) -> bool:
@@ -258,6 +259,34 @@ def role_by_content(table: Table, name: str) -> str:
     if 2 * types.count({"light"}) > len(texts):
         return "light"
     return "antibody"
+
+
+def refuse_other_header(table: Table) -> None:
+    """Refuse a table that lacks a line of names, or has lines above it.
+
+    Otherwise the first pair would be taken for the names of the columns, and be lost.
+
+    Raises
+    ------
+    MissingColumn
+        If the first line holds a sequence, or a row below it the names of columns.
+    """
+    for name in map(str, table.names):
+        if len(name) >= WHOLE_DOMAIN and name.isupper() and is_peptide(name):
+            msg = (
+                f"{table.source}: the first line holds a sequence, {quoted(name)}; expected the "
+                "names of the columns. Add a line with them, such as heavy,light,antigen,pKd."
+            )
+            raise MissingColumn(msg)
+    for number, cells in table.frame.head(CHECKED_AT_MOST).iterrows():
+        names = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
+        if len(may_hold(names, {}, SEQUENCE_ROLES)) > 1:
+            msg = (
+                f"{table.source}: row {table.first_row + int(str(number))} holds "
+                f"{quote_some(names)}; expected the names of the columns in the first line. "
+                "Remove the lines above it."
+            )
+            raise MissingColumn(msg)
 
 
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
@@ -321,6 +350,13 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
         is_constant = table.frame[name].dropna().astype(str).nunique() <= 1
         if not is_constant and name != table.columns.get("antigen"):
             ignored.append(f"column {name!r} may hold antigens, and is not used: {ALONE}")
+    if "antigen" in table.columns and "antigen" not in replaced_by:
+        for name in unused_columns(table):
+            if _ANTIGEN_CHAIN.fullmatch(simplified(name)) and holds_sequences(table, name):
+                ignored.append(
+                    f"column {name!r} holds sequences that are not used; if they are further "
+                    "chains of the antigens, join them with | in one column"
+                )
     kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
     ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
     return replace(table, columns=kept, ties=ties), ignored
@@ -334,7 +370,7 @@ def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
     name = table.columns.get("assay")
     if name is None or "assay" in options.columns or _SAYS_ASSAY.search(simplified(name)):
         return table
-    if name in table.frame and _names_methods(table, name):
+    if _names_methods(table, name):
         return table
     columns = {role: column for role, column in table.columns.items() if role != "assay"}
     return replace(table, columns=columns)
@@ -342,8 +378,8 @@ def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
 
 def _names_methods(table: Table, name: str) -> bool:
     """Tell whether most distinct cells of a column name a method or collection."""
-    distinct = [str(cell) for cell in table.frame[name].iloc[:CHUNK_ROWS].dropna().unique()]
-    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in distinct]
+    texts = distinct_texts(table, name)
+    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in texts]
     filled = [text for text in words if text]
     return 2 * sum(_METHODS.search(text) is not None for text in filled) > len(filled)
 
@@ -361,15 +397,15 @@ def matrix_columns(table: Table) -> list[str]:
         return []
     used = {*table.columns.values()}
     cells = table.frame.iloc[:CHUNK_ROWS]
-    names = [name for name in cells if name not in used]
-    return [str(name) for name in names if holds_labels(cells[name].dropna().astype(str))]
+    names = [name for name in table.names if name not in used]
+    return [name for name in names if holds_labels(cells[name].dropna().astype(str))]
 
 
 def antigen_candidates(table: Table) -> list[str]:
     """List the unused columns that may hold or name antigens, by their names or content."""
     used = {*table.columns.values()} - {table.columns.get("antigen_name")}
     candidates = []
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         if name in used or REGION.search(name):
             continue
         is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)

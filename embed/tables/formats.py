@@ -27,6 +27,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pandas.api.types import is_string_dtype
 
@@ -59,17 +60,20 @@ _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
 )
-MOST_LINKED = 1_000_000
-"""Cells of a merged or linked range; each takes as long as one with a value."""
+_METADATA = re.compile(rb'"?\{\s*"{1,2}[^:]+:.*\}"?\s*')
+"""A JSON object above the header, as files of OAS have it."""
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
-_RANGE = re.compile(
-    rb'(mergeCell|hyperlink)\s[^<>]*?ref="([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})"'
+_MERGED = re.compile(rb'<mergeCell\s[^<>]*?ref="([A-Z0-9:]+)"')
+_UNCOMPUTED = re.compile(
+    rb'<c r="([A-Z]{1,3}\d{1,7})"(?:(?! t="str")[^<>])*><f[^<>]*(?:/>|>[^<>]*</f>)'
+    rb"(?:<v ?/>|<v></v>)?</c>"
 )
+"""A formula without the value that a spreadsheet program computes, which may be empty text."""
 _ROLES = ("heavy", "light", "antigen")
-_NAME = re.compile(
-    r"(.+)[_|:./-](?:(?P<heavy>h|vh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|lambda)|"
-    r"(?P<antigen>ag|antigen))",
+CHAIN_ENDING = re.compile(
+    r"(?P<stem>.+?)[\s_|:./-]+(?:(?P<heavy>h|vh|vhh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|"
+    r"lambda)|(?P<antigen>ag|antigen))(?:[\s_-]*(?:chain|domain|seq|sequence|aa))*",
     re.IGNORECASE,
 )
 """A name that ends in the role of its chain."""
@@ -103,14 +107,10 @@ class ReadOptions:
     """Most rows per frame; None: one frame per file."""
     as_written: bool = False
     """Keep cells as in the file: text stays text, ``NA`` too, and Parquet keeps its types."""
-    only_sequences: bool = False
-    """Whether other columns may be left out."""
     may_be_names: bool = False
     """Whether columns of sequences may hold names, of which ``NA`` is one."""
     kinds: Sequence[Kind] = KINDS
     """Kinds of sequences that are asked for."""
-    limit: int | None = None
-    """Rows to read from the top; None: all. A reader may return more."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Names of columns by role, as the user gave them; the file may lack some."""
     chains: ChainPlaces = "as-given"
@@ -126,8 +126,6 @@ class ReadOptions:
 class Chunk(NamedTuple):
     """Some rows of a file."""
 
-    names: list[str]
-    """All columns of the file; the frame may lack some."""
     frame: pd.DataFrame
     first_row: int = 1
     """Number of the first row of the file; 2 where a spreadsheet shows the header as row 1."""
@@ -141,7 +139,7 @@ def in_chunks(
     """Cut a table that is in memory into chunks of rows; None: one chunk."""
     rows = rows or max(1, len(whole))
     for start in range(0, len(whole), rows):
-        yield Chunk([*whole.columns], whole.iloc[start : start + rows], reader=reader)
+        yield Chunk(whole.iloc[start : start + rows], reader=reader)
 
 
 def cell_text(cell: object) -> str:
@@ -166,33 +164,39 @@ def refuse_repeated(names: Sequence[str]) -> None:
 
 def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read text with the separator that its header line has most of."""
-    comments, header = _skip_comments(file)
+    skipped, header = _skip_comments(file)
+    comments = len(skipped)
     for start, msg in _FOREIGN.items():
         if header.startswith((start, start.upper())):
             raise ValueError(msg)
     for chunk in read_separated(file, _separator(header), options, comments=comments):
         if comments:
-            lines = counted(comments, "line")
-            remark = f"{lines} above the header, marked with '#', not read"
+            remark = f"{counted(comments, 'line')} above the header, marked with '#', not read"
+            if not skipped[0].startswith(b"#"):
+                remark = "1 line of metadata above the header, not read"
             notes = chunk.reader._replace(remarks=(remark, *chunk.reader.remarks))
             chunk = chunk._replace(reader=notes)
         yield chunk
 
 
-def _skip_comments(file: IO[bytes]) -> tuple[int, bytes]:
-    """Count the lines above the header that begin with a ``#``, and return the header."""
+def _skip_comments(file: IO[bytes]) -> tuple[list[bytes], bytes]:
+    """Return the lines of metadata or comments (``#``) above the header, and the header."""
     marked = list[bytes]()
     line = file.readline().removeprefix(b"\xef\xbb\xbf")
+    if _METADATA.fullmatch(line):
+        header = file.readline()
+        if not _METADATA.fullmatch(header):  # as in JSON Lines
+            return [line], header
     while line.startswith(b"#") or (marked and line.isspace()):
         marked.append(line)
         line = file.readline()
     if not marked:
-        return 0, line
+        return [], line
     # of "#heavy,light", too, the first row has as many fields
     mark = _separator(line).encode()
     if not line or marked[-1].count(mark) == line.count(mark) > 0:
-        return len(marked) - 1, marked[-1]
-    return len(marked), line
+        return marked[:-1], marked[-1]
+    return marked, line
 
 
 def _separator(header: bytes) -> str:
@@ -221,10 +225,10 @@ def read_separated(
         yield from in_chunks(joined, options.rows, reader)
         return
     if options.rows is None:
-        yield _text_chunk(pd.read_csv(file, nrows=options.limit, **read), options, first_row)
+        yield _text_chunk(pd.read_csv(file, **read), options, first_row)
         return
     # closed also if the caller takes the first chunks only
-    with pd.read_csv(file, chunksize=options.rows, nrows=options.limit, **read) as frames:
+    with pd.read_csv(file, chunksize=options.rows, **read) as frames:
         for frame in frames:
             yield _text_chunk(frame, options, first_row)
 
@@ -240,7 +244,7 @@ def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
 def _text_chunk(frame: pd.DataFrame, options: ReadOptions, first_row: int) -> Chunk:
     texts = _as_text(frame)
     filled = texts.fillna("") if options.as_written else texts
-    return Chunk([*frame.columns], filled, first_row)
+    return Chunk(filled, first_row)
 
 
 def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
@@ -276,35 +280,22 @@ def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     yield from read_separated(text, ",", options, first_row)
 
 
-def _refuse_huge_ranges(file: IO[bytes]) -> None:
-    """Refuse merged or linked cells of whole columns, of which openpyxl would make a cell each."""
-    with zipfile.ZipFile(file) as archive:
-        for name in archive.namelist():
-            if not re.fullmatch(r"xl/worksheets/[^/]+\.xml", name):
-                continue
-            before = b""
-            with archive.open(name) as part:
-                while block := part.read(1 << 20):
-                    for what, left, top, right, bottom in _RANGE.findall(before + block):
-                        columns = _column_number(right) - _column_number(left) + 1
-                        if columns * (int(bottom) - int(top) + 1) > MOST_LINKED:
-                            cells = f"{left.decode()}{int(top)}:{right.decode()}{int(bottom)}"
-                            verb = (
-                                "merged; unmerge them"
-                                if what == b"mergeCell"
-                                else "one link; remove it"
-                            )
-                            msg = f"cells {cells} are {verb}, or save the sheet as .csv"
-                            raise ValueError(msg)
-                    before = block[-1000:]
-    file.seek(0)
-
-
-def _column_number(letters: bytes) -> int:
-    number = 0
-    for letter in letters:
-        number = 26 * number + letter - ord("A") + 1
-    return number
+def _refuse_unreadable_cells(sheet: Any) -> None:  # noqa: ANN401  # openpyxl ships no types
+    """Refuse formulas without values and merged cells, which would be empty."""
+    before = b""
+    with sheet._get_source() as part:
+        while block := part.read(1 << 20):
+            if formula := _UNCOMPUTED.search(before + block):
+                msg = (
+                    f"cell {formula[1].decode()} has a formula without a value; open the file in "
+                    "Excel or LibreOffice and save it again, or write values"
+                )
+                raise ValueError(msg)
+            if merged := _MERGED.search(before + block):
+                cells = merged[1].decode()
+                msg = f"cells {cells} are merged; unmerge them and fill each one"
+                raise ValueError(msg)
+            before = block[-1000:]
 
 
 def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], int]:
@@ -319,15 +310,11 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
     sheets: dict[str, pd.DataFrame] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
-        _refuse_huge_ranges(file)
-        # data_only: the values that Excel computed last, in place of formulas; not read_only, in
-        # which openpyxl does not say which cells are merged
-        worksheets = openpyxl.load_workbook(file, data_only=True).worksheets
-        for sheet in _choose_sheets(worksheets, chosen):
-            merged = sheet.merged_cells.ranges
-            if merged:  # all but the first of them are empty
-                msg = f"cells {min(map(str, merged))} are merged; unmerge them and fill each one"
-                raise ValueError(msg)
+        # data_only: the values that Excel computed last, in place of formulas; read_only: no cell
+        # of a link, or an empty one that is far away, is made
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        for sheet in _choose_sheets(book.worksheets, chosen):
+            _refuse_unreadable_cells(sheet)
             cells = _filled_part(sheet)
             if cells is not None:
                 sheets[sheet.title] = cells
@@ -357,12 +344,12 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
 
 def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl ships no types
     """Return the text of the cells of a sheet, less empty columns and the empty rows around."""
-    # not sheet.values, which makes a cell of every place up to a stray one in row 1,048,576
+    sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
-    for (row, column), cell in sheet._cells.items():
-        text = cell_text(cell.value)
-        if text:
-            filled[row - 1, column - 1] = text
+    for row, values in enumerate(sheet.values):
+        for column, value in enumerate(values):
+            if text := cell_text(value):
+                filled[row, column] = text
     if not filled:
         return None
     first_row, _ = min(filled)
@@ -440,13 +427,13 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     """
     records = fasta_records(content)
     names = [header.partition(" ")[0] for header, _ in records]
-    ends = [_NAME.fullmatch(name) for name in names]
+    ends = [CHAIN_ENDING.fullmatch(name) for name in names]
     if only and not _names_pairs(ends):
         ends = [None] * len(names)
     without_end = "sequence" if not only or any(ends) else only
     rows: dict[str, dict[str, str]] = {}
     for (_, residues), name, end in zip(records, names, ends, strict=True):
-        stem = end[1] if end else name
+        stem = end["stem"] if end else name
         role = str(end.lastgroup) if end else without_end
         row = rows.setdefault(stem, {})
         if role in row:
@@ -479,8 +466,8 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
 def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
     """Tell whether an antigen has the name of an antibody's chain, less the ending."""
     endings = [end for end in ends if end]
-    antigens = {end[1] for end in endings if end.lastgroup == "antigen"}
-    chains = {end[1] for end in endings if end.lastgroup != "antigen"}
+    antigens = {end["stem"] for end in endings if end.lastgroup == "antigen"}
+    chains = {end["stem"] for end in endings if end.lastgroup != "antigen"}
     return not antigens.isdisjoint(chains)
 
 
@@ -654,22 +641,24 @@ def _parquet_files(folder: Path) -> list[Path]:
 def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     # By default every byte read is kept until the file is closed.
     parquet = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
-    names = parquet.schema_arrow.names
-    refuse_repeated(names)
+    refuse_repeated(parquet.schema_arrow.names)
     for column in parquet.schema_arrow:  # of all columns, before sequences are encoded
         _refuse_unsupported(column)
-    wanted = None
-    if options.only_sequences:
-        # without any sequence column, everything is read and the caller names the missing role
-        wanted = options.sequence_columns(names) or None
-    limits = filter(None, (options.rows, options.limit, parquet.metadata.num_rows))
+    limits = filter(None, (options.rows, parquet.metadata.num_rows))
     rows = min(limits, default=1)  # a batch of 0 rows is an error, also of an empty file
-    for batch in parquet.iter_batches(rows, columns=wanted):
+    for batch in parquet.iter_batches(rows):
         batch.validate(full=True)  # text that is not UTF-8
         fields = [field.with_type(without_view(field.type)) for field in batch.schema]
         table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
-        types = pd.ArrowDtype if options.as_written else None
-        yield Chunk(names, _with_shared_texts(table.to_pandas(types_mapper=types)))
+        if options.as_written:
+            yield Chunk(table.to_pandas(types_mapper=pd.ArrowDtype))
+            continue
+        for at, column in enumerate(table.schema):
+            if pa.types.is_nested(column.type):  # no cell that can be compared, such as a vector
+                text = pa.scalar(f"<{column.type}>")
+                texts = pc.if_else(table[at].is_null(), pa.scalar(None, pa.string()), text)
+                table = table.set_column(at, column.name, texts)
+        yield Chunk(_with_shared_texts(table.to_pandas()))
 
 
 def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:

@@ -49,12 +49,10 @@ from abag.embed.tables.content import (
     SHORT,
     are_peptides,
     distinct_texts,
-    domain_cells,
     drop_unused_roles,
     holds_sequences,
     refuse_exchanged,
     roles_by_content,
-    unused_columns,
     without_doubtful_assay,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
@@ -73,17 +71,16 @@ from abag.embed.tables.references import (
 )
 from abag.embed.tables.table import (
     OneTable,
-    Source,
     Table,
     TableLike,
-    first_rows_of,
-    open_source,
-    table_of,
+    open_table,
 )
 
 T = TypeVar("T", bound=TableOptions)
 DecideLabel: TypeAlias = Callable[[Table], Any]
-"""Decides what the label of one table is: an object whose ``column`` is its name, or empty."""
+"""Decides what the label of one table is: an object whose ``column`` is its name, or empty.
+
+Its ``describing`` has the roles of columns that say more of it, and remarks on these."""
 FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
@@ -92,8 +89,6 @@ OF_ANTIBODIES = frozenset(ANTIBODY_ROLES)
 OF_VARIANTS = frozenset(MUTATIONS.values())
 """Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
 LONGEST_PATH = 4096
-ROWS_LOOKED_AT = 1_000
-"""Rows of a Parquet file that tell whether more than its columns of sequences has to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +235,7 @@ class Layout:
     """Whether the columns of a table have no types, as those of text files and matrices."""
     limit: int | None
     _reading: ReadOptions
-    _open: dict[int, Source] = field(repr=False, compare=False)
+    _open: dict[int, Iterator[Table]] = field(repr=False, compare=False)
     """Tables that were not read yet, by their number."""
 
     @classmethod
@@ -252,7 +247,6 @@ class Layout:
         kinds: Sequence[Kind] = KINDS,
         rows: int | None = CHUNK_ROWS,
         as_written: bool = False,
-        only_sequences: bool = False,
         remembered: LayoutRecord = NOTHING,
         label: DecideLabel | None = None,
     ) -> Self:
@@ -268,8 +262,6 @@ class Layout:
             Most rows of a chunk; None: each table is one chunk.
         as_written : bool
             Keep cells as in the file: text stays text, and Parquet keeps its types.
-        only_sequences : bool
-            Whether columns of a Parquet file that hold no sequences may be left out.
         remembered : LayoutRecord
             How the table of the run was read, for a table of a later command.
         label : callable, optional
@@ -285,7 +277,6 @@ class Layout:
         reading = ReadOptions(
             rows=rows,
             as_written=as_written,
-            only_sequences=only_sequences and not options.refers,
             may_be_names=bool(options.sequences or remembered.sequences),
             kinds=kinds,
         )
@@ -296,8 +287,10 @@ class Layout:
         for number, (part, name) in enumerate(zip(tables, sources, strict=True)):
             file, opened[number] = _open_file(part, name, options, reading, remembered, label)
             files.append(file)
-        if not is_one:
-            _refuse_absent_columns(options, files)
+        for role, column in options.columns.items():
+            is_present = any(column in file.names for file in files)
+            if not (is_one or options.matrix or is_present):
+                find_columns(files[0].names, {role: column}, files[0].source)  # raises
         canonical: dict[str, str] = {}  # the name of a role's column, of the first table with one
         for file in files:
             for role, column in file.columns.items():
@@ -367,16 +360,15 @@ class Layout:
         """
         file = self.files[number]
         most = None if self.limit is None else self.limit - start
-        source = self._open.pop(number, None)
-        if source is None:
-            source = _opened(file.table, file.options, self._reading)
-        for chunk in source.chunks:
+        chunks = self._open.pop(number, None)
+        if chunks is None:
+            chunks = open_table(file.table, file.options, self._reading)
+        for chunk in chunks:
             first = int(chunk.frame.index[0])
             if most is not None and first >= most:
                 return
             frame = chunk.frame if most is None else chunk.frame.head(most - first)
             lacking = [name for name in file.columns.values() if name not in frame]
-            lacking = [name for name in lacking if name not in chunk.names]
             if lacking:
                 msg = (
                     f"{file.source}: row {first + chunk.first_row} and those after it have no "
@@ -384,8 +376,9 @@ class Layout:
                     "of the folder. Add it, or give the files one by one."
                 )
                 raise TableError(msg)
-            rows = table_of(chunk._replace(frame=frame), source, file.columns, file.ties)
-            yield replace(rows, source=file.source)
+            columns = dict(file.columns)
+            ties = dict(file.ties)
+            yield replace(chunk, frame=frame, source=file.source, columns=columns, ties=ties)
 
     def chunks(self) -> Iterator[Table]:
         """Read the rows of all tables, numbered through them by the index, unchecked."""
@@ -401,21 +394,10 @@ class Layout:
                 yield replace(
                     chunk,
                     frame=frame.set_axis(frame.index + start),
-                    names=[*self.names],
                     columns=dict(self.columns),
                     ties={},
                 )
             start += rows
-
-
-def _opened(table: OneTable, options: TableOptions, reading: ReadOptions) -> Source:
-    """Open a table as its options say."""
-    if reading.only_sequences and _is_parquet(table):
-        # a column that is left out may hold a chain that no role uses
-        top = read_top_rows(table, options, ROWS_LOOKED_AT)
-        if any(domain_cells(top, name) for name in unused_columns(top)):
-            reading = replace(reading, only_sequences=False)
-    return open_source(table, options, reading)
 
 
 def _open_file(
@@ -425,7 +407,7 @@ def _open_file(
     reading: ReadOptions,
     remembered: LayoutRecord,
     decide_label: DecideLabel | None,
-) -> tuple[FileLayout, Source]:
+) -> tuple[FileLayout, Iterator[Table]]:
     """Open a table, and decide by its first rows what its columns are.
 
     `name` is that of one of several tables, which may lack columns that the user chose.
@@ -436,19 +418,20 @@ def _open_file(
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)
     options = replace(options, columns={**of_run, **options.columns})
-    source = _opened(table, options, reading)
-    first = next(source.chunks)
-    present = {*map(str, first.names)}
+    chunks = open_table(table, options, reading)
+    first = next(chunks)
+    present = {*first.names}
     chosen = {}
     for role, column in options.columns.items():
         may_lack = role in of_run or (name is not None and not options.matrix)
         if not column or column in present or not may_lack:
             chosen[role] = column
     options = replace(options, columns=chosen)
-    columns, ties = find_columns(first.names, {**source.roles, **chosen}, source.name)
-    top = table_of(first, source, columns, ties)
-    top = replace(top, source=name or top.source)
-    _say_replaced(top, of_run)
+    top = replace(first.with_roles(chosen), source=name or first.source)
+    for role, used in of_run.items():
+        instead = top.columns.get(role)
+        if used and used not in present and instead is not None:
+            say(f"{top.source}: column {instead!r} is used as {role}; the run used {used!r}")
     top, remarks = _with_content(top, options)
     options = _with_antigen(top, options, remembered)
     options, references = _with_parent(top, options, reading.kinds, remembered)
@@ -461,7 +444,8 @@ def _open_file(
         replaced.pop("antibody", None)
     label = None if decide_label is None else decide_label(top)
     if label is not None and label.column:
-        columns = {**top.columns, "pkd": label.column}
+        columns = {**top.columns, "pkd": label.column, **label.describing.roles}
+        remarks += label.describing.remarks
         in_order = [role for role in ROLES if role in columns and role != "label"]
         top = replace(top, columns={role: columns[role] for role in in_order})
     file = FileLayout(
@@ -473,11 +457,11 @@ def _open_file(
         references=references,
         replaced=tuple(replaced.values()),
         remarks=(*ignored, *remarks, *references.remarks),
-        names=tuple(map(str, top.names)),
+        names=tuple(top.names),
         renamed={},
         label=label,
     )
-    return file, replace(source, chunks=chain([first], source.chunks))
+    return file, chain([first], chunks)
 
 
 def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -497,15 +481,7 @@ def read_top_rows(table: TableLike, options: TableOptions, rows: int = 1) -> Tab
     of_file = TableOptions(
         limit=rows, chains=options.chains, sheet=options.sheet, matrix=options.matrix
     )
-    return first_rows_of(open_source(tables_of(table)[0], of_file, ReadOptions()))
-
-
-def _refuse_absent_columns(options: TableOptions, files: Sequence[FileLayout]) -> None:
-    """Refuse a column that the user chose and none of several tables has."""
-    for role, name in options.columns.items():
-        if options.matrix or any(name in file.names for file in files):
-            continue
-        find_columns(files[0].names, {role: name}, files[0].source)  # raises
+    return next(open_table(tables_of(table)[0], of_file, ReadOptions())).with_roles({})
 
 
 def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout:
@@ -566,12 +542,8 @@ def one_table(table: TableLike) -> OneTable:
 
 def _has_types(table: OneTable) -> bool:
     """Tell whether the columns of a table have types, as those of text files do not."""
-    return isinstance(table, pd.DataFrame) or _is_parquet(table)
-
-
-def _is_parquet(table: OneTable) -> bool:
     if isinstance(table, pd.DataFrame):
-        return False
+        return True
     return Path(table).is_dir() or bare_suffix(Path(table)) == ".parquet"
 
 
@@ -616,15 +588,6 @@ def _named_by_run(options: TableOptions, remembered: LayoutRecord) -> dict[str, 
     if options.antigen is not None or options.no_antigen:
         taken.add("antigen")
     return {role: name for role, name in remembered.named().items() if role not in taken}
-
-
-def _say_replaced(top: Table, of_run: Mapping[str, str]) -> None:
-    """Say which columns are used because a table lacks those of the run."""
-    present = {*map(str, top.names)}
-    for role, name in of_run.items():
-        instead = top.columns.get(role)
-        if name and name not in present and instead is not None:
-            say(f"{top.source}: column {instead!r} is used as {role}; the run used {name!r}")
 
 
 def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
@@ -693,7 +656,6 @@ def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:
         return None
     columns = {**first.columns, **options.columns}
     held = [columns[role] for role in sorted({*ROLES_OF[kind]} & columns.keys())]
-    held = [name for name in held if name in first.frame]
     for name in held:
         texts = [text for text in distinct_texts(first, name) if text not in NO_SEQUENCE]
         short = [text for text in texts if len(text) < SHORT]
@@ -707,7 +669,7 @@ def _mutations_of_run(
 ) -> dict[str, str]:
     """Return the columns, with that of mutations that the run was told, if a table has it."""
     name = remembered.named().get(role)
-    if role in options.columns or name is None or name not in map(str, top.names):
+    if role in options.columns or name is None or name not in top.names:
         return dict(options.columns)
     return {**options.columns, role: name}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -441,7 +442,12 @@ def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -
     most = max(counts.values(), default=0)
     if most < ENOUGH * len(tried) or most <= _count_fitting(tried, rules):
         return ""
-    options = [_as_option(other) for other, count in counts.items() if count == most]
+    options = []
+    for other, count in counts.items():
+        if count == most and other.numbering == "sequential":
+            options.append(f"--first-residue {other.first_residue}")
+        elif count == most:
+            options.append(f"--numbering {other.numbering}")
     return f"{most:,} of {len(tried):,} variants fit {' or '.join(options)}."
 
 
@@ -460,21 +466,12 @@ def _other_rules(variants: Sequence[tuple[str, str]], rules: MutationRules) -> l
 
 
 def _count_fitting(variants: Sequence[tuple[str, str]], rules: MutationRules) -> int:
-    return sum(_fits(parent, text, rules) for parent, text in variants)
-
-
-def _as_option(rules: MutationRules) -> str:
-    if rules.numbering == "sequential":
-        return f"--first-residue {rules.first_residue}"
-    return f"--numbering {rules.numbering}"
-
-
-def _fits(parent: str, text: str, rules: MutationRules) -> bool:
-    try:
-        mutate(parent, text, rules)
-    except AbagError:
-        return False
-    return True
+    fitting = 0
+    for parent, text in variants:
+        with suppress(AbagError):
+            mutate(parent, text, rules)
+            fitting += 1
+    return fitting
 
 
 def _possible_starts(parent: str, text: str, rules: MutationRules) -> Iterator[int]:
@@ -510,7 +507,7 @@ def mutation_columns(
             chosen[kind] = options.columns[role]
     if options.parent is None or "antibody" in chosen or "antibody" not in kinds:
         return chosen, ""
-    names = [name for name in map(str, table.frame.columns) if name not in chosen.values()]
+    names = [name for name in table.names if name not in chosen.values()]
     of_chains = [name for name in names if chain_of_column(name) and holds_mutations(table, name)]
     named_so = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
     best = [name for name in named_so if holds_mutations(table, name)]
@@ -585,13 +582,13 @@ def without_wild(table: Table, name: str) -> list[str]:
 
 def describe_unapplied(table: Table) -> Iterator[str]:
     """Say that a column of mutations is not applied, if the sequences do not follow it."""
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         if not _MUTATION_COLUMN.fullmatch(simplified(name)):
             continue
         if not holds_mutations(table, name, with_wild=True):
             continue
         held = [table.columns[role] for role in SEQUENCE_ROLES if role in table.columns]
-        held = [column for column in held if column in table.frame and column != name]
+        held = [column for column in held if column != name]
         if not held:
             continue
         sequences = len(table.frame[held].drop_duplicates())
@@ -606,5 +603,4 @@ def describe_unapplied(table: Table) -> Iterator[str]:
 
 def column_of_mutations(table: Table) -> str:
     """Return the first column with mutations that name the wild type; empty if there is none."""
-    names = map(str, table.frame.columns)
-    return next((name for name in names if holds_mutations(table, name, with_wild=True)), "")
+    return next((name for name in table.names if holds_mutations(table, name, with_wild=True)), "")

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from abag.core.errors import AbagError, TableError
 from abag.core.files import write_text
@@ -21,7 +23,6 @@ from abag.embed.tables.airr import NOT_PRODUCTIVE
 from abag.embed.tables.chains import REPLACED, Kind
 
 COLUMNS = ("row", "kind", "reason", "text", "error")
-LONGEST_EXAMPLE = 30  # residues of an example that are shown
 LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
 _LEFT = "left as written"
 _STOPPED = "with a stop codon (*) behind the last residue of a chain, which is left out"
@@ -52,13 +53,13 @@ _FOUND = {
     ),
     "leader": (
         "leader_antibodies",
-        "with residues before the variable domain, such as a leader peptide or a tag{}, which "
+        "with residues before the variable domain, such as a leader peptide or a tag, which "
         "harms models of tables that have both kinds; cut them off with --antibody-region fv",
     ),
     "tail": (
         "tail_antibodies",
         "with residues behind the variable domain that are no constant domain, such as a tag or a "
-        "linker{}, which harms models of tables that have both kinds; cut them off with "
+        "linker, which harms models of tables that have both kinds; cut them off with "
         "--antibody-region fv",
     ),
     "unknown chain": (
@@ -69,7 +70,7 @@ _FOUND = {
     "not cut": ("uncut_antibodies", "with a chain without one certain variable domain, left whole"),
     "no heavy": (
         "light_only_antibodies",
-        "with a light chain but no heavy one: is its cell empty by mistake?",
+        "with a light chain but no heavy one: is that missing by mistake?",
     ),
     "short antibody": (
         "short_antibodies",
@@ -78,8 +79,7 @@ _FOUND = {
     ),
     "short antigen": (
         "short_antigens",
-        "with a chain of fewer than 20 residues: a peptide, or a name? --antigen gives one "
-        "sequence for all rows",
+        "with a chain of fewer than 20 residues: a peptide, or a name?",
     ),
     "stopped antibody": ("stopped_antibodies", _STOPPED),
     "stopped antigen": ("stopped_antigens", _STOPPED),
@@ -251,29 +251,14 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     """Count the cells of text files that contain a line break."""
     count = 0
     for _, column in frame.select_dtypes(exclude=["number", "bool"]).items():
-        if _may_hold_line_breaks(column):  # few do: the others need no loop
-            for cell in column.tolist():
-                count += isinstance(cell, str) and ("\n" in cell or "\r" in cell)
+        texts = [cell for cell in column.tolist() if isinstance(cell, str)]
+        has_break = pc.match_substring_regex(pa.array(texts, pa.large_string()), "[\r\n]")
+        count += int(np.asarray(has_break).sum())
     return count
 
 
-def _may_hold_line_breaks(column: pd.Series) -> bool:
-    if isinstance(column.dtype, pd.StringDtype):
-        chunks = pa.table({"texts": column}).column("texts").chunks
-        buffers = [chunk.buffers()[2] for chunk in chunks]  # each has the text of all its cells
-        joined = b"".join(buffer.to_pybytes() for buffer in buffers if buffer is not None)
-    else:
-        joined = "".join(map(str, column.tolist())).encode("utf-8", "replace")
-    return b"\n" in joined or b"\r" in joined
-
-
-def describe_counts(
-    counts: Mapping[str, int], skipped: SkippedRows, examples: Mapping[str, str]
-) -> list[str]:
-    """Describe what was done to a table, one printable line each; empty when nothing was.
-
-    `examples` are residues by the words of forms that are about them.
-    """
+def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:
+    """Describe what was done to a table, one printable line each; empty when nothing was."""
     nouns_and_notes = {
         "split_antibodies": (
             "antibody string",
@@ -281,10 +266,8 @@ def describe_counts(
             f"{counts['split_linker']:,} joined by a linker, which was removed)",
         )
     }
-    for word, (name, note) in _FOUND.items():
-        noun = "antigen" if "antigen" in name else "antibody"
-        example = _shown_example(examples[word]) if word in examples else ""
-        nouns_and_notes[name] = (noun, note.format(example))
+    for name, note in _FOUND.values():
+        nouns_and_notes[name] = ("antigen" if "antigen" in name else "antibody", note)
     nouns_and_notes |= {
         "replaced_residues": ("residue", f"{', '.join(REPLACED)} read as X"),
         "line_breaks": ("cell", "with a line break: does an unmatched quotation mark join rows?"),
@@ -294,9 +277,3 @@ def describe_counts(
         if counts[name]:
             lines.append(f"{counted(counts[name], noun)} {note}")
     return lines
-
-
-def _shown_example(residues: str) -> str:
-    if len(residues) > LONGEST_EXAMPLE:
-        residues = f"{residues[:LONGEST_EXAMPLE]}..."
-    return f" ({residues})"

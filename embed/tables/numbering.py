@@ -186,20 +186,20 @@ if __name__ == "__main__":
     json.dump(_number(cast("ChainName", sys.argv[1]), json.load(sys.stdin)), sys.stdout)
 
 
-def find_leaders(chains: Sequence[str], name: ChainName) -> dict[int, str]:
-    """Find the chains with residues before their variable domain, and return these."""
-    leaders: dict[int, str] = {}
+def find_leaders(chains: Sequence[str], name: ChainName) -> list[int]:
+    """Find the chains with residues before their variable domain, by index."""
+    leaders = []
     usual = BEFORE_CYSTEINE_23["H" if name == "heavy" else "K"]
     for number, chain in enumerate(chains):
         domain = _CONSERVED.search(chain)
         if domain and domain.start() - usual >= LEAST_FLANK:
-            leaders[number] = chain[: domain.start() - usual]
+            leaders.append(number)
     return leaders
 
 
-def find_tails(chains: Sequence[str]) -> dict[int, str]:
+def find_tails(chains: Sequence[str]) -> list[int]:
     """Find the chains with other residues than constant ones behind their variable domain."""
-    tails: dict[int, str] = {}
+    tails = []
     array = pa.array(chains, pa.large_string())
     length_N = np.asarray(pc.binary_length(array))
     for name, motif in J_MOTIFS.items():
@@ -209,7 +209,7 @@ def find_tails(chains: Sequence[str]) -> dict[int, str]:
             tail = chains[number][end_N[number] :]
             is_second_domain = _ANY_J.search(tail) is not None
             if not is_second_domain and not is_constant(tail[:LONGEST_REMNANT], name):
-                tails[number] = tail
+                tails.append(number)
     return tails
 
 

@@ -27,6 +27,14 @@ CHAINS_HELP = (
 )
 
 
+def refuse_together(why: str, given: Mapping[str, object]) -> None:
+    """Raise `OptionError` if several options, by their flags, are given that exclude each other."""
+    names = [name for name, is_given in given.items() if is_given]
+    if len(names) > 1:
+        msg = f"{' and '.join(names)}: {why}; expected one of them. Remove the other."
+        raise OptionError(msg)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ColumnOptions(Options, group="Data"):
     """Options for the columns of sequences."""
@@ -47,24 +55,18 @@ class ColumnOptions(Options, group="Data"):
 
     def check_combination(self) -> None:
         """Raise `OptionError` if two options or roles name one thing."""
-        if {"label", "pkd"} <= self.columns.keys():
-            msg = (
-                "--column label=NAME and --column pkd=NAME: each names the label; expected one "
-                "of them. Remove the other."
-            )
-            raise OptionError(msg)
-        if self.antigen is not None and "antigen" in self.columns:
-            msg = (
-                "--antigen and --column antigen=NAME: each defines the antigen; expected one of "
-                "them. Remove the other."
-            )
-            raise OptionError(msg)
-        if "antibody" in self.columns and self.columns.keys() & {*CHAIN_ROLES}:
-            msg = (
-                "--column antibody=NAME: cannot be combined with a heavy or light column; expected "
-                "one or the other. Remove one."
-            )
-            raise OptionError(msg)
+        named = {f"--column {role}=NAME": role in self.columns for role in ("label", "pkd")}
+        refuse_together("each names the label", named)
+        antigens = {
+            "--antigen": self.antigen is not None,
+            "--column antigen=NAME": "antigen" in self.columns,
+        }
+        refuse_together("each defines the antigen", antigens)
+        antibodies = {
+            "--column antibody=NAME": "antibody" in self.columns,
+            "a heavy or light column": self.columns.keys() & {*CHAIN_ROLES},
+        }
+        refuse_together("each defines the antibody", antibodies)
         roles = [role for role in SEQUENCE_ROLES if role in self.columns]
         for at, role in enumerate(roles):
             for other in roles[at + 1 :]:
@@ -162,14 +164,11 @@ class ReferenceOptions(ColumnOptions, group="Data"):
             value = getattr(self, name)
             if isinstance(value, os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
-        both = sorted(self.columns.keys() & {*ROLES_OF["antibody"]})
-        if self.parent is not None and both:
-            role = both[0]
-            msg = (
-                f"--parent and --column {role}={self.columns[role]}: each defines the antibody; "
-                "expected one of them. Remove the other."
-            )
-            raise OptionError(msg)
+        antibodies = {"--parent": self.parent is not None}
+        for role in ROLES_OF["antibody"]:
+            if role in self.columns:
+                antibodies[f"--column {role}={self.columns[role]}"] = self.parent is not None
+        refuse_together("each defines the antibody", antibodies)
         if abs(self.first_residue) > MOST_RESIDUE:
             msg = (
                 f"--first-residue: {quoted(self.first_residue)} is out of range; expected "
@@ -180,12 +179,11 @@ class ReferenceOptions(ColumnOptions, group="Data"):
             msg = "--parent: is empty; expected a sequence or a file. Give one or leave it out."
             raise OptionError(msg)
         has_antigens = "antigen_mutations" in self.columns  # whose numbers are sequential
-        if self.first_residue != 1 and self.numbering != "sequential" and not has_antigens:
-            msg = (
-                f"--first-residue {self.first_residue} with --numbering {self.numbering}: only "
-                "sequential numbers begin somewhere; expected one of them. Remove the other."
-            )
-            raise OptionError(msg)
+        numbers = {
+            f"--first-residue {self.first_residue}": self.first_residue != 1 and not has_antigens,
+            f"--numbering {self.numbering}": self.numbering != "sequential",
+        }
+        refuse_together("only sequential numbers begin somewhere", numbers)
 
     @property
     def refers(self) -> bool:
@@ -226,17 +224,10 @@ class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
 
     def check_combination(self) -> None:
         """Raise `OptionError` if several options say what the antigen is."""
-        if self.matrix and (self.antigen is not None or self.no_antigen):
-            option = "--no-antigen" if self.no_antigen else "--antigen"
-            msg = (
-                f"--matrix and {option}: a matrix has its antigens in the names of its columns; "
-                "expected one of them. Remove the other."
-            )
-            raise OptionError(msg)
-        if self.no_antigen and (self.antigen is not None or "antigen" in self.columns):
-            option = "--antigen" if self.antigen is not None else "--column antigen=NAME"
-            msg = (
-                f"--no-antigen and {option}: each says what the antigen is; expected one of them. "
-                "Remove the other."
-            )
-            raise OptionError(msg)
+        antigens = {
+            "--matrix": self.matrix,
+            "--no-antigen": self.no_antigen,
+            "--antigen": self.antigen is not None,
+            "--column antigen=NAME": "antigen" in self.columns and not self.matrix,
+        }
+        refuse_together("each says what the antigen is", antigens)

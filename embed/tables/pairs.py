@@ -227,8 +227,6 @@ class SequenceTable(Table):
     """Rows kept and skipped; unique antibodies that were split, residues that were replaced."""
     ignored: list[str]
     """One line per sequence column that is not used, or remark of the reader."""
-    examples: Mapping[str, str]
-    """Residues that `describe_counts` shows."""
     files: tuple[FileLayout, ...] = ()
     """The tables, of several that are read as one."""
     labels: tuple[Any, ...] = ()
@@ -251,7 +249,7 @@ class SequenceTable(Table):
     @property
     def notes(self) -> list[str]:
         """Lines on what reading changed and left out, each printable; empty if nothing."""
-        return self.ignored + describe_counts(self.counts, self.skipped, self.examples)
+        return self.ignored + describe_counts(self.counts, self.skipped)
 
     def report_notes(self) -> None:
         """Send each of `notes` as a message."""
@@ -339,14 +337,19 @@ def read_rows(layout: Layout) -> SequenceTable:
 def check_chunks(layout: Layout) -> Iterator[SequenceTable]:
     """Check every row of the tables of a layout, each in the chunks in which it is read.
 
-    A chunk without good rows is empty.
+    A chunk without good rows is empty. The first one says how several tables are joined.
     """
     start = 0
+    joined = layout.describe()
     for number in range(len(layout.files)):
         rows = 0
         for chunk in _check_file(layout, number, layout.chunks_of(number, start)):
             rows += len(chunk.frame) + len(chunk.skipped)
-            yield _in_joined(chunk, layout, number, start) if layout.file_column else chunk
+            if layout.file_column:
+                chunk = _in_joined(chunk, layout, number, start)
+                chunk.ignored[:0] = joined
+                joined = []
+            yield chunk
         start += rows
 
 
@@ -359,7 +362,6 @@ def _in_joined(read: SequenceTable, joined: Layout, number: int, start: int) -> 
         read,
         source=part.source,
         frame=frame,
-        names=[*joined.names],
         columns={**joined.columns, **roles},
         positions=read.positions + start,
         skipped=read.skipped.of_file(part.source),
@@ -377,14 +379,12 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
     frame = pd.concat(frames, ignore_index=True).reindex(columns=[*joined.names])
     counts: Counter[str] = Counter()
     skipped = SkippedRows()
-    ignored = joined.describe()
-    examples: dict[str, str] = {}
+    ignored: list[str] = []
     used: set[str] = set()
     for part in parts:
         counts.update(part.counts)
         skipped.update(part.skipped)
         ignored += part.ignored
-        examples = {**part.examples, **examples}  # those of the first table stay
         used.update(part.columns.values())
     columns = {role: name for role, name in joined.columns.items() if name in used}
     sequences: dict[Kind, UniqueSequences] = {}
@@ -403,7 +403,6 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
         skipped=skipped,
         counts=dict(counts),
         ignored=ignored,
-        examples=examples,
         labels=tuple(file.label for file in joined.files),
         file_of_row=np.concatenate([part.file_of_row for part in parts]),
     )
@@ -487,12 +486,14 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
-    counts = {"rows": len(keep), "skipped_rows": len(skipped), **_count_changes(sequences)}
+    forms: Counter[str] = Counter()
+    replaced = 0
+    for unique in sequences.values():
+        forms.update(unique.forms)
+        replaced += int(unique.replaced.sum())
+    counts = {"rows": len(keep), "skipped_rows": len(skipped), **count_changes(forms, replaced)}
     counts["line_breaks"] = line_breaks
     remarks = table.reader.remarks if "antibody" in parsed else ()
-    examples: dict[str, str] = {}
-    for column in parsed.values():  # no word is of both kinds
-        examples |= column.examples
     of_table = {field.name: getattr(table, field.name) for field in fields(Table)}
     return SequenceTable(
         **of_table,
@@ -503,7 +504,6 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
         skipped=skipped,
         counts=counts,
         ignored=[*remarks, *unused, *file.remarks],
-        examples=examples,
         labels=(file.label,),
     )
 
@@ -534,15 +534,6 @@ def _bad_cells(table: Table, parsed: Mapping[Kind, ParsedColumn]) -> dict[int, B
                 cells[row] = cell
                 break
     return cells
-
-
-def _count_changes(sequences: Mapping[Kind, UniqueSequences]) -> dict[str, int]:
-    forms: Counter[str] = Counter()
-    replaced = 0
-    for unique in sequences.values():
-        forms.update(unique.forms)
-        replaced += int(unique.replaced.sum())
-    return count_changes(forms, replaced)
 
 
 def _unique(

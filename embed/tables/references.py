@@ -52,6 +52,7 @@ from abag.embed.tables.content import (
     roles_by_content,
 )
 from abag.embed.tables.formats import (
+    CHAIN_ENDING,
     CHUNK_ROWS,
     FORMATS,
     bare_suffix,
@@ -83,12 +84,6 @@ from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 ANY = "sequence"
 """Role of a sequence of which the file does not say what it is."""
 LISTED = 20
-_ENDING = re.compile(
-    r"(?P<stem>.+?)[\s_|:./-]+(?:(?P<heavy>h|vh|vhh|hc|heavy)|(?P<light>l|vl|lc|light|k|vk|kappa|"
-    r"lambda)|(?P<antigen>ag|antigen))(?:[\s_-]*(?:chain|domain|seq|sequence|aa))*",
-    re.IGNORECASE,
-)
-"""A name that ends in the role of its chain."""
 _DATABASES = frozenset(("sp", "tr", "pdb", "gb", "ref", "emb", "dbj"))
 _GENERIC_SEQUENCE = re.compile("(protein)?(seq|sequence|aa|aaseq|aminoacidsequence)")
 _NAME_COLUMNS: Mapping[Kind | None, str] = {
@@ -411,7 +406,8 @@ def name_sequences(
 
 
 def _residues(text: str) -> str:
-    return "".join(text.split()).upper()
+    """Return the chains of a text as they are compared, without the stop codons behind them."""
+    return re.sub(r"\*(?=[|:]|$)", "", "".join(text.split()).upper())
 
 
 def _parts(name: str) -> Iterator[str]:
@@ -434,15 +430,14 @@ def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
     except (OSError, EOFError, ValueError) as error:
         msg = f"{path}: cannot be read ({error}); expected a FASTA file. Check the path."
         raise TableError(msg) from error
-    for number, (header, letters) in enumerate(records, 1):
-        residues = letters.rstrip("*")
+    for number, (header, residues) in enumerate(records, 1):
         where = f"{path.name} record {number}"
-        if not header or not residues:
+        if not header or not _residues(residues):
             problems.append(f"{where} has no {'residues' if header else 'name'}")
             continue
         yield Entry(header, ANY, residues, where)
         for name in dict.fromkeys((header.split()[0], header)):
-            ending = _ENDING.fullmatch(name)
+            ending = CHAIN_ENDING.fullmatch(name)
             if ending is not None:
                 role = str(ending.lastgroup)
                 yield Entry(ending["stem"], role, residues, where, of_ending=True)
@@ -524,7 +519,7 @@ def _sequence_columns(table: Table, path: Path) -> dict[str, str]:
     if _GENERIC_SEQUENCE.fullmatch(simplified(roles.get("antibody", ""))):
         roles[ANY] = roles.pop("antibody")  # "sequence" is a name for those of antigens, too
     if not roles:
-        others = [name for name in map(str, table.names) if holds_sequences(table, name)]
+        others = [name for name in table.names if holds_sequences(table, name)]
         if len(others) != 1:
             problem = f"--sequences {path}: no column for sequences"
             advice = "Call the columns name, and heavy and light, antibody, antigen or sequence."
@@ -543,7 +538,7 @@ def _holds_chains(table: Table, name: str, role: str) -> bool:
 
 def _chain_roles(table: Table) -> list[str]:
     """Return the role of each sequence by a column that names its chain, else `ANY`."""
-    for name in map(str, table.names):
+    for name in table.names:
         if re.fullmatch("(chain)?(type|name|id)?|locus", simplified(name)):
             cells = [cell_name(cell).upper() for cell in table.frame[name].tolist()]
             roles = [_CHAIN_NAMES.get(cell, ANY) for cell in cells]
@@ -554,7 +549,7 @@ def _chain_roles(table: Table) -> list[str]:
 
 def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
     """Return the column that names the sequences of a kind; the first one if none is called so."""
-    others = [name for name in map(str, table.names) if name not in roles.values()]
+    others = [name for name in table.names if name not in roles.values()]
     order: tuple[Kind | None, ...] = (kind, None)
     if kind is None:
         order = (None, "antibody", "antigen")
@@ -630,7 +625,9 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         for kind in named_kinds:
             columns |= _name_columns(table, names, options, kind, {*columns.values()})
         remarks += _describe_names(table, names, columns, options)
-        if not (columns or _are_names(options, names)):
+        parent_named = options.parent is not None and names.find("antibody", options.parent)
+        antigen_named = options.antigen is not None and names.find("antigen", options.antigen)
+        if not (columns or parent_named or antigen_named):
             if not all(_has_sequences(table, kind) for kind in named_kinds):
                 raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
@@ -702,12 +699,12 @@ def _describe_mutations(
             "empty cells, WT and the like are that itself"
         )
     used = [*dict.fromkeys(filter(None, (*mutations.values(), light)))]
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         is_other = bool(chain_of_column(name)) and name not in used and "antibody" in rules
         if is_other and holds_mutations(table, name):
             yield f"column {name!r} holds mutations that are not applied: it was not chosen"
     for name in used:
-        unchecked = without_wild(table, name) if name in table.frame else []
+        unchecked = without_wild(table, name)
         if unchecked:
             yield (
                 f"column {name!r}: mutations such as {quoted(unchecked[0])} name no wild-type "
@@ -722,13 +719,6 @@ def with_references(table: Table, references: References) -> Table:
     decided = {*replaced, *references.columns}
     ties = {role: names for role, names in table.ties.items() if role not in decided}
     return replace(table, columns={**kept, **references.columns}, ties=ties)
-
-
-def _are_names(options: TableOptions, names: NamedSequences) -> bool:
-    """Tell whether an option has the name of a sequence."""
-    parent = options.parent is not None and names.find("antibody", options.parent)
-    antigen = options.antigen is not None and names.find("antigen", options.antigen)
-    return bool(parent or antigen)
 
 
 # --- sequences of options -------------------------------------------------------------------------
@@ -765,14 +755,14 @@ def _constant(
     path = Path(value)
     if bare_suffix(path) not in FORMATS:
         return value  # which is refused as a sequence
-    distinct: dict[str, dict[str, None]] = {}
+    distinct: dict[str, dict[str, str]] = {}
     problems: list[str] = []
     for entry in read_entries(path, problems):
-        distinct.setdefault(entry.role, {})[entry.text] = None
+        distinct.setdefault(entry.role, {}).setdefault(_residues(entry.text), entry.text)
     if problems:
         msg = f"{option} {value}: {problems[0]}; expected both. Correct or remove it."
         raise TableError(msg)
-    texts = {role: [*listed] for role, listed in distinct.items()}
+    texts = {role: [*listed.values()] for role, listed in distinct.items()}
     if kind == "antibody":
         sequence = _only_antibody(texts)
     else:
@@ -800,7 +790,7 @@ def _only_antibody(texts: Mapping[str, list[str]]) -> str | None:
         return strings[0]
     types = []
     for text in strings:
-        types.append([domain.chain for domain in find_domains(text.upper())])
+        types.append([domain.chain for domain in find_domains(_residues(text))])
     if types == [["heavy"], ["light"]]:
         return "|".join(strings)
     if types == [["light"], ["heavy"]]:
@@ -821,8 +811,6 @@ def _name_columns(
     named: dict[str, str] = {}
     has_sequences = False
     for role, name in (chosen or detected).items():
-        if name not in table.frame:
-            continue
         if _hits(table, names, role, name):
             named[role] = name
         has_sequences = has_sequences or holds_sequences(table, name)
@@ -830,16 +818,16 @@ def _name_columns(
         return named
     if kind == "antigen" and (chosen or detected):
         (name,) = (chosen or detected).values()
-        if name in table.frame and _has_peptides(table, names, name):
+        if _has_peptides(table, names, name):
             return {}
     if chosen:
         return chosen  # whose names are then listed as unknown
     role = roles[-1]
     name_column = table.columns.get(f"{kind}_name")
-    if name_column in table.frame and _hits(table, names, role, str(name_column)):
-        return {role: str(name_column)}
+    if name_column is not None and _hits(table, names, role, name_column):
+        return {role: name_column}
     fits = []
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         if name not in taken and _names_side(table, names, role, name):
             fits.append(name)
     if len(fits) > 1:
@@ -850,7 +838,7 @@ def _name_columns(
         )
         raise ColumnError(msg)
     if not fits and kind == "antigen":
-        return {role: name for role, name in detected.items() if name in table.frame}
+        return detected
     return {role: fits[0]} if fits else {}
 
 
@@ -878,7 +866,7 @@ def _describe_names(
 def _has_sequences(table: Table, kind: Kind) -> bool:
     """Tell whether a column of a kind holds sequences."""
     columns = [table.columns[role] for role in ROLES_OF[kind] if role in table.columns]
-    return any(name in table.frame and holds_sequences(table, name) for name in columns)
+    return any(holds_sequences(table, name) for name in columns)
 
 
 def _hits(table: Table, names: NamedSequences, role: str, name: str) -> list[str]:
@@ -909,7 +897,7 @@ def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bo
     if not hits or 2 * len(hits) < len(table.distinct_cells(name)):
         return False
     texts = [*dict.fromkeys(hits)][:SAMPLED]
-    antibodies = sum(bool(domain_types(text.upper())) for text in texts)
+    antibodies = sum(bool(domain_types(_residues(text))) for text in texts)
     are_antibodies = 2 * antibodies > len(texts)
     return are_antibodies == (role != "antigen")
 
@@ -922,7 +910,7 @@ def _unused(table: Table, names: NamedSequences) -> MissingColumn:
         f"{quote_names(distinct[:3])}"
     )
     advice = "Name it with --column antibody=NAME or --column antigen=NAME."
-    antigens = [name for name in map(str, table.names) if names.find("antigen", name)]
+    antigens = [name for name in table.names if names.find("antigen", name)]
     if antigens:
         advice = "Columns are called so: add --matrix if each holds the labels of one antigen."
     return MissingColumn(with_found(problem, table.names, advice))

@@ -34,10 +34,12 @@ from abag.embed.tables.chains import (
     ParsedSequence,
     UnknownResidue,
     UnsureDomains,
-    antigen,
+    count_replaced,
+    located,
     parse_antibody,
     parse_antigen,
     parse_chain,
+    sequence_text,
 )
 from abag.embed.tables.columns import (
     CHAIN_ROLES,
@@ -62,6 +64,7 @@ from abag.embed.tables.content import (
     is_sequence,
     matrix_columns,
     names_as_residues,
+    refuse_other_header,
     role_by_content,
     unused_columns,
 )
@@ -128,18 +131,17 @@ class ParsedColumn:
     """Problem of each bad sequence, by its index."""
     stopped: list[int] = field(default_factory=list)
     """Indices of those with a chain that ended in a stop codon."""
-    examples: dict[str, str] = field(default_factory=dict)
-    """Residues that a word in `forms` is about."""
 
     @classmethod
-    def constant(cls, rows: int, chains: Chains) -> ParsedColumn:
-        """Make a column with the same valid sequence in every row."""
+    def constant(cls, rows: int, parsed: ParsedSequence, text: str = "") -> ParsedColumn:
+        """Make a column with the same valid sequence, read from a text, in every row."""
         return cls(
             codes=np.zeros(rows, np.int64),
-            chains=[chains],
-            replaced=np.zeros(1, np.int32),
-            forms=[""],
+            chains=[parsed.chains],
+            replaced=np.array([parsed.replaced], np.int32),
+            forms=[parsed.form],
             bad={},
+            stopped=[0] if STOP_CODON in text else [],
         )
 
     @property
@@ -168,14 +170,6 @@ class ParsedColumn:
         for i in sequences:
             if i not in self.bad:
                 self.forms[i] += f"+{word}"
-
-    def mark_residues(self, word: str, residues: Mapping[int, str]) -> None:
-        """Add a word to the forms of sequences with such residues, and keep some as an example."""
-        self.mark(word, [*residues])
-        for i, text in residues.items():
-            if i not in self.bad:  # a bad one is not shown: its row is skipped
-                self.examples.setdefault(word, text)
-                return
 
 
 def distinct_cells(
@@ -283,8 +277,10 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
             variants.append((parent_text, text))
-            parsed = parse(mutate(parent_text, text, rules))
-            column.chains[i], column.replaced[i], column.forms[i] = parsed
+            column.chains[i], _, column.forms[i] = parse(mutate(parent_text, text, rules))
+            column.replaced[i] = count_replaced(parent_text)  # mutations are of standard residues
+            if STOP_CODON in parent_text:
+                column.stopped.append(i)
         except UNREADABLE as error:
             msg = f"{where}: {error}".rstrip(".") + "."
             column.bad[i] = BadCell(kind, REASONS[type(error)], text, msg, type(error))
@@ -394,19 +390,23 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
     if "antibody" in references.rules:
         return _arranged(parse_variants(table, "antibody", references), table, options)
     if references.parent is not None:
-        parent = ParsedColumn.constant(len(table.frame), parse_antibody(references.parent).chains)
-        return _arranged(parent, table, options)
+        parent = parse_antibody(references.parent)
+        column = ParsedColumn.constant(len(table.frame), parent, references.parent)
+        return _arranged(column, table, options)
     if table.has("antibody"):
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
         return _arranged(column, table, options)
     roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
+        refuse_other_header(table)
         problem = f"{table.source}: no column for heavy, light or antibody"
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
+        by_content = _suggest_columns(table)
+        has_antigen = "antigen=" in by_content
         advice = (
             "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
-            f"{commas}. {_suggest_columns(table)}{_advise_antigen(table, options)}"
+            f"{commas}. {by_content}{'' if has_antigen else _advise_antigen(table, options)}"
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
@@ -420,7 +420,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
     parsed = {role: parse_column(table, role, parse_chain, references) for role in roles}
     for role, column in parsed.items():
         _refuse_names(column, table, references, role)
-    absent = ParsedColumn.constant(len(table.frame), ("",))
+    absent = ParsedColumn.constant(len(table.frame), ParsedSequence(("",)))
     names = quote_names([table.column(role) for role in roles])
     joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
     return _arranged(joined, table, options)
@@ -518,7 +518,7 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
 def _suggest_columns(table: Table) -> str:
     """Propose columns by their content: one for each role, and the others as alternatives."""
     proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
-    for name in map(str, table.frame.columns):
+    for name in table.names:
         role = "" if REGION.search(name) else role_by_content(table, name)
         if role:
             proposals[role].append(column_option(role, name))
@@ -539,9 +539,8 @@ def _advise_without_sequences(table: Table) -> str:
             f"Column {mutations!r} holds mutations: give the antibody that they are of with "
             "--parent SEQ or --parent FILE."
         )
-    names = map(str, table.frame.columns)
     regions = []
-    for name in filter(REGION.search, names):
+    for name in filter(REGION.search, table.names):
         if are_peptides(distinct_texts(table, name)):
             regions.append(name)
     if regions:
@@ -615,13 +614,16 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         If the column holds no text.
     """
     if options.no_antigen:
-        return ParsedColumn.constant(len(table.frame), NO_ANTIGEN)
+        return ParsedColumn.constant(len(table.frame), ParsedSequence(NO_ANTIGEN))
     if "antigen" in references.rules:
         return _with_antigen_notes(parse_variants(table, "antigen", references))
-    if options.antigen is not None:
-        text = options.antigen if references.antigen is None else references.antigen
-        return ParsedColumn.constant(len(table.frame), antigen(text))
+    if references.antigen is not None:
+        with located("antigen"):
+            antigen = parse_antigen(sequence_text(references.antigen))
+        column = ParsedColumn.constant(len(table.frame), antigen, references.antigen)
+        return _with_antigen_notes(column)
     if not table.has("antigen"):
+        refuse_other_header(table)
         advice = ", or give one antigen for all rows with --antigen SEQ"
         if options.proposes_no_antigen:
             advice += ", or learn from antibodies alone with --no-antigen"
@@ -706,9 +708,13 @@ def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> Pars
             forms[i] = "+".join(filter(None, [forms[i], *words]))
     else:
         _mark_flanks(column)
-    if table.has("heavy"):
-        without_heavy = [i for i, (heavy, _) in enumerate(chains) if not heavy]
-        column.mark("no heavy", without_heavy)
+    has_column = table.has("heavy")
+    without_heavy = []
+    for i, (heavy, _) in enumerate(chains):
+        # |DIQ... says that there is none, unlike a light chain as the whole string
+        if not heavy and (has_column or forms[i].startswith("one chain")):
+            without_heavy.append(i)
+    column.mark("no heavy", without_heavy)
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
     column.mark("stopped antibody", column.stopped)
     _refuse_parts(column, table)
@@ -721,12 +727,10 @@ def _mark_flanks(column: ParsedColumn) -> None:
     constant_heavy = have_constant_domain(heavies)
     constant_light = have_constant_domain(lights)
     column.mark("constant", np.flatnonzero(constant_heavy | constant_light).tolist())
-    leaders = find_leaders(heavies, "heavy") | find_leaders(lights, "light")
-    column.mark_residues("leader", leaders)
+    leaders = {*find_leaders(heavies, "heavy"), *find_leaders(lights, "light")}
+    column.mark("leader", sorted(leaders))
     for texts, is_constant in ((heavies, constant_heavy), (lights, constant_light)):
-        tails = find_tails(texts)
-        unusual = {i: tail for i, tail in tails.items() if not is_constant[i]}
-        column.mark_residues("tail", unusual)
+        column.mark("tail", [i for i in find_tails(texts) if not is_constant[i]])
 
 
 def _refuse_parts(column: ParsedColumn, table: Table) -> None:

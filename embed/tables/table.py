@@ -69,8 +69,15 @@ ANTIGEN_COLUMN = "antigen"
 LABEL_COLUMN = "label"
 _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutations")
 """Roles of columns that say which antibody a row has."""
-_NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*", re.IGNORECASE)
-"""A label or bound."""
+_NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*", re.IGNORECASE)
+"""A label or bound, also one that is then refused for its decimal comma."""
+_NO_BINDING = frozenset(
+    "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
+    "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
+    "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
+    "belowlimitofdetection".split()
+)
+"""Words for a pair that does not bind, without spaces and signs."""
 OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
 TableLike: TypeAlias = OneTable | Sequence[OneTable]
@@ -79,84 +86,20 @@ LOOKED_AT = 1_000
 """Distinct cells of a column by which its content is recognized."""
 
 
-def read_matrix(
-    cells: pd.DataFrame, chosen: Mapping[str, str], source: str, first_row: int
-) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
-    """Make a row per antibody and antigen of a matrix of text.
-
-    Parameters
-    ----------
-    cells : DataFrame
-        Text of all cells; the index is ignored.
-    chosen : mapping
-        Column names by role, as the user gave them.
-    source : str
-        Name of the file.
-    first_row : int
-        Number of the first row.
-
-    Returns
-    -------
-    frame : DataFrame
-        The columns without labels, and `ANTIGEN_COLUMN` and `LABEL_COLUMN`.
-    roles : dict
-        Columns of the roles that the layout says.
-    notes : ReaderNotes
-        Row numbers of the matrix, and what was read.
-
-    Raises
-    ------
-    ValueError
-        If no column holds labels, or the names of the new columns are taken.
-    """
-    cells = cells.reset_index(drop=True)
-    texts = cells.mask(cells.isin(MISSING_TEXT)).apply(lambda column: column.str.strip())
-    texts = texts.mask(texts == "")
-    names = [str(name) for name in cells]
-    columns, ties = find_columns(names, chosen, source)
-    named: set[str] = set()
-    for role in _OF_ANTIBODIES:
-        if role in columns:
-            named.add(columns[role])
-        named.update(ties.get(role, ()))
-    antigens = [name for name in names if name not in named and holds_labels(texts[name])]
-    others = [name for name in names if name not in antigens]
-    if not antigens or not others:
-        missing = "columns of labels" if not antigens else "column that names the antibodies"
-        msg = (
-            f"it has no {missing}; --matrix expects a row per antibody and a column per antigen "
-            "with numbers in the cells. Leave --matrix out for a table with a row per pair"
-        )
-        raise ValueError(msg)
-    taken = {ANTIGEN_COLUMN, LABEL_COLUMN}.intersection(others)
-    if taken:
-        msg = (
-            f"it has a column {min(taken)!r}, which --matrix makes of the other columns; rename or "
-            "remove that column, or leave --matrix out for a table with a row per pair"
-        )
-        raise ValueError(msg)
-    labels = texts[antigens].to_numpy(object)
-    row, column = np.nonzero(pd.notna(labels))
-    frame = cells[others].iloc[row].reset_index(drop=True)
-    frame[ANTIGEN_COLUMN] = np.array(antigens, object)[column]
-    frame[LABEL_COLUMN] = labels[row, column]
-    roles = {"antigen": ANTIGEN_COLUMN, "pkd": LABEL_COLUMN}
-    if len(others) == 1 and not named:
-        roles["antibody"] = others[0]
-    empty = labels.size - len(row)
-    size = f"{counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')}"
-    remark = (
-        f"matrix of {size}, read from the headers ({quote_some(antigens)}): "
-        f"{counted(len(row), 'label')}, {counted(empty, 'empty cell')} left out as not measured"
-    )
-    return frame, roles, ReaderNotes(remarks=(remark,), numbers=tuple((row + first_row).tolist()))
+def says_no_binding(cell: object) -> bool:
+    """Tell whether a cell says in words that a pair does not bind."""
+    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
+        return False
+    return re.sub(r"[^a-z]", "", cell.lower()) in _NO_BINDING
 
 
 def holds_labels(cells: pd.Series) -> bool:
-    """Tell whether at least half of the cells that are filled are numbers or bounds."""
-    filled = cells.dropna()
-    is_number = filled.map(lambda text: bool(_NUMBER.fullmatch(plain_number(text))))
-    return 0 < len(filled) <= 2 * int(is_number.sum())
+    """Tell whether at least half of the filled cells are numbers, bounds or say no binding."""
+    filled = cells.dropna().tolist()
+    labels = 0
+    for text in filled:
+        labels += says_no_binding(text) or _NUMBER.fullmatch(plain_number(text)) is not None
+    return 0 < len(filled) <= 2 * labels
 
 
 class NoRows(TableError):
@@ -177,11 +120,14 @@ class Table:
     """Names of columns by role."""
     ties: dict[str, list[str]]
     """Names of the columns that fit a role equally well, by role."""
-    names: Sequence[str]
-    """All columns of the file, also those that were not read."""
     na_is_text: bool
     """Whether missing cells of columns of text may still be text (`MISSING_TEXT`)."""
     reader: ReaderNotes = NO_NOTES
+
+    @property
+    def names(self) -> list[str]:
+        """All columns of the table."""
+        return [*self.frame.columns]
 
     @property
     def is_matrix(self) -> bool:
@@ -211,6 +157,11 @@ class Table:
         remedy = f"Name it with --column {role}=NAME{advice}."
         raise MissingColumn(with_found(problem, self.names, remedy))
 
+    def with_roles(self, chosen: Mapping[str, str]) -> Table:
+        """Return it with the roles of its columns by their names, some chosen by the user."""
+        columns, ties = find_columns(self.names, {**self.columns, **chosen}, self.source)
+        return replace(self, columns=columns, ties=ties)
+
     def has(self, role: str) -> bool:
         """Tell whether one or several columns fit a role."""
         return role in self.columns or role in self.ties
@@ -222,7 +173,10 @@ class Table:
     def distinct_cells(self, name: str) -> list[object]:
         """Return distinct cells of a column that are not empty, from its first rows."""
         filled = self.frame[name].dropna().iloc[: 50 * LOOKED_AT]
-        cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
+        try:
+            cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
+        except (TypeError, NotImplementedError):  # lists, structs
+            return []
         return [cell for cell in cells if cell_text(cell).strip()]
 
     def _with_missing(self, cells: pd.Series) -> pd.Series:
@@ -246,21 +200,16 @@ class Table:
         return empty
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A table that is open: its chunks, and what its format says of it."""
+def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> Iterator[Table]:
+    """Read the rows of a table in chunks, numbered through all of them.
 
-    name: str
-    """Name of the file, for messages."""
-    chunks: Iterator[Chunk]
-    roles: Mapping[str, str]
-    """Columns of the roles that the format gives, as a matrix does."""
-    na_is_text: bool
-    """See `Table`."""
+    Only the columns of a matrix play roles: which those of others play, nobody has decided yet.
 
-
-def open_source(table: OneTable, options: TableOptions, reading: ReadOptions) -> Source:
-    """Open a table to read it as its options, and those of all tables of a command, say."""
+    Raises
+    ------
+    TableError
+        If the file cannot be read, or there is no row.
+    """
     limit = options.limit
     if isinstance(table, pd.DataFrame):
         source = "table"
@@ -273,71 +222,108 @@ def open_source(table: OneTable, options: TableOptions, reading: ReadOptions) ->
         source = Path(table).name or str(table)
         of_file = replace(
             reading,
-            limit=limit,
+            rows=reading.rows if limit is None else min(limit, reading.rows or limit),
             columns=options.columns,
             chains=options.chains,
             sheet=options.sheet,
         )
         if options.matrix:
             # a matrix is turned as a whole; `rows` and `limit` are then those of its pairs
-            of_file = replace(of_file, rows=None, limit=None, as_written=True, only_sequences=False)
+            of_file = replace(of_file, rows=None, as_written=True)
         chunks = read_file_chunks(Path(table), of_file)
     roles: dict[str, str] = {}
     if options.matrix:
         pairs, roles, notes = _read_matrix(chunks, options.columns, source)
         chunks = in_chunks(pairs, reading.rows, notes)
-    limited = _first_rows(chunks, limit, source)
-    if reading.rows is None:
-        limited = _as_one_chunk(limited)
-    na_is_text = reading.as_written or reading.may_be_names
-    return Source(name=source, chunks=limited, roles=roles, na_is_text=na_is_text)
-
-
-def _first_rows(chunks: Iterator[Chunk], limit: int | None, source: str) -> Iterator[Chunk]:
-    """Yield the chunks that have rows, up to a limit, their rows numbered through all of them.
-
-    Raises
-    ------
-    TableError
-        If there is no row.
-    """
+    tables = []
     start = 0
     for chunk in chunks:
         frame = chunk.frame if limit is None else chunk.frame.head(limit - start)
-        if len(frame):
-            numbered = frame.set_axis(pd.RangeIndex(start, start + len(frame)))
-            yield chunk._replace(frame=numbered)
+        rows = Table(
+            source=source,
+            frame=frame.set_axis(pd.RangeIndex(start, start + len(frame))),
+            first_row=chunk.first_row,
+            columns=roles,
+            ties={},
+            na_is_text=reading.as_written or reading.may_be_names,
+            reader=chunk.reader,
+        )
         start += len(frame)
+        if len(frame) and reading.rows is not None:
+            yield rows
+        elif len(frame):
+            tables.append(rows)
         if start == limit:
-            return
-    if not start:
+            break
+    _refuse_no_rows(start, source)
+    if tables:  # the files of a folder, whose columns may differ
+        frames = [part.frame for part in tables]
+        yield replace(tables[0], frame=pd.concat(frames) if len(frames) > 1 else frames[0])
+
+
+def _read_matrix(
+    chunks: Iterator[Chunk], chosen: Mapping[str, str], source: str
+) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
+    """Make a row per antibody and antigen of a matrix.
+
+    Returns its columns without labels with `ANTIGEN_COLUMN` and `LABEL_COLUMN`, the roles that it
+    gives, and the row numbers of the matrix.
+    """
+    read = [*chunks]
+    cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
+    _refuse_no_rows(len(cells), source)
+    cells = cells.map(cell_text)
+    texts = cells.mask(cells.isin(MISSING_TEXT)).apply(lambda column: column.str.strip())
+    texts = texts.mask(texts == "")
+    names = [*cells]
+    columns, ties = find_columns(names, chosen, source)
+    named: set[str] = set()
+    for role in _OF_ANTIBODIES:
+        if role in columns:
+            named.add(columns[role])
+        named.update(ties.get(role, ()))
+    antigens = [name for name in names if name not in named and holds_labels(texts[name])]
+    others = [name for name in names if name not in antigens]
+    if not antigens or not others:
+        missing = "columns of labels" if not antigens else "column that names the antibodies"
+        msg = (
+            f"{source}: it has no {missing}; --matrix expects a row per antibody and a column "
+            "per antigen with numbers in the cells. Leave --matrix out for a table with a row per "
+            "pair."
+        )
+        raise TableError(msg)
+    taken = {ANTIGEN_COLUMN, LABEL_COLUMN}.intersection(others)
+    if taken:
+        msg = (
+            f"{source}: it has a column {min(taken)!r}, which --matrix makes of the other columns; "
+            "rename or remove that column, or leave --matrix out for a table with a row per pair."
+        )
+        raise TableError(msg)
+    labels = texts[antigens].to_numpy(object)
+    row, column = np.nonzero(pd.notna(labels))
+    frame = cells[others].iloc[row].reset_index(drop=True)
+    frame[ANTIGEN_COLUMN] = np.array(antigens, object)[column]
+    frame[LABEL_COLUMN] = labels[row, column]
+    roles = {"antigen": ANTIGEN_COLUMN, "pkd": LABEL_COLUMN}
+    if len(others) == 1 and not named:
+        roles["antibody"] = others[0]
+    empty = labels.size - len(row)
+    size = f"{counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')}"
+    remark = (
+        f"matrix of {size}, read from the headers ({quote_some(antigens)}): "
+        f"{counted(len(row), 'label')}, {counted(empty, 'empty cell')} left out as not measured"
+    )
+    return (
+        frame,
+        roles,
+        ReaderNotes(remarks=(remark,), numbers=tuple((row + read[0].first_row).tolist())),
+    )
+
+
+def _refuse_no_rows(rows: int, source: str) -> None:
+    if not rows:
         msg = f"{source}: the table has no rows; expected at least one."
         raise NoRows(msg)
-
-
-def _as_one_chunk(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Join the files of a folder, whose columns may differ."""
-    first, *others = chunks
-    if others:
-        frame = pd.concat([first.frame, *(chunk.frame for chunk in others)])
-        first = first._replace(names=[*frame.columns], frame=frame)
-    yield first
-
-
-def table_of(
-    chunk: Chunk, source: Source, columns: Mapping[str, str], ties: Mapping[str, list[str]]
-) -> Table:
-    """Return the rows of a chunk as those of a table whose columns play these roles."""
-    return Table(
-        source=source.name,
-        frame=chunk.frame,
-        first_row=chunk.first_row,
-        columns=dict(columns),
-        ties=dict(ties),
-        names=chunk.names,
-        na_is_text=source.na_is_text,
-        reader=chunk.reader,
-    )
 
 
 def read_table(table: OneTable) -> Table:
@@ -349,28 +335,7 @@ def read_table(table: OneTable) -> Table:
         If the file cannot be read, or has no rows.
     """
     reading = ReadOptions(rows=None, as_written=True)
-    return first_rows_of(open_source(table, TableOptions(), reading))
-
-
-def first_rows_of(source: Source) -> Table:
-    """Read the first chunk of a table, with the roles that its columns have by their names."""
-    chunk = next(source.chunks)
-    columns, ties = find_columns(chunk.names, source.roles, source.name)
-    return table_of(chunk, source, columns, ties)
-
-
-def _read_matrix(
-    chunks: Iterator[Chunk], chosen: Mapping[str, str], source: str
-) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
-    read = [*_first_rows(chunks, None, source)]
-    cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
-    texts = cells.map(cell_text)
-    texts.columns = [str(name) for name in texts]
-    try:
-        return read_matrix(texts, chosen, source, read[0].first_row)
-    except ValueError as error:
-        msg = f"{source}: {error}."
-        raise TableError(msg) from None
+    return next(open_table(table, TableOptions(), reading)).with_roles({})
 
 
 def _refuse_unclear_columns(frame: pd.DataFrame) -> None:

@@ -7,10 +7,12 @@ text. R rows, N antibodies, M antigens.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +23,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import AbagError, PredictionError, TableError
 from abag.core.messages import counted, say
 from abag.embed.tables.chains import KINDS, Chains
+from abag.embed.tables.columns import refuse_absent
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_rows
 from abag.embed.tables.options import TableOptions
@@ -36,7 +39,6 @@ from abag.head.labels.column import (
     decide_label,
     read_numbers,
     read_texts,
-    refuse_absent,
 )
 from abag.head.labels.headers import (
     NO_OR_YES,
@@ -253,7 +255,8 @@ def _decide_prediction(
             raise PredictionError(msg) from error
     if quantity.is_binary and not top.has("prediction"):
         for name in PROBABILITY_COLUMNS:
-            refuse_absent(name, top.names, top.source, "the run predicts")
+            problem = f"{top.source}: no column {name!r}, which the run predicts"
+            refuse_absent(name, top.names, problem)
         column = PROBABILITY
     else:
         column = top.column("prediction")
@@ -653,7 +656,11 @@ class OrderList:
                     "new file. Choose another --ordered."
                 )
                 raise TableError(msg)
-        order = f"order {rows['order'].nunique() + 1}" if out is None else out.name
+        if out is None:
+            numbered = map("order {}".format, count(rows["order"].nunique() + 1))
+            order = next(name for name in numbered if name not in {*rows["order"]})
+        else:  # as of the list: folders of rounds have files of one name
+            order = Path(os.path.relpath(out, path.parent)).as_posix()
         others = rows[rows["order"] != order].reset_index(drop=True)
         return cls(path, order, others, _are_out(others, candidates, options))
 

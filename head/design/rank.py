@@ -24,7 +24,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import OptionError, OutputError, PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import counted
-from abag.embed.tables.chains import Kind
+from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.layout import NOTHING, tables_of
 from abag.embed.tables.table import TableLike
 from abag.embed.tables.table_writer import check_writable
@@ -43,6 +43,7 @@ from abag.head.design.batches import (
 )
 from abag.head.design.candidates import (
     SITE_COLUMNS,
+    UNNAMED_ANTIGEN,
     Candidates,
     Measured,
     OrderList,
@@ -118,7 +119,7 @@ def draw_places(equal: Ints) -> Floats:
 
 def count_drawn(equal: Ints, chosen: Ints) -> int:
     """Count the chosen pairs of groups of which others could have been chosen as well."""
-    if (equal == 0).all():
+    if len(equal) > 1 and (equal == 0).all():
         return len(chosen)  # their order is drawn, even if there are no others
     groups, drawn = np.unique(chosen[chosen >= 0], return_counts=True)
     sizes = np.bincount(equal[equal >= 0])[groups]
@@ -147,13 +148,14 @@ def say_unranked(
         return why
     if drawn:
         tied = int((equal >= 0).sum())
+        verb = "is" if drawn == 1 else "are"
         why = (
-            f"{drawn:,} of {counted(size, 'pair')} are drawn at random (seed {SEED}) from "
+            f"{drawn:,} of {counted(size, 'pair')} {verb} drawn at random (seed {SEED}) from "
             f"{counted(tied, 'candidate')} with the same predictions, which the model cannot rank"
         )
-        messages.say(f"{candidates.source}: {why}")
-        if drawn > MOST_DRAWN * size:
+        if drawn > MOST_DRAWN * size:  # then the summary says so
             return why
+        messages.say(f"{candidates.source}: {why}")
     if predictor is None or "regime" not in candidates.frame:
         return None
     rows_of = candidates.frame["regime"].iloc[batch].astype(str).value_counts().to_dict()
@@ -166,8 +168,10 @@ def say_unranked(
         f"ranking is not shown to be better than random for {unranked:,} of "
         f"{counted(size, 'pair')} ({words})"
     )
+    if unranked > MOST_DRAWN * size:
+        return why
     messages.say(f"{candidates.source}: {why}")
-    return why if unranked > MOST_DRAWN * size else None
+    return None
 
 
 def _is_ranked(regime: str, predictor: Predictor) -> bool:
@@ -357,7 +361,9 @@ def rank(
         _refuse_of_numbers(chosen, quantity)
         best = signed(chosen.best, sign)
         chosen = replace(chosen, best=best, above=signed(chosen.above, sign))
-        _say_regimes(candidates, predictor, reading_options.kinds)
+        names_none = chosen.antigen == UNNAMED_ANTIGEN
+        kinds = KINDS[:1] if names_none else reading_options.kinds
+        _say_regimes(candidates, predictor, kinds)
         _refuse_missing_columns(candidates, chosen)
         reading = NOTHING if predictor is None else predictor.layout
         measured = read_all_measured(candidates, chosen, reading)
@@ -454,15 +460,9 @@ def _summarize(
         "best_measured": signed(batch.best, sign),
         "expected_best": None if expected is None else sign * float(expected.best_of_first[-1]),
         "best_interval": None if expected is None else _interval(expected.best_interval, sign),
-        "expected_above": None,
-        "above_interval": None,
+        "expected_above": None if batch.hits is None else batch.hits.expected,
+        "above_interval": None if batch.hits is None else batch.hits.interval,
     }
-    if expected is not None and options.above is not None:
-        summary["expected_above"] = expected.above
-        summary["above_interval"] = expected.above_interval
-    if batch.hits is not None:
-        summary["expected_above"] = batch.hits.expected
-        summary["above_interval"] = batch.hits.interval
     if not quantity.affinity:
         summary["quantity"] = quantity.to_json()
     return summary
@@ -489,23 +489,19 @@ def _interval(ends: tuple[float, float], sign: int) -> tuple[float, float]:
 def _in_words(
     options: RankOptions, drawn: int, batch: int, quantity: Quantity, explored: str
 ) -> str:
+    at_random = f"at random, seed {SEED}"
     if drawn == batch:
-        return f"at random, seed {SEED}"
-    rule = _rule_in_words(options, quantity, explored)
-    return f"{rule}; {drawn:,} at random, seed {SEED}" if drawn else rule
-
-
-def _rule_in_words(options: RankOptions, quantity: Quantity, explored: str) -> str:
+        return at_random
     higher = quantity.sign > 0
+    rule = f"{'highest' if higher else 'lowest'} prediction"
     if options.rule == "improvement":
-        return "largest expected improvement"
-    if options.rule == "probability":
+        rule = "largest expected improvement"
+    elif options.rule == "probability":
         side = "above" if higher else "below"
-        return f"most probably {side} {signed(options.above, quantity.sign)} {quantity}"
-    prediction = f"{'highest' if higher else 'lowest'} prediction"
-    if options.rule == "mean" or options.explore == 0:
-        return prediction
-    return f"{prediction} {'+' if higher else '-'} {options.explore or 1:g} {explored}"
+        rule = f"most probably {side} {signed(options.above, quantity.sign)} {quantity}"
+    elif options.rule == "ucb" and options.explore != 0:
+        rule += f" {'+' if higher else '-'} {options.explore or 1:g} {explored}"
+    return f"{rule}; {drawn:,} {at_random}" if drawn else rule
 
 
 def _refuse_of_numbers(options: RankOptions, quantity: Quantity) -> None:
@@ -675,8 +671,8 @@ class _Batch:
     """None without sigma, or if most of the batch is drawn."""
     front: Ints | None
     """Number of the Pareto front of each candidate, (R,); None unless these order them."""
-    hits: Hits | None = None
-    """How many are of the class that is looked for, where predictions are probabilities."""
+    hits: Hits | None
+    """How many reach the threshold, or are of the class that is looked for."""
 
 
 def _choose_batch(
@@ -728,6 +724,8 @@ def _choose_batch(
             candidates.antigens.of_row[index].astype(np.int64),
             above=_or_nan(options.above),
         )
+        if options.above is not None:
+            hits = Hits(expected.above, expected.above_interval)
     return _Batch(
         index=index,
         score=score[index],
@@ -781,9 +779,10 @@ def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
         limits.append(f"--per-cluster {options.per_cluster}")
     if options.per_position is not None:
         limits.append(f"--per-position {options.per_position}")
+    verb = "allow" if len(limits) > 1 else "allows"
     allowed = counted(len(chosen), "pair")
     msg = (
-        f"{candidates.source}: {' and '.join(limits)} allow {allowed}; expected "
+        f"{candidates.source}: {' and '.join(limits)} {verb} {allowed}; expected "
         f"{options.batch:,}. Raise the limit, or use --batch {len(chosen)}."
     )
     raise PredictionError(msg)

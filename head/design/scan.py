@@ -64,7 +64,7 @@ from abag.head.runs.report import render_page
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
     from abag.embed.tables.layout import LayoutRecord
-    from abag.head.models.process import GaussianProcess
+    from abag.head.models.kernels import GaussianProcess
     from abag.head.predictor.predictor import Predictor, SequenceCounts
     from abag.head.regimes.regimes import FoundRegimes
 
@@ -455,8 +455,20 @@ def scan(
             for line in describe_scan(summary).splitlines():
                 messages.say(line)
             return table
-        contributions = _contributions(predictor, store, parents, chosen.residues)
-        _write(table, scored, predictor, chosen.residues, contributions, summary, out, page)
+        drawn = parents[: count_shown(parents, chosen.residues)]
+        contributions = _contributions(predictor, store, drawn)
+        heat_map = draw_heat_map(
+            scored,
+            drawn,
+            chosen.residues,
+            contributions,
+            predictor,
+            [*scored.verdicts.values(), *scored.same.describe("mutant"), describe_far(summary)],
+        )
+        # both are written before either gets its name, so that a full disk leaves neither
+        with replacing(page) as partial, writing_table(out) as write:
+            write(rounded(table, out, table.columns, predictor.digits))
+            partial.write_text(heat_map, "utf-8")
     return summary
 
 
@@ -549,7 +561,7 @@ def _summarize(
 
 
 def _contributions(
-    predictor: Predictor, store: Path, parents: Sequence[Parent], residues: str
+    predictor: Predictor, store: Path, parents: Sequence[Parent]
 ) -> list[list[float]]:
     """Compute what residues of the parents that are drawn contribute, site by site.
 
@@ -557,53 +569,17 @@ def _contributions(
     """
     if not residue_parts(predictor.parts.models):
         return []
-    shown = parents[: count_shown(parents, residues)]
     sides = [
-        Sequences.of("antibody", [parent.antibody for parent in shown]),
-        Sequences.of("antigen", [parent.antigen for parent in shown]),
+        Sequences.of("antibody", [parent.antibody for parent in parents]),
+        Sequences.of("antigen", [parent.antigen for parent in parents]),
     ]
     scorer = Scorer(predictor, open_store(store), *sides)
     explained = explain_residues(predictor, scorer, [sequences.of_row for sequences in sides])
     contributions = []
-    for parent, of_residue in zip(shown, explained, strict=True):
+    for parent, of_residue in zip(parents, explained, strict=True):
         places = [site.place for site in parent.sites]
         contributions.append([of_residue.get(place, np.nan) for place in places])
     return contributions
-
-
-def _write(
-    table: pd.DataFrame,
-    scored: _ScoredScan,
-    predictor: Predictor,
-    residues: str,
-    contributions: Sequence[Sequence[float]],
-    summary: ScanSummary,
-    out: Path,
-    page: Path,
-) -> None:
-    """Write the table of all mutants, and the page of the single ones."""
-    names = [predictor.spec(kind).name for kind in predictor.kinds]
-    encoders = f"{'encoders' if len(names) > 1 else 'encoder'} {' and '.join(names)}"
-    # both are written before either gets its name, so that a full disk leaves neither
-    with replacing(page) as drawn, writing_table(out) as write:
-        write(rounded(table, out, table.columns, predictor.digits))
-        heat_map = draw_heat_map(
-            scored.parents,
-            residues,
-            scored.singles,
-            scored.scores.parents,
-            scored.best,
-            quantity=scored.quantity,
-            digits=max(3, predictor.digits - 1),
-            source=encoders,
-            verdicts=[
-                *scored.verdicts.values(),
-                *scored.same.describe("mutant"),
-                describe_far(summary),
-            ],
-            contributions=contributions,
-        )
-        drawn.write_text(heat_map, "utf-8")
 
 
 def refuse_without_antigen(options: ScanOptions) -> None:
@@ -749,60 +725,55 @@ def count_shown(parents: Sequence[Parent], residues: str) -> int:
 
 
 def draw_heat_map(
+    scored: _ScoredScan,
     parents: Sequence[Parent],
     residues: str,
-    singles: pd.DataFrame,
-    parent_scores: pd.DataFrame,
-    best: pd.DataFrame,
-    *,
-    source: str,
-    verdicts: Sequence[str],
-    quantity: Quantity,
-    digits: int,
     contributions: Sequence[Sequence[float]],
+    predictor: Predictor,
+    verdicts: Sequence[str],
 ) -> str:
-    """Draw the page of the single mutants, which come parent by parent, and of the best.
+    """Draw the page of the single mutants of the first `parents`, and of the best of all.
 
-    `contributions` are those of the residues of the parents that fit, site by site, NaN where they
-    are not known; empty if the predictor has no parts that compare residues.
+    `contributions` are those of the residues of these parents, site by site, NaN where they are not
+    known; empty if the predictor has no parts that compare residues.
     """
-    ends = np.cumsum([parent.count_mutants(residues) for parent in parents])
-    fitting = count_shown(parents, residues)
-    singles = singles.head(ends[fitting - 1])
+    quantity = scored.quantity
+    digits = max(3, predictor.digits - 1)
     shown = []
     start = 0
-    for number in range(fitting):
-        end = int(ends[number])
-        cells = singles[start:end]
-        described = _of_parent(parents[number], parent_scores.iloc[number], cells, quantity, digits)
+    for number, parent in enumerate(parents):
+        cells = scored.singles[start : start + parent.count_mutants(residues)]
+        start += len(cells)
+        described = _of_parent(parent, scored.scores.parents.iloc[number], cells, quantity, digits)
         if contributions and not np.isnan(contributions[number]).all():
             of_sites = np.round(contributions[number], digits)
             described["contribution"] = [None if np.isnan(x) else x for x in of_sites.tolist()]
         shown.append(described)
-        start = end
+    is_far = scored.singles["far"].head(start)
     content: dict[str, Any] = {"residues": residues, "parents": shown}
     if not quantity.affinity:
         content["quantity"] = str(quantity)
         content["sign"] = quantity.sign
         content["digits"] = digits
         content["columns"] = {name: quantity.column(name) for name in INSIDE}
-    content["mostFar"] = bool(2 * singles["far"].sum() > len(singles))
+    content["mostFar"] = bool(2 * is_far.sum() > len(is_far))
     only = len(shown) == 1
+    names = [predictor.spec(kind).name for kind in predictor.kinds]
     return render_page(
         "scan.html.j2",
         content,
         ("page.js", "scan.js"),
         title=f"Scan of {parents[0].name}" if only else "Scan",
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        source=source,
+        source=f"{'encoders' if len(names) > 1 else 'encoder'} {' and '.join(names)}",
         parent=_in_words(shown[0], quantity) if only else "",
         quantity=quantity,
         verdicts=verdicts,
-        names=[parent["name"] for parent in shown],
-        left_out=len(parents) - fitting,
-        has_sigma="difference_sigma" in singles,
+        names=[parent.name for parent in parents],
+        left_out=len(scored.parents) - len(parents),
+        has_sigma="difference_sigma" in scored.singles,
         has_contributions=any("contribution" in parent for parent in shown),
-        best=_table_of_best(best, quantity, with_parent=not only),
+        best=_table_of_best(scored.best, quantity, with_parent=not only),
     )
 
 

@@ -176,12 +176,12 @@ class PairDataset:
         """
         return make_splits(self.pairs, self.options, cache=cache_dir() / "clusters")
 
-    def torch(self, rows: NDArray[np.integer] | None = None) -> TorchPairs:
+    def torch(self, rows: NDArray[np.integer | np.bool_] | None = None) -> TorchPairs:
         """Return pairs as a ``torch.utils.data.Dataset`` of ``(x, y)``.
 
         Parameters
         ----------
-        rows : ndarray, shape=(R,), dtype=integer, optional
+        rows : ndarray, shape=(R,), dtype=integer, or shape=(P,), dtype=bool, optional
             Pairs to include, such as those of one part; by default all.
 
         Returns
@@ -192,7 +192,8 @@ class PairDataset:
         """
         from abag.head.estimators.torch_pairs import TorchPairs
 
-        chosen = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
+        every = np.arange(len(self))
+        chosen = every if rows is None else every[rows]
         vectors = [self.vectors(kind) for kind in self.folders]
         index = [self.index(kind)[chosen] for kind in self.folders]
         return TorchPairs(vectors, index, self.y[chosen], self.censored[chosen])

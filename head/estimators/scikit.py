@@ -335,7 +335,7 @@ def labelled(
         name = free_name("sample_weight", frame)
         frame[name] = weights
         named.append((name, "weight"))
-    bare = replace(table, frame=frame, columns={"pkd": label}, ties={}, names=[*frame.columns])
+    bare = replace(table, frame=frame, columns={"pkd": label}, ties={})
     bare = replace(bare, labels=(decide_label(bare, chosen, named=named),))
     bare, beside = with_logliks(bare, columns_beside(bare), folders or {})
     return label_pairs(bare, beside=beside)
@@ -348,6 +348,9 @@ def _of_weight(X: pd.DataFrame, y: ArrayLike, weight: ArrayLike) -> tuple[pd.Dat
     """
     weights = np.asarray(weight)
     has_weight = weights != 0
+    if weights.size and not has_weight.any():
+        msg = "sample_weight: all are 0; expected some above. Correct it, or leave it out."
+        raise NotAFrame(msg)
     if weights.shape != (len(X),) or np.shape(y)[:1] != (len(X),) or has_weight.all():
         return X, y, weight
     kept = y[has_weight] if isinstance(y, pd.Series | pd.DataFrame) else np.asarray(y)[has_weight]
@@ -698,7 +701,16 @@ class BindingClassifier(ClassifierMixin, PairEstimator):  # type: ignore[misc] #
             If an option, a sequence, a label or the store is invalid, or y has not two classes.
         """
         values = np.asarray(y)
-        classes, level = np.unique(values, return_inverse=True)
+        # unlike np.unique, it sorts words beside numbers
+        level, _ = pd.factorize(values.ravel(), sort=True)
+        missing = int((level < 0).sum())
+        if missing:
+            msg = (
+                f"y: {missing:,} of {len(values):,} classes are missing; expected one per row. "
+                "Leave these rows out of X and y."
+            )
+            raise InvalidLabel(msg)
+        classes = values.ravel()[np.unique(level, return_index=True)[1]]
         if len(classes) != 2:
             msg = (
                 f"y: {len(classes)} classes; expected 2: only binary classification is supported. "

@@ -73,11 +73,6 @@ def pearson(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> flo
     return finite(min(max(correlation, -1.0), 1.0))  # rounding may exceed 1
 
 
-def spearman(pkd: Floats, predicted: Floats) -> float | None:
-    """Compute the rank correlation, (N,) each, mean ranks for ties; None for constants."""
-    return pearson(ranks(pkd), ranks(predicted))
-
-
 def ranks(values: NDArray[np.generic], weight: Floats | None = None) -> Floats:
     """Rank like ``scipy.stats.rankdata`` in half the time; the rank of NaN is NaN."""
     _, run, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -87,7 +82,7 @@ def ranks(values: NDArray[np.generic], weight: Floats | None = None) -> Floats:
 
 
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
-    """Compute `spearman` within each of G groups, (G,), in ascending order of their numbers.
+    """Correlate ranks within each of G groups, (G,), in ascending order of their numbers.
 
     Constant predictions have 0, not NaN, as too few rows and constant labels have: else a model
     that is constant for most antigens would be scored on the others only.
@@ -227,17 +222,20 @@ class MeasuredRows:
         sign: int = 1,
         weight: Floats | None = None,
     ) -> MeasuredRows:
-        """Convert columns as `score` takes them."""
+        """Convert columns, (N,); `pkd` has the bounds of censored rows."""
         y = np.asarray(pkd, np.float64)
         censoring = np.broadcast_to(np.asarray(censored, np.int8), y.shape)
         exact = censoring == 0
         return cls(y, censoring, y[exact], np.asarray(antigen, np.int64)[exact], sign, weight)
 
     def score(self, predicted: ArrayLike, strong_pkd: float | None = STRONG_PKD) -> Scores:
-        """Compute what `score` does, for one of several predictions, shape (N,).
+        """Compute all metrics of one of several predictions, shape (N,), for example of one fold.
 
-        Strong binders are found from `strong_pkd` too, if that is not the usual threshold. Without
-        a threshold, the metrics of strong binders are None.
+        If any prediction is not finite, every metric is undefined, so that leaving out difficult
+        rows cannot improve a score. The result has ``n`` rows, of which ``n_censored`` are
+        censored, and the value of each entry of `METRICS`. Strong binders are found from
+        `strong_pkd` too, if that is not the usual threshold. Without a threshold, the metrics of
+        strong binders are None.
         """
         rows = ScoredRows.of(self, predicted, None if strong_pkd is None else STRONG_PKD)
         scores: Scores = {
@@ -327,11 +325,6 @@ class ScoredRows:
         values = values[np.isfinite(values)]
         return float(np.median(values)) if len(values) else None
 
-    @cached_property
-    def calibration(self) -> Scores:
-        """Return slope and intercept of measured on predicted pKd."""
-        return calibration(self.pkd, self.predicted, self.measured.weight)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
@@ -372,21 +365,6 @@ def is_better(key: str, value: float | None, best: float | None) -> bool:
     return value < best if find_metric(key).lower_is_better else value > best
 
 
-def score(
-    pkd: ArrayLike,
-    predicted: ArrayLike,
-    antigen: ArrayLike,
-    censored: ArrayLike = 0,
-) -> Scores:
-    """Compute all metrics for one set of predictions, for example one fold; columns are (N,).
-
-    `pkd` has the bounds of censored rows. If any prediction is not finite, every metric is
-    undefined, so that leaving out difficult rows cannot improve a score. The result has ``n`` rows,
-    of which ``n_censored`` are censored, and the value of each entry of `METRICS`.
-    """
-    return MeasuredRows.of(pkd, antigen, censored).score(predicted)
-
-
 def rmse(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | None:
     """Compute the root mean squared error in pKd units, shape (N,) each; None without rows."""
     return finite(np.sqrt(_mean((pkd - predicted) ** 2, weight))) if len(pkd) else None
@@ -410,18 +388,12 @@ def r2(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | 
     return finite(1 - residual / total)
 
 
-def calibration(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> Scores:
+def calibration_slope(pkd: Floats, predicted: Floats) -> float | None:
     """Fit measured on predicted pKd, shape (N,) each; a slope below 1 means overconfidence."""
     if len(pkd) < 2 or np.ptp(predicted) == 0:
-        return {"calibration_slope": None, "calibration_intercept": None}
-    p = predicted - _mean(predicted, weight)
-    counted = p if weight is None else p * weight
-    spread = float(counted @ p)
-    if spread == 0:  # weights leave constants
-        return {"calibration_slope": None, "calibration_intercept": None}
-    slope = float(counted @ (pkd - _mean(pkd, weight))) / spread
-    intercept = _mean(pkd, weight) - slope * _mean(predicted, weight)
-    return {"calibration_slope": finite(slope), "calibration_intercept": finite(intercept)}
+        return None
+    deviation = predicted - predicted.mean()
+    return finite(deviation @ (pkd - pkd.mean()) / (deviation @ deviation))
 
 
 def beyond_bound(
@@ -488,14 +460,22 @@ def average_precision(
     """
     if not strong.any():
         return None
-    order = np.argsort(-predicted, kind="stable")
-    # ties go together: no cut-off divides equal predictions
-    last = np.append(np.diff(predicted[order]) != 0, True)
-    count = np.ones(len(order)) if weight is None else weight[order]
-    hits = np.cumsum(strong[order] * count)[last]
-    picked = np.cumsum(count)[last]
+    count = np.ones(len(strong)) if weight is None else weight
+    hits, picked, _ = hits_by_cutoff(strong, predicted, count)
     precision_of_new_hits = np.diff(hits, prepend=0) * hits / picked
     return finite(np.sum(precision_of_new_hits) / hits[-1])
+
+
+def hits_by_cutoff(
+    strong: NDArray[np.bool_], predicted: Floats, weight: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return weights of strong and of all rows from each cut-off on, and it, the highest first."""
+    order = np.argsort(-predicted, kind="stable")
+    falling = predicted[order]
+    # ties go together: no cut-off divides equal predictions
+    last = np.flatnonzero(np.append(np.diff(falling) != 0, True))
+    hits = np.cumsum(strong[order] * weight[order])[last]
+    return hits, np.cumsum(weight[order])[last], falling[last]
 
 
 def _cut(values: Floats, budget: float, weight: Floats | None) -> float:
@@ -520,28 +500,14 @@ def _expected_hits(
     return float(count[above & strong].sum() + share * count[tied & strong].sum())
 
 
-def average_folds(folds: Sequence[Scores]) -> dict[str, dict[str, Any]]:
-    """Average each metric over the ``n`` folds in which it is defined; ``sd`` needs two of them."""
-    result: dict[str, dict[str, Any]] = {}
+def average_folds(folds: Sequence[Scores]) -> dict[str, float | None]:
+    """Average each metric over the folds in which it is defined."""
+    means: dict[str, float | None] = {}
     for name in folds[0] if folds else ():
         scores = [fold[name] for fold in folds]
         values = [value for value in scores if value is not None]
-        result[name] = {
-            "mean": float(np.mean(values)) if values else None,
-            "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-            "n": len(values),
-        }
-    return result
-
-
-def _joint(group: str, *names: str, **flags: Any) -> dict[str, Metric]:  # noqa: ANN401
-    """Make metrics of the scores that a property of `ScoredRows` computes together."""
-
-    # a function, because lambdas of the comprehension would all see its last name
-    def take(name: str) -> Callable[[ScoredRows], Number]:
-        return lambda rows: getattr(rows, group)[name]
-
-    return {name: Metric(function=take(name), **flags) for name in names}
+        means[name] = float(np.mean(values)) if values else None
+    return means
 
 
 def _single(
@@ -703,8 +669,7 @@ METRICS: dict[str, Metric] = {
         ),
         lower_is_better=True,
     ),
-    **_joint("calibration", "calibration_slope", "calibration_intercept"),
 }  # fmt: skip
-"""All metrics by plain name, in the order of the keys of `score`."""
+"""All metrics by plain name, in the order of the keys of scores."""
 NO_ROWS = MeasuredRows.of([], [])
 """What is scored if a prediction is not finite."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -104,11 +104,12 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TestedPairs:
-    """Hold the exact test pairs of a regime, fold after fold; all of shape (R,)."""
+    """Hold the test pairs of a regime, fold after fold; all of shape (R,)."""
 
     rows: Ints
     """Index of each pair in the table."""
     pkd: Floats
+    """Labels, and bounds where `censored` says so."""
     fold: Ints
     antibody: Ints
     antigen: Ints
@@ -120,16 +121,17 @@ class TestedPairs:
     """Whether each fold held out other positions of a library, of which there are few."""
     weight: Floats | None = None
     """How much each pair counts, as in the fit; None: all as much."""
+    censored: NDArray[np.int8] | None = None
+    """-1 if the label lies below its bound, 1 if above, 0 if exact; None: all are exact."""
 
     @classmethod
     def of(cls, pairs: LabelledPairs, measured: MeasuredRegime) -> TestedPairs:
-        """Take the exact test pairs of the folds of a regime."""
+        """Take the test pairs of the folds of a regime."""
         tests = []
         trained = []
         is_used = np.zeros(len(pairs.pkd), np.bool_)
         for split in measured.splits:
-            tested = split.rows(TEST)
-            tests.append(tested[pairs.censored[tested] == 0])
+            tests.append(split.rows(TEST))
             trained.append(len(learned_rows(split)))
             is_used |= split.is_used
         rows = np.concatenate(tests)
@@ -144,7 +146,23 @@ class TestedPairs:
             trained_share=float(np.mean(trained) / is_used.sum()),
             by_positions=MUTATED in measured.regime.levels,
             weight=weights_of(pairs.share, rows),
+            censored=pairs.censored[rows],
         )
+
+    @property
+    def is_exact(self) -> NDArray[np.bool_]:
+        """Return which pairs have a label, not a bound, (R,)."""
+        return np.asarray(self.side == 0)
+
+    @property
+    def side(self) -> NDArray[np.int8]:
+        """Return `censored`, 0 where all are exact."""
+        return np.zeros(len(self.rows), np.int8) if self.censored is None else self.censored
+
+    @property
+    def share_of_bounds(self) -> float:
+        """Return the share of bounds, in which each pair counts by its weight."""
+        return float(np.average(~self.is_exact, weights=self.weight)) if len(self.rows) else 0.0
 
     def take(self, folds: Sequence[Floats]) -> Floats:
         """Take the values of these pairs from those of all pairs, (P,), of each fold; (R,)."""
@@ -152,15 +170,13 @@ class TestedPairs:
 
     def some(self, inside: NDArray[np.bool_]) -> TestedPairs:
         """Return some of these pairs, (R,) of which."""
+        names = ("rows", "pkd", "fold", "antibody", "antigen")
         return replace(
             self,
-            rows=self.rows[inside],
-            pkd=self.pkd[inside],
-            fold=self.fold[inside],
-            antibody=self.antibody[inside],
-            antigen=self.antigen[inside],
+            **{name: getattr(self, name)[inside] for name in names},
             groups=[group[inside] for group in self.groups],
             weight=None if self.weight is None else self.weight[inside],
+            censored=self.side[inside],
         )
 
     @property
@@ -172,27 +188,6 @@ class TestedPairs:
     def effective(self) -> float:
         """Return the effective number of independent groups, the least of the groupings."""
         return min(_effective(_sizes(group, self.weight)) for group in self.groups)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundedPairs:
-    """Hold all test pairs of a regime, bounds among them; all of shape (B,)."""
-
-    pkd: Floats
-    """Labels and bounds."""
-    censored: NDArray[np.int8]
-    """-1 if the label lies below its bound, 1 if above, 0 if exact."""
-    predicted: Floats
-    fold: Ints
-    groups: Sequence[Ints]
-    weight: Floats | None = None
-    """As that of `TestedPairs`."""
-
-    @property
-    def share(self) -> float:
-        """Return the share of bounds, in which each pair counts by its weight."""
-        is_bound = (self.censored != 0).astype(np.float64)
-        return 0.0 if not len(is_bound) else float(np.average(is_bound, weights=self.weight))
 
 
 class RegimeScore(TypedDict):
@@ -248,30 +243,32 @@ def largest_rmse(score: Mapping[str, Any]) -> float:
 def score_regime(
     name: str,
     words: str,
-    tested: TestedPairs,
+    every: TestedPairs,
     predicted: Floats,
     mean: Floats,
     baselines: Mapping[str, Floats],
     inside: Floats | None,
     *,
     weights: Mapping[str, float] | None = None,
-    bounded: BoundedPairs | None = None,
     of_classes: bool = False,
 ) -> RegimeScore:
-    """Judge out-of-fold predictions of a regime, (R,) each.
+    """Judge out-of-fold predictions of a regime, (R,) each, by the exact labels of `every` pair.
 
     `mean` has the means of the training parts, `baselines` the predictions of other models by name,
     and `inside` 1 where the label is within the 90 % interval. `weights` are those of the
     predictor's parts: a baseline that has nearly all the weight is the predictor, which is not
-    compared with itself. `bounded` has the tested pairs with their bounds, if there are any. With
-    `of_classes`, predictions are probabilities, or expected numbers of classes.
+    compared with itself. Bounds are judged by their order. With `of_classes`, predictions are
+    probabilities, or expected numbers of classes.
     """
+    is_exact = every.is_exact
+    tested = every.some(is_exact)
     pkd = tested.pkd
     weight = tested.weight
-    square = np.square(pkd - predicted)
-    of_mean = np.square(pkd - mean)
+    square = np.square(pkd - predicted[is_exact])
+    of_mean = np.square(pkd - mean[is_exact])
+    covered = None if inside is None else inside[is_exact]
     itself = {part for part, share in (weights or {}).items() if share >= NEARLY_ALL}
-    rivals = {part: values for part, values in baselines.items() if part not in itself}
+    rivals = {part: row[is_exact] for part, row in baselines.items() if part not in itself}
     best, of_best = _best_baseline(tested, rivals) or (TRAIN_MEAN, of_mean)
     against_mean = mean_claim(of_mean - square, tested.groups, weight=weight)
     against_best = mean_claim(of_best - square, tested.groups, tested.dependence, weight)
@@ -285,11 +282,11 @@ def score_regime(
         "rmse": _error_interval(square, tested),
         "r2": _interval(r2_of_pairs, tested, most=1.0),
         "skill": _interval(skill_of_pairs, tested, most=1.0),
-        "coverage": _interval(inside, tested, least=0.0, most=1.0),
+        "coverage": _interval(covered, tested, least=0.0, most=1.0),
         "rmse_of_mean": _root_interval(of_mean, tested),
         "rmse_of_best": _root_interval(of_best, tested),
     }
-    claims = _rank_claims(tested, predicted)
+    claims = _rank_claims(tested, predicted[is_exact])
     score: RegimeScore = {
         "regime": name,
         "words": words,
@@ -301,7 +298,7 @@ def score_regime(
         "rmse": _root(square, weight),
         "r2": _mean(r2_of_pairs, weight),
         "skill": _mean(skill_of_pairs, weight),
-        "coverage": _mean(inside, weight),
+        "coverage": _mean(covered, weight),
         "rmse_of_mean": _root(of_mean, weight),
         "best_baseline": best,
         "rmse_of_best": _root(of_best, weight),
@@ -316,24 +313,27 @@ def score_regime(
         not_better = NOT_TRUER if of_classes else NOT_SMALLER
         errors_in_words = f"{not_better}, which has nearly all the weight"
     else:
-        describe = describe_probabilities if of_classes else describe_errors
-        errors_in_words = describe(against_mean, against_best, best)
-    is_selection = False
-    if bounded is not None and bounded.share:
-        concordance = concordance_claim(bounded)
-        score["bounds"] = bounded.share
+        loss_words = PROBABILITIES if of_classes else ERRORS
+        errors_in_words = describe_loss(loss_words, against_mean, against_best, best)
+    bounds = every.share_of_bounds
+    is_selection = bounds >= MANY_BOUNDS
+    if bounds:
+        concordance = concordance_claim(every, predicted)
+        score["bounds"] = bounds
         score["concordance"] = _as_json(concordance)
-        is_selection = bounded.share >= MANY_BOUNDS
         if is_selection:
-            errors_in_words = _describe_bounds(bounded.share, concordance)
+            errors_in_words = _describe_bounds(bounds, concordance)
     # the sentence takes the clearest of several claims: the more there are, the more it asks for
     different = {claim for claim in claims.values() if _has_interval(claim)}
     level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
-    judged = _rank_claims(tested, predicted, level)
+    judged = _rank_claims(tested, predicted[is_exact], level)
     if of_classes and _rarer(pkd) < FEWEST_OF_CLASS:
         judged = {}
-    if is_selection and bounded is not None:
-        judged = {" of labels and bounds": concordance_claim(bounded, level, 0.5), **judged}
+    if is_selection:
+        judged = {
+            " of labels and bounds": concordance_claim(every, predicted, level, 0.5),
+            **judged,
+        }
     score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
     return score
 
@@ -459,7 +459,7 @@ def _has_interval(claim: Claim | None) -> bool:
     return claim is not None and claim.low is not None
 
 
-class _LossWords(NamedTuple):
+class LossWords(NamedTuple):
     """How a loss is spoken of."""
 
     noun: str
@@ -470,21 +470,12 @@ class _LossWords(NamedTuple):
     not_shown: str
 
 
-_ERRORS = _LossWords("errors", "smaller", "larger", "those of the mean", NOT_SMALLER)
-_PROBABILITIES = _LossWords("probabilities", "better", "worse", "the prevalence", NOT_TRUER)
+ERRORS = LossWords("errors", "smaller", "larger", "those of the mean", NOT_SMALLER)
+PROBABILITIES = LossWords("probabilities", "better", "worse", "the prevalence", NOT_TRUER)
 
 
-def describe_errors(against_mean: Claim, against_best: Claim, best: str) -> str:
-    """Say what is shown of the errors beside those of the mean, and of the best baseline."""
-    return _describe_loss(_ERRORS, against_mean, against_best, best)
-
-
-def describe_probabilities(against_mean: Claim, against_best: Claim, best: str) -> str:
-    """Say what is shown of probabilities beside the prevalence, and the best baseline."""
-    return _describe_loss(_PROBABILITIES, against_mean, against_best, best)
-
-
-def _describe_loss(words: _LossWords, against_mean: Claim, against_best: Claim, best: str) -> str:
+def describe_loss(words: LossWords, against_mean: Claim, against_best: Claim, best: str) -> str:
+    """Say what is shown of a loss beside that of the mean, and of the best baseline."""
     if not _has_interval(against_mean):
         return f"{words.noun} cannot be judged"
     if against_mean.fails:
@@ -511,34 +502,34 @@ def _describe_bounds(share: float, concordance: Claim | None) -> str:
 
 
 def concordance_claim(
-    bounded: BoundedPairs,
+    tested: TestedPairs,
+    predicted: Floats,
     level: float = LEVEL,
     chance: float = 0.0,
-    *,
-    several: bool | None = None,
+    cell: Ints | None = None,
 ) -> Claim | None:
     """Return the share of decidable pairs of test pairs in the right order, and its interval.
 
-    Pairs of one fold are compared. The interval is a jackknife: a group takes its pairs with it.
-    `chance` is taken off. `several` tells whether pairs come from several folds, by default where
-    they are of several.
+    Pairs of one cell are compared, by default those of one fold; `cell` and `predicted` are (R,).
+    The interval is a jackknife: a group takes its pairs with it. `chance` is taken off.
     """
     lower = []
     upper = []
     right = []
     size = []
-    for fold in distinct(bounded.fold):
-        rows = np.flatnonzero(bounded.fold == fold)
-        order = decidable_pairs(bounded.pkd[rows], bounded.censored[rows])
+    of_cell = tested.fold if cell is None else cell
+    in_order = np.argsort(of_cell, kind="stable")
+    for rows in np.split(in_order, np.flatnonzero(np.diff(of_cell[in_order])) + 1):
+        order = decidable_pairs(tested.pkd[rows], tested.side[rows])
         if not order.pairs:
             continue
-        low, high, is_right = order.compare(bounded.predicted[rows])
+        low, high, is_right = order.compare(predicted[rows])
         lower.append(rows[low])
         upper.append(rows[high])
         right.append(is_right)
         listed = np.full(len(low), order.pairs / len(low))
-        if bounded.weight is not None:
-            listed = listed * bounded.weight[rows[low]] * bounded.weight[rows[high]]
+        if tested.weight is not None:
+            listed = listed * tested.weight[rows[low]] * tested.weight[rows[high]]
         size.append(listed)
     if not size:
         return None
@@ -548,14 +539,12 @@ def concordance_claim(
     times = np.concatenate(size)
     value = float(np.average(right_of_pair, weights=times))
     away = times * (right_of_pair - value) / times.sum()
-    if several is None:
-        several = len(distinct(bounded.fold)) > 1
-    factor = 1 + ((CROSS_VALIDATED if several else 1) - 1) * (1 - (2 * value - 1) ** 2) ** 2
+    factor = 1 + (tested.dependence - 1) * (1 - (2 * value - 1) ** 2) ** 2
     ends = [value, value]
     least = np.inf
-    for group_of_pair in bounded.groups:
+    for group_of_pair in tested.groups:
         _, group = np.unique(group_of_pair, return_inverse=True)
-        n = _effective(_sizes(group_of_pair, bounded.weight))
+        n = _effective(_sizes(group_of_pair, tested.weight))
         least = min(least, n)
         if n < LEAST_GROUPS:
             return Claim(value - chance, None, None, least)
@@ -590,8 +579,10 @@ def compare_models(
     quantity: Quantity = PKD,
 ) -> str:
     """Say in one sentence which of two models has smaller errors in a regime."""
-    square = np.square(tested.pkd - predicted)
-    other_square = np.square(tested.pkd - reference)
+    is_exact = tested.is_exact
+    tested = tested.some(is_exact)
+    square = np.square(tested.pkd - predicted[is_exact])
+    other_square = np.square(tested.pkd - reference[is_exact])
     claim = mean_claim(other_square - square, tested.groups, weight=tested.weight)
     relation = INDISTINGUISHABLE
     if claim.holds or claim.fails:
@@ -886,18 +877,33 @@ def _rank_claim(
     return Claim(value, low, high, least)
 
 
+Cell: TypeAlias = Callable[[Mapping[str, Any]], str]
+"""Lays out what a column shows of the score of a regime."""
+
+
 class Column(NamedTuple):
     """Describe a column of the table of regimes."""
 
     label: str
     meaning: str
     """For those who point at it in a page."""
+    cell: Cell
+    of_both: bool = False
+    """Whether it compares sequences of one side, which pairs of one kind do not have."""
 
 
-WITHIN_COLUMNS = ("Spearman within antigen", "Spearman within antibody")
-DECIDING_COLUMNS = 6
-"""Of the first columns, how many say whether a head is worth using; those of pairs of one kind
-lack one of them."""
+LAST_DECIDING = "pairs"
+"""The columns up to this one say whether a head is worth using."""
+BEST_BASELINE = Column(
+    "best baseline",
+    "The baseline with the smallest error.",
+    lambda regime: str(regime["best_baseline"]).replace("_", " "),
+)
+GROUPS = Column(
+    "groups",
+    "Effective number of independent groups of these pairs.",
+    lambda regime: f"{regime['groups']:,.0f}",
+)
 
 
 def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
@@ -905,41 +911,8 @@ def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]
 
     Those that compare sides within each other are left out where pairs have one of the `kinds`.
     """
-    if quantity.classes:
-        return _columns_of_classes(quantity, kinds)
-    shown = [
-        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning),
-        Column(f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels."),
-        Column(
-            f"RMSE of best baseline ({quantity})",
-            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
-        ),
-        Column(
-            "Spearman",
-            "Rank correlation of predicted and measured values, averaged over folds by their "
-            "pairs. 1 is perfect, 0 is chance.",
-        ),
-        Column(
-            "Spearman within antigen",
-            "Rank correlation of the antibodies of one antigen, averaged over antigens and folds "
-            "by their pairs; small ones are pooled. 1 is perfect, 0 is chance.",
-        ),
-        Column("pairs", "Different pairs that were tested."),
-        Column("best baseline", "The baseline with the smallest error."),
-        Column(
-            "Spearman within antibody",
-            "Rank correlation of the antigens of one antibody, averaged over antibodies and folds "
-            "by their pairs; small ones are pooled. 1 is perfect, 0 is chance.",
-        ),
-        Column(
-            "R2",
-            "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of the "
-            "test pairs would be better.",
-        ),
-        Column("90 % coverage", "Share of the labels within the 90 % intervals of sigma."),
-        Column("groups", "Effective number of independent groups of these pairs."),
-    ]
-    return [column for column in shown if len(kinds) > 1 or column.label not in WITHIN_COLUMNS]
+    shown = _columns_of_classes(quantity) if quantity.classes else _columns_of_numbers(quantity)
+    return [column for column in shown if len(kinds) > 1 or not column.of_both]
 
 
 def describe_regimes(
@@ -951,100 +924,122 @@ def describe_regimes(
 ) -> list[list[str]]:
     """Lay out scores as rows of text, the head first; brackets hold 95 % intervals.
 
-    The columns are those of `columns`; with `deciding` only the `DECIDING_COLUMNS` of them.
+    The columns are those of `columns`; with `deciding` only those up to `LAST_DECIDING`.
     """
-    head = [column.label for column in columns(quantity, kinds)]
-    rows = [["", *head]]
-    show = quantity.show
-    for regime in scores:
-        if quantity.classes:
-            rows.append([regime["words"], *_class_cells(regime, kinds)])
-            continue
-        limits = regime["intervals"]
-        pairs = f"{regime['n']:,}"
-        if "effective_pairs" in regime:
-            pairs += f" ({regime['effective_pairs']:,.0f} effective)"
-        cells = [regime["words"]]
-        for name in ("rmse", "rmse_of_mean", "rmse_of_best"):
-            cells.append(_with_interval(regime[name], limits[name], show))
-        cells.append(_claim_cell(regime["spearman"]))
-        if len(kinds) > 1:
-            cells.append(_claim_cell(regime["spearman_within_antigen"]))
-        cells += [pairs, str(regime["best_baseline"]).replace("_", " ")]
-        if len(kinds) > 1:
-            cells.append(_claim_cell(regime["spearman_within_antibody"]))
-        cells.append(_with_interval(regime["r2"], limits["r2"]))
-        cells.append(_coverage_cell(regime["coverage"], limits["coverage"]))
-        cells.append(f"{regime['groups']:,.0f}")
-        rows.append(cells)
+    shown = columns(quantity, kinds)
+    labels = [column.label for column in shown]
     if deciding:
-        shown = 1 + DECIDING_COLUMNS - (len(kinds) < 2)
-        rows = [row[:shown] for row in rows]
+        shown = shown[: labels.index(LAST_DECIDING) + 1]
+    rows = [["", *labels[: len(shown)]]]
+    for regime in scores:
+        rows.append([regime["words"], *(column.cell(regime) for column in shown)])
     return rows
 
 
-def _columns_of_classes(quantity: Quantity, kinds: Collection[Kind]) -> list[Column]:
-    """Return the columns of the table of regimes where labels are classes; what decides is first.
+def _columns_of_numbers(quantity: Quantity) -> list[Column]:
+    show = quantity.show
+    return [
+        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
+        Column(
+            f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels.",
+            _value("rmse_of_mean", show),
+        ),
+        Column(
+            f"RMSE of best baseline ({quantity})",
+            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
+            _value("rmse_of_best", show),
+        ),
+        Column(
+            "Spearman", "Rank correlation of predicted and measured values, averaged over folds by "
+            "their pairs. 1 is perfect, 0 is chance.", _claim("spearman"),
+        ),
+        Column(
+            "Spearman within antigen", "Rank correlation of the antibodies of one antigen, "
+            "averaged over antigens and folds by their pairs; small ones are pooled. 1 is perfect, "
+            "0 is chance.", _claim("spearman_within_antigen"), of_both=True,
+        ),
+        Column("pairs", "Different pairs that were tested.", _pairs),
+        BEST_BASELINE,
+        Column(
+            "Spearman within antibody", "Rank correlation of the antigens of one antibody, "
+            "averaged over antibodies and folds by their pairs; small ones are pooled. 1 is "
+            "perfect, 0 is chance.", _claim("spearman_within_antibody"), of_both=True,
+        ),
+        Column(
+            "R2", "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of "
+            "the test pairs would be better.", _value("r2", _two_digits),
+        ),
+        Column(
+            "90 % coverage", "Share of the labels within the 90 % intervals of sigma.",
+            _value("coverage", "{:.0%}".format),
+        ),
+        GROUPS,
+    ]  # fmt: skip
 
-    Their number before the pairs is that of numbers, see `DECIDING_COLUMNS`.
-    """
+
+def _columns_of_classes(quantity: Quantity) -> list[Column]:
     error = "Brier score" if quantity.is_binary else "squared error"
-    what = "Mean squared error of the probability."
-    if not quantity.is_binary:
-        what = "Mean squared error of the expected number of the class."
-    shown = [
-        Column(error, what),
-        Column(f"{error} of prevalence", "The same of the frequency of the class in training."),
+    predicted = "probability" if quantity.is_binary else "expected number of the class"
+    positive = quantity.named(-1)
+    return [
+        Column(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
         Column(
-            f"{error} of best baseline", "The same of the best baseline, chosen after the fact."
+            f"{error} of prevalence", "The same of the frequency of the class in training.",
+            _value("rmse_of_mean", _squared),
         ),
         Column(
-            "average precision",
-            f"Mean share of {quantity.named(-1)} among the first pairs, at each of them; chance is "
-            "the prevalence.",
+            f"{error} of best baseline", "The same of the best baseline, chosen after the fact.",
+            _value("rmse_of_best", _squared),
         ),
         Column(
-            "AUC within antigen",
-            "Share of two pairs of one antigen and different classes that are in the right order. "
-            "0.5 is chance.",
+            "average precision", f"Mean share of {positive} among the first pairs, at each of "
+            "them; chance is the prevalence.", _claim_of_classes("average_precision"),
         ),
         Column(
-            "pairs", f"Different pairs that were tested, and how many are {quantity.named(-1)}."
+            "AUC within antigen", "Share of two pairs of one antigen and different classes that "
+            "are in the right order. 0.5 is chance.", _claim_of_classes("auc_within_antigen"),
+            of_both=True,
         ),
-        Column("best baseline", "The baseline with the smallest error."),
-        Column("AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance."),
-        Column("AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance."),
-        Column("log loss", "Mean of minus the logarithm of the probability of the class, in nats."),
-        Column("groups", "Effective number of independent groups of these pairs."),
-    ]
-    within = ("AUC within antigen", "AUC within antibody")
-    return [column for column in shown if len(kinds) > 1 or column.label not in within]
+        Column(
+            "pairs", f"Different pairs that were tested, and how many are {positive}.",
+            lambda regime: f"{regime['n']:,} ({regime['classes']['positives']:,})",
+        ),
+        BEST_BASELINE,
+        Column(
+            "AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance.",
+            _claim_of_classes("auc_within_antibody"), of_both=True,
+        ),
+        Column(
+            "AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance.",
+            _claim_of_classes("auc"),
+        ),
+        Column(
+            "log loss", "Mean of minus the logarithm of the probability of the class, in nats.",
+            lambda regime: _with_interval(regime["classes"]["log_loss"], None, _three_digits),
+        ),
+        GROUPS,
+    ]  # fmt: skip
 
 
-def _class_cells(regime: Mapping[str, Any], kinds: Collection[Kind]) -> list[str]:
-    """Lay out the scores of a regime of classes in the columns of `_columns_of_classes`."""
-    of_classes = regime["classes"]
-    cells_of_regime = []
-    for name, error in (
-        ("rmse", "brier"),
-        ("rmse_of_mean", "brier_of_mean"),
-        ("rmse_of_best", "brier_of_best"),
-    ):
-        limits = regime["intervals"][name]
-        square = None if limits is None else [end**2 for end in limits]
-        cells_of_regime.append(_with_interval(of_classes[error], square, _three_digits))
-    cells_of_regime.append(_claim_cell(of_classes["average_precision"]))
-    if len(kinds) > 1:
-        cells_of_regime.append(_claim_cell(of_classes["auc_within_antigen"]))
-    cells_of_regime.append(f"{regime['n']:,} ({of_classes['positives']:,})")
-    cells_of_regime.append(str(regime["best_baseline"]).replace("_", " "))
-    if len(kinds) > 1:
-        cells_of_regime.append(_claim_cell(of_classes["auc_within_antibody"]))
-    cells_of_regime.append(_claim_cell(of_classes["auc"]))
-    log_loss = of_classes["log_loss"]
-    cells_of_regime.append("-" if log_loss is None else _three_digits(log_loss))
-    cells_of_regime.append(f"{regime['groups']:,.0f}")
-    return cells_of_regime
+def _value(name: str, show: Callable[[float], str]) -> Cell:
+    return lambda regime: _with_interval(regime[name], regime["intervals"][name], show)
+
+
+def _claim(name: str) -> Cell:
+    return lambda regime: _claim_cell(regime[name])
+
+
+def _claim_of_classes(name: str) -> Cell:
+    return lambda regime: _claim_cell(regime["classes"][name])
+
+
+def _pairs(regime: Mapping[str, Any]) -> str:
+    effective = regime.get("effective_pairs")
+    return f"{regime['n']:,}" + ("" if effective is None else f" ({effective:,.0f} effective)")
+
+
+def _squared(root: float) -> str:
+    return _three_digits(root**2)
 
 
 def _three_digits(value: float) -> str:
@@ -1055,14 +1050,6 @@ def _claim_cell(claim: Mapping[str, float | None] | None) -> str:
     if claim is None:
         return "-"
     return _with_interval(claim["value"], [claim["low"], claim["high"]])
-
-
-def _coverage_cell(share: float | None, limits: Sequence[float] | None) -> str:
-    if share is None:
-        return "-"
-    if limits is None:
-        return f"{share:.0%}"
-    return f"{share:.0%} [{limits[0]:.0%}, {limits[1]:.0%}]"
 
 
 def _two_digits(value: float) -> str:

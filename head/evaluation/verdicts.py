@@ -35,10 +35,9 @@ import pandas as pd
 from scipy.special import ndtr
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.messages import counted, quoted
-from abag.head.evaluation.metrics import average_precision
+from abag.core.messages import align, counted, quoted
+from abag.head.evaluation.metrics import average_precision, hits_by_cutoff
 from abag.head.evaluation.scores import (
-    BoundedPairs,
     RegimeScore,
     TestedPairs,
     cells,
@@ -98,14 +97,12 @@ def score_strong(
     are_probabilities : bool
         Whether labels are 0 and 1, and predictions the probabilities of 1.
     """
-    if sign < 0 and not are_probabilities:  # the highest of the negative are the lowest
-        if chosen_on is not None:
-            chosen_on = _mirrored(chosen_on[0]), chosen_on[1]
-        return _mirrored_back(score_strong(_mirrored(tested), regimes, -threshold, chosen_on))
+    # of values of which higher is better; the probability of the better class is such a value
+    direction = 1 if are_probabilities else sign
     summaries = []
     for regime in regimes:
         name = regime["regime"]
-        rows = _decided(tested[tested["regime"] == name], threshold)
+        rows = _decided(tested[tested["regime"] == name], threshold, direction)
         if not len(rows):
             continue
         others = None
@@ -113,34 +110,27 @@ def score_strong(
             rows_of_run, scores = chosen_on
             shown = {score["regime"]: Shown(0, largest_rmse(score)) for score in scores}
             _, used = applicable(REGIMES[name], shown)
-            others = _decided(rows_of_run[rows_of_run["regime"] == used], threshold)
+            others = _decided(rows_of_run[rows_of_run["regime"] == used], threshold, direction)
         summary = _score(
             rows,
             others,
             name,
             regime["words"],
-            threshold,
+            direction * threshold,
             are_probabilities=are_probabilities,
         )
+        for pick in (summary["at_threshold"], *summary["cutoffs"]):
+            if pick["cutoff"] is not None:
+                pick["cutoff"] *= direction
         summaries.append(summary)
     return {"threshold": threshold, "regimes": summaries}
 
 
-def _mirrored(rows: pd.DataFrame) -> pd.DataFrame:
-    """Reverse the direction of labels, bounds and predictions."""
-    return rows.assign(**{name: -rows[name] for name in ("pkd", "pkd_predicted", "censored")})
-
-
-def _mirrored_back(summary: StrongSummary) -> StrongSummary:
-    """Return a summary of mirrored rows with thresholds and cut-offs as values again."""
-    for regime in summary["regimes"]:
-        for cut in (regime["at_threshold"], *regime["cutoffs"]):
-            if cut["cutoff"] is not None:
-                cut["cutoff"] = -cut["cutoff"]
-    return {**summary, "threshold": -summary["threshold"]}
-
-
-def _decided(rows: pd.DataFrame, threshold: float) -> pd.DataFrame:
+def _decided(rows: pd.DataFrame, threshold: float, direction: int) -> pd.DataFrame:
+    """Return the rows that are known to be strong or not, with values of which higher is better."""
+    threshold = direction * threshold
+    values = ("pkd", "pkd_predicted", "censored")
+    rows = rows.assign(**{name: direction * rows[name] for name in values})
     below = (rows["censored"] < 0) & (rows["pkd"] <= threshold)
     above = (rows["censored"] > 0) & (rows["pkd"] >= threshold)
     decided = rows[(rows["censored"] == 0) | below | above]
@@ -191,12 +181,8 @@ def _curve(strong: Bools, predicted: Floats, weight: Floats) -> tuple[Floats, Fl
     """Return recall, precision and cut-off, each cut-off once, the highest first."""
     if not strong.any():
         return np.zeros(0), np.zeros(0), np.zeros(0)
-    order = np.argsort(-predicted, kind="stable")
-    falling = predicted[order]
-    last = np.flatnonzero(np.append(np.diff(falling) != 0, True))  # ties go together
-    hits = np.cumsum(strong[order] * weight[order])[last]
-    picked = np.cumsum(weight[order])[last]
-    return hits / hits[-1], hits / picked, falling[last]
+    hits, picked, cutoff = hits_by_cutoff(strong, predicted, weight)
+    return hits / hits[-1], hits / picked, cutoff
 
 
 def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
@@ -269,48 +255,33 @@ def _calibration(strong: Bools, p: Floats, weight: Floats) -> list[dict[str, Any
 def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
     relation = ">=" if quantity.sign > 0 or quantity.classes else "<="
-    show = quantity.show
-    threshold = f"{relation} {summary['threshold']:g}"
     title = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
-    lines = [f"{title} {threshold}"]
+    lines = [f"{title} {relation} {summary['threshold']:g}"]
     of_class = "strong"
     if quantity.classes:
         of_class = quantity.named(-1)
         lines = [f"Pairs that are {of_class}: {quantity}"]
     p_strong = PROBABILITY if quantity.is_binary else STRONG_COLUMN
-    for regime in summary["regimes"]:
+    cut_offs = ["cut-off for", f"predicted {relation}", "picked", "precision", "recall"]
+    regimes = page_of(summary, quantity)["regimes"]
+    for regime in regimes:
         lines += [
             f"{regime['words']}: {regime['strong']:,} of {regime['n']:,} pairs are {of_class} "
-            f"(prevalence {regime['prevalence']:.0%})",
-            f"  predicted {threshold}: {_describe_pick(regime['at_threshold'])}",
+            f"(prevalence {regime['prevalence']:.0%})"
         ]
-        for cut in regime["cutoffs"] if regime["strong"] else ():
-            cutoff = cut["cutoff"]
-            reached = "none" if cutoff is None else f"predicted {relation} {show(cutoff)}"
-            where = "on pairs that did not choose it"
-            if not cut.get("tried", True):
-                where = "expected of new pairs, of which as many are picked"
-            lines.append(
-                f"  cut-off for a {cut['wanted']} of {cut['level']:.0%}: {reached}; {where}: "
-                f"{_describe_pick(cut)}{_missed(cut)}"
-            )
-        shares = []
-        for bin_ in regime["calibration"]:
-            limits = f"{bin_['low']:.0%}-{bin_['high']:.0%}"
-            shares.append(f"{limits}: {bin_['strong']:.0%} of {bin_['pairs']:,}")
-        lines.append(
-            f"  {p_strong} expects {regime['expected']:.0f} {of_class} pairs; share that is "
-            f"{of_class} by {p_strong}: {', '.join(shares)}"
-        )
+        if regime["strong"]:  # else there is nothing to find
+            lines += align([cut_offs, *map(_texts, regime["rows"])])
+            bins = [p_strong, "pairs", "expected", of_class]
+            lines += ["", *align([bins, *map(_texts, regime["bins"])]), ""]
+    if any(cut["tried"] for regime in regimes for cut in regime["cutoffs"]):
+        lines.append("Cut-offs are those of the run; precision and recall are of these pairs.")
+    elif regimes:
+        lines.append("Precision and recall of chosen cut-offs are those expected of new pairs.")
     return lines
 
 
-def _describe_pick(pick: Mapping[str, Any]) -> str:
-    """Say what was picked; recall never stands alone."""
-    if not pick["picked"]:
-        return "no pair"
-    recall = "none to find" if pick["recall"] is None else f"recall {pick['recall']:.0%}"
-    return f"{pick['picked']:,} picked, precision {pick['precision']:.0%}, {recall}"
+def _texts(cells: Sequence[Any]) -> list[str]:
+    return ["-" if x is None else f"{x:,}" if isinstance(x, int) else str(x) for x in cells]
 
 
 def _missed(cut: Mapping[str, Any]) -> str:
@@ -323,7 +294,7 @@ def _missed(cut: Mapping[str, Any]) -> str:
 
 
 def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
-    """Return what the report shows of a summary: a row per regime, and the details of each."""
+    """Lay out a summary: a row per regime, and of each its cut-offs and bins of p_strong."""
     regimes = []
     overview = list[list[Any]]()
     for regime in summary["regimes"]:
@@ -350,9 +321,7 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
 
 def _pick_cells(pick: Mapping[str, Any], quantity: Quantity) -> list[Any]:
     """Lay out a cut-off: its value, pairs picked, precision and recall."""
-    cutoff = pick["cutoff"]
-    if cutoff is not None:
-        cutoff = round(cutoff, 2) if quantity.affinity else quantity.show(cutoff)
+    cutoff = None if pick["cutoff"] is None else quantity.show(pick["cutoff"])
     return [cutoff, pick["picked"], _percent(pick["precision"]), _percent(pick["recall"])]
 
 
@@ -460,7 +429,7 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     if pairs.noise is not None:
         lines.append(
             f"Replicates have a standard deviation of {quantity.show(pairs.noise)} {quantity}: the "
-            "error of a label that was measured once. The median of several has a smaller error."
+            "error of a label that was measured once."
         )
     return lines
 
@@ -543,19 +512,22 @@ def _implausible_labels(summary: dict[str, Any], reading: LabelReading) -> list[
     quantity = reading.quantity
     amount = f"{reading.conflict:.3g} {quantity}"
     apart = f"more than {amount}{'' if quantity.affinity else ', a standard deviation,'} apart"
+    usual = f"outside the usual range of {quantity} (2 to 14). See --label."
+    problems = {
+        "out_of_range": ("label", "is", "are", usual),
+        "conflicting_pairs": (
+            "pair", "has", "have", f"labels or bounds {apart}. See --replicates."
+        ),
+        "disputed_antigens": (
+            "antigen", "has", "have", f"means of assays {apart}: do not mix these assays."
+        ),
+    }  # fmt: skip
     lines = []
-    n = summary["out_of_range"]
-    if n:
-        labels = "1 label is" if n == 1 else f"{n} labels are"
-        lines.append(f"{labels} outside the usual range of {quantity} (2 to 14). See --label.")
-    n = summary["conflicting_pairs"]
-    if n:
-        conflicting = "1 pair has" if n == 1 else f"{n} pairs have"
-        lines.append(f"{conflicting} labels or bounds {apart}. See --replicates.")
-    n = summary["disputed_antigens"]
-    if n:
-        antigens = "1 antigen has" if n == 1 else f"{n} antigens have"
-        lines.append(f"{antigens} means of assays {apart}: do not mix these assays.")
+    for name, (noun, of_one, of_several, problem) in problems.items():
+        number = summary[name]
+        if number:
+            verb = of_one if number == 1 else of_several
+            lines.append(f"{counted(number, noun)} {verb} {problem}")
     return lines
 
 
@@ -619,7 +591,7 @@ class ClassScores(TypedDict):
 
 def add_classes(
     score: RegimeScore,
-    tested: TestedPairs,
+    every: TestedPairs,
     predicted: Floats,
     mean: Floats,
     classes: tuple[str, ...],
@@ -628,6 +600,9 @@ def add_classes(
 
     `predicted` and `mean`, (R,) each, are the predictions and the frequencies in training.
     """
+    is_exact = every.is_exact
+    tested = every.some(is_exact)
+    predicted = predicted[is_exact]
     is_positive = tested.pkd == len(classes) - 1
     weight = np.ones(len(is_positive)) if tested.weight is None else tested.weight
     scores: ClassScores = {
@@ -647,7 +622,7 @@ def add_classes(
     }
     if len(classes) == 2:
         loss = log_losses(tested.pkd, predicted)
-        of_mean = log_losses(tested.pkd, mean)
+        of_mean = log_losses(tested.pkd, mean[is_exact])
         gain = mean_claim(of_mean - loss, tested.groups, weight=tested.weight)
         scores["log_loss"] = float(np.average(loss, weights=weight))
         scores["log_loss_of_mean"] = float(np.average(of_mean, weights=weight))
@@ -663,17 +638,9 @@ def log_losses(level: Floats, probability: Floats) -> Floats:
 
 def _auc(tested: TestedPairs, predicted: Floats, cell: Ints) -> dict[str, float | None] | None:
     """Return the share of pairs of one cell in the right order, and its interval."""
-    bounded = BoundedPairs(
-        pkd=tested.pkd,
-        censored=np.zeros(len(cell), np.int8),
-        predicted=predicted,
-        fold=cell,
-        groups=tested.groups,
-        weight=tested.weight,
-    )
     if _compared(cell, tested.pkd) < LEAST_ROWS:
         return None
-    claim = concordance_claim(bounded, several=len(np.unique(tested.fold)) > 1)
+    claim = concordance_claim(tested, predicted, cell=cell)
     return None if claim is None else claim._asdict()
 
 

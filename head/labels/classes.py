@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from abag.core.arrays import Floats
     from abag.embed.tables.table import Table
-    from abag.head.labels.options import Label, LabelOptions
+    from abag.head.labels.options import Better, Label, LabelOptions
 
 
 BINARY: Label = "binary"
@@ -49,15 +49,25 @@ _WORDS = (
     ("non-hit", "hit"), ("fail", "pass"), ("absent", "present"),
 )  # fmt: skip
 """Words for no and yes, as they are used beside each other."""
-_PAIRS = re.compile(
-    "bind|bound|neutrali|reactiv|specific|positiv|active|enrich|escap|block|inhibit|hit|viable|"
-    "success|recogni|interact"
+_PARTS = (
+    "bind|bound|neutrali|reactiv|polyreactiv|specific|polyspecific|positiv|active|enrich|escap|"
+    "block|inhibit|hit|viable|success|recogni|interact"
 )
+_PAIRS = re.compile(_PARTS)
 """Parts of the names of columns that say whether something is so."""
+_NEGATIONS = re.compile(
+    rf"\b(?:not|non|no|lost|loss of|lacks?|doesn?t)\s+(?=\w*(?:{_PARTS}))"
+    rf"|\b(?:non|un|in)(?={_PARTS})|\s+(?:loss|negative)\b"
+)
+"""Words and syllables with which such a name says that something is not so."""
+_UNWANTED = re.compile("escap|resistan|autoreactiv|selfreactiv|offtarget")
+"""Parts of the names of what is not wanted."""
 _NAMES = frozenset("label labels class target outcome y response binary isbinder call".split())
 """Names of columns of classes, without signs."""
 _LAST_WORDS = frozenset("label labels class binary call".split())
 """Last words of such names."""
+_OF_ANYTHING = frozenset("no yes n y false true f t 0 1 - +".split())
+"""Words for no and yes to what the name of their column says."""
 MOST_CLASSES = 20
 _STRAY = 10
 """Cells for each one that is no class in a column of words for yes and no, at least."""
@@ -130,16 +140,29 @@ def _words_among(values: dict[str, int]) -> tuple[str, str] | None:
     return None if are_numbers else found
 
 
+def _name_words(name: str) -> list[str]:
+    return re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+
+
 def is_named_like_classes(name: str) -> bool:
     """Tell whether the name of a column says that it holds classes, such as ``is_binder``."""
-    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    words = _name_words(name)
     joined = "".join(words)
     is_named = joined in _NAMES or not _LAST_WORDS.isdisjoint(words[-1:])
     return is_named or _PAIRS.search(joined) is not None
 
 
-def _names_affinity(name: str) -> bool:
-    return read_header(name).names_affinity or "affin" in plain_text(name)[0]
+def _better_class(name: str, classes: tuple[str, ...]) -> Better:
+    """Return which class is better by the name of a column: no, of yes and no in ``non_binder``."""
+    words = " ".join(_name_words(name))
+    affirmed = _NEGATIONS.sub("", words)
+    better = read_header(affirmed).better or "higher"
+    # others, such as binder and non-binder, say it themselves
+    if _OF_ANYTHING.issuperset(classes):
+        is_unwanted = _UNWANTED.search(affirmed.replace(" ", "")) is not None
+        if is_unwanted != (affirmed != words):
+            return "lower" if better == "higher" else "higher"
+    return better
 
 
 def has_classes(table: Table, name: str, options: LabelOptions) -> bool:
@@ -160,8 +183,6 @@ def holds_classes(table: Table, name: str) -> bool:
 
     One of them alone says so only where the name does, too.
     """
-    if name not in table.frame:
-        return False
     cells = table.frame[name]
     if cells.nunique() > 2 * len(_WORDS):  # spelling many cells takes long
         return False
@@ -192,7 +213,7 @@ def decide_classes(
     where = f"{table.source}: column {column!r}"
     header = read_header(column)
     asked = options.asks_for_classes
-    if not asked and not _may_be_classes(options):
+    if not asked and (options.label or options.unit or options.no_binding) is not None:
         return None
     if asked and header.names_affinity and header.units:
         msg = (
@@ -209,24 +230,19 @@ def decide_classes(
     elif asked:
         classes = _two_classes(where, values, options.positive)
     else:
-        if _names_affinity(column) or not holds_classes(table, column):
+        names_affinity = header.names_affinity or "affin" in plain_text(column)[0]
+        if names_affinity or not holds_classes(table, column):
             return None
         classes = _words_among(values) or _two_classes(where, values, None)
         replace(options, label=BINARY)  # raises if others are of numbers
         why = f"cells are {quoted(classes[0])} or {quoted(classes[1])}"
     quantity = Quantity(
         name=header.quantity,
-        better=options.better or header.better or "higher",
+        better=options.better or _better_class(column, classes),
         affinity=False,
         classes=classes,
     )
     return unit_of(classes), quantity, why
-
-
-def _may_be_classes(options: LabelOptions) -> bool:
-    """Tell whether the options leave open that the label is classes."""
-    of_numbers = (options.label, options.unit, options.no_binding)
-    return all(value is None for value in of_numbers)
 
 
 def refuse_other_cells(table: Table, column: str, classes: tuple[str, ...]) -> None:

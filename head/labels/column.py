@@ -17,8 +17,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
-from difflib import get_close_matches
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -37,11 +37,14 @@ from abag.embed.tables.columns import (
     column_option,
     quote_names,
     quote_some,
+    refuse_absent,
+    simplified,
     with_found,
 )
+from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import plain_number
+from abag.embed.tables.table import plain_number, says_no_binding
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -56,6 +59,7 @@ from abag.head.labels.headers import (
     ALPHASEQ_UNIT,
     ALPHASEQ_WORDS,
     CAMEL,
+    LONGEST_NAME,
     PKD,
     PROBABILITY,
     SCAN_MEASURED,
@@ -122,6 +126,15 @@ _SUMMARIES = frozenset(
 MOST_UNUSUAL = 0.05
 """Share of numbers outside the usual range of pKd that a matrix of pKd may have."""
 _YEARS = (1900, 2100)
+_FIRST_ROWS = 50
+_PLAIN = re.compile(r"[-+.]?\d")
+_RELATION = re.compile("[<>=~≤≥]+")
+_LOGARITHMS = frozenset("pkd pkds pki pic50 pec50 pchembl log log10 logkd".split())
+_QUANTITIES = frozenset(
+    "kd kds ki ka kon koff ic50 ic80 ic90 ec50 ac50 ed50 dg ddg tm tagg titer titre expression "
+    "yield mfi elisa".split()
+)
+"""Words of columns by which one describes another, the logarithms apart."""
 _LOGARITHM = re.compile(r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|percent|temperature|\btm")
 _LINEAR = re.compile("%|cal|kj|°|celsius|kelvin")
 FEWEST_FOR_SCALE = 10
@@ -137,19 +150,10 @@ SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
 
 
-NO_BINDING = frozenset(
-    "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
-    "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
-    "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
-    "belowlimitofdetection".split()
-)
-"""Words for a pair that does not bind, without spaces and signs."""
-
-
 _CLASS_WORDS = frozenset(
     "true false yes no y n + - binder positive negative pos neg binding high low".split()
 )
-"""Words that classes are called by, beside `NO_BINDING`."""
+"""Words that classes are called by, beside those of `says_no_binding`."""
 
 
 class UnclearLabel(MissingColumn):
@@ -161,13 +165,6 @@ def says_class(cell: object) -> bool:
     if isinstance(cell, bool | np.bool_):
         return True
     return isinstance(cell, str) and (cell.strip().lower() in _CLASS_WORDS or says_no_binding(cell))
-
-
-def says_no_binding(cell: object) -> bool:
-    """Tell whether a cell says in words that a pair does not bind."""
-    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
-        return False
-    return re.sub(r"[^a-z]", "", cell.lower()) in NO_BINDING
 
 
 def _read_plain_numbers(cells: pd.Series) -> Floats | None:
@@ -272,7 +269,7 @@ class Column:
     @cached_property
     def command(self) -> str:
         """Command of abag that wrote it, or nothing."""
-        return written_by(self.name, self.table.names)
+        return written_by(self.name, self.table.frame.columns)
 
     @property
     def where(self) -> str:
@@ -317,7 +314,7 @@ class Column:
     @property
     def holds_numbers(self) -> bool:
         """Whether most cells that are not empty are numbers or bounds."""
-        return self.name in self.table.frame and self.cells.are_numbers
+        return self.cells.are_numbers
 
     @cached_property
     def improbability(self) -> tuple[bool | int, ...]:
@@ -406,7 +403,7 @@ class Columns:
     def free(self) -> list[Column]:
         """Those that have no role, and that no command has written."""
         used = set(self.table.columns.values())
-        columns = [Column(self.table, name) for name in map(str, self.table.names)]
+        columns = [Column(self.table, name) for name in self.table.names]
         return [column for column in columns if column.name not in used and not column.command]
 
     @cached_property
@@ -514,7 +511,7 @@ class Columns:
         """Return the only column that holds classes as the options name them, or refuse."""
         candidates = []
         for column in self.free:
-            if column.name in self.table.frame and has_classes(self.table, column.name, options):
+            if has_classes(self.table, column.name, options):
                 candidates.append(column)
         named = [column for column in candidates if is_named_like_classes(column.name)]
         candidates = named or candidates
@@ -606,7 +603,7 @@ class Columns:
     def _describe_written(self) -> list[str]:
         """Say which columns would be labels by their names, but were written by a command."""
         described = []
-        for name in map(str, self.table.names):
+        for name in self.table.names:
             column = Column(self.table, name)
             if column.command and (column.header.plain or column.header.units):
                 described.append(f"{name!r} is a column of abag {column.command}.")
@@ -665,6 +662,11 @@ class ColumnMeaning:
     """What says so; empty if nothing needs to."""
     quantity: Quantity = PKD
 
+    @property
+    def describing(self) -> Describing:
+        """Nothing: no other column describes predictions."""
+        return NO_DESCRIPTION
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered(ColumnMeaning):
@@ -701,6 +703,8 @@ class Asked(NamedTuple):
     options: LabelOptions
     remembered: Remembered | None = None
     """How the run of the table read its labels."""
+    units: tuple[str, ...] = ()
+    """Columns of the units of labels."""
 
 
 def meaning_of_column(column: Column, asked: Asked) -> ColumnMeaning:
@@ -874,6 +878,11 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             f"add {column.in_unit(ALPHASEQ_UNIT, role)}.",
             UnclearLabel,
         )
+    if len(asked.units) == 1:
+        stated = read_texts(column.table.frame[asked.units[0]])
+        allowed = [read_header(f"{column.name} ({unit})").units for unit in {*stated} - {""}]
+        if len({*allowed}) == 1 and allowed[0]:
+            return allowed[0][0], f"column {asked.units[0]!r} says so"
     if header.affinity:
         units = ", ".join(unit for unit in UNITS if unit not in ("pkd", *NO_AFFINITIES))
         hint = ""
@@ -1005,13 +1014,13 @@ def _judged(
     `roles` are those of labels and sequences, by the names of columns.
     """
     rule = RULES[role]
-    is_absent = name not in map(str, table.names)
+    is_absent = name not in table.names
     if is_absent and role == "feature" and name in (LOGLIK, *LOGLIKS):
         return ColumnBeside(name=name, role=role, is_absent=True)
     try:
         if is_absent:
             needed = f"the run {run} has as {role}" if run else rule.needed
-            refuse_absent(name, table.names, table.source, needed)
+            refuse_absent(name, table.names, f"{table.source}: no column {name!r}, which {needed}")
         if roles.get(name) in rule.not_of:
             is_label = roles[name] in ("pkd", "label")
             what = "the label" if is_label else f"the {roles[name]} column"
@@ -1024,14 +1033,84 @@ def _judged(
     return ColumnBeside(name=name, role=role)
 
 
-def refuse_absent(name: str, names: Sequence[object], source: str, needed: str) -> None:
-    """Raise `ColumnError` if no column has this name, and propose similar ones."""
-    present = [*map(str, names)]
-    if name in present:
-        return
-    close = get_close_matches(name, present, n=2, cutoff=0.7)
-    advice = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Add it, or rename one."
-    raise ColumnError(with_found(f"{source}: no column {name!r}, which {needed}", present, advice))
+# ---- columns that say what the label of a row is ---------------------------------------------
+
+
+class Describing(NamedTuple):
+    """Columns that say of each row what its label is."""
+
+    roles: Mapping[str, str]
+    """Those of relations and of affinity types, by their roles, that no name says."""
+    units: tuple[str, ...]
+    """Those of units, if the name of the label states none."""
+    remarks: tuple[str, ...]
+    """One line per column that is not used, and per column that only its cells told."""
+
+
+NO_DESCRIPTION = Describing({}, (), ())
+
+
+def _describing(table: Table, label: str) -> Describing:
+    """Find the columns that describe the label of a table by their cells.
+
+    A column that names another quantity than the label describes another column. Relations are of
+    Kd, so that those of a pKd are not taken unasked.
+    """
+    roles: dict[str, str] = {}
+    units = []
+    remarks = []
+    used = {*table.columns.values(), *chain.from_iterable(table.ties.values()), label}
+    states_unit = bool(read_header(label).units) and not read_header(label).unit_alone
+    first_rows = table.frame.head(_FIRST_ROWS).to_numpy(object)
+    for name, cells in zip(table.names, first_rows.T, strict=True):
+        first = next((cell for cell in cells if isinstance(cell, str) and cell.strip()), "")
+        # before the others are looked at: tables may have 100,000 columns
+        if name in used or len(first) > LONGEST_NAME or (first and _PLAIN.match(first)):
+            continue
+        words = _quantity_words(name)
+        is_of_label = words <= (_quantity_words(label) or {"kd"})
+        kind = _describes(table, name, label)
+        if kind == "units" and is_of_label and not states_unit:
+            units.append(name)
+        elif kind == "affinity_type" and not table.has(kind):
+            roles.setdefault(kind, name)
+        elif (
+            kind == "censored"
+            and is_of_label
+            and not (words & _LOGARITHMS or table.has(kind) or kind in roles)
+        ):
+            roles[kind] = name
+            remarks.append(f"column {name!r} is used as {kind}: it holds relations such as >")
+        elif kind == "censored":
+            remarks.append(
+                f"column {name!r} holds relations such as > that are not used; if they are of Kd, "
+                f"name it with {column_option(kind, name)}"
+            )
+    return Describing(roles, tuple(units), tuple(remarks))
+
+
+def _describes(table: Table, name: str, label: str) -> str:
+    """Say what the cells of a column describe: relations, types or units; empty for others."""
+    texts = [text.strip("'\" ") for text in distinct_texts(table, name)]
+    if texts and all(map(_RELATION.fullmatch, texts)):
+        return "censored" if any(SIDES[text[0]] for text in texts) else ""
+    if "unit" in simplified(name):
+        are_units = any(read_header(f"{label} ({text})").units for text in texts)
+        return "units" if are_units else ""
+    headers = []
+    for text in texts:
+        header = read_header(text)
+        if not (header.names_affinity or header.not_label or header.better):
+            return ""  # at the first text of most columns
+        headers.append(header)
+    return "affinity_type" if any(header.names_affinity for header in headers) else ""
+
+
+def _quantity_words(name: str) -> set[str]:
+    """Return the quantities that the name of a column names."""
+    spelled_both = plain_text(f"{name} {CAMEL.sub(' ', name)}")[0]
+    words = re.findall("[a-z]+[0-9]*", spelled_both)
+    return {*words} & (_QUANTITIES | _LOGARITHMS)
 
 
 # ---- all of one table ------------------------------------------------------------------------
@@ -1055,6 +1134,7 @@ class LabelLayout:
     """Features, categories, error or weight, and the column of the split."""
     others: Mapping[str, Label] = field(default_factory=dict)
     """Units of the columns that have no role, and would be labels by their names."""
+    describing: Describing = NO_DESCRIPTION
 
     @property
     def column(self) -> str:
@@ -1100,12 +1180,16 @@ def decide_label(
     """
     columns = Columns(table)
     meaning = None
+    describing = NO_DESCRIPTION
     refused: AbagError | None = None
     try:
         column = table.columns.get("label", table.columns.get("pkd"))
         if column is None:
             column = _find_column(columns, options, remembered)
-        meaning = meaning_of_column(Column(table, column), Asked("pkd", options, remembered))
+        describing = _describing(table, column)
+        table = replace(table, columns={**table.columns, **describing.roles})
+        asked = Asked("pkd", options, remembered, describing.units)
+        meaning = meaning_of_column(Column(table, column), asked)
         if meaning.quantity.affinity:
             name = _name_affinity(table, column, options.affinity_type)
             meaning = replace(meaning, quantity=replace(meaning.quantity, name=name))
@@ -1120,7 +1204,7 @@ def decide_label(
     others: dict[str, Label] = {}
     if meaning is not None and meaning.quantity.affinity:
         used = {*table.columns.values(), label}
-        for other in map(str, table.names):
+        for other in table.names:
             header = read_header(other)
             if other not in used and header.sure and header.unit is not None:
                 others[other] = header.unit
@@ -1133,6 +1217,7 @@ def decide_label(
         is_absent=is_missing and not columns.numbers,
         beside=tuple(_judged(table, roles, name, role, run) for name, role in beside),
         others=others,
+        describing=describing,
     )
 
 
@@ -1140,7 +1225,7 @@ def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered
     """Return the column that is the label of the run, or else the label by its own name."""
     if remembered is None:
         return columns.find_label(options)
-    if remembered.column in map(str, columns.table.names):
+    if remembered.column in columns.table.names:
         return remembered.column
     if not remembered.quantity.affinity:
         return columns.find_same(remembered.quantity)
@@ -1188,7 +1273,7 @@ def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning
     """Find the column of predictions, and what it is read as."""
     name = table.columns.get("prediction")
     if name is None and "prediction" not in table.ties:
-        columns = [Column(table, name) for name in map(str, table.names)]
+        columns = [Column(table, name) for name in table.names]
         named = [x.name for x in columns if x.header.predicted and x.header.units]
         name = named[0] if len(named) == 1 else None
     column = Column(table, table.column("prediction") if name is None else name)

@@ -25,10 +25,10 @@ from abag.core.errors import ColumnError, StoreError
 from abag.core.messages import counted, printable, quoted, say
 from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import MISSING_TEXT, Kind
-from abag.embed.tables.columns import LONGEST_NAME, quote_some
+from abag.embed.tables.columns import LONGEST_NAME, quote_some, refuse_absent
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.pairs import SequenceTable
-from abag.head.labels.column import LOGLIKS, ColumnBeside, names_of, read_numbers, refuse_absent
+from abag.head.labels.column import LOGLIKS, ColumnBeside, names_of, read_numbers
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, BesideRole
 from abag.head.labels.stored_vectors import PairFeatures
 
@@ -295,7 +295,8 @@ def cells_of_run(
     numbers = [column.name for column in columns.numbers if not column.head]
     words = [column.name for column in columns.categories]
     for name in (*numbers, *words):
-        refuse_absent(name, [*frame.columns], source, "the run was trained with")
+        problem = f"{source}: no column {name!r}, which the run was trained with"
+        refuse_absent(name, frame.columns, problem)
     cells = read_cells(frame, numbers, words, source, row_name)
     _as_trained(cells.words_RG, columns.categories)
     return columns.with_stored(cells, len(frame))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,7 @@ _CERTAIN = frozenset(
 """Of these, names that no other table has; the others are of a command only beside one."""
 
 
-def written_by(name: str, names: Sequence[object]) -> str:
+def written_by(name: str, names: Iterable[object]) -> str:
     """Return the command that has written a column of a table, or nothing."""
     written = _as_written(name)
     if written != "rank" and not any(written in columns for columns in WRITTEN_BY.values()):
@@ -183,7 +183,7 @@ _OF_QUANTITY = {
     "kd": ("kd", "kds", "ki", "ic50", "ec50", "kdapp"),
     "ka": ("ka",),
     "pkd": ("pkd", "pkds"),
-    "pic50": ("pki", "pic50", "pec50"),
+    "pic50": ("pki", "pic50", "pec50", "pchembl"),
     "dg": ("dg", "gibbs"),
     "affinity": ("affinity", "affinities", "aff"),
     "dissociation": ("dissociation",),
@@ -213,15 +213,20 @@ _KNOWN = (
     "igg3 igg4 in itc kinetic kinetics kinexa langmuir lsa mab mean meas measure measured "
     "measurement med median mono monovalent msd mst nanobody nb normal obs observed octet of "
     "overall pub published raw reported result results scfv si spr ss standard state steady "
-    "surface plasmon resonance the titeseq tite seq titration to unit units "
+    "surface plasmon resonance the titeseq tite seq titration to "
     "using val value values vhh fv via vitro wasatch with yeast ysd display bio layer "
     "interferometry conc concentration half maximal inhibitory effective inhibition neutralization "
     "neutralisation scale"
 ).split()
+_CHANGED = tuple(
+    "log2 log1p sqrt normalized normalised norm relative rel scaled rank ranked percentile "
+    "quantile zscore inverse inverted reciprocal bin binned".split()
+)
+"""Words that say that values were changed, so that the unit beside them is not theirs."""
 _PREDICTED = ("predicted", "prediction", "predictions", "pred", "predict")
 _OTHERS = {
     "log10": ("log10", "log"), "ln": ("ln", "loge"), "neg": ("neg", "negative", "minus"),
-    "predicted": _PREDICTED, "": (*_KNOWN,),
+    "predicted": _PREDICTED, "names unit": ("unit", "units"), "": (*_KNOWN,),
 }  # fmt: skip
 _PLAIN = frozenset(
     "affinity bindingaffinity affinityvalue affinities label labels fitness measurement "
@@ -320,6 +325,7 @@ _REWRITTEN = (
 def plain_text(name: str) -> tuple[str, bool]:
     """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
+    name = re.sub(r"(?<![A-Za-z])Fc(?![A-Za-z])", "constantfragment", name)  # FC: fold change
     name = _SUPERSCRIPT.sub(lambda m: "^" + m[0].replace("−", "-").translate(_SUPERSCRIPTS), name)
     composed = unicodedata.normalize("NFKC", name.replace("°", " ").replace("º", " "))
     text = ""
@@ -421,11 +427,13 @@ def read_header(name: str) -> Header:
         quantity = bracketed["name"].strip()
         unit = bracketed["unit"].strip()
     describes_another = not _SPREAD.isdisjoint(_words(name))
+    of_affinity = _read_affinity(name)
+    is_affinity = of_affinity.names_affinity and not of_affinity.not_label
     return replace(
-        _read_affinity(name),
+        of_affinity,
         quantity=printable(quantity)[:LONGEST_NAME] or "value",
         written_unit=printable(unit)[:LONGEST_NAME],
-        better=None if describes_another else _better_values(name, quantity),
+        better=None if describes_another or is_affinity else _better_values(name, quantity),
         describes_another=describes_another,
     )
 
@@ -448,6 +456,8 @@ def _read_affinity(name: str) -> Header:
     if {*re.sub("[a-z0-9]", "", text)} - _SEPARATORS:
         words_found.unknown_unit = True
     for run in re.findall("[a-z0-9]+", text):
+        if run in _CHANGED or re.fullmatch(r"x?1e\d+", run):
+            words_found.unknown_unit = True
         tags = _segments(run)
         if tags is None:
             words_found.unknown_words = True
@@ -470,6 +480,8 @@ def _conclude(found: _Found) -> Header:
     if "rate" in found.units:
         tags.add("not a rate")
     reasons = [reason for reason in _REASONS if f"not {reason}" in tags]
+    if "names unit" in tags and quantities and not (found.units or found.unknown_unit):
+        reasons.append("a unit")  # KD unit, beside KD
     if reasons:
         return Header(not_label=reasons[0], affinity=bool(quantities), sure=False)
     logarithms = tags & {"log10", "ln"}
@@ -564,8 +576,8 @@ _WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99".split())
 _NEGATED = (["neg"], ["negative"], ["minus"])
 """First words that reverse a quantity, as a minus does."""
 _UNDECIDED = frozenset(
-    "neg negative minus loss escape resistance resistant decrease reduction reduced drop inverse "
-    "reciprocal rank".split()
+    "neg negative minus not non loss escape resistance resistant decrease reduction reduced drop "
+    "inverse reciprocal rank".split()
 )
 """Words with which the usual direction of a quantity may be reversed."""
 _SPREAD = frozenset((*_OF_ERRORS, *"pvalue pval qvalue qval padj fdr".split()))
@@ -735,18 +747,19 @@ NO_OR_YES = ("no", "yes")
 
 def _is_of_function(name: str, bracketed: str) -> bool:
     """Tell whether brackets hold a quantity instead of a unit, as in ``log10(MFI)``."""
-    return (
-        bool(_FUNCTION.fullmatch(name.strip())) or _usual_direction(_words(bracketed)) is not None
-    )
+    is_function = _FUNCTION.fullmatch(name.strip()) is not None
+    return is_function or _usual_direction(_words(bracketed)) is not None
 
 
 def _words(name: str) -> list[str]:
+    """Divide the name of a column into lower-case words and numbers."""
     text = _DELTA_DELTA.sub("dd", plain_text(name)[0])
     text = re.sub(r"\b([pq])[\s_-]+(?=val)", r"\1", text)
     return re.findall("[a-z]+[0-9]*|[0-9]+", text)
 
 
 def _usual_direction(words: list[str]) -> Better | None:
+    """Return which values of a quantity with these words are better, if that is known."""
     joined = "".join(words)
     if _LOWER.search(joined):
         return "higher" if "temperature" in joined else "lower"  # of an onset: it is a stability

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import TableLike
+from abag.embed.tables.table import TableLike, says_no_binding
 from abag.head.labels.column import (
     ColumnBeside,
     ColumnMeaning,
@@ -36,7 +37,6 @@ from abag.head.labels.column import (
     read_numbers,
     read_texts,
     says_class,
-    says_no_binding,
 )
 from abag.head.labels.features import (
     FeatureCells,
@@ -45,7 +45,7 @@ from abag.head.labels.features import (
     read_cells,
     words_as_codes,
 )
-from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
+from abag.head.labels.headers import PKD, Quantity, outside, read_header, to_pkd
 from abag.head.labels.options import Floor, Label, LabelOptions
 from abag.head.labels.stored_vectors import CONSTANT, PairFeatures
 from abag.head.labels.values import (
@@ -57,6 +57,7 @@ from abag.head.labels.values import (
     read_affinities,
     read_censored,
     read_trust,
+    refuse_cells,
     replicate_noise,
     share_of_pairs,
     spread_of,
@@ -121,7 +122,13 @@ def one_label(table: SequenceTable) -> LabelLayout:
             raise LabelError(msg)
     types = [label.options.affinity_type for label in labels if label.options.affinity_type]
     options = replace(labels[0].options, affinity_type=types[0] if types else None)
-    return replace(labels[0], meaning=replace(meanings[0], column=column), options=options)
+    unit_columns = dict.fromkeys(chain.from_iterable(label.describing.units for label in labels))
+    return replace(
+        labels[0],
+        meaning=replace(meanings[0], column=column),
+        options=options,
+        describing=labels[0].describing._replace(units=tuple(unit_columns)),
+    )
 
 
 def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
@@ -172,7 +179,25 @@ def read_label(table: SequenceTable) -> ReadLabel:
     """Convert the label of a table; what it is was decided when the table was read."""
     label = one_label(table)
     affinities = read_affinities(table, label)
+    for column in label.describing.units:
+        _refuse_other_unit(table, column, affinities)
     return ReadLabel(affinities, _reading_of(table, affinities), label.options)
+
+
+def _refuse_other_unit(table: SequenceTable, column: str, affinities: Affinities) -> None:
+    """Refuse labels of which a column says that they are in another unit than they are read in."""
+    stated = read_texts(table.frame[column])
+    is_other = stated != ""
+    for unit in stated[is_other].unique():
+        if affinities.unit in read_header(f"{affinities.column} ({unit})").units:
+            is_other &= stated != unit
+    refuse_cells(
+        table,
+        is_other.to_numpy(np.bool_) & np.isfinite(affinities.raw),
+        column,
+        f"is not the unit of labels that are read as {affinities.unit}; expected one unit in all "
+        "rows. Convert the labels, or give their unit with --label.",
+    )
 
 
 def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
@@ -376,7 +401,11 @@ def label_pairs(
             raise column.refused
     usable = labels.usable
     censored = read_censored(table, labels.pkd, affinities)
-    cells = _cells_of(table, named)
+    features = names_of("feature", named)
+    categories = names_of("category", named)
+    cells = None
+    if features or categories:
+        cells = read_cells(table.frame, features, categories, table.source, table.row_name)
     trust = read_trust(table, named, affinities, usable, censored == 0)
     of_rows = _beside(len(usable), named, cells, trust)
     columns_R = {
@@ -455,7 +484,10 @@ def _check_labels(
     of_type = _of_type(table, options.affinity_type)
     pkd = affinities.pkd.copy()
     _refuse_other_units(table, affinities, of_type & np.isfinite(pkd))
-    low, high = _valid_range(options, quantity)
+    # a log scale has no least value
+    low, high = np.nan_to_num(
+        quantity.on_scale(np.array(options.bounds(affinity=quantity.affinity))), nan=-np.inf
+    ).tolist()
     usable = of_type & (low <= pkd) & (pkd <= high)
     bad = []
     for at in np.flatnonzero(of_type & ~usable).tolist():
@@ -465,13 +497,6 @@ def _check_labels(
     if not usable.any() and not quantity.classes:
         _refuse_words_for_classes(table, of_type, quantity)
     return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
-
-
-def _valid_range(options: LabelOptions, quantity: Quantity) -> tuple[float, float]:
-    """Return the least and the largest valid label."""
-    low, high = options.bounds(affinity=quantity.affinity)
-    on_scale = quantity.on_scale(np.array([low, high]))
-    return (-np.inf if np.isnan(on_scale[0]) else float(on_scale[0])), float(on_scale[1])
 
 
 def _refuse_other_units(table: SequenceTable, affinities: Affinities, rows: Bools) -> None:
@@ -508,15 +533,6 @@ def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
         # a copy: arrays that pandas shares are read-only
         columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
     return columns
-
-
-def _cells_of(table: SequenceTable, named: Sequence[ColumnBeside]) -> FeatureCells | None:
-    """Read the features and categories of all rows; None if none are named."""
-    features = names_of("feature", named)
-    categories = names_of("category", named)
-    if not (features or categories):
-        return None
-    return read_cells(table.frame, features, categories, table.source, table.row_name)
 
 
 def beside_name(what: str, name: str) -> str:
@@ -698,7 +714,7 @@ def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:
     roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
     roles += [f"{word} {name!r}" for name, word in named.items() if name in table.names]
     read = {*used.values(), *named}
-    unused = [name for name in map(str, table.names) if name not in read]
+    unused = [name for name in table.names if name not in read]
     note = f"; not used: {quote_names(unused)}" if unused else ""
     return f"columns: {', '.join(roles)}{note}"
 

@@ -10,7 +10,7 @@ from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import Options, option
 from abag.core.units import ANTIBODY_KDA, UNITS
-from abag.embed.tables.options import BadRowOptions
+from abag.embed.tables.options import BadRowOptions, refuse_together
 
 if TYPE_CHECKING:
     Label: TypeAlias = str
@@ -208,24 +208,21 @@ class LabelOptions(BadRowOptions, group="Data"):
                 "different names, the lowest first, such as low,medium,high."
             )
             raise OptionError(msg)
-        given = {"--positive": self.positive is not None, "--classes": names is not None}
-        are_given = [name for name, is_given in given.items() if is_given]
-        if not are_given and self.label not in ("binary", "classes"):
+        if not self.asks_for_classes:
             return
-        asked = " and ".join(are_given) or f"--label {self.label}"
-        if len(are_given) > 1 or (names and self.label == "binary" and len(names) > 2):
-            msg = f"{asked}: expected one of two ways to name the classes. Leave one out."
-            if names and self.label == "binary" and len(names) > 2:
-                msg = (
-                    f"--label binary: --classes names {len(names)} classes; expected two. Leave "
-                    "--label out."
-                )
+        given = {"--positive": self.positive is not None, "--classes": names is not None}
+        refuse_together("each names the classes", given)
+        asked = [name for name, is_given in given.items() if is_given] or [f"--label {self.label}"]
+        if names and self.label == "binary" and len(names) > 2:
+            msg = (
+                f"--label binary: --classes names {len(names)} classes; expected two. Leave "
+                "--label out."
+            )
             raise OptionError(msg)
-        wanted = "binary" if names is None else "classes"
         if self.label not in (None, "binary", "classes"):
             msg = (
-                f"{asked}: is of classes, but --label says {self.label}; expected --label "
-                f"{wanted}. Leave one of the two out."
+                f"{asked[0]}: is of classes, but --label says {self.label}; expected --label "
+                f"{'binary' if names is None else 'classes'}. Leave one of the two out."
             )
             raise OptionError(msg)
         others = {
@@ -237,9 +234,9 @@ class LabelOptions(BadRowOptions, group="Data"):
             "--scale": self.scale is not None,
         }
         for name, is_given in others.items():
-            if is_given:
-                msg = f"{asked} and {name}: {name} is of numbers, not of classes. Leave one out."
-                raise OptionError(msg)
+            refuse_together(
+                f"{name} is of numbers, not of classes", {asked[0]: True, name: is_given}
+            )
 
     def bounds(self, *, affinity: bool) -> tuple[float, float]:
         """Return the least and the largest valid label, in pKd or in its own unit."""
@@ -308,9 +305,8 @@ class PairColumnOptions(Options, group="Data"):
                     "once. Remove one."
                 )
                 raise OptionError(msg)
-        if self.error is not None and self.weight is not None:
-            msg = "--error and --weight: expected one of them. Remove the other."
-            raise OptionError(msg)
+        trusted = {"--error": self.error is not None, "--weight": self.weight is not None}
+        refuse_together("each says how far labels can be trusted", trusted)
 
 
 @dataclass(frozen=True, kw_only=True)

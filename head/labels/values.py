@@ -25,7 +25,7 @@ from abag.core.errors import LabelError
 from abag.core.messages import counted, quoted, say
 from abag.core.units import UNITS
 from abag.embed.tables.pairs import SequenceTable
-from abag.embed.tables.table import Table
+from abag.embed.tables.table import Table, says_no_binding
 from abag.head.labels.classes import read_classes
 from abag.head.labels.column import (
     SIDES,
@@ -35,7 +35,6 @@ from abag.head.labels.column import (
     read_numbers,
     read_texts,
     refuse_two_values,
-    says_no_binding,
 )
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Label, Replicates
@@ -172,15 +171,14 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     )
     if meaning.quantity.classes:
         return affinities
+    relation = "<" if meaning.quantity.sign > 0 else ">"
     if options.no_binding is not None:
         floor = _given_floor(affinities, options.no_binding)
-        relation = ">" if is_weaker_above or meaning.quantity.sign < 0 else "<"
-        bound = f"{relation}{options.no_binding:g}"
+        bound = f"{'>' if is_weaker_above else relation}{options.no_binding:g}"
         return _with_no_binding(affinities, cells, floor, bound, empty=options.no_binding_empty)
     if remembered is not None and remembered.no_binding_pkd is not None:
         floor = remembered.no_binding_pkd
-        relation = "<" if meaning.quantity.sign > 0 else ">"
-        bound = f"pKd <{floor:g}" if meaning.quantity.affinity else f"{relation}{floor:g}"
+        bound = f"{'pKd ' * meaning.quantity.affinity}{relation}{floor:g}"
         return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
     return affinities
 
@@ -256,7 +254,8 @@ class _Relations(NamedTuple):
 
 def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
     """Join the relations in the labels with those in a column, (R,)."""
-    column = table.columns.get("censored")
+    # several that fit are refused: the bounds of one would be read as exact
+    column = table.column("censored") if table.has("censored") else None
     is_affinity = affinities.quantity.affinity
     labelled = np.isfinite(pkd)
     censored = np.where(labelled, affinities.side, 0).astype(np.int8)
@@ -279,7 +278,7 @@ def refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -
 
 
 def _read_relations(table: SequenceTable, column: str) -> _Relations:
-    text = read_texts(table.frame[column])
+    text = read_texts(table.frame[column]).str.strip("'\" ")  # ChEMBL writes '>'
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text)[0]
     is_bound = np.isfinite(bound) & side.notna().to_numpy()
@@ -439,7 +438,12 @@ def read_trust(
     if kind == "weight":
         _refuse_unlike(table, name, values, used)
         return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
-    error = _of_pkd(values, labels)
+    unit = UNITS[labels.unit]
+    if unit.takes_log or labels.quantity.is_log:  # d log10(x) = dx / (x ln 10)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
+            error = np.asarray(values / (np.abs(labels.raw) * np.log(10)))
+    else:
+        error = values / abs(unit.per_pkd)
     finite = used & exact & np.isfinite(error)
     if not finite.any():
         msg = (
@@ -478,15 +482,6 @@ def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Fl
     high = values[used].max() / typical
     say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
     return np.where(used, typical / values, 1.0)
-
-
-def _of_pkd(error: Floats, labels: Affinities) -> Floats:
-    """Turn the errors of labels into those of pKd or of logarithms, by the slope of these."""
-    unit = UNITS[labels.unit]
-    if unit.takes_log or labels.quantity.is_log:  # d log10(x) = dx / (x ln 10)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
-            return np.asarray(error / (np.abs(labels.raw) * np.log(10)))
-    return error / abs(unit.per_pkd)
 
 
 def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:

@@ -19,6 +19,7 @@ from abag.head.labels.options import AdapterRows, LabelOptions, PairColumnOption
 
 WITH_A_NETWORK = ("mlp", "stack")
 PresetName = Literal["small", "medium", "seed"]
+LossName = Literal["mse", "huber", "rank"]
 TrainingPrecision = Literal["auto", "fp32", "bf16"]
 Compile = Literal["auto", "off", "graph", "full"]
 VALIDATION_PAIRS = 2048
@@ -43,12 +44,6 @@ def head_names() -> tuple[str, ...]:
     from abag.head.models.registry import HEADS
 
     return ("stack", *HEADS)
-
-
-def _loss_names() -> tuple[str, ...]:
-    from abag.head.models.losses import LOSSES
-
-    return tuple(LOSSES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +116,8 @@ class OptimizationOptions(Options, group="Training"):
     weight_decay: float | None = _of_preset(
         low=0, help="AdamW weight decay of the weight matrices."
     )
-    loss: str = option(
+    loss: LossName = option(
         "mse",
-        choices=_loss_names,
         help="Training loss; rank: pairwise logistic within each antigen, plus mse.",
     )
     members: int = option(

@@ -16,18 +16,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from abag import __version__
-from abag.core.arrays import Bools, Floats, Ints, hash_arrays, weights_of
+from abag.core.arrays import Bools, Floats, Ints, weights_of
 from abag.core.messages import tell_share
 from abag.head.models.kernels import (
     CRITERIA,
     SEARCH_PAIRS,
+    VECTORS,
     Chosen,
     ColumnViews,
     Criterion,
@@ -42,7 +40,6 @@ from abag.head.models.kernels import (
     sum_squares,
     tried_weights,
 )
-from abag.head.models.process import VECTORS
 from abag.head.models.residue_kernel import SUBSTITUTIONS, residue_training
 
 if TYPE_CHECKING:
@@ -151,50 +148,6 @@ class SharedSearch:
             if (fold, criterion) not in costs:
                 self._costs_of(chosen, {fold: [criterion]})
             return costs[fold, criterion]
-
-    def digest(self) -> str:
-        """Hash all that the costs depend on."""
-        arrays: list[NDArray[Any]] = [self.solver.share]
-        for of_pairs in (self.solver.weight, self.solver.train.features):
-            arrays.append(np.zeros(0) if of_pairs is None else of_pairs)
-        for side, index in self.solver.train.sides:
-            arrays += [side.train_AD, np.array(side.units), np.array(side.widths), index]
-        for fold in self.folds:
-            inner_C = np.where(fold.learned_C, fold.inner_C, -1)
-            arrays += [fold.learned_C, inner_C, np.where(fold.learned_C, fold.target_C, 0)]
-        hashed = blake2b(__version__.encode(), digest_size=16)
-        hash_arrays(hashed, arrays)
-        return hashed.hexdigest()
-
-    def costs(self) -> dict[str, Floats]:
-        """Return what has been computed: a row per kernel and noise, with its costs by fold."""
-        kernels = []
-        for chosen in self._costs:
-            kernel = chosen.kernel
-            view_weights = itertools.chain(*kernel.weights)
-            row = (kernel.scale, kernel.product, kernel.features, chosen.noise, *view_weights)
-            kernels.append(row)
-        costs = {"kernels": np.array(kernels)}
-        for criterion in CRITERIA.values():
-            by_kernel = []
-            for known in self._costs.values():
-                by_kernel.append(
-                    [known.get((fold, criterion), np.nan) for fold in range(len(self.folds))]
-                )
-            costs[criterion] = np.array(by_kernel)
-        return costs
-
-    def use_costs(self, costs: Mapping[str, Floats]) -> None:
-        """Use what `costs` of a search with the same digest returned."""
-        first = len(self.solver.train.antibodies.widths)
-        for row, values in enumerate(costs["kernels"].tolist()):
-            scale, product, features, noise, *weights = values
-            view_weights = (tuple(weights[:first]), tuple(weights[first:]))
-            chosen = Chosen(PairKernel(scale, product, view_weights, features), noise)
-            fold_costs = self._costs.setdefault(chosen, {})
-            for criterion in CRITERIA.values():
-                for fold in np.flatnonzero(~np.isnan(costs[criterion][row])).tolist():
-                    fold_costs[fold, criterion] = float(costs[criterion][row, fold])
 
     def choose(self, criteria: Sequence[Criterion]) -> None:
         """Choose the kernels of all folds; afterwards their costs are known."""
@@ -359,22 +312,9 @@ def cholesky(matrix: Floats) -> Floats:
     return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrix)))
 
 
-@dataclass(frozen=True, slots=True)
-class SearchTask:
-    """Choose the kernels of all folds by one kind of columns."""
-
-    columns: str
-    shared: SharedSearch
-    criteria: Sequence[Criterion]
-
-    def run(self) -> None:
-        """Choose the kernels of all folds."""
-        self.shared.choose(self.criteria)
-
-
 def with_searches(
     every: TrainingRows, folds: Sequence[TrainingRows], models: Sequence[str], cores: int = 1
-) -> tuple[list[TrainingRows], list[SearchTask]]:
+) -> tuple[list[TrainingRows], list[tuple[SharedSearch, list[Criterion]]]]:
     """Let folds share the searches that these models need.
 
     Parameters
@@ -392,18 +332,19 @@ def with_searches(
     -------
     folds : list of TrainingRows
         With the searches, which choose kernels when they are asked, or before.
-    tasks : list of SearchTask
-        Each chooses the kernels of all folds in one search.
+    shared : list of tuple
+        The search of each kind of columns, and the criteria by which it is to choose the kernels
+        of all folds.
     """
     searches = dict[str, list[FoldSearch | None]]()
-    tasks = list[SearchTask]()
+    all_shared = list[tuple[SharedSearch, list[Criterion]]]()
 
     def add(columns: str, features: TrainingRows, views: Views, criteria: list[Criterion]) -> None:
         fold_searches = shared_search(features, views, folds)
         searches[columns] = fold_searches
         any_fold = next(filter(None, fold_searches), None)
         if any_fold is not None:
-            tasks.append(SearchTask(columns, any_fold.shared, criteria))
+            all_shared.append((any_fold.shared, criteria))
 
     criteria = [criterion for name, criterion in CRITERIA.items() if name in models]
     if criteria:
@@ -412,13 +353,13 @@ def with_searches(
         if name in models:
             _, features, views = residue_training(every, name)
             add(name, features, views, ["error"])
-    for task in tasks:
-        task.shared.threads = max(1, cores // len(tasks))
+    for shared, _ in all_shared:
+        shared.threads = max(1, cores // len(all_shared))
     searching = []
     for number, fold in enumerate(folds):
         fold_searches = {columns: by_fold[number] for columns, by_fold in searches.items()}
         searching.append(replace(fold, searches=fold_searches))
-    return searching, tasks
+    return searching, all_shared
 
 
 def shared_search(

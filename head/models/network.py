@@ -1,4 +1,4 @@
-"""The network, an antibody vector and an antigen vector in, one number per pair out; its optimizer.
+"""The network, its optimizer and its losses: two vectors of a pair in, one number out.
 
 M networks of one shape are one module: its tensors, inputs and outputs have a leading axis, G for
 inputs, of which each is read by M / G consecutive members. B pairs of a batch, G training sets, M
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -326,3 +326,62 @@ def feature_weights(model: Mlp, width: int) -> Tensor:
     """Return the weights of the features in the first layer of one network, (K, H)."""
     weight_HI = cast("_Linear", model.layers[0]).weight[0]
     return weight_HI[:, weight_HI.shape[1] - width :].T
+
+
+class PredictedPairs(NamedTuple):
+    """Hold the predictions and labels of a batch, each (B,)."""
+
+    predicted_B: Tensor
+    """In standard deviations of the training labels, float32."""
+    target_B: Tensor
+    """Labels or bounds in the same unit, float32."""
+    censored_B: Tensor
+    """int8: -1 if the true value is below the target, +1 if above, 0 if exact."""
+    antigen_B: Tensor
+    """Number of the antigen, int64."""
+    weight_B: Tensor
+    """Share of the pair in the loss of the step, float32; 0 for padding."""
+
+
+def one_sided_errors(predicted_B: Tensor, target_B: Tensor, censored_B: Tensor) -> Tensor:
+    """Subtract the targets, (B,); an error on the allowed side of a bound is 0."""
+    error_B = predicted_B - target_B
+    error_B = error_B.clamp(min=0).where(censored_B < 0, error_B)
+    return error_B.clamp(max=0).where(censored_B > 0, error_B)
+
+
+def mse(pairs: PredictedPairs) -> Tensor:
+    """Return the squared errors, (B,)."""
+    return one_sided_errors(pairs.predicted_B, pairs.target_B, pairs.censored_B).square()
+
+
+def huber(pairs: PredictedPairs) -> Tensor:
+    """Return half of the squared errors, linear beyond 1 standard deviation, (B,)."""
+    error_B = one_sided_errors(pairs.predicted_B, pairs.target_B, pairs.censored_B)
+    return functional.huber_loss(error_B, torch.zeros_like(error_B), reduction="none")
+
+
+def rank(pairs: PredictedPairs) -> Tensor:
+    """Add to the squared error the pairwise logistic loss over weaker pairs of its antigen, (B,).
+
+    References
+    ----------
+    RankNet: Burges et al., Learning to rank using gradient descent, ICML 2005.
+    """
+    predicted_B = pairs.predicted_B
+    target_B = pairs.target_B
+    censored_B = pairs.censored_B
+    # Before the ranking: autograd adds up gradients in this order, and rounding depends on it.
+    error_B = one_sided_errors(predicted_B, target_B, censored_B)
+    stronger = target_B[..., :, None] > target_B[..., None, :]
+    certain = (censored_B >= 0)[..., :, None] & (censored_B <= 0)[..., None, :]
+    same_antigen = pairs.antigen_B[..., :, None] == pairs.antigen_B[..., None, :]
+    comparable = stronger & certain & same_antigen & (pairs.weight_B > 0)[..., None, :]
+    excess_BB = predicted_B[..., None, :] - predicted_B[..., :, None]
+    losses_BB = functional.softplus(excess_BB) * comparable
+    return losses_BB.sum(-1) / comparable.sum(-1).clamp(min=1) + error_B.square()
+
+
+Loss: TypeAlias = Callable[[PredictedPairs], Tensor]
+LOSSES: dict[str, Loss] = {"mse": mse, "huber": huber, "rank": rank}
+"""What ``--loss`` offers; of a censored pair, a prediction within the bound costs nothing."""

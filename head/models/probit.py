@@ -27,9 +27,10 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, weights_of
 from abag.head.regimes.sides import effective_groups
+from abag.head.regimes.splits import judged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.pair_vectors import TrainingRows
@@ -252,7 +253,6 @@ def fit_link(
     level: Floats,
     prior: Floats,
     *,
-    usual: float = 0.0,
     weight: Floats | None = None,
     groups: float | None = None,
 ) -> ClassLink:
@@ -270,8 +270,6 @@ def fit_link(
         Their classes.
     prior : ndarray, shape=(C - 1,)
         `class_thresholds` of all pairs.
-    usual : float
-        Prediction without any knowledge of a pair.
     weight : ndarray, shape=(R,), optional
         How much each pair counts, with mean 1.
     groups : float, optional
@@ -283,8 +281,7 @@ def fit_link(
     # of the expected latent values of a standard normal variable, the variance that they explain
     shares = np.diff(np.concatenate([[0.0], ndtr(prior), [1.0]]))
     unit = float(shares @ np.square(expected_latent(prior)))
-    away = mixed - usual
-    told = float(np.average(np.square(away / unit), weights=weight_R))
+    told = float(np.average(np.square(mixed / unit), weights=weight_R))
     # pairs of one group count as one beside what is known before
     trust = 1.0 if groups is None else max(1.0, len(mixed) / max(groups, 1.0))
     is_flat = told < LEAST_SHARE  # nothing is told apart
@@ -299,13 +296,13 @@ def fit_link(
 
     def loss(values: Floats) -> tuple[float, Floats]:
         ratio, ends = unpack(values)
-        latent = ratio / unit * away
+        latent = ratio / unit * mixed
         step = _steps(latent, number, ends)
         off = (ends - usual_thresholds(ratio)) / THRESHOLD_SPREAD**2
         total = -float(weight_R @ step.log_likelihood)
         total += trust * (ratio - 1) ** 2 / (2 * SLOPE_SPREAD**2)
         total += trust * THRESHOLD_SPREAD**2 * float(off @ off) / 2
-        by_ratio = -float((weight_R * step.gradient) @ away) / unit
+        by_ratio = -float((weight_R * step.gradient) @ mixed) / unit
         by_ratio += trust * (ratio - 1) / SLOPE_SPREAD**2
         by_ratio -= trust * float(off @ prior) * ratio * told / np.sqrt(1 + ratio**2 * told)
         by_ends = _by_thresholds(latent, number, ends, weight_R) + trust * off
@@ -320,12 +317,12 @@ def fit_link(
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
     ratio, ends = unpack(np.asarray(found.x, np.float64))
     slope = ratio / unit
-    information = weight_R * _steps(slope * away, number, ends).information / trust
+    information = weight_R * _steps(slope * mixed, number, ends).information / trust
     ordered = np.sort(mixed)
     outermost = min(OUTERMOST, (len(ordered) + 1) // 2) - 1
     # of a shift of all thresholds, and of the slope
-    both = -float(information @ away)
-    of_slope = float(information @ np.square(away)) + (unit / SLOPE_SPREAD) ** 2
+    both = -float(information @ mixed)
+    of_slope = float(information @ np.square(mixed)) + (unit / SLOPE_SPREAD) ** 2
     of_threshold = float(information.sum()) + 1 / THRESHOLD_SPREAD**2
     determinant = of_threshold * of_slope - both**2
     factor = CROSS_VALIDATED
@@ -339,8 +336,8 @@ def fit_link(
         slope=slope,
         unit=unit,
         told=min(1.0, told),
-        thresholds=tuple((ends + slope * usual).tolist()),
-        usual=usual,
+        thresholds=tuple(ends.tolist()),
+        usual=0.0,  # the mean of expected latent values
         ends=(float(ordered[outermost]), float(ordered[-1 - outermost])),
         errors=errors,
     )
@@ -382,6 +379,8 @@ class HeldOutClasses:
     level: Floats
     prior: Floats
     """`class_thresholds` of all pairs of the table, (C - 1,)."""
+    rows: Ints
+    """Index of each pair in its table, (R,)."""
     group: Ints
     """Pairs of one group are one measurement, (R,)."""
     weight: Floats | None = None
@@ -394,6 +393,7 @@ class HeldOutClasses:
             part_RK=part_RK,
             level=pairs.pkd[rows],
             prior=class_thresholds(pairs.pkd, len(pairs.quantity.classes), of_all),
+            rows=rows,
             group=group,
             weight=weights_of(pairs.share, rows),
         )
@@ -401,23 +401,19 @@ class HeldOutClasses:
     def expected(self, fold: Ints) -> Floats:
         """Return what a single part expects of each pair, (R,), by the link of the other folds."""
         expected_R = np.empty(len(self.level))
-        for inside, link in self._by_other_folds(fold):
+        for inside, judging in judged(fold, self.rows):
+            link = self.take(judging).link(np.ones(1))
             expected_R[inside] = link.expected(link.latent(self.part_RK[inside, 0]))
         return expected_R
 
     def log_losses(self, fold: Ints) -> Floats:
         """Return the log loss of a single part for each pair, (R,), by the same links, in nats."""
         loss_R = np.empty(len(self.level))
-        for inside, link in self._by_other_folds(fold):
+        for inside, judging in judged(fold, self.rows):
+            link = self.take(judging).link(np.ones(1))
             latent = link.latent(self.part_RK[inside, 0])
             loss_R[inside] = log_loss(self.level[inside], latent, link)
         return loss_R
-
-    def _by_other_folds(self, fold: Ints) -> Iterator[tuple[Bools, ClassLink]]:
-        """Yield the pairs of each fold, (R,) of which, and the link of a single part elsewhere."""
-        for number in np.unique(fold):
-            inside = np.asarray(fold == number)
-            yield inside, self.take(inside if inside.all() else ~inside).link(np.ones(1))
 
     def take(self, rows: Bools) -> HeldOutClasses:
         """Return some of these pairs."""
@@ -426,6 +422,7 @@ class HeldOutClasses:
             self,
             part_RK=self.part_RK[rows],
             level=self.level[rows],
+            rows=self.rows[rows],
             group=self.group[rows],
             weight=weight,
         )

@@ -13,9 +13,7 @@ from typing import Any, Literal
 
 from abag.core.arrays import Ints
 from abag.embed.tables.chains import Kind
-from abag.head.models import process as gp
-from abag.head.models import residue_kernel, ridge
-from abag.head.models.kernels import CRITERIA
+from abag.head.models import kernels, residue_kernel, ridge
 from abag.head.models.pair_vectors import Arrays, Fit, NetworkSettings, PairModel, PairVectors
 
 MEAN = "train_mean"
@@ -62,14 +60,14 @@ MODELS: Mapping[str, ModelEntry] = {
     ),
     "kernel": ModelEntry(
         help="kernel ridge, the kernel chosen by inner folds",
-        load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
-        fit=partial(gp.fit_gaussian_process, criterion=CRITERIA["kernel"]),
+        load=kernels.GaussianProcess.load, settings=kernels.ProcessSettings, has_posterior=True,
+        fit=partial(kernels.fit_gaussian_process, criterion=kernels.CRITERIA["kernel"]),
         most_pairs=12_000,
     ),
     "gp": ModelEntry(
         help="Gaussian process, the kernel chosen by the evidence",
-        load=gp.GaussianProcess.load, settings=gp.ProcessSettings, has_posterior=True,
-        fit=partial(gp.fit_gaussian_process, criterion=CRITERIA["gp"]),
+        load=kernels.GaussianProcess.load, settings=kernels.ProcessSettings, has_posterior=True,
+        fit=partial(kernels.fit_gaussian_process, criterion=kernels.CRITERIA["gp"]),
         most_pairs=5_000,
     ),
     "one_hot_kernel": ModelEntry(

@@ -24,7 +24,16 @@ import numpy as np
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.tables.chains import KINDS, PLURAL, RESIDUES, Kind
 from abag.head.labels.stored_vectors import Standardizer
-from abag.head.models.kernels import BLOCK, ColumnViews, PairKernel, Side, squared_distances
+from abag.head.models.kernels import (
+    BLOCK,
+    ColumnViews,
+    GaussianProcess,
+    PairKernel,
+    ProcessSettings,
+    Side,
+    fit_gaussian_process,
+    squared_distances,
+)
 from abag.head.models.pair_vectors import (
     Arrays,
     DoesNotApply,
@@ -32,7 +41,6 @@ from abag.head.models.pair_vectors import (
     PairVectors,
     TrainingRows,
 )
-from abag.head.models.process import GaussianProcess, ProcessSettings, fit_gaussian_process
 from abag.head.models.ridge import (
     FeatureBlock,
     LinearModel,
@@ -559,34 +567,30 @@ class ResidueSettings:
 class ResidueKernel(PairModel):
     """Predict by a Gaussian process in which variants are columns of residues."""
 
-    sides: tuple[SideColumns, ...]
+    compared: tuple[SideColumns, ...]
+    """The sides that are compared by residues."""
     inner: GaussianProcess
 
     @property
     def settings(self) -> ResidueSettings:
         """Return what `load` needs beside the arrays."""
-        return ResidueSettings(self.sides, self.inner.settings)
+        return ResidueSettings(self.compared, self.inner.settings)
 
     @property
     def alike(self) -> bool:
         """Return whether columns have views of substitutions."""
         return self.settings.alike
 
-    @property
-    def compared(self) -> tuple[SideColumns, ...]:
-        """Return the sides that are compared by residues."""
-        return self.sides
-
     def encode(self, vectors: PairVectors) -> PairVectors:
         """Put columns of residues in place of the vectors that the inner process reads."""
-        return with_residues(vectors, self.sides, alike=self.alike)
+        return with_residues(vectors, self.compared, alike=self.alike)
 
     def reading(self, vectors: PairVectors) -> tuple[GaussianProcess, PairVectors]:
         """Return a process that reads letters in place of columns, and pairs with their letters."""
         train = dict(zip(KINDS, self.inner.train.sides, strict=True))
         compared = {kind: side for kind, (side, _) in train.items()}
         read = dict(vectors.sides)
-        for side in self.sides:
+        for side in self.compared:
             of_train = compared[side.kind]
             compared[side.kind] = LetterSide(
                 of_train.scaling,
@@ -659,7 +663,7 @@ class ResidueKernel(PairModel):
     def arrays(self) -> Arrays:
         """Return the arrays of the process, with residues as letters."""
         arrays = {**self.inner.arrays()}
-        for side in self.sides:
+        for side in self.compared:
             name = f"{side.kind}.train"
             arrays[name] = side.one_hot.pack(arrays[name][:, : side.one_hot.width])
         return arrays
@@ -791,23 +795,6 @@ MOST_VALUES = 1 << 22
 """Kernels of exchanged residues with training sequences that are in memory at a time."""
 
 
-class PlaceLosses(NamedTuple):
-    """What predictions of P pairs lose if the letters of one place are exchanged."""
-
-    kind: Kind
-    place: int
-    """See the head of this module."""
-    own_P: NDArray[np.uint8]
-    """Letter of each pair, as its ASCII code."""
-    reference: int
-    """Letter of the consensus of the training sequences."""
-    against_others_P: Floats
-    """Prediction less the mean of those with each other letter that training has here, in pKd; NaN
-    if it has no other."""
-    against_reference_P: Floats
-    """Prediction less that with the letter of the reference; 0 if the pair has that."""
-
-
 class Exchange(NamedTuple):
     """What predictions of P pairs lose with each of V letters at one place."""
 
@@ -849,17 +836,6 @@ def exchanges(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Itera
                 reference = int(reference_S[place])
                 yield Exchange(side.kind, place, own_P, reference, letters, loss_PV)
             first = after
-
-
-def place_losses(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Iterator[PlaceLosses]:
-    """Yield what predictions lose by the exchange of each letter for those of training."""
-    for kind, place, own_P, reference, letters, loss_PV in exchanges(model, vectors):
-        seen_V = np.frombuffer(letters.encode(), np.uint8)
-        others_P = (own_P[:, None] != seen_V).sum(axis=1)
-        with np.errstate(invalid="ignore"):
-            mean_P = loss_PV.sum(axis=1) / others_P
-        of_reference_P = loss_PV[:, letters.index(chr(reference))]
-        yield PlaceLosses(kind, place, own_P, reference, mean_P, of_reference_P)
 
 
 LossesOf: TypeAlias = Callable[["NDArray[np.uint8]", "NDArray[np.uint8]", slice], Floats]

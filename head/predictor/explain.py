@@ -21,12 +21,10 @@ from abag.core.messages import counted, say
 from abag.embed.tables.chains import KINDS, locate_positions
 from abag.head.models.residue_kernel import (
     OneHotRidge,
-    PlaceLosses,
     ResidueKernel,
     align,
     chains_of,
     exchanges,
-    place_losses,
     places_of,
 )
 
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.head.labels.features import ReadFeatures
     from abag.head.models.pair_vectors import PairVectors
-    from abag.head.models.residue_kernel import SideColumns
+    from abag.head.models.residue_kernel import Exchange, SideColumns
     from abag.head.predictor.parts import Mixture
     from abag.head.predictor.predictor import Predictor, Scorer
 
@@ -120,8 +118,7 @@ def explain(
         Those of the pairs, if the run reads any.
     """
     contributions = _contributions(predictor, scorer, index, features)
-    share = _shares(predictor, contributions.used)
-    _say_shares(predictor, contributions.used, share)
+    share = _say_shares(predictor, contributions.used)
     return Explanation(_table(contributions, row), share)
 
 
@@ -145,23 +142,26 @@ def explain_residues(
         antigen of several chains.
     """
     contributions = _contributions(predictor, scorer, index, None)
+    table = contributions.table.set_index(["pair", "side", "place"])["contribution"]
+    values = table.to_dict()
     found: list[dict[tuple[Kind, int, int], float]] = [{} for _ in contributions.used]
     for kind, reference in contributions.references.items():
         if kind == "antigen" and len(reference) > 1:  # which are compared in another order
             continue
         chains = contributions.vectors.chains(kind)
+        side = KINDS.index(kind)
         for pair, sequence in enumerate(contributions.vectors.sides[kind].index.tolist()):
             for residue, place in places_of(chains[sequence], reference).items():
-                losses = contributions.total.get((kind, place))
-                if losses is not None and not np.isnan(losses.against_others_P[pair]):
-                    found[pair][(kind, *residue)] = float(losses.against_others_P[pair])
+                if (pair, side, place) in values:
+                    found[pair][(kind, *residue)] = values[pair, side, place]
     return found
 
 
 class _Contributions(NamedTuple):
     """What each letter of P pairs contributes, with the weights of the regime of the pair."""
 
-    total: dict[tuple[Kind, int], PlaceLosses]
+    table: pd.DataFrame
+    """A row per pair and place, in their order, with the number of the side in `KINDS`."""
     references: dict[Kind, tuple[str, ...]]
     """Consensus of the training sequences."""
     vectors: PairVectors
@@ -177,78 +177,72 @@ def _contributions(
 ) -> _Contributions:
     _, regimes, vectors = scorer.score(*index, features=features)
     used = regimes.used
-    weight_of = {name: regime.mixture.weights for name, regime in predictor.regimes.items()}
-    links = {name: regime.mixture.link for name, regime in predictor.regimes.items()}
-    # of classes, contributions are to latent values, whose noise has a standard deviation of 1
-    unit_of = {name: 1.0 if link is None else link.slope for name, link in links.items()}
-    unit_P = np.array([unit_of[regime] for regime in used.tolist()])
-    total: dict[tuple[Kind, int], PlaceLosses] = {}
+    weights = {}
+    for name in set(used.tolist()):
+        weights[name] = _residue_weights(predictor.parts.models, predictor.regimes[name].mixture)
     references: dict[Kind, tuple[str, ...]] = {}
+    nothing = pd.DataFrame(columns=[*_PLACE, "contribution", "against_reference"])
+    frames = []
     for name in residue_parts(predictor.parts.models):
-        weight_P = np.array([weight_of[regime].get(name, 0.0) for regime in used.tolist()])
-        weight_P *= unit_P
+        weight_P = np.array([weights[regime].get(name, 0.0) for regime in used.tolist()])
         if not weight_P.any():
             continue
         models: Any = predictor.parts.models[name]
         for model in models:
             references |= {side.kind: side.one_hot.reference for side in model.compared}
-            _add(total, place_losses(model, vectors), weight_P / len(models))
-    return _Contributions(total, references, vectors, used)
+            for exchange in exchanges(model, vectors):
+                frames.append(_at_place(exchange, weight_P / len(models)))
+    every = pd.concat(frames) if frames else nothing
+    table = every.groupby(_PLACE, as_index=False).sum()
+    return _Contributions(table, references, vectors, used)
 
 
-def _add(
-    total: dict[tuple[Kind, int], PlaceLosses], more: Iterable[PlaceLosses], weight_P: Floats
-) -> None:
-    """Add the losses of one model, times its weight for each pair; NaN where there is none."""
-    for losses in more:
-        weight = np.where(weight_P > 0, weight_P, np.nan)
-        weighed = losses._replace(
-            against_others_P=weight * losses.against_others_P,
-            against_reference_P=weight * losses.against_reference_P,
-        )
-        key = (losses.kind, losses.place)
-        before = total.get(key)
-        if before is not None:
-            weighed = weighed._replace(
-                against_others_P=_sum(before.against_others_P, weighed.against_others_P),
-                against_reference_P=_sum(before.against_reference_P, weighed.against_reference_P),
-            )
-        total[key] = weighed
+_PLACE = ["pair", "side", "place", "residue", "reference"]
 
 
-def _sum(left: Floats, right: Floats) -> Floats:
-    """Add values of which one may be missing."""
-    both = np.nansum([left, right], axis=0)
-    return np.where(np.isnan(left) & np.isnan(right), np.nan, both)
+def _at_place(exchange: Exchange, weight_P: Floats) -> pd.DataFrame:
+    """Return what the letters of one place contribute to pairs in which they have weight, (P,).
+
+    Letters without any other in training are left out.
+    """
+    seen_V = np.frombuffer(exchange.letters.encode(), np.uint8)
+    others_P = (exchange.own_P[:, None] != seen_V).sum(axis=1)
+    pairs = np.flatnonzero((weight_P > 0) & (others_P > 0))
+    loss_RV = exchange.loss_PV[pairs] * weight_P[pairs, None]
+    columns = {
+        "pair": pairs,
+        "side": KINDS.index(exchange.kind),
+        "place": exchange.place,
+        "residue": exchange.own_P[pairs],
+        "reference": exchange.reference,
+        "contribution": loss_RV.sum(axis=1) / others_P[pairs],
+        "against_reference": loss_RV[:, exchange.letters.index(chr(exchange.reference))],
+    }
+    return pd.DataFrame(columns)
+
+
+def _residue_weights(
+    models_of: Mapping[str, Sequence[object]], mixture: Mixture
+) -> dict[str, float]:
+    """Return the weights of the parts that compare residues, times the unit of contributions."""
+    # of classes, contributions are to latent values, whose noise has a standard deviation of 1
+    unit = 1.0 if mixture.link is None else mixture.link.slope
+    names = [name for name in residue_parts(models_of) if mixture.weights.get(name)]
+    return {name: unit * mixture.weights[name] for name in names}
 
 
 def _table(contributions: _Contributions, row: Ints) -> pd.DataFrame:
     """Make a row per pair and place, in the order of the pairs, and of the places in a pair."""
-    names = {kind: _names_of_places(kind, x) for kind, x in contributions.references.items()}
-    in_order = sorted(contributions.total.items(), key=_order_of)
-    frames = []
-    for number, ((kind, place), losses) in enumerate(in_order):
-        chain, position = names[kind][place]
-        columns = {
-            "row": row,
-            "chain": chain,
-            "position": position,
-            "residue": losses.own_P.view("S1").astype(str),
-            "contribution": losses.against_others_P,
-            "reference": chr(losses.reference),
-            "against_reference": losses.against_reference_P,
-        }
-        frame = pd.DataFrame(columns).assign(pair=np.arange(len(row)), place=number)
-        frames.append(frame[frame["contribution"].notna()])
-    if not frames:
-        return pd.DataFrame(columns=[*COLUMNS])
-    table = pd.concat(frames).sort_values(["pair", "place"], ignore_index=True)
-    return table[[*COLUMNS]]
-
-
-def _order_of(item: tuple[tuple[Kind, int], PlaceLosses]) -> tuple[int, int]:
-    (kind, place), _ = item
-    return KINDS.index(kind), place
+    table = contributions.table
+    names = {}
+    for kind, reference in contributions.references.items():
+        names[KINDS.index(kind)] = _names_of_places(kind, reference)
+    places = zip(table["side"].tolist(), table["place"].tolist(), strict=True)
+    named = pd.DataFrame([names[side][place] for side, place in places], columns=COLUMNS[1:3])
+    for letters in ("residue", "reference"):
+        named[letters] = table[letters].map(chr)
+    of_pair = row[table["pair"].to_numpy(np.int64)]
+    return pd.concat([table.drop(columns=_PLACE), named], axis=1).assign(row=of_pair)[[*COLUMNS]]
 
 
 def _names_of_places(kind: Kind, reference: Sequence[str]) -> list[tuple[str, str]]:
@@ -308,10 +302,7 @@ def average_contributions(
     regime = max(reversed(shares), key=shares.__getitem__, default="")
     if not shares.get(regime):
         return None
-    of_regime = mixtures[regime].weights
-    weights = {name: of_regime[name] for name in residue_parts(models_of) if of_regime.get(name)}
-    link = mixtures[regime].link
-    unit = 1.0 if link is None else link.slope
+    weights = _residue_weights(models_of, mixtures[regime])
     drawn = _drawn(models_of, weights, vectors, trained)
     worth: dict[tuple[Kind, int], dict[str, float]] = {}
     sides: dict[Kind, SideColumns] = {}
@@ -321,7 +312,7 @@ def average_contributions(
             sides |= {side.kind: side for side in model.compared}
             for exchange in exchanges(model, drawn):
                 of_letter = worth.setdefault((exchange.kind, exchange.place), {})
-                mean_V = exchange.loss_PV.mean(axis=0) * (unit * weight / len(models))
+                mean_V = exchange.loss_PV.mean(axis=0) * (weight / len(models))
                 for letter, loss in zip(exchange.letters, mean_V.tolist(), strict=True):
                     of_letter[letter] = of_letter.get(letter, 0.0) - loss
     table = _average_table(worth, sides, vectors, trained)
@@ -372,23 +363,18 @@ def _average_table(
     return pd.DataFrame(rows, columns=["chain", "position", "residue", "pairs", "contribution"])
 
 
-def _shares(predictor: Predictor, used: NDArray[np.object_]) -> dict[str, float]:
-    shares = {}
-    for regime in dict.fromkeys(used.tolist()):
-        mixture = predictor.regimes[regime].mixture
-        shares[str(regime)] = _share(predictor.parts.models, mixture)
-    return shares
-
-
 def _share(models_of: Mapping[str, Sequence[object]], mixture: Mixture) -> float:
     """Return the weight of the parts that compare residues."""
     return float(sum(mixture.weights.get(name, 0.0) for name in residue_parts(models_of)))
 
 
-def _say_shares(predictor: Predictor, used: NDArray[np.object_], shares: dict[str, float]) -> None:
-    pairs = Counter(used.tolist())
-    for regime, share in shares.items():
-        where = f"{counted(pairs[regime], 'row')} predicted as {predictor.words(regime)}"
+def _say_shares(predictor: Predictor, used: NDArray[np.object_]) -> dict[str, float]:
+    """Say, and return, which share of the weight is explained in the regimes that pairs use."""
+    shares = {}
+    for regime, pairs in Counter(used.tolist()).items():
+        share = _share(predictor.parts.models, predictor.regimes[regime].mixture)
+        shares[regime] = share
+        where = f"{counted(pairs, 'row')} predicted as {predictor.words(regime)}"
         if share > 0:
             say(f"{where}: residues explain the parts with {share:.0%} of the weight")
         else:
@@ -396,3 +382,4 @@ def _say_shares(predictor: Predictor, used: NDArray[np.object_], shares: dict[st
                 f"{where}: the parts that compare residues have no weight there, and nothing is "
                 "explained"
             )
+    return shares

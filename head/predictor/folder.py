@@ -151,8 +151,9 @@ def make_predictor(
     inputs: RunInputs,
     parts: Parts,
     weighed: WeighedRun,
+    trained: Ints,
 ) -> Predictor:
-    """Join what was fitted to all pairs and what the folds have measured.
+    """Join what was fitted to all pairs, (T,), and what the folds have measured.
 
     Raises `RunError` if a regime gives weight to a part that was not fitted to all pairs.
     """
@@ -166,19 +167,23 @@ def make_predictor(
         if differs.any():
             keys = pairs.table.sequences[kind].keys[: len(factor)]
             noise[kind] = KnownNoise(keys[differs], factor[differs])
-    chains = pairs.table.antibodies.chains
     assert inputs.sides is not None
     seen: dict[Kind, KnownSequences] = {}
     for side in inputs.sides:
         identity = getattr(inputs.options, f"{side.kind}_identity")
-        seen[side.kind] = KnownSequences.of(side, pairs.names_of(side.kind), identity)
+        names = pairs.names_of(side.kind)
+        of_trained = distinct(pairs.index(side.kind)[trained]).tolist()
+        names_of_trained = {sequence: names[sequence] for sequence in of_trained}
+        seen[side.kind] = KnownSequences.of(side, names_of_trained, identity)
+    chains = seen["antibody"].chains
+    assert chains is not None
     return Predictor(
         parts=parts.used(regime.mixture.weights for regime in regimes.values()),
         regimes=regimes,
-        antibody=_vector_spec("antibody", inputs),
-        antigen=_vector_spec("antigen", inputs),
+        antibody=_vector_spec(inputs.vectors["antibody"], seen["antibody"]),
+        antigen=_vector_spec(inputs.vectors["antigen"], seen["antigen"]),
         seen=seen,
-        chains=TrainedChains.of([chains[i] for i in distinct(pairs.antibody).tolist()]),
+        chains=TrainedChains.of(chains),
         label_sd=float(pairs.pkd[pairs.censored == 0].std()),
         noise=noise,
         category_noise=weighed.category_noise,
@@ -240,10 +245,9 @@ def _noise_arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _vector_spec(kind: Kind, inputs: RunInputs) -> VectorSpec:
-    training_sequences = len(distinct(inputs.pairs.index(kind)))
-    views = tuple(_view_spec(view) for view in inputs.vectors[kind].views)
-    return VectorSpec(views=views, training_sequences=training_sequences)
+def _vector_spec(vectors: StoredVectors, seen: KnownSequences) -> VectorSpec:
+    views = tuple(_view_spec(view) for view in vectors.views)
+    return VectorSpec(views=views, training_sequences=len(seen.keys))
 
 
 def _view_spec(view: View) -> ViewSpec:

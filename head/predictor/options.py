@@ -496,21 +496,6 @@ CHOSEN_BY_SWEEP = frozenset(
 """Options of ``fit`` that a sweep searches, sets itself or does not use."""
 
 
-def refusal(given: str) -> str:
-    """Say why a flag of ``fit`` is not one of ``sweep``; empty for any other flag."""
-    if given not in map(flag, CHOSEN_BY_SWEEP):
-        return ""
-    if given == "--add":
-        return (
-            "--add: is of abag fit, which starts the next round; sweep reads one table. Leave it "
-            "out."
-        )
-    return (
-        f"{given}: is chosen by sweep itself, among networks, ridge, kernel and gp. Leave it out, "
-        "or use abag fit, which trains the head that you choose."
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(Options, group="Search"):
     """The options of ``sweep`` beside those of ``fit`` that are not searched."""

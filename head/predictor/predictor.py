@@ -332,7 +332,7 @@ class Predictor:
         AbagError
             If a sequence is invalid, or an encoder is not the one of the run.
         """
-        heavies, lights, antigens = _broadcast(heavy, light, antigen)
+        heavies, lights, antigens = _broadcast(heavy=heavy, light=light, antigen=antigen)
         index = _shared_index(heavy, light, antigen, features)
         is_alone = "antigen" not in self.kinds
         if is_alone and any(antigens):
@@ -828,23 +828,22 @@ class Scorer:
         return self.score(*index, features=features).scores
 
 
-def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
+def _broadcast(**chains: Iterable[str] | str | None) -> list[list[str]]:
     """Repeat single strings to the length of the lists; None stands for absent chains."""
-    names = ("heavy", "light", "antigen")
-    for name, sequences in zip(names, chains, strict=True):
+    lists = {}
+    for name, sequences in chains.items():
         if isinstance(sequences, pd.DataFrame):
             msg = (
                 f"predict: {name} is a DataFrame; expected sequences. Pass its columns, or the "
                 "table to abag.predict(table, run=..., out=...)."
             )
             raise SequenceError(msg)
-        if sequences is not None and not isinstance(sequences, Iterable):
+        if sequences is None or isinstance(sequences, str):
+            continue
+        if not isinstance(sequences, Iterable):
             msg = f"predict: {name} is {sequences!r}; expected a sequence, or a list of them."
             raise SequenceError(msg)
-    lists = {}
-    for name, sequences in zip(names, chains, strict=True):
-        if sequences is not None and not isinstance(sequences, str):
-            lists[name] = list(sequences)
+        lists[name] = list(sequences)
     lengths = {len(sequences) for sequences in lists.values()}
     if len(lengths) > 1:
         lengths_given = ", ".join(f"{len(sequences)} {name}" for name, sequences in lists.items())
@@ -855,7 +854,7 @@ def _broadcast(*chains: Iterable[str] | str | None) -> list[list[str]]:
         raise SequenceError(msg)
     rows = lengths.pop() if lengths else 1
     columns = []
-    for name, sequences in zip(names, chains, strict=True):
+    for name, sequences in chains.items():
         columns.append(lists[name] if name in lists else [str(sequences or "")] * rows)
     return columns
 

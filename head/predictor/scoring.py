@@ -193,7 +193,6 @@ class PairReader:
         counts = Counter[str]()
         skipped = SkippedRows()
         ignored = list[str]()
-        examples = dict[str, str]()
         cells = list[FeatureCells]()
         with row_bar("reading") as shown:
             for chunk in check_chunks(self._layout):
@@ -210,9 +209,8 @@ class PairReader:
                 self.source = chunk.all_sources
                 self.first_row = chunk.first_row
                 ignored += [note for note in chunk.ignored if note not in ignored]
-                examples = {**chunk.examples, **examples}
                 yield chunk
-        for note in ignored + describe_counts(counts, skipped, examples):
+        for note in ignored + describe_counts(counts, skipped):
             say(f"{self.source}: {note}")
         self.sequences = [collector.finish() for collector in collected]
         self.skipped = len(skipped)

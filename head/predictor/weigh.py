@@ -38,7 +38,6 @@ from abag.core.arrays import Floats, Ints, distinct, label_weights, weights_of
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import (
-    BoundedPairs,
     RegimeScore,
     TestedPairs,
     largest_rmse,
@@ -56,7 +55,7 @@ from abag.head.regimes.sides import (
     effective_groups,
     standard_error,
 )
-from abag.head.regimes.splits import TEST, grouped_folds, learned_rows
+from abag.head.regimes.splits import TEST, grouped_folds, judged, learned_rows
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
@@ -257,6 +256,8 @@ class WeighedRegime:
     rows: Ints
     """Index of each tested pair in the table, (R,), fold after fold, as all below."""
     of_fold: Ints
+    group: Ints
+    """Pairs of one group are one measurement where parts are weighed."""
     distance: Ints
     """Differences from the nearest training sequences."""
     tells_sigma: NDArray[np.bool_]
@@ -350,7 +351,12 @@ def weigh(
         half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0, level)
     mean = names.index(MEAN)
     regime = partial(
-        WeighedRegime, measured=measured, rows=rows, of_fold=fold_of_row, distance=distance
+        WeighedRegime,
+        measured=measured,
+        rows=rows,
+        of_fold=fold_of_row,
+        group=smallest,
+        distance=distance,
     )
     if pairs.quantity.classes:
         of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
@@ -378,10 +384,7 @@ def weigh(
         is_certain = weight_R >= LEAST_WEIGHT
     weights = stack_weights(error_RK, smallest, mean)
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
-    judges = []
-    for k in np.unique(half):
-        inside = half == k
-        judges.append((inside, inside if inside.all() else ~inside))
+    judges = [*judged(half, rows)]
     predicted_R = np.empty(len(rows))
     for inside, judging in judges:
         weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
@@ -416,9 +419,7 @@ def _weigh_classes(
     """
     stack = partial(stack_weights, mean=mean, usual_K=usual_K, informative=tested.informative)
     predicted_R = np.empty(len(half))
-    for k in np.unique(half):
-        inside = half == k
-        judging = inside if inside.all() else ~inside
+    for inside, judging in judged(half, tested.rows):
         weights, link = tested.take(judging).weigh(stack)
         predicted_R[inside] = link.expected(link.latent(tested.part_RK[inside] @ weights))
     weights, link = tested.weigh(stack)
@@ -657,9 +658,7 @@ def fit_tail(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
     if growth.growth:  # beyond, sigma stays, whatever the errors
         tells = tells & (held_out.distance <= growth.most)
     factor_R = np.ones(len(scaled))
-    for fold in np.unique(held_out.of_fold):
-        inside = held_out.of_fold == fold
-        judging = inside if inside.all() else ~inside
+    for inside, judging in judged(held_out.of_fold, held_out.rows):
         factor_R[inside] = tail_factor(scaled[judging & tells])
     held_out.sigma = held_out.sigma * factor_R
     held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[tells]))
@@ -688,7 +687,7 @@ def _expect_classes(
         if name != MEAN:
             latent = np.stack([fold.predicted[name] for fold in folds])
             values = latent[held_out.of_fold, held_out.rows]
-            alone = HeldOutClasses.of(pairs, held_out.rows, values[:, None], held_out.of_fold)
+            alone = HeldOutClasses.of(pairs, held_out.rows, values[:, None], held_out.group)
             expected_R = alone.expected(held_out.of_fold)
         for number, fold in enumerate(folds):
             inside = held_out.of_fold == number
@@ -714,7 +713,6 @@ def score_held_out(
     classes = pairs.quantity.classes
     if classes:
         _expect_classes(pairs, held_out, folds)
-    exact = pairs.censored[held_out.rows] == 0
     tested = TestedPairs.of(pairs, measured)
     baselines = {}
     for name in folds[0].predicted:
@@ -727,42 +725,34 @@ def score_held_out(
         if all(name in fold.predicted for fold in folds):
             baselines[name] = tested.take([fold.predicted[name] for fold in folds])
     error = pairs.pkd[held_out.rows] - held_out.predicted
-    covered = (np.abs(error) <= COVERED * held_out.sigma)[exact].astype(np.float64)
+    covered = (np.abs(error) <= COVERED * held_out.sigma).astype(np.float64)
 
-    def scored(inside: NDArray[np.bool_], bounded: BoundedPairs | None = None) -> RegimeScore:
-        predicted = held_out.predicted[exact][inside]
-        means = held_out.mean[exact][inside]
+    def scored(some: NDArray[np.bool_]) -> RegimeScore:
+        predicted = held_out.predicted[some]
+        means = held_out.mean[some]
         score = score_regime(
             measured.regime.name,
             measured.regime.words,
-            tested.some(inside),
+            tested.some(some),
             predicted,
             means,
-            {name: values[inside] for name, values in baselines.items()},
-            None if classes else covered[inside],
+            {name: values[some] for name, values in baselines.items()},
+            None if classes else covered[some],
             weights=mixture.weights,
-            bounded=bounded,
             of_classes=bool(classes),
         )
         if classes:
-            add_classes(score, tested.some(inside), predicted, means, classes)
+            add_classes(score, tested.some(some), predicted, means, classes)
         return score
 
-    bounded = BoundedPairs(
-        pkd=pairs.pkd[held_out.rows],
-        censored=pairs.censored[held_out.rows],
-        predicted=held_out.predicted,
-        fold=held_out.of_fold,
-        groups=[group[held_out.rows] for group in measured.groups],
-        weight=weights_of(pairs.share, held_out.rows),
-    )
-    score = scored(np.ones(len(tested.rows), np.bool_), bounded)
+    score = scored(np.ones(len(tested.rows), np.bool_))
     if pairs.round_of_row is not None:
         is_first = pairs.round_of_row[pairs.row][tested.rows] == 0
-        if min(np.count_nonzero(is_first), np.count_nonzero(~is_first)) >= LEAST_ROWS:
+        apart_by_round = [tested.is_exact & is_first, tested.is_exact & ~is_first]
+        if min(map(np.count_nonzero, apart_by_round)) >= LEAST_ROWS:
             score["by_round"] = []
-            for inside in (is_first, ~is_first):
-                apart = scored(inside)
+            for of_round in apart_by_round:
+                apart = scored(of_round)
                 for key in ("words", "sentence"):
                     apart[key] = without_absent(apart[key], pairs.kinds)
                 score["by_round"].append({**apart})

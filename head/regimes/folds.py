@@ -216,13 +216,18 @@ def is_enough(split: Split, groups: Sequence[Ints]) -> bool:
     return is_large and _informative(groups, split.rows(TEST)) >= ENOUGH_GROUPS
 
 
-def with_distances(split: Split, sides: Sides, levels: tuple[Levels, Levels]) -> Split:
+def with_distances(
+    split: Split, sides: Sides, levels: tuple[Levels, Levels] | None = None
+) -> Split:
     """Add to a split how far its tested pairs are from training, given what is new about them."""
     rows = split.rows(TEST)
     if split.apart is not None:
         rows = np.union1d(rows, split.apart)
+    train = learned_rows(split)
     distance = np.zeros(len(split.part), np.int64)
-    distance[rows] = sides.distances(learned_rows(split), rows, levels)
+    distance[rows] = sides.distances(train, rows, levels or sides.levels(train))
+    if split.distance is not None:  # pairs that are as new as in another regime stay so
+        distance[split.distance == NONE] = NONE
     return replace(split, distance=distance)
 
 
@@ -575,9 +580,9 @@ def measure_regimes(table: RegimesOfTable) -> list[MeasuredRegime]:
         regime = REGIMES[table.of_mutations]
     with_distance = []
     for split in splits:
-        if split.distance is None:
-            split = with_distances(split, table.sides, table.sides.levels(learned_rows(split)))
-        with_distance.append(split)
+        with_distance.append(
+            with_distances(split, table.sides) if split.distance is None else split
+        )
     return [MeasuredRegime(regime, tuple(with_distance), tuple(independent))]
 
 
@@ -661,7 +666,7 @@ def _refuse_empty_parts(split: Split) -> None:
 
 
 def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
-    """Return the split that trains on every pair which any fold uses, with the first's groups."""
+    """Return the split that trains on every pair which fits may use, with the first's groups."""
     splits = list[Split]()
     for regime in measured:
         splits += regime.splits
@@ -718,7 +723,8 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     if has_parts:
         say(f"split: column {column!r}: {describe_named(cells.iloc[pairs.row], values)}")
         part = values.map(PART_NAMES).to_numpy().astype(np.int8)
-        named = Split(name=options.split, part=part, group=groups.pair)
+        is_unused = part == UNUSED
+        named = Split(name=options.split, part=part, group=groups.pair, excluded=is_unused)
         return [_with_validation_part(named, groups, f"column {column!r}")]
     # sorted: the folds do not depend on the order of the rows
     group, names = pd.factorize(values, sort=True)

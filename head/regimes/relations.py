@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints
 from abag.core.files import cache_dir, load_cached, store_cached
-from abag.core.messages import say
 from abag.embed.tables.chains import Chains, Kind, position_number
 from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
 from abag.head.regimes.similar import (
@@ -47,6 +46,7 @@ from abag.head.regimes.similar import (
     count_edits,
     join_clusters,
     lengths_of,
+    letters_of,
     number_by_appearance,
     profile_words,
     whole_distances,
@@ -75,7 +75,7 @@ SHORTEST = 8
 KNOWN_ANTIGEN = 0.9
 """Identity to a training antigen from which an antigen is known."""
 MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 150_000, "antigen": 5_000}
-"""Above this, clustering takes minutes: it is left out where the split does not need it."""
+"""Above this, clustering takes minutes: it is left out where nothing needs it."""
 CLUSTERS_VERSION = 2
 """Raise when the clusters change, so that cached ones are not used."""
 
@@ -88,6 +88,8 @@ class PairGroups:
     options: SplitOptions
     cache: Path | None = None
     """Folder of cached clusters; None: they are not kept."""
+    tells_regimes: bool = False
+    """Whether what is new about pairs is told, for which all sequences are clustered."""
 
     @cached_property
     def pair(self) -> Ints:
@@ -135,9 +137,9 @@ class PairGroups:
         return groups
 
     def are_clustered(self, kind: Kind) -> bool:
-        """Return whether sequences of a kind are clustered though the split may not need it."""
+        """Return whether sequences of a kind are clustered: it is needed, or takes no minutes."""
         n_sequences = len(self.pairs.table.sequences[kind].keys)
-        is_needed = self.options.split_name in ("auto", kind, "both")
+        is_needed = self.tells_regimes or self.options.split_name in ("auto", kind, "both")
         return is_needed or n_sequences <= MANY_SEQUENCES[kind]
 
     def levels(self) -> dict[str, dict[str, Ints]]:
@@ -196,15 +198,8 @@ class PairGroups:
 
 
 def with_clusters(groups: PairGroups) -> LabelledPairs:
-    """Add the clusters of the sequences to the pairs, but where that takes minutes for no split."""
-    pairs = groups.pairs
-    if groups.are_clustered("antibody"):
-        pairs = replace(pairs, antibody_cluster=groups.antibody)
-    if groups.are_clustered("antigen"):
-        return replace(pairs, antigen_cluster=groups.antigen)
-    n = len(pairs.table.antigens.keys)
-    say(f"{n:,} antigens are not clustered: intervals treat each as independent of the others")
-    return replace(pairs, antigen_cluster=pairs.antigen)
+    """Add the clusters of the sequences to the pairs."""
+    return replace(groups.pairs, antibody_cluster=groups.antibody, antigen_cluster=groups.antigen)
 
 
 def cached_clusters(
@@ -466,19 +461,18 @@ def identity_of_chains(identity: float, *, is_peptide: bool) -> float:
 
 def contained_peptides(antigens: Sequence[Chains]) -> Ints:
     """Find antigens with a peptide that occurs in another, (K, 2): indices of both."""
-    peptides = list[tuple[int, str]]()
-    proteins = list[tuple[int, str]]()
-    for number, chains in enumerate(antigens):
-        for chain in chains:
-            if len(chain) >= PEPTIDE:
-                proteins.append((number, chain))
-            elif len(chain) >= SHORTEST:
-                peptides.append((number, chain))
+    owner, texts, is_peptide = _chains_of_antigens(antigens)
+    beginning: dict[str, list[int]] = {}
+    for chain in np.flatnonzero(is_peptide).tolist():
+        if len(texts[chain]) >= SHORTEST:
+            beginning.setdefault(texts[chain][:SHORTEST], []).append(chain)
     contained = set[tuple[int, int]]()
-    for number, peptide in peptides:
-        for other, protein in proteins:
-            if peptide in protein:
-                contained.add((number, other))
+    for number in np.flatnonzero(~is_peptide).tolist() if beginning else ():
+        protein = texts[number]
+        for at in range(len(protein) - SHORTEST + 1):
+            for chain in beginning.get(protein[at : at + SHORTEST], ()):
+                if protein.startswith(texts[chain], at):
+                    contained.add((int(owner[chain]), int(owner[number])))
     return np.array(sorted(contained), np.int64).reshape(-1, 2)
 
 
@@ -504,8 +498,7 @@ def consensus(texts: Sequence[str]) -> str:
     """Return the most common residues of the texts of the most common length; of ties the first."""
     length = int(np.argmax(np.bincount(lengths_of(texts))))
     kept = [text for text in texts if len(text) == length]
-    residues = np.frombuffer("".join(kept).encode(), np.uint8).reshape(len(kept), length)
-    return _most_common(residues).tobytes().decode()
+    return _most_common(letters_of(kept)).tobytes().decode()
 
 
 def _most_common(code_NL: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -559,12 +552,6 @@ def by_length(antigen: Chains) -> Chains:
     return tuple(sorted(antigen, key=lambda chain: (-len(chain), chain)))
 
 
-def find_nearest(kind: Kind, queries: Sequence[Chains], targets: Sequence[Chains]) -> Nearest:
-    """Find the nearest of T training sequences for each of N others of the same kind."""
-    distances = Distances(kind, queries, targets)
-    return distances.nearest(np.arange(len(queries)), np.arange(len(targets)))
-
-
 def _rows_by_lengths(lengths_NP: Ints) -> dict[tuple[int, ...], Ints]:
     """Sort the rows of sequences into those whose chains have the same lengths."""
     rows: dict[tuple[int, ...], list[int]] = {}
@@ -591,12 +578,6 @@ def _least(lengths_P: Ints, lengths_TP: Ints) -> Ints:
     is_lone = (lengths_P > 0) != (lengths_TP > 0)
     of_chains = np.where(are_both, np.abs(lengths_P - lengths_TP), LONE_CHAIN * is_lone)
     return np.where(are_both.any(axis=1), of_chains.sum(axis=1), FARTHEST)
-
-
-def _codes(chains_NP: NDArray[np.object_]) -> NDArray[np.uint8]:
-    """Return the letters of N sequences whose chains have the same lengths, (N, L)."""
-    text = "".join(chains_NP.ravel().tolist())
-    return np.frombuffer(text.encode("ascii"), np.uint8).reshape(len(chains_NP), -1)
 
 
 def _by_positions(code_NL: NDArray[np.uint8], code_TL: NDArray[np.uint8]) -> Nearest:
@@ -681,8 +662,9 @@ class Distances:
         for lengths, members in _rows_by_lengths(self._lengths_NP[rows]).items():
             if lengths in trained:
                 alike = columns[trained[lengths]]
-                code_NL = _codes(self._query_NP[rows[members]])
-                nearest = _by_positions(code_NL, _codes(self._target_TP[alike]))
+                code_NL = letters_of(self._query_NP[rows[members]].sum(axis=1))
+                code_TL = letters_of(self._target_TP[alike].sum(axis=1))
+                nearest = _by_positions(code_NL, code_TL)
                 found.distance[members] = nearest.distance
                 found.row[members] = alike[nearest.row]
         return found

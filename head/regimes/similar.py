@@ -67,6 +67,12 @@ def lengths_of(strings: Sequence[str] | Strings) -> Ints:
     return np.fromiter(map(len, strings), np.int64, len(strings))
 
 
+def letters_of(strings: Sequence[str] | Strings) -> NDArray[np.uint8]:
+    """Return the letters of N strings of one length, as ASCII codes, (N, L)."""
+    text = "".join(strings).encode("ascii")
+    return np.frombuffer(text, np.uint8).reshape(len(strings), -1 if len(strings) else 0)
+
+
 def length_order(strings: Strings) -> Ints:
     """Return the order of N strings by length, (N,); those of one length stay in order."""
     return np.argsort(lengths_of(strings), kind="stable")
@@ -302,11 +308,6 @@ def contained_near(queries: Strings, targets: Strings, identity: float) -> Bools
     return np.asarray(is_near[rank[index]])
 
 
-def _as_residues(strings: Strings, length: int) -> NDArray[np.uint8]:
-    text = "".join(strings).encode("ascii")
-    return np.frombuffer(text, np.uint8).reshape(len(strings), length)
-
-
 def _families(strings: Strings, most: Ints) -> tuple[Ints, Ints, Ints]:
     """Group N strings of equal length that differ from a founder by so many substitutions, (N,).
 
@@ -317,7 +318,7 @@ def _families(strings: Strings, most: Ints) -> tuple[Ints, Ints, Ints]:
     lengths = lengths_of(strings)
     for length in np.unique(lengths).tolist():
         free = np.flatnonzero(lengths == length)
-        residues = _as_residues(strings[free], length)
+        residues = letters_of(strings[free])
         while len(free):
             differ = np.count_nonzero(residues != residues[0], axis=1)
             near = differ <= most[free[0]]
@@ -603,8 +604,7 @@ class Clones(Components):
         self, heavies: Strings, identity: float, loops: Sequence[str], loop_identity: float
     ) -> None:
         super().__init__(heavies, identity)
-        residues = np.frombuffer("".join(loops).encode("ascii"), np.uint8)
-        self._loops_LN = residues.reshape(len(loops), -1).T.copy()
+        self._loops_LN = letters_of(loops).T.copy()
         self._most_changes = int((1 - loop_identity) * len(self._loops_LN) + 1e-9)
 
     def bounds(self, i: Ints, j: Ints) -> NDArray[np.number]:

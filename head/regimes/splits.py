@@ -14,7 +14,7 @@ does not train on them either, because it would trust the vectors of new sequenc
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -84,14 +84,16 @@ class Split:
     apart: Ints | None = None
     """Indices of pairs of neighbourhoods that are held out beside the test part. They are further
     from training than most tested pairs, and tell only how errors grow with distance."""
+    excluded: Bools | None = None
+    """Shape (P,): pairs that no fit of the run may use, since the table, a split file or an adapter
+    leaves them out; None: there are none. Others may be unused in a fold alone."""
 
     @property
     def is_used(self) -> Bools:
-        """Return which pairs are in a part, or in a neighbourhood that is held out, (P,)."""
-        is_used = np.asarray(self.part != UNUSED)
-        if self.apart is not None:
-            is_used[self.apart] = True
-        return is_used
+        """Return which pairs the fits of the run may use, (P,)."""
+        if self.excluded is None:
+            return np.ones(len(self.part), np.bool_)
+        return ~self.excluded
 
     def rows(self, part: int) -> Ints:
         """Return the indices of the pairs of one part, shape (N,), dtype int64."""
@@ -172,9 +174,9 @@ def thinned(split: Split, share: float, seed: int) -> Split:
     rng = np.random.default_rng([seed, split.fold])
     groups = rng.permutation(np.unique(split.group[is_trained]))
     kept = groups[: max(1, round(share * len(groups)))]
-    part = split.part.copy()
-    part[is_trained & ~np.isin(split.group, kept)] = UNUSED
-    return replace(split, part=part)
+    is_left_out = is_trained & ~np.isin(split.group, kept)
+    part = np.where(is_left_out, np.int8(UNUSED), split.part)
+    return replace(split, part=part, excluded=is_left_out | ~split.is_used)
 
 
 def grouped_folds(
@@ -216,6 +218,25 @@ def grouped_folds(
         fold_of_group[index] = fold
         load[fold] += size
     return fold_of_group[dense]
+
+
+def judged(fold: Ints, rows: Ints) -> Iterator[tuple[Bools, Bools]]:
+    """Yield the held-out pairs of each fold, (R,) of all, and those of other folds that judge them.
+
+    None of the latter is one of the former, which a repeat, or a fold of another residue, has held
+    out again. A single fold judges itself.
+
+    Parameters
+    ----------
+    fold : ndarray, shape=(R,)
+        Fold of each held-out pair.
+    rows : ndarray, shape=(R,)
+        Index of each in the table.
+    """
+    for number in np.unique(fold):
+        inside = np.asarray(fold == number)
+        others = ~np.isin(rows, rows[inside])
+        yield inside, others if others.any() else inside
 
 
 def split_frame(pairs: LabelledPairs, splits: Sequence[Split]) -> pd.DataFrame:
@@ -267,7 +288,8 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
         part = in_order["split"].map(PART_NAMES).to_numpy().astype(np.int8)
         group = pd.factorize(in_order["group"], sort=True)[0].astype(np.int64)
         splits.append(Split(name=f"file={path.name}", part=part, group=group, fold=number))
-    return splits
+    excluded = np.all([split.part == UNUSED for split in splits], axis=0)
+    return [replace(split, excluded=excluded) for split in splits]
 
 
 def _read_frame(path: Path) -> pd.DataFrame:
@@ -460,5 +482,5 @@ def _exclude(split: Split, used: Bools, name: str) -> Split:
             "the head. Adapt with --head-share above 0, or use --adapter-rows train."
         )
         raise SplitError(msg)
-    rest = replace(split, part=part)
+    rest = replace(split, part=part, excluded=used | ~split.is_used)
     return replace(rest, description=split.description | {"rows": rest.rows_per_part()})

@@ -168,13 +168,12 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         "steps": saved.summary["steps"],
         "folds": int(saved.tested["fold"].max()) + 1,
         "regimes": saved.summary["regimes"],
-        "quantity": str(saved.quantity),
+        "rounds": rounds,
     }
-    if not saved.quantity.affinity:
-        state["better"] = saved.quantity.better
-    if saved.quantity.classes:
-        state["classes"] = [*saved.quantity.classes]
-    state["rounds"] = rounds
+    data = saved.summary["data"]
+    for name in ("quantity", "better", "classes"):  # the last two not of an affinity
+        if name in data:
+            state[name] = data[name]
     return state, saved
 
 

@@ -33,7 +33,6 @@ from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
     LEVEL,
     MANY_BOUNDS,
-    BoundedPairs,
     Claim,
     RegimeScore,
     TestedPairs,
@@ -116,7 +115,6 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
             mean,
             {},
             None,
-            bounded=_with_bounds(saved, regime["regime"], reference),
             of_classes=bool(saved.quantity.classes),
         )
         if saved.quantity.classes:
@@ -128,19 +126,6 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
         verdicts.append(verdict)
         messages.say(verdict)
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
-
-
-def _with_bounds(saved: SavedRun, regime: str, predicted: Floats) -> BoundedPairs:
-    """Take all test rows of a regime, bounds among them, with predictions of all test rows."""
-    rows = saved.tested[saved.tested["regime"] == regime]
-    return BoundedPairs(
-        pkd=rows["pkd"].to_numpy(np.float64),
-        censored=rows["censored"].to_numpy(np.int8),
-        predicted=predicted[rows.index.to_numpy()],
-        fold=rows["fold"].to_numpy(np.int64),
-        groups=[rows[name].to_numpy(np.int64) for name in ("group", "second_group")],
-        weight=rows["weight"].to_numpy(np.float64) if "weight" in rows else None,
-    )
 
 
 def _align_predictions(saved: SavedRun, table: SequenceTable) -> Floats:
@@ -307,24 +292,19 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         raise OptionError(msg)
     if table is not None:
         return
-    unread: dict[str, tuple[object, ...]] = {
-        "--store and --affinity-type": (options.store, options.affinity_type)
-    }
-    if options.predictions is None:
-        unread |= {
-            "--column, --antigen and --bad-rows": (
-                options.columns,
-                options.antigen,
-                options.bad_rows,
-            ),
-            "--parent and --sequences": (options.parent, options.sequences),
-            "--sheet and --matrix": (options.sheet, options.matrix),
-            "--label and --molar-mass": (options.label, options.molar_mass),
-        }
-    for names, values in unread.items():
-        if any(values):
-            msg = f"evaluate: {names} need a TABLE. Give one, or omit these options."
-            raise OptionError(msg)
+    read = {"predictions", "strong"}
+    if options.predictions is not None:
+        read = {option.name for option in schema(EvaluateOptions)} - {"store", "affinity_type"}
+    unread = []
+    for option in schema(EvaluateOptions):
+        if option.name not in read and getattr(options, option.name) != option.default:
+            unread.append(option.flag)
+    if unread:
+        msg = (
+            f"{', '.join(unread)}: given without a TABLE, which is read with it; expected both. "
+            "Give a TABLE, or leave the option out."
+        )
+        raise OptionError(msg)
 
 
 def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: RunLayout) -> _TableOfRun:
@@ -439,44 +419,30 @@ def _score_regimes(
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
     regime_of_pair = scores_by_row["regime"].to_numpy(str)
-    exact = pairs.censored == 0
+    classes = pairs.quantity.classes
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
-        with_bounds = np.flatnonzero(regime_of_pair == name)
-        rows = with_bounds[exact[with_bounds]]
-        if len(rows) < LEAST_ROWS:
-            continue
+        rows = np.flatnonzero(regime_of_pair == name)
         tested = _tested_pairs(predictor, groups, rows, regime)
+        if np.count_nonzero(tested.is_exact) < LEAST_ROWS:
+            continue
         _, used = predictor.applied(name)
-        weights = predictor.regimes[used].mixture.weights
         predicted_here = predicted[rows]
         mean_label = np.full(len(rows), saved.mean_label)
         baselines_here = {name: values[rows] for name, values in baselines.items()}
-        classes = pairs.quantity.classes
         if classes:  # latent values, which no link turns into classes
             baselines_here = {}
         error = np.abs(tested.pkd - predicted_here)
         inside = (error <= COVERED * sigma[rows]).astype(np.float64)
-        words = predictor.words(name)
-        all_tested = _tested_pairs(predictor, groups, with_bounds, regime)
-        bounded = BoundedPairs(
-            pkd=pairs.pkd[with_bounds],
-            censored=pairs.censored[with_bounds],
-            predicted=predicted[with_bounds],
-            fold=np.zeros(len(with_bounds), np.int64),
-            groups=all_tested.groups,
-            weight=all_tested.weight,
-        )
         score = score_regime(
             name,
-            words,
+            predictor.words(name),
             tested,
             predicted_here,
             mean_label,
             baselines_here,
             None if classes else inside,
-            weights=weights,
-            bounded=bounded,
+            weights=predictor.regimes[used].mixture.weights,
             of_classes=bool(classes),
         )
         if classes:
@@ -513,6 +479,7 @@ def _tested_pairs(
         pairs.antigen[rows],
         sides,
         weight=weights_of(pairs.share, rows),
+        censored=pairs.censored[rows],
     )
 
 

@@ -41,13 +41,13 @@ from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
     average_folds,
-    calibration,
+    calibration_slope,
     metric_heading,
     rows_to_score,
     spearman_by_group,
     strong_threshold,
 )
-from abag.head.evaluation.scores import Column, columns, describe_regimes
+from abag.head.evaluation.scores import columns, describe_regimes
 from abag.head.evaluation.verdicts import page_of, score_strong, warnings
 from abag.head.labels.headers import DIGITS, Quantity
 from abag.head.models.config import FitConfig
@@ -76,7 +76,7 @@ from abag.head.runs.run_folder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from abag.head.evaluation.metrics import Scores
     from abag.head.evaluation.scores import RegimeScore
@@ -353,7 +353,7 @@ def _calibration(measured: Floats, predicted: Floats, digits: int) -> Series:
         "x": _numbers(mean_predicted, digits),
         "y": _numbers(mean_measured, digits),
         "error": _numbers(standard_error, digits),
-        "slope": calibration(measured, predicted)["calibration_slope"],
+        "slope": calibration_slope(measured, predicted),
     }
 
 
@@ -644,12 +644,12 @@ def _score_cell(metric: str, value: float | None, quantity: Quantity) -> float |
     return quantity.show(value, 3)
 
 
-def _heading(metric: str, quantity: Quantity) -> Column:
+def _heading(metric: str, quantity: Quantity) -> dict[str, str]:
     """Return the heading of a column of scores; an arrow marks what is better if it is lower."""
     label = metric_heading(metric, quantity)
     if METRICS[metric].lower_is_better:
         label += "\N{NO-BREAK SPACE}↓"
-    return Column(label, METRICS[metric].meaning)
+    return {"label": label, "meaning": METRICS[metric].meaning}
 
 
 # ---- what a fit leaves in its folder -------------------------------------------------------------
@@ -673,7 +673,9 @@ def write_results(
     config = read_config(run)
     tested = _prediction_frame(pairs, weighed)
     baseline_frames = []
-    for fold, (_, rows, _) in zip(fitted, _tests(weighed), strict=True):
+    splits = [split for regime in weighed for split in regime.measured.splits]
+    for fold, split in zip(fitted, splits, strict=True):
+        rows = split.rows(TEST)
         of_tested = {name: predicted_P[rows] for name, predicted_P in fold.predicted.items()}
         baseline_frames.append(pd.DataFrame(of_tested))
     baseline_frame = pd.concat(baseline_frames, ignore_index=True)
@@ -741,32 +743,26 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
     return columns
 
 
-def _tests(weighed: Sequence[WeighedRegime]) -> Iterator[tuple[WeighedRegime, Ints, int]]:
-    """Yield regime, test pairs and number of each fold, in the order of the fits."""
-    for regime in weighed:
-        for at, split in enumerate(regime.measured.splits):
-            yield regime, split.rows(TEST), at
-
-
 def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) -> pd.DataFrame:
     keys = pair_keys(pairs).assign(**_names(pairs))
+    weight = None if pairs.share is None else label_weights(pairs.share)
     frames = []
-    for regime, rows, at in _tests(weighed):
+    for regime in weighed:
+        rows = regime.rows
         measured = regime.measured
+        fold_numbers = np.array([split.fold for split in measured.splits])
         frame = keys.iloc[rows].assign(
             regime=measured.regime.name,
-            fold=measured.splits[at].fold,
+            fold=fold_numbers[regime.of_fold],
             pair=rows,
             group=measured.groups[0][rows],
             second_group=measured.groups[-1][rows],
             pkd=pairs.pkd[rows],
             censored=pairs.censored[rows],
-            pkd_predicted=regime.predicted[regime.in_fold(at)],
-            sigma=regime.sigma[regime.in_fold(at)],
+            pkd_predicted=regime.predicted,
+            sigma=regime.sigma,
         )
-        if pairs.share is not None:
-            frame = frame.assign(weight=label_weights(pairs.share)[rows])
-        frames.append(frame)
+        frames.append(frame if weight is None else frame.assign(weight=weight[rows]))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -847,8 +843,7 @@ def _summarise_regime(
     for name, of_folds in scores_of_folds.items():
         if len(of_folds) < len(splits):  # a baseline that some folds lack
             continue
-        averages = average_folds(of_folds)
-        scores[name] = {metric: average["mean"] for metric, average in averages.items()}
+        scores[name] = {**average_folds(of_folds)}
         for count in ("n", "n_censored"):
             scores[name][count] = sum(int(of_fold[count] or 0) for of_fold in of_folds)
     return {

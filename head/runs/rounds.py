@@ -311,8 +311,10 @@ def draw_rounds(
     exact = frame[frame["censored"] == 0]
     step_of_rows = max(1, -(-len(exact) // MOST_DOTS))
     exact = exact.iloc[::step_of_rows]
-    promised = [entry["expected_best"] for entry in rounds if entry["expected_best"] is not None]
-    values = [*exact["pkd"], *promised]
+    values = [*exact["pkd"]]
+    for entry in rounds:
+        of_round = (entry["expected_best"], entry["best_so_far"])
+        values += [value for value in of_round if value is not None]
     low = min(values)
     high = max(values)
     span = (high - low) or 1.0
@@ -413,7 +415,7 @@ def _other_labels(
 ) -> list[str]:
     """List rows whose label is far from that of the same pair in earlier rounds."""
     both = pd.concat([measured.assign(is_new=False), new.assign(is_new=True)], ignore_index=True)
-    both["pair"] = both.groupby(_of_pair(both)).ngroup()
+    both["pair"] = both.groupby(columns_of_pair(both)).ngroup()
     side = both["censored"].map({text: side for side, text in relations_of(quantity).items()})
     rows = pd.DataFrame(
         {"antibody": both["pair"], "antigen": 0, "pkd": both["pkd"], "censored": side}
@@ -424,27 +426,27 @@ def _other_labels(
     of_new = disagreement(rows[both["is_new"]]).droplevel(1)
     inside = pd.concat([of_earlier, of_new]).groupby(level=0).max().reindex(of_all.index)
     far = of_all.index[(of_all > conflict) & ~(inside > conflict)]
+    earlier = both[~both["is_new"]].drop_duplicates("pair")
+    results = both[both["is_new"] & both["pair"].isin(far)]
+    results = results.merge(earlier, on="pair", suffixes=("", "_before"))
     conflicts = []
-    for pair in far:
-        of_pair = both[both["pair"] == pair]
-        earlier = of_pair[~of_pair["is_new"]].iloc[0]
-        other = f"{quantity.show(earlier['pkd'])} in round {earlier['round']}"
-        for _, row in of_pair[of_pair["is_new"]].iterrows():
-            conflicts.append(
-                f"row {row['row']}: {quantity} {quantity.show(row['pkd'])}, but {other} for the "
-                f"same pair (row {earlier['row']} there)"
-            )
+    for row in results.to_dict("records"):
+        conflicts.append(
+            f"row {row['row']}: {quantity} {quantity.show(row['pkd'])}, but "
+            f"{quantity.show(row['pkd_before'])} in round {row['round_before']} for the same pair "
+            f"(row {row['row_before']} there)"
+        )
     return conflicts
 
 
-def _of_pair(rows: pd.DataFrame) -> list[str]:
+def columns_of_pair(rows: pd.DataFrame) -> list[str]:
     """Return the columns in which the measurements of a pair are equal."""
     return [*SEQUENCES, *(name for name in map(str, rows) if name.startswith("category:"))]
 
 
 def without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> pd.DataFrame:
     """Leave out measurements that the earlier rounds have; refuse a table of nothing else."""
-    same = [*_of_pair(measured), "pkd", "censored"]
+    same = [*columns_of_pair(measured), "pkd", "censored"]
     known = pd.MultiIndex.from_frame(measured[same].round({"pkd": 9}))
     repeated = pd.MultiIndex.from_frame(new[same].round({"pkd": 9})).isin(known)
     if repeated.all():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -321,11 +321,10 @@ class SavedRun:
         return float(self.frame.loc[self.frame["censored"] == 0, "pkd"].mean())
 
     def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
-        """Yield the summary of each regime, and its exact test rows in two forms."""
+        """Yield the summary of each regime, and its test rows in two forms."""
         weighted = "weight" in self.frame
         for regime in self.summary["regimes"]:
-            in_regime = self.tested["regime"] == regime["regime"]
-            rows = self.tested[in_regime & (self.tested["censored"] == 0)]
+            rows = self.tested[self.tested["regime"] == regime["regime"]]
             pair = rows["pair"].to_numpy(np.int64)
             group = rows["group"].to_numpy(np.int64)
             second_group = rows["second_group"].to_numpy(np.int64)
@@ -337,6 +336,7 @@ class SavedRun:
                 antigen=self.frame["antigen"].to_numpy(np.int64)[pair],
                 groups=[group] if np.array_equal(group, second_group) else [group, second_group],
                 weight=self.frame["weight"].to_numpy(np.float64)[pair] if weighted else None,
+                censored=rows["censored"].to_numpy(np.int8),
             )
             yield regime, rows, tested
 
@@ -415,29 +415,33 @@ def naming_damage(run: Path) -> Iterator[None]:
 
 
 def describe_scores(summary: Mapping[str, Any]) -> str:
-    """Lay out the scores in a summary of `fit` or `evaluate`: of another table first, if given."""
-    quantity = recorded_quantity(summary["data"])
+    """Lay out the scores in a summary of `fit` or `evaluate`: of what was given first."""
+    lines = _describe_given(summary, _describe_regimes)
+    if lines:
+        lines += ["", f"{summary['run']}, cross-validated:"]
+    return "\n".join([*lines, *_describe_regimes(summary["regimes"], summary)])
+
+
+def _describe_given(
+    summary: Mapping[str, Any],
+    lay_out: Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any]], list[str]],
+) -> list[str]:
+    """Lay out the scores of another table or of predictions, and how strong binders are found."""
     lines = list[str]()
     if "table" in summary:
         of_table = summary["table"]
-        lines.append(f"{of_table['source']}:")
-        lines += _describe_regimes(of_table["regimes"], summary)
-        if of_table["far"]:
-            lines.append(
-                f"{counted(of_table['far'], 'pair')} outside training data: no measured row "
-                "of the run's table covers such pairs"
-            )
+        far = f", {of_table['far']:,} outside training data" if of_table["far"] else ""
+        lines.append(f"{of_table['source']}: {counted(of_table['pairs'], 'pair')}{far}")
+        lines += lay_out(of_table["regimes"], summary)
         lines += filter(None, [of_table["sentence"]])
     if "predictions" in summary:
         of_predictions = summary["predictions"]
         lines.append(f"{of_predictions['source']}:")
-        lines += _describe_regimes(of_predictions["regimes"], summary)
-        lines += of_predictions["verdicts"]
+        lines += [*lay_out(of_predictions["regimes"], summary), *of_predictions["verdicts"]]
     if "strong_at" in summary:
+        quantity = recorded_quantity(summary["data"])
         lines += ["", *describe_strong(summary["strong_at"], quantity)]
-    if lines:
-        lines += ["", f"{summary['run']}, cross-validated:"]
-    return "\n".join([*lines, *_describe_regimes(summary["regimes"], summary)])
+    return lines
 
 
 def recorded_quantity(data: Mapping[str, Any]) -> Quantity:
@@ -484,19 +488,7 @@ def _describe_promises(summary: Mapping[str, Any]) -> list[str]:
 
 def describe_evaluation(summary: Mapping[str, Any]) -> list[str]:
     """Describe an evaluation for a notebook: the scores of what was given come first."""
-    lines = list[str]()
-    if "table" in summary:
-        of_table = summary["table"]
-        far = f", {of_table['far']:,} outside training data" if of_table["far"] else ""
-        lines.append(f"{of_table['source']}: {counted(of_table['pairs'], 'pair')}{far}")
-        lines += _scores_first(of_table["regimes"], summary)
-        lines += filter(None, [of_table["sentence"]])
-    if "predictions" in summary:
-        of_predictions = summary["predictions"]
-        lines.append(of_predictions["source"])
-        lines += [*_scores_first(of_predictions["regimes"], summary), *of_predictions["verdicts"]]
-    if "strong_at" in summary:
-        lines += describe_strong(summary["strong_at"], recorded_quantity(summary["data"]))
+    lines = _describe_given(summary, _scores_first)
     of_run = describe_briefly(summary)
     if lines:
         run, _, data = of_run[0].rpartition(": ")
@@ -530,17 +522,9 @@ def _lay_out(
 def _describe_regimes(
     regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool = False
 ) -> list[str]:
-    """Lay out scores and the verdicts."""
+    """Lay out scores, a column per regime, of which two fit into 80 columns; then the verdicts."""
     if not regimes:
         return ["too few pairs of any kind to score"]
-    table = _table_of_regimes(regimes, summary, deciding=deciding)
-    return [*table, *(regime["sentence"] for regime in regimes)]
-
-
-def _table_of_regimes(
-    regimes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], *, deciding: bool
-) -> list[str]:
-    """Lay out scores with a column per regime, of which two fit into 80 columns."""
     names, *lines_of_scores = zip(*_lay_out(regimes, summary, deciding=deciding), strict=True)
     above = []
     below = []
@@ -549,4 +533,5 @@ def _table_of_regimes(
         above.append(first + comma.strip())
         below.append(second)
     table = [above, below] if any(below) else [above]
-    return align([*table, *map(list, lines_of_scores)])
+    lines = align([*table, *map(list, lines_of_scores)])
+    return [*lines, *(regime["sentence"] for regime in regimes)]

@@ -24,7 +24,7 @@ from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features
 from abag.head.models.baselines import inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
-from abag.head.models.losses import LOSSES
+from abag.head.models.network import LOSSES
 from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, TrainingRows
 from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
 from abag.head.models.registry import MODELS

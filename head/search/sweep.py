@@ -46,11 +46,10 @@ from abag.core.files import (
     write_json,
 )
 from abag.core.messages import align, bar, counted, reporting, say
-from abag.core.options import flag
 from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import training_labels
 from abag.head.models.config import MAY_CHANGE, FitConfig, check_same, is_used
-from abag.head.predictor.options import CHOSEN_BY_SWEEP, SweepOptions, refusal
+from abag.head.predictor.options import CHOSEN_BY_SWEEP, SweepOptions
 from abag.head.regimes.folds import make_splits, strictest_split
 from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import split_frame
@@ -339,9 +338,14 @@ def _sweep(
     *,
     progress: bool,
 ) -> SweepSummary:
-    chosen_by_sweep = sorted(options.keys() & CHOSEN_BY_SWEEP)
-    if chosen_by_sweep:
-        raise OptionError(refusal(flag(chosen_by_sweep[0])))
+    for name in sorted(options.keys() & CHOSEN_BY_SWEEP):
+        why = "is chosen by sweep itself, among networks, ridge, kernel and gp"
+        advice = "or use abag fit, which trains the head that you choose"
+        if name == "add":
+            why = "is of abag fit, which starts the next round; sweep reads one table"
+            advice = "or use abag fit"
+        msg = f"{name}: {why}. Leave it out, {advice}."
+        raise OptionError(msg)
     config = FitConfig.from_keywords(options, "sweep")
     if not (folder / "final" / "summary.json").exists():
         refuse_read_only(folder, folder / "final")

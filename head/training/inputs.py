@@ -35,7 +35,12 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.config import FitConfig
-from abag.head.regimes.folds import MeasuredRegime, RegimesOfTable, measure_regimes
+from abag.head.regimes.folds import (
+    MeasuredRegime,
+    RegimesOfTable,
+    measure_regimes,
+    with_distances,
+)
 from abag.head.regimes.regimes import without_absent
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import Sides
@@ -243,7 +248,7 @@ def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
     """Return the inputs with the clusters of their sequences, and the folds of each regime."""
     config = inputs.options
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
-    groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
+    groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters", tells_regimes=True)
     pairs = with_clusters(groups)
     folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
     table = RegimesOfTable(groups)
@@ -258,15 +263,18 @@ def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
             say(f"{regime.regime.words}: {regime.why_not}")
             measured.append(regime)
             continue
-        splits = apply_adapter_policy(
+        checked = apply_adapter_policy(
             regime.splits,
             groups,
             folders,
             adapter_rows=config.adapter_rows,
             allow_leak=config.allow_adapter_leak,
         )
-        for split in splits:
+        splits = []
+        for before, split in zip(regime.splits, checked, strict=True):
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
+            is_same = split.part is before.part  # else the nearest pairs may be excluded
+            splits.append(split if is_same else with_distances(split, table.sides))
         detail(f"{regime.regime.words}: {describe_parts(splits)}")
         # one series over all regimes, so that splits.parquet tells their folds apart
         numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]

@@ -545,7 +545,7 @@ class HeadTraining(ResumableTraining):
             file.write(_as_text(lines))
         if self.inputs.verbose:
             select = self.config.select
-            mean = metrics.average_folds(fold_scores)[metrics.usual_key(select)]["mean"]
+            mean = metrics.average_folds(fold_scores)[metrics.usual_key(select)]
             shown = "undefined" if mean is None else f"{mean:.3f}"
             heading = metrics.metric_heading(select, self.inputs.pairs.quantity)
             detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")

@@ -27,7 +27,7 @@ def test_a_default_fit_killed_anywhere_ends_alike_and_repeats_no_finished_part(r
     for kind, n, outcome in result["killed"]:
         assert outcome["ended"] == [-signal.SIGKILL, 0], (kind, n)
         assert outcome["different"] == [], (kind, n)
-        # what was computed while the process was killed is computed again, and nothing else
+        # what was fitted while the process was killed is fitted again, and nothing else
         assert outcome["repeated"] == [], (kind, n)
 
 
@@ -136,9 +136,6 @@ def main(folder, kills):
         different = [name for name in expected if files.get(name) != expected[name]]
         fits = [name for name in noted(journal, "fit") if name.partition(" ")[2] != last_training]
         repeated = [name for name in {*fits} if fits.count(name) > 1]
-        if kind != "cost":
-            costs = noted(journal, "cost")
-            repeated += [name for name in {*costs} if costs.count(name) > 1]
         steps = noted(journal, "step")
         if len(steps) > len(whole["step"]):
             repeated.append(f"{len(steps)} steps")
