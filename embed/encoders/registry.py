@@ -171,10 +171,3 @@ def known_alias(name: str, origin: str) -> Alias | None:
         if short_name == name or (alias.hub_name and alias.hub_name == hub_name):
             return alias
     return None
-
-
-def guess_family(name: str) -> Family:
-    """Return the family of an alias, or the likely family of a name that cannot be opened."""
-    guess = "esm" if "esm" in name.lower() else "t5"
-    alias = ALIASES.get(name.partition("@")[0])
-    return FAMILIES[alias.family if alias else guess]
