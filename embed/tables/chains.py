@@ -365,7 +365,9 @@ _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
 LONG_RUN = re.compile(f"[{RESIDUES}]{{20,}}", re.IGNORECASE)
 """Residues that no name has."""
-_OTHER_SEPARATOR = re.compile(f"{LONG_RUN.pattern}[,;/_+&]{LONG_RUN.pattern}")
+_OTHER_SEPARATOR = re.compile(
+    rf"{LONG_RUN.pattern}(?:[,;/_+&]|[\[<]SEP[\]>]){LONG_RUN.pattern}", re.IGNORECASE
+)
 _LISTED = r"""'([A-Za-z*|:\s]*)'|"([A-Za-z*|:\s]*)"|None|nan"""
 _LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:\s*,\s*(?:{_LISTED}))*\s*,?\s*[\])]\s*")
 """Chains as pandas writes a list of them: ``['EVQ', 'DIQ']``."""
