@@ -127,6 +127,14 @@ def test_a_value_of_any_name_is_positive_if_the_user_says_so():
         labelled(frame, label="binary", columns={"label": "outcome"})
 
 
+@pytest.mark.parametrize("pair", [("weak", "none"), ("weak binder", "tight binder"), ("A", "B")])
+def test_words_of_any_kind_are_no_measurements_and_need_their_order(pair):
+    frame = table(binding_strength=words(*pair))
+    for options in ({}, {"label": "kd_nm"}):
+        with pytest.raises(LabelError, match=rf"'{pair[1]}'.*, which are words.* --classes NAMES"):
+            labelled(frame, columns={"label": "binding_strength"}, **options)
+
+
 def test_ordered_classes_are_numbered_from_the_lowest():
     level = np.random.default_rng(2).integers(0, 3, ROWS)
     cells = np.array(["low", "medium", "high"])[level]

@@ -117,7 +117,7 @@ UNKNOWN = (
     "log10 Ka", "log10 KD (fM)", "IC50 (g/mL)", "KD (nM, uM)", "KD – log10 (nM)", "KD² (nM)",
     "K (nM)", "亲和力 (nM)", "pKd (KD nM)", "KD1", "relative KD",
     "log2 KD (nM)", "KD (log2 nM)", "sqrt KD (nM)", "KD (M) x 1e9", "KD × 10⁹ (M)",
-    "normalized KD (nM)", "inverse KD (nM)", "KD rank (nM)",
+    "normalized KD (nM)", "inverse KD (nM)", "KD rank (nM)", "Kd_min", "KD format", "KD by mass",
 )  # fmt: skip
 
 
@@ -148,10 +148,19 @@ def test_words_for_any_measurement_state_no_unit(name):
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["heavy", "id", "regime", "measured", "Tm", "kim", "M", "dose"])
+@pytest.mark.parametrize(
+    "name", ["heavy", "id", "regime", "measured", "Tm", "kim", "M", "dose", "min", "mass", "format"]
+)
 def test_other_headers_say_nothing(name):
     header = read_header(name)
     assert (header.units, header.not_label, header.plain) == ((), "", False)
+
+
+def test_the_lowest_of_several_affinities_is_not_taken_for_one_in_m():
+    kd = in_units(PKD)["kd_m"]
+    frame = table("Kd", kd).assign(Kd_min=kd / 2, Kd_max=kd * 2)
+    with pytest.raises(ColumnError, match=r"'Kd' may be one.*'Kd_min' may be one"):
+        read_labels(frame)
 
 
 @pytest.mark.parametrize("name", ["HER2 KD (nM)", "KD (nM) HER2-Fc"])

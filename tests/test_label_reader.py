@@ -296,6 +296,29 @@ def test_typeset_minus_signs_are_read_in_labels_matrices_and_features(tmp_path):
     assert len(read_labels(matrix, matrix=True, label="value", better="lower")) == 5
 
 
+@pytest.mark.parametrize(
+    ("cell", "advice"),
+    [
+        ("3.2 ± 0.4", "its error into a column of its own"),
+        ("<3.2 +/- 0.4", "its error into a column of its own"),
+        ("1.2E-9 (0.4)", "its error into a column of its own"),
+        ("36,058", "a point before decimals"),
+        ("1,200.5", "a point before decimals"),
+        ("1.5 x 10^-9", "its power of ten as in 1.5e-09"),
+        ("1.5×10⁻⁹", "its power of ten as in 1.5e-09"),
+        ("3.2 nM", "the number alone, in the unit of the column"),
+        ("> 1 µM", "the number alone, in the unit of the column"),
+        ("39%", "the number alone, in the unit of the column"),
+        ("Poor fit", "expected a positive number such as 1234.5. Fix it"),
+        ("3.2; 3.5", "expected a positive number such as 1234.5. Fix it"),
+    ],
+)
+def test_numbers_as_publications_write_them_are_refused_with_how_to_write_them(cell, advice):
+    refused = abag.plan(with_words([cell]))["refused"]
+    assert f"{cell!r} is not a valid label" in refused
+    assert advice in refused
+
+
 def test_a_space_that_is_no_separator_of_thousands_is_shown_in_the_error():
     frame = pd.DataFrame({"heavy": ["EVQ", "EVK"], "antigen": "MKT", "KD (nM)": ["12\xa05", "5"]})
     with pytest.raises(LabelError, match=r"row 1, column 'KD \(nM\)': '12\\xa05' is not a valid"):

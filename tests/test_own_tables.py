@@ -511,6 +511,12 @@ def test_names_below_a_title_are_found_and_the_lines_above_them_are_to_be_remove
         abag.plan(tmp_path / "t.csv")
 
 
+def test_a_row_of_types_of_chains_is_no_line_of_names():
+    kinds = {"Type 1": "heavy", "Chain 1": HEAVIES, "Type 2": "light", "Chain 2": LIGHTS}
+    with pytest.raises(AbagError, match=r"no column for heavy.*By their content.*Chain 1"):
+        abag.plan(pd.DataFrame({**kinds, "antigen": AG, "pKd": PKD}))
+
+
 @pytest.mark.parametrize("names", [("Antibody", "Antigen"), ("X1", "X2")])
 def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, names):
     pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
@@ -532,6 +538,37 @@ def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, name
     table[names[0]] = f"['{HEAVY}', '{LIGHTS[0]}', '{LIGHTS[1]}']"
     with pytest.raises(AbagError, match=r"has 3 chains; expected heavy\|light"):
         read_sequences(table, **options)
+
+
+def test_lists_of_chains_in_parquet_tables_are_read_as_chains(tmp_path):
+    pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
+    table = pd.DataFrame({"antibody": [*map(list, pairs)], "antigen": [[AG, AG[::-1]]] * 12})
+    table.assign(vector=[[0.5, 1.5]] * 12).to_parquet(tmp_path / "t.parquet")
+    read = read_sequences(tmp_path / "t.parquet")
+    assert read.antibodies.chains == pairs
+    assert read.antigens.chains == [tuple(sorted((AG, AG[::-1])))]
+
+
+@pytest.mark.parametrize("sign", [",", ";", "/", "_", " + ", " [SEP] ", "<sep>"])
+def test_chains_that_are_joined_by_another_sign_are_no_names_and_are_not_to_be_glued(sign):
+    antigens = [f"{AG}{sign}{AG[::-1]}"] * len(HEAVIES)
+    table = pd.DataFrame({"heavy": HEAVIES, "antigen": antigens})
+    with pytest.raises(AbagError) as caught:
+        read_sequences(table)
+    assert "holds names" not in str(caught.value)
+    assert f"character {sign.strip()[0]!r}" in str(caught.value)
+    assert "Write | between two chains, or remove it" in str(caught.value)
+
+
+@pytest.mark.parametrize("empty", ["vhh_region_sequence", "antibody"])
+def test_an_empty_column_of_antibodies_is_refused_with_the_one_that_holds_them(tmp_path, empty):
+    table = pd.DataFrame({"sequence_raw": HEAVIES, empty: " ", "antigen": AG})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for source in (table, tmp_path / "t.csv"):
+        with pytest.raises(AbagError, match=rf"column '{empty}' is empty.*heavy.*sequence_raw"):
+            read_sequences(source)
+    with pytest.raises(AbagError, match="all 12 rows are bad"):  # no other holds them
+        read_sequences(table.drop(columns="sequence_raw"))
 
 
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():

@@ -363,6 +363,11 @@ _CLEAN = re.compile(f"[{RESIDUES}]+")
 _ILLEGAL = re.compile(f"[^{RESIDUES}]")
 _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
+LONG_RUN = re.compile(f"[{RESIDUES}]{{20,}}", re.IGNORECASE)
+"""Residues that no name has."""
+_OTHER_SEPARATOR = re.compile(
+    rf"{LONG_RUN.pattern}(?:[,;/_+&]|[\[<]SEP[\]>]){LONG_RUN.pattern}", re.IGNORECASE
+)
 _LISTED = r"""'([A-Za-z*|:\s]*)'|"([A-Za-z*|:\s]*)"|None|nan"""
 _LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:\s*,\s*(?:{_LISTED}))*\s*,?\s*[\])]\s*")
 """Chains as pandas writes a list of them: ``['EVQ', 'DIQ']``."""
@@ -544,10 +549,11 @@ def _normalized(text: str) -> str:
     illegal = _ILLEGAL.search(residues)
     if illegal is None:
         return residues
+    is_between = _OTHER_SEPARATOR.search(residues) is not None
     msg = (
         f"character {illegal[0]!r} at position {text.index(illegal[0]) + 1} of {_shortened(text)} "
         f"is not a valid residue; expected one of {RESIDUES} (or {REPLACED}, which are read as X). "
-        "Correct or remove it."
+        f"{'Write | between two chains, or remove it.' if is_between else 'Correct or remove it.'}"
     )
     raise UnknownResidue(msg)
 

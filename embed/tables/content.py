@@ -18,6 +18,7 @@ from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
     KINDS,
+    LONG_RUN,
     REPLACED,
     RESIDUES,
     STANDARD_RESIDUES,
@@ -280,6 +281,8 @@ def refuse_other_header(table: Table) -> None:
             raise MissingColumn(msg)
     for number, cells in table.frame.head(CHECKED_AT_MOST).iterrows():
         names = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
+        if any(map(LONG_RUN.search, names)):  # a pair, beside the types of its chains
+            return
         if len(may_hold(names, {}, SEQUENCE_ROLES)) > 1:
             msg = (
                 f"{table.source}: row {table.first_row + int(str(number))} holds "

@@ -662,11 +662,21 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
             yield Chunk(table.to_pandas(types_mapper=pd.ArrowDtype))
             continue
         for at, column in enumerate(table.schema):
-            if pa.types.is_nested(column.type):  # no cell that can be compared, such as a vector
+            if _is_list_of_texts(column.type):
+                table = table.set_column(at, column.name, pc.binary_join(table[at], "|"))
+            elif pa.types.is_nested(column.type):  # cells that cannot be compared: vectors
                 text = pa.scalar(f"<{column.type}>")
                 texts = pc.if_else(table[at].is_null(), pa.scalar(None, pa.string()), text)
                 table = table.set_column(at, column.name, texts)
         yield Chunk(_with_shared_texts(table.to_pandas()))
+
+
+def _is_list_of_texts(kind: pa.DataType) -> bool:
+    """Tell whether cells are lists of texts, such as the chains of an antibody."""
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return is_list and (
+        pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+    )
 
 
 def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:

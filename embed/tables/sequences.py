@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
+    LONG_RUN,
     NO_ANTIGEN,
     RESIDUES,
     STOP_CODON,
@@ -42,6 +43,7 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     MUTATIONS,
     MissingColumn,
@@ -353,6 +355,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
         parent = parse_antibody(references.parent)
         column = ParsedColumn.constant(len(table.frame), parent, references.parent)
         return _arranged(column, table, options)
+    _refuse_empty(table)
     if table.has("antibody"):
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
@@ -384,6 +387,24 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
     names = quote_names([table.column(role) for role in roles])
     joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
     return _arranged(joined, table, options)
+
+
+def _refuse_empty(table: Table) -> None:
+    """Refuse a table whose columns of antibodies are empty, and say which one may hold them."""
+    roles = ("antibody",) if table.has("antibody") else CHAIN_ROLES
+    names = [table.column(role) for role in roles if table.has(role)]
+    if not names or table.frame.index[0] or any(map(table.distinct_cells, names)):
+        return
+    contents = {role_by_content(table, name) for name in unused_columns(table)}
+    if contents.isdisjoint(ANTIBODY_ROLES):
+        return
+    columns, verb = ("columns", "are") if len(names) > 1 else ("column", "is")
+    msg = (
+        f"{table.source}: {columns} {quote_names(names)} {verb} empty; expected antibodies. Name "
+        "others with --column heavy=NAME, --column light=NAME or --column antibody=NAME. "
+        f"{_suggest_columns(table)}"
+    )
+    raise MissingColumn(msg)
 
 
 def describe_unused_chains(
@@ -609,8 +630,8 @@ def _refuse_antigen_names(
     names = column.bad_texts
     distinct = len(column.chains) - 1  # less that of empty cells
     # what is longer, or has a stop codon, is a sequence with a fault
-    bare = {text: text.replace(STOP_CODON, "") for text in names}
-    names = [text for text in names if not (is_sequence(bare[text]) or is_peptide(bare[text]))]
+    bare = {text: text.replace(STOP_CODON, "") for text in names if not LONG_RUN.search(text)}
+    names = [text for text in bare if not (is_sequence(bare[text]) or is_peptide(bare[text]))]
     if 2 * len(names) <= distinct:  # some names are valid residues, such as VEGF
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:

@@ -150,12 +150,6 @@ SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
 
 
-_CLASS_WORDS = frozenset(
-    "true false yes no y n + - binder positive negative pos neg binding high low".split()
-)
-"""Words that classes are called by, beside those of `says_no_binding`."""
-
-
 class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
 
@@ -164,7 +158,7 @@ def says_class(cell: object) -> bool:
     """Tell whether a cell is a truth value or a word for a class, not a measurement."""
     if isinstance(cell, bool | np.bool_):
         return True
-    return isinstance(cell, str) and (cell.strip().lower() in _CLASS_WORDS or says_no_binding(cell))
+    return isinstance(cell, str) and (re.search("[0-9]", cell) is None or says_no_binding(cell))
 
 
 def _read_plain_numbers(cells: pd.Series) -> Floats | None:

@@ -240,6 +240,8 @@ ALPHASEQ_UNIT: Label = "log10_kd_nm"
 ALPHASEQ_WORDS = "log10 of Kd in nM, lower is stronger"
 _NOT_SPLIT = ("kim", "kam", "dm", "kin")
 """Words of few letters that are no quantity beside its unit."""
+_ONLY_LAST = ("m", "j")
+"""Units that are one letter: within a word, as in ``min`` and ``format``, they are none."""
 _WITHIN = re.compile("^(?:ddg|delta|p?kd|p?[ie]c50)|(?:p?kd|p?[ie]c50)$")
 """What an unknown word, such as ``kd1`` or ``her2kd``, is about."""
 
@@ -349,6 +351,8 @@ def _segments(run: str) -> list[str] | None:
             before = best[start]
             if tag is None or before is None:
                 continue
+            if run[start:end] in _ONLY_LAST and end < len(run):
+                continue
             if best[end] is None or len(before) + 1 < len(best[end] or ()):
                 best[end] = [*before, tag]
     return best[-1]
@@ -431,7 +435,7 @@ def read_header(name: str) -> Header:
     is_affinity = of_affinity.names_affinity and not of_affinity.not_label
     return replace(
         of_affinity,
-        quantity=printable(quantity)[:LONGEST_NAME] or "value",
+        quantity=printable(quantity)[:LONGEST_NAME].strip() or "value",
         written_unit=printable(unit)[:LONGEST_NAME],
         better=None if describes_another or is_affinity else _better_values(name, quantity),
         describes_another=describes_another,
@@ -555,11 +559,11 @@ _DELTA_DELTA = re.compile(r"(?:delta[\s_\-]*){2,}(?=g)")
 _UNIT = re.compile(r"(?P<name>.*\S)\s*[(\[](?P<unit>[^()\[\]]*)[)\]]\s*")
 _HIGHER = re.compile(
     "enrichment|expression|titer|titre|yield|neutrali[sz]|melting|thermostab|thermalstab|"
-    "solubility|rel(?:ative)?binding|bindingsignal|bindingintensity|monomer|purity"
+    "solubility|rel(?:ative)?binding|bindingsignal|bindingintensity|monomer|purity|sgacsins"
 )
 _LOWER = re.compile(
     "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
-    "retentiontime|(?:hic|cic|smac)rt|acsins|selfinteraction"
+    "retentiontime|(?:hic|cic|smac)rt|(?<!sg)acsins|selfinteraction"
 )
 CAMEL = re.compile("(?<=[a-z])(?=[A-Z][a-z]|[A-Z]{2})")
 """Where a word begins inside another, as in ``AgClass``."""
@@ -577,10 +581,10 @@ _NEGATED = (["neg"], ["negative"], ["minus"])
 """First words that reverse a quantity, as a minus does."""
 _UNDECIDED = frozenset(
     "neg negative minus not non loss escape resistance resistant decrease reduction reduced drop "
-    "inverse reciprocal rank".split()
+    "inverse reciprocal rank bvp".split()
 )
-"""Words with which the usual direction of a quantity may be reversed."""
-_SPREAD = frozenset((*_OF_ERRORS, *"pvalue pval qvalue qval padj fdr".split()))
+"""Words with which the usual direction of a quantity may be reversed, as for an OD of BVP."""
+_SPREAD = frozenset((*_OF_ERRORS, *"pvalue pval qvalue qval padj fdr replicates".split()))
 """Words of a column that describes another one."""
 _OPPOSITE: dict[Better | None, Better | None] = {"higher": "lower", "lower": "higher", None: None}
 
@@ -765,7 +769,9 @@ def _usual_direction(words: list[str]) -> Better | None:
         return "higher" if "temperature" in joined else "lower"  # of an onset: it is a stability
     if not _WORDS_LOWER.isdisjoint(words):
         return "lower"
-    is_known = _HIGHER.search(joined) or not _WORDS_HIGHER.isdisjoint(words)
+    is_of_structure = "tmscore" in joined  # how well structures fit on each other
+    has_word = not _WORDS_HIGHER.isdisjoint(words) and not is_of_structure
+    is_known = _HIGHER.search(joined) or has_word
     return "higher" if is_known else None
 
 

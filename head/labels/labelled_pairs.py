@@ -8,6 +8,7 @@ R rows of a table, P pairs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -71,6 +72,16 @@ OPPOSITE = -0.5
 """Rank correlation from which a second measurement contradicts the direction of the label."""
 COUNTED_ROWS = ("rows", "other_affinity_type_rows", "skipped_labels")
 """Counts of `LabelledPairs` that `LabelledPairs.rows_text` tells."""
+_WRITTEN = (
+    (
+        r".*\d\s*(?:±|\+\s*/?\s*-|\()\s*[\d.].*",
+        "the value, and its error into a column of its own, which --error reads",
+    ),
+    (r".*\d,\d.*", "a point before decimals, and nothing between thousands"),
+    (r".*\d\s*[x×*·]\s*10.*", "its power of ten as in 1.5e-09"),
+    (r".*\d\s*(?:[fpnuµμm]?M|[pnuµμm]?g/m?[lL]|%)", "the number alone, in the unit of the column"),
+)
+"""Numbers as publications write them, and how a table has them."""
 FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
 LISTED_TYPES = 8
@@ -593,7 +604,7 @@ def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Qua
     are_texts = all(isinstance(cell, str) for cell in cells)
     are_classes = are_texts and not all(map(says_no_binding, cells))
     if are_classes or not quantity.affinity:
-        words = ", ".join(dict.fromkeys(map(quoted, cells[:LISTED_TYPES])))
+        words = ", ".join(map(quoted, [*dict.fromkeys(cells)][:LISTED_TYPES]))
         msg = (
             f"{table.source}: column {column} holds {words}, which are words, not measurements. "
             "Choose a column of measurements with --column label=NAME; learn two classes with "
@@ -619,7 +630,11 @@ def _bad_cell(
         is_log = quantity.is_log or UNITS[unit].takes_log
         expected = f"a {'positive' if is_log else 'finite'} number such as 1234.5"
     advice = "Fix it."
-    if quantity.is_log:
+    text = str(value).strip()
+    written = [way for pattern, way in _WRITTEN if re.fullmatch(pattern, text)]
+    if written:
+        advice = f"Write {written[0]}."
+    elif quantity.is_log:
         advice = "Write the limit of detection, such as <0.1, or give --scale linear."
     if quantity.classes:
         advice = "Fix it, or leave out what is of no class with --bad-rows skip."
