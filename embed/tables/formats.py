@@ -673,10 +673,9 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 
 def _is_list_of_texts(kind: pa.DataType) -> bool:
     """Tell whether cells are lists of texts, such as the chains of an antibody."""
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return is_list and (
-        pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
-    )
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    return bool(pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type))
 
 
 def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
