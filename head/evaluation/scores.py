@@ -595,7 +595,7 @@ def compare_models(
         in_words = f"Brier score {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
     return (
         f"{words}: {name} is {relation} {other} ({in_words}, "
-        f"{counted(len(tested.pkd), 'test pair')} in effectively {claim.groups:.0f} groups)"
+        f"{counted(len(distinct(tested.rows)), 'test pair')} in effectively {claim.groups:.0f} groups)"
     )
 
 
