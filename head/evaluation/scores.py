@@ -593,10 +593,9 @@ def compare_models(
     in_words = f"RMSE {shown} {quantity}"
     if quantity.classes:
         in_words = f"Brier score {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
-    return (
-        f"{words}: {name} is {relation} {other} ({in_words}, "
-        f"{counted(len(distinct(tested.rows)), 'test pair')} in effectively {claim.groups:.0f} groups)"
-    )
+    tests = counted(len(distinct(tested.rows)), "test pair")
+    groups = f"effectively {claim.groups:.0f} groups"
+    return f"{words}: {name} is {relation} {other} ({in_words}, {tests} in {groups})"
 
 
 def mean_claim(
