@@ -118,10 +118,19 @@ def json_bytes(value: object, *, sort_keys: bool = False) -> bytes:
 
 def json_text(value: object, **layout: Any) -> str:  # noqa: ANN401 - of json.dumps
     """Write JSON as the standard has it: numbers that are not finite become null."""
+    layout |= {"allow_nan": False, "default": _of_numpy}
     try:
-        return json.dumps(value, allow_nan=False, **layout)
+        return json.dumps(value, **layout)
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, **layout)
+        return json.dumps(_finite(value), **layout)
+
+
+def _of_numpy(value: Any) -> Any:  # noqa: ANN401 - what JSON does not know
+    """Return a number or array of NumPy, which is not imported for this, as those of Python."""
+    if hasattr(value, "tolist"):
+        return _finite(value.tolist())
+    msg = f"{type(value).__name__} object is not JSON"
+    raise TypeError(msg)
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401 - a value of JSON

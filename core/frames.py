@@ -170,7 +170,6 @@ def _nested_kind(cells: pd.Series) -> str:
 
 
 def _from_columns(columns: Mapping[Any, Any], name: str) -> pd.DataFrame:
-    lengths = dict[int, Any]()
     lists = dict[Any, list[Any]]()
     for column, cells in columns.items():
         if isinstance(cells, str | Mapping) or not isinstance(cells, Iterable):
@@ -180,12 +179,11 @@ def _from_columns(columns: Mapping[Any, Any], name: str) -> pd.DataFrame:
             )
             raise TableError(msg)
         lists[column] = list(cells)  # an index of a Series must not order its cells
-        lengths.setdefault(len(lists[column]), column)
-    if len(lengths) > 1:
-        (first, one), (second, other), *_ = lengths.items()
+    lengths = [*map(len, lists.values())]
+    if len({*lengths}) > 1:
         msg = (
-            f"{name}: column {str(one)!r} has {first:,} cells and {str(other)!r} {second:,}; "
-            "expected columns of equal length. Correct them."
+            f"{name}: columns have {min(lengths):,} to {max(lengths):,} cells; expected columns of "
+            "equal length. Correct them."
         )
         raise TableError(msg)
     return pd.DataFrame(lists)

@@ -23,7 +23,6 @@ from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import EncoderOptions
 from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licences, rank_here
 from abag.embed.options import EmbedOptions
-from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import EncoderFolder, Store, open_store
 from abag.embed.store.writer import publish_spools
 from abag.embed.tables.chains import ALONE, PLURAL, Kind
@@ -175,10 +174,8 @@ def embed_like_folders(
     """
     encoders: dict[str, Any] = {}
     for kind, folder in folders.items():
-        encoders[f"{kind}_encoder"] = str(folder.info.get("origin", folder.name))
+        encoders |= folder.encoder_options
         encoders[f"{kind}_fingerprint"] = folder.fingerprint
-        if folder.info.get("adapter"):
-            encoders[f"{kind}_adapter"] = folder.path / ADAPTER_FOLDER
     if "antigen" in folders:
         long = str(folders["antigen"].info.get("long", "window")).partition("-")[0]
         encoders["long_antigens"] = long.replace("whole", "window")

@@ -107,7 +107,7 @@ def residues(
     chosen = ResidueOptions.from_keywords(others, "residues")
     _, jobs = read_jobs(table, encoders, chosen)
     # a generator only from here on, so that all is checked before the first vector is asked for
-    return chain.from_iterable(job.encode(job.order) for job in jobs)
+    return (sequence for job in jobs for sequence in job.encode(job.order))
 
 
 def read_jobs(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from abag import __version__
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, count_threads
 from abag.core.errors import OptionError, OutputError
 from abag.core.files import only_writer, refuse_read_only, sweep_partials
@@ -348,7 +349,7 @@ def fit_folds(
         learned = (of_fold.rows, of_fold.fold, of_fold.pkd, of_fold.noise_share)
         digest = training_digest(trainings.config, learned)
         with matrix_threads(n_training):
-            kept = Kept(trainings.folder / f"fold-{i:02d}", digest)
+            kept = Kept(trainings.folder / f"fold-{i:02d}", f"{__version__} {digest}")
             fitted[i] = fit_fold(of_fold, trainings.parts, kept)
             inputs = BaselineInputs(of_fold, splits[i], mutations)
             fitted[i].predicted |= predict_baselines(inputs)

@@ -61,7 +61,7 @@ from abag.head.runs.rounds import (
     without_repeats,
     written_label,
 )
-from abag.head.runs.run_folder import SavedRun, read_run
+from abag.head.runs.run_folder import SavedRun, naming_damage, read_run
 from abag.head.training.inputs import RunInputs, first_folders, layout_of_run, vectors_of_pairs
 
 NOT_INHERITED = frozenset(
@@ -323,7 +323,8 @@ def _expected_best(pairs: LabelledPairs, run: Path) -> float | None:
     # all of the order came back
     if place.max() == len(place):
         return sign * float((sign * of_first).max())
-    known = known_errors(run, {*frame.get("regime", pd.Series(dtype=str))}, quantity)
+    with naming_damage(run):
+        known = known_errors(run, {*frame.get("regime", pd.Series(dtype=str))}, quantity)
     used = rows[numbers.index]  # some have no result
     index = (side.of_row[used] for side in sides)
     return sign * float(known.expect(sign * mean, sigma, *index).best_of_first[-1])

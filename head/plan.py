@@ -9,6 +9,7 @@ estimates. The time of a fit with default options is interpolated between measur
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -161,23 +162,24 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
     family = ALIASES[encoder].family if encoder in ALIASES else "esm"  # the rest count as ESM-2
     layout = TokenLayout(sequences.kind, FAMILIES[family].vocabulary)
     limit = math.inf if layout.limit is None else layout.limit
-    tokens = long_chains = windows = 0
-    lengths = np.empty(len(sequences.chains), np.int64)
-    for number, chains in enumerate(sequences.chains):
-        spans = layout.span_lengths(chains)
-        tokens += sum(spans)
-        of_chains = [len(chain) for chain in chains if chain]
-        lengths[number] = sum(of_chains)
-        long = sum(length > limit for length in of_chains)
+    examples = {tuple(map(len, chains)): chains for chains in sequences.chains}
+    number_of = Counter(tuple(map(len, chains)) for chains in sequences.chains)
+    tokens = residues = long_chains = windows = 0
+    for lengths, number in number_of.items():
+        spans = layout.span_lengths(examples[lengths])
+        tokens += number * sum(spans)
+        residues += number * sum(lengths)
+        long = sum(length > limit for length in lengths)
         if long:  # each of the other chains is one span
-            long_chains += long
-            windows += len(spans) - (len(of_chains) - long)
+            long_chains += number * long
+            windows += number * (len(spans) - (sum(map(bool, lengths)) - long))
+    unique = len(sequences.chains)
     stored = None if speed is None else len(layout.poolings) * speed.width * 2 + 22
     return {
-        "encoder": encoder, "unique": len(lengths), "tokens": tokens,
-        "longest": int(lengths.max()), "mean_length": float(lengths.mean()),
+        "encoder": encoder, "unique": unique, "tokens": tokens,
+        "longest": max(map(sum, number_of)), "mean_length": residues / unique,
         "window": layout.limit, "long_chains": long_chains,
-        "windows": windows, "bytes": None if stored is None else len(lengths) * stored,
+        "windows": windows, "bytes": None if stored is None else unique * stored,
     }  # fmt: skip
 
 

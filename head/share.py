@@ -104,12 +104,11 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     folder = predictor_folder(run)
     predictor = load_predictor(folder)  # checks all of it
     keeps = chosen.with_sequences and _has_sequences(predictor)
-    if not is_hub_address(to):
-        where = Path(to).resolve().name
-        files = public_files(folder, predictor, chosen.license, where, with_sequences=keeps)
+    address = parse_address(to, "model") if is_hub_address(to) else None
+    where = Path(to).resolve().name if address is None else str(address)
+    files = public_files(folder, predictor, chosen.license, where, with_sequences=keeps)
+    if address is None:
         return _write(files, Path(to))
-    address = parse_address(to, "model")
-    files = public_files(folder, predictor, chosen.license, str(address), with_sequences=keeps)
     return _send(files, address, private=chosen.private)
 
 
@@ -147,7 +146,7 @@ def public_files(
     licence: str | None,
     where: str,
     *,
-    with_sequences: bool = False,
+    with_sequences: bool,
 ) -> dict[str, bytes]:
     """Return the files of a predictor, without paths of this machine; the card loads `where`."""
     folder = run / "predictor" if (run / "predictor").is_dir() else run

@@ -326,9 +326,10 @@ def airr_rows(rows):
     kept = {*(rows[0] if rows else ())} - {*AIRR_NAMES}
     for cell in cells.values():
         others = [of for _, of in cell.values()]
-        kept = {name for name in kept if all(of[name] == others[0][name] for of in others)}
+        kept = {name for name in kept if len({of[name] for of in others} - {None, ""}) < 2}
     for cell in cells.values():
-        (_, of), *_ = cell.values()
+        others = [of for _, of in cell.values()]
+        of = {n: next(filter(None, (other[n] for other in others)), None) for n in kept}
         row = {role: cell[role][0] if role in cell else "" for role in ("heavy", "light")}
         if any(chain == "*" for chain, _ in cell.values()):
             row["heavy"] = "*"

@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
 from faults import failing
 
@@ -189,3 +190,10 @@ def test_a_partial_file_that_another_process_deletes_first_does_not_end_the_swee
     sweep_partials(tmp_path)
     monkeypatch.undo()
     assert [*tmp_path.iterdir()] == looked_at[:1]
+
+
+def test_numbers_and_arrays_of_numpy_are_written_as_those_of_python():
+    counts = {"n": np.int64(3), "is": np.bool_(True), "all": np.arange(2), "no": np.float32("nan")}
+    assert json.loads(json_text(counts)) == {"n": 3, "is": True, "all": [0, 1], "no": None}
+    with pytest.raises(TypeError, match="object is not JSON"):
+        json_text({"what": object()})

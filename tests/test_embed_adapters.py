@@ -1,6 +1,7 @@
 """Adapters merged into packed encoders: agreement with peft, fingerprints, errors."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -185,11 +186,12 @@ def test_embedding_continues_from_the_stores_copy_of_the_adapter(tmp_path):
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "composition"}
     save_adapter(tmp_path / "one", "tiny-igt5", "antibody")
     first = embed_table(table, store, limit=4, antibody_adapter=tmp_path / "one", **encoders)
-    folder = abag.open_store(store).folder("antibody")
-    words = folder.embed_options.split()
-    assert words[:3] == ["--antibody-encoder", "tiny-igt5", "--antibody-adapter"]
+    with pytest.raises(abag.MissingVectors, match="no vector") as refused:
+        abag.export_vectors(store, tmp_path / "to.npz", table=table)
+    words = re.search(r"--antibody-encoder (\S+) --antibody-adapter (\S+),", str(refused.value))
+    assert words[1] == "tiny-igt5"
     (tmp_path / "one").rename(tmp_path / "gone")
-    again = embed_table(table, store, antibody_adapter=words[3], **encoders)
+    again = embed_table(table, store, antibody_adapter=words[2], **encoders)
     assert again["antibodies"]["fingerprint"] == first["antibodies"]["fingerprint"]
     assert again["antibodies"]["reused"] == first["antibodies"]["unique"]
 

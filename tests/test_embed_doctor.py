@@ -236,3 +236,11 @@ def test_sequences_in_a_local_spool_are_reported(tmp_path, monkeypatch):
             out.close()
     found = examined("--store", tmp_path / "s")["store"]
     assert_found(found, "WARN", "3 sequences wait in a local spool")
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "./no-folder"])
+def test_an_encoder_whose_architecture_is_unknown_is_not_checked(name, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", raising(OSError("unreachable")))
+    found = examined("--antigen-encoder", name)
+    assert found["antigen weights"][0] == "FAIL"
+    assert_found(found["antigen encoder"], "WARN", f"{name}: not checked")

@@ -131,3 +131,14 @@ def test_estimators_refuse_them_as_labels_and_predictions_are_one_per_row():
     frame = spaced()[["heavy", "light", "antigen"]]
     with pytest.raises(ValueError, match=r"X: row 1 has no valid sequences \(4 such rows\)"):
         PairVectorizer("store").fit_transform(frame)
+
+
+@pytest.mark.parametrize("above", ["", "\n", "# of 2026\n\n"])
+def test_blank_lines_are_rows_so_that_others_have_the_numbers_of_their_lines(tmp_path, above):
+    lines = ["heavy,antigen", "EVQ,MKT", "", "EVK,MKV", "\t", "EVR,MKL"]
+    path = tmp_path / "a.csv"
+    path.write_text(above + "\n".join(lines) + "\n\n")
+    pairs = read_sequences(path)
+    first = above.count("\n") + 1
+    assert (pairs.row_numbers - first).tolist() == [1, 3, 5]
+    assert f"3 rows with only empty cells skipped; the first is row {first + 2}" in pairs.notes

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from drawn import TINY, demo_table
+from encoding import TINY_CONFIG, save_random_checkpoint
 from faults import failing
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -350,3 +352,11 @@ def test_what_csv_has_no_form_for_is_written_as_pandas_shows_it(store, table, tm
     written = pd.read_csv(tmp_path / "to.csv", dtype=str)
     for name in ("incubated", "month", "range", "huge"):
         assert written[name].tolist() == [str(cell) for cell in few[name]]
+
+
+def test_a_missing_sequence_is_to_be_embedded_with_the_encoder_as_it_was_given(table, tmp_path):
+    own = str(save_random_checkpoint(tmp_path / "my_model", TINY_CONFIG["tiny-esm2"], seed=3))
+    encoder = {"kind": "antigen", "antigen_encoder": own}
+    abag.embed_table(table.head(2), tmp_path / "store", **encoder)
+    with pytest.raises(MissingVectors, match=f"--antigen-encoder {re.escape(own)}, "):
+        abag.export_vectors(tmp_path / "store", tmp_path / "to.npz", table=table, kind="antigen")

@@ -104,15 +104,15 @@ class LetterEmbedding:
         return self.table[torch.from_numpy(batch.ids).long()]
 
 
-class LetterFamily(Family):
-    def build(self, checkpoint, plan):
-        return LetterEmbedding()
-
-
 def test_a_new_family_needs_a_description_an_alias_and_nothing_else(monkeypatch, tmp_path):
     tokens = number_tokens("<pad> <s> </s> <unk> A C D E F G H I K L M N P Q R S T V W Y X")
     vocabulary = Vocabulary.of(tokens, start="<s>", end="</s>", window=40)
-    letters = LetterFamily(name="letters", vocabulary=vocabulary, backends=("letters",))
+    letters = Family(
+        name="letters",
+        vocabulary=vocabulary,
+        backends=("letters",),
+        build=lambda _plan: LetterEmbedding(),
+    )
     monkeypatch.setitem(FAMILIES, "letters", letters)
     monkeypatch.setitem(ALIASES, "letters", Alias("letters"))
     table = demo_table().head(8)
@@ -193,12 +193,13 @@ def test_the_size_of_an_alias_is_that_of_its_shape(name):
 
 
 def test_a_licence_without_commercial_use_is_noted_once(monkeypatch, tmp_path):
-    bound = ALIASES["composition"]._replace(licence="CC BY-NC 4.0", commercial=False)
+    licence = ALIASES["ankh-base"].licence
+    bound = ALIASES["composition"]._replace(licence=licence)
     monkeypatch.setitem(ALIASES, "composition", bound)
     said = []
     with reporting(said.append, silent=True):
         abag.embed_table(demo_table().head(2), tmp_path, "composition", "composition")
-    expected = "composition: the licence of its weights, CC BY-NC 4.0, forbids commercial use"
+    expected = f"composition: the licence of its weights, {licence}, forbids commercial use"
     assert [line for line in said if "licence" in line] == [f"note: {expected}"]
 
 

@@ -310,3 +310,19 @@ def test_residues_of_a_gpu_are_those_of_the_cpu(table):
         np.testing.assert_allclose(ours[name], vectors, rtol=1e-3, atol=1e-3)
         error = np.linalg.norm(half[name] - vectors) / np.linalg.norm(vectors)
         assert error < 3e-2
+
+
+def test_what_happens_while_vectors_are_yielded_is_told_where_the_caller_says(table, monkeypatch):
+    sizes = []
+
+    def full(encode, batch):
+        sizes.append(len(batch.ids))
+        if sizes[-1] > 700:
+            raise torch.OutOfMemoryError
+        return encode(batch)
+
+    change_encoders(monkeypatch, full)
+    lines = []
+    assert len([*abag.residues(table, say=lines.append, **TINY)]) > 0
+    assert max(sizes) > 700
+    assert any("out of memory with" in line for line in lines)

@@ -163,6 +163,16 @@ def test_a_light_chain_by_a_formula_that_nobody_has_computed_is_not_lost(tmp_pat
     assert "cell B2 has a formula without a value; open the file" in refusal(path)
 
 
+def test_rows_that_a_filter_hides_are_read_and_reported(tmp_path):
+    def hide(sheet):
+        sheet.row_dimensions[3].hidden = True
+
+    pairs = read_sequences(workbook(tmp_path / "a.xlsx", change=hide))
+    assert len(pairs.frame) == 2
+    assert "1 hidden row read as others: remove what a filter leaves out" in pairs.notes
+    assert not any("hidden" in note for note in read_sequences(workbook(tmp_path / "b.xlsx")).notes)
+
+
 def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
     path = workbook(tmp_path / "a.xlsx")
     stated = edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(b'"A1:D3"', b'"A1:B2"'))

@@ -236,7 +236,7 @@ REFUSED = {
         lambda table: table.to_dict("records"),
         "a record per row; expected columns. Pass pandas.DataFrame(",
     ),
-    "unequal": (lambda table: {"heavy": ["EVQ"], "light": []}, "has 1 cells and 'light' 0"),
+    "unequal": (lambda table: {"heavy": ["EVQ"], "light": []}, "have 0 to 1 cells"),
     "scalars": (lambda table: {"heavy": "EVQ"}, "column 'heavy' is str; expected a list"),
     "a column": (lambda table: pa.chunked_array([["EVQ"]]), "is not a table that can be read"),
     "a number": (lambda table: 3, "int; expected a path, a DataFrame of pandas, Polars"),

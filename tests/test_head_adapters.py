@@ -10,6 +10,7 @@ from heads import TEST, read_labels, sequence_keys, splits_of, store_vectors
 
 import abag
 from abag import FitConfig, SplitError
+from abag.core.messages import reporting
 from abag.embed.store.shard import write_adapter_files
 from abag.head.regimes.splits import split_frame
 from abag.head.training.inputs import read_inputs, split_inputs
@@ -83,6 +84,19 @@ def test_pairs_that_trained_the_adapter_are_excluded_and_counted(table, tmp_path
     )
     assert kept["regimes"][0]["split"]["rows"]["train"] == len(parts["train"])
     assert any("vectors depend on their labels" in text for text in kept["warnings"])
+
+
+def test_pairs_of_an_adapter_are_counted_once_whatever_the_folds(table, tmp_path):
+    pairs = read_labels(table)
+    splits = splits_of(pairs, split="random", folds=3)
+    split_frame(pairs, splits).to_parquet(tmp_path / "split.parquet", index=False)
+    store = make_store(tmp_path / "store", table, table.head(10))
+    config = FitConfig(split=f"file={tmp_path / 'split.parquet'}", allow_adapter_leak=True)
+    with reporting(silent=True):
+        _, (measured,) = split_inputs(read_inputs(table, store, config))
+    memorised, excluded = measured.splits[0].description["adapters"]
+    assert memorised.startswith("10 of 80 validation and test pairs")
+    assert excluded.startswith("10 training pairs trained the adapter of drawn")
 
 
 def test_distances_are_to_the_pairs_that_the_head_learns_from(tmp_path):

@@ -422,6 +422,18 @@ def test_bagging_fits_arrays_whose_columns_are_named_by_place(store, X, y):
     assert not hasattr(one, "feature_names_in_")
 
 
+def test_an_interrupted_fit_leaves_an_estimator_as_it_was(store, X, y, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    model = AffinityRegressor(store, **RIDGE)
+    monkeypatch.setattr("abag.head.estimators.scikit.load_predictor", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
 def test_rows_of_weight_0_are_left_out(store, X, y):
     weight = np.where(np.arange(170) < 120, 1.0, 0.0)
     expected = AffinityRegressor(store, **RIDGE).fit(X[:120], y[:120], np.ones(120)).predict(X)

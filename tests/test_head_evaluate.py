@@ -105,7 +105,10 @@ def test_a_split_and_predictions_of_two_runs_are_refused(case, tmp_path):
 def test_pairs_in_the_training_set_are_counted(case, name):
     both = pd.concat([case.frame, case.new], ignore_index=True)
     summary, said = run_evaluate(case, name, table=both)
-    assert "are optimistic" in said[-1]
+    known, new = summary["table"]["regimes"]
+    assert f"; {len(case.frame)} of {len(case.frame)} pairs are training pairs" in known["sentence"]
+    assert "training pairs" not in new["sentence"]
+    assert any(f"{len(case.frame)} of {len(both)} pairs are training pairs" in x for x in said)
     counted = summary["table"]["in_training"]
     assert counted["pair"] == len(case.frame)
     assert counted["antibody"] == len(case.frame)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from abag.head.predictor.parts import Mixture, SigmaLevels
+from abag.head.predictor.parts import Growth, Mixture, SigmaLevels
 from abag.head.predictor.weigh import Errors, calibrate, fit_sequence_noise, tail_factor
 
 
@@ -107,9 +107,31 @@ def test_sigma_does_not_grow_where_errors_do_not(seed):
     rng = np.random.default_rng(seed)
     near = errors(rng.normal(size=500), rng.integers(1, 4, 500))
     apart = errors(rng.normal(size=150), rng.integers(2, 7, 150))
+    apart = apart._replace(pair=apart.pair + 500)
     mixture = calibrate({"ridge": 1.0}, near, apart)
     sigma = mixture.sigma(np.zeros(2), np.full(2, 0.2), np.array([1, 6]))
     assert sigma[1] < 1.3 * sigma[0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pairs_that_are_held_out_again_are_no_further_measurements(seed):
+    rng = np.random.default_rng(seed)
+    once = errors(rng.normal(size=120), rng.integers(1, 7, 120))
+    once = once._replace(predicted=rng.normal(size=120))
+    again = []
+    for _ in range(5):
+        error = once.error + 0.1 * rng.normal(size=120)
+        predicted = once.predicted + 0.1 * rng.normal(size=120)
+        away = once.distance + rng.integers(0, 2, 120)
+        again.append(once._replace(error=error, predicted=predicted, distance=away))
+    mixture = calibrate({"ridge": 1.0}, Errors.joined(again))
+    assert (mixture.levels, mixture.growth) == (SigmaLevels(), Growth())
+    sequence = np.repeat(np.arange(10), 12)
+    square = np.square(once.error * np.where(sequence % 2, 0.2, 2.0))
+    noise = fit_sequence_noise(square, sequence, once.pair, 10)
+    assert (noise.factor_N != 1).any()
+    repeated = (np.tile(values, 3) for values in (square, sequence, once.pair))
+    assert fit_sequence_noise(*repeated, 10).factor_N == pytest.approx(noise.factor_N)
 
 
 def test_errors_of_zero_next_to_training_leave_sigma_above_zero():
@@ -130,19 +152,19 @@ def test_heavy_tails_get_intervals_that_hold_nine_of_ten():
     mixture = calibrate({"ridge": 1.0}, errors(error, 0, variance=0.0))
     exact_width = t(3).ppf(0.95)  # of the curve that the errors were drawn from
     assert norm.ppf(0.95) * mixture.noise > 1.08 * exact_width
-    narrower = mixture.scaled(tail_factor(abs(error) / mixture.noise))
+    narrower = mixture.scaled(tail_factor(abs(error) / mixture.noise, np.arange(2000)))
     assert norm.ppf(0.95) * narrower.noise == pytest.approx(exact_width, rel=0.06)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_tails_of_normal_errors_change_little(seed):
     error = np.random.default_rng(seed).normal(size=500)
-    assert tail_factor(abs(error)) == pytest.approx(1, abs=0.09)
+    assert tail_factor(abs(error), np.arange(500)) == pytest.approx(1, abs=0.09)
 
 
 def test_few_errors_have_no_tail():
-    assert tail_factor(np.full(49, 0.01)) == 1
-    assert tail_factor(np.zeros(50)) == 0.5  # sigma is never 0
+    assert tail_factor(np.full(49, 0.01), np.arange(49)) == 1
+    assert tail_factor(np.zeros(50), np.arange(50)) == 0.5  # sigma is never 0
 
 
 def test_a_sequence_with_heavy_tails_is_covered_like_the_others():
@@ -151,7 +173,7 @@ def test_a_sequence_with_heavy_tails_is_covered_like_the_others():
     error[:1000] = 0.5 * t(2).rvs(1000, random_state=np.random.default_rng(1))
     noise = fit_sequence_noise(error**2, sequence, np.arange(3000), 3)
     scaled = abs(error) / np.sqrt(noise.left_out_R)
-    inside = scaled <= norm.ppf(0.95) * tail_factor(scaled)
+    inside = scaled <= norm.ppf(0.95) * tail_factor(scaled, np.arange(3000))
     for number in range(3):
         assert inside[sequence == number].mean() == pytest.approx(0.9, abs=0.025)
 
@@ -161,4 +183,5 @@ def errors(error, distance, variance=0.2):
     exact = np.zeros(len(error), np.int8)
     at_distance = np.broadcast_to(np.asarray(distance, np.int64), len(error))
     predicted = np.zeros(len(error))
-    return Errors(error, predicted, np.full(len(error), variance), at_distance, exact)
+    of_models = np.full(len(error), variance)
+    return Errors(error, predicted, of_models, at_distance, exact, np.arange(len(error)))

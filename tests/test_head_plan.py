@@ -11,7 +11,7 @@ from heads import MODELS, read_labels
 
 from abag import plan
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import guess_family
+from abag.embed.encoders.registry import ALIASES, FAMILIES
 from abag.head.labels import labelled_pairs
 from abag.head.labels.values import read_affinities
 from abag.head.plan import FIT_S, GPUS, WITH_FEATURES, describe_plan, fit_time, format_duration
@@ -30,7 +30,7 @@ def table(rows=60, antigen_length=200, **columns):
 def test_tokens_and_windows_are_those_that_encoding_will_make(name, length):
     frame = table(antigen_length=length)
     antigens = plan(frame, antigen_encoder=name)["antigens"]
-    spans = TokenLayout("antigen", guess_family(name).vocabulary).span_lengths(
+    spans = TokenLayout("antigen", FAMILIES[ALIASES[name].family].vocabulary).span_lengths(
         (frame["antigen"][0],)
     )
     assert antigens["tokens"] == sum(spans)
@@ -43,12 +43,23 @@ def test_tokens_and_windows_are_those_that_encoding_will_make(name, length):
 def test_tokens_of_antibodies_are_those_that_encoding_will_make(name, light, length):
     frame = pd.DataFrame({"heavy": ["E" * length], "light": [light], "antigen": ["MKT"]})
     antibodies = plan(frame, antibody_encoder=name)["antibodies"]
-    spans = TokenLayout("antibody", guess_family(name).vocabulary).span_lengths(
+    spans = TokenLayout("antibody", FAMILIES[ALIASES[name].family].vocabulary).span_lengths(
         ("E" * length, light)
     )
     assert antibodies["tokens"] == sum(spans)
     window = antibodies["window"]
     assert antibodies["long_chains"] == (window is not None and length > window)
+
+
+def test_tokens_of_sequences_of_the_same_lengths_are_counted_once(monkeypatch):
+    counted = []
+    span_lengths = TokenLayout.span_lengths
+    monkeypatch.setattr(
+        TokenLayout, "span_lengths", lambda *given: counted.append(1) or span_lengths(*given)
+    )
+    antibodies = plan(table(60))["antibodies"]
+    assert (antibodies["unique"], antibodies["mean_length"]) == (60, 120.0)
+    assert len(counted) <= 4  # of antibodies and antigens, in the table and in the times
 
 
 def test_a_longer_table_takes_longer_and_a_faster_gpu_less():

@@ -348,6 +348,16 @@ def test_pairs_of_one_antigen_and_a_large_share_of_equal_predictions_are_drawn(s
     assert (summary["drawn"], summary["can_rank"]) == (20, False)
 
 
+@pytest.mark.parametrize("damaged", ["predictions.parquet", "summary.json"])
+def test_a_run_with_a_damaged_file_is_refused(run, scored, tmp_path, damaged):
+    copied = shutil.copytree(run / "run", tmp_path / "run")
+    (copied / damaged).write_bytes(b"PAR1")
+    new = scored.assign(heavy=scored["heavy"] + "A")  # not of the run
+    with pytest.raises(abag.AbagError, match=r"damaged.* (Copy the whole|Restore it)"):
+        abag.rank(new, tmp_path / "order.csv", batch=4, run=copied)
+    assert not (tmp_path / "order.csv").exists()
+
+
 def test_a_single_candidate_is_no_draw(scored, tmp_path, said):
     summary = abag.rank(scored.head(1), tmp_path / "order.csv", batch=1)
     assert (summary["drawn"], summary["can_rank"]) == (0, True)

@@ -615,10 +615,21 @@ def test_one_of_two_columns_of_relations_has_to_be_chosen():
         read_labels(table, label="kd_nm", **VALUE)
     columns = VALUE["columns"] | {"censored": "relation"}
     assert read_labels(table, label="kd_nm", columns=columns).censored.any()
+    # also in one of several tables
+    with pytest.raises(ColumnError, match="fit censored equally well"):
+        read_labels([chembl(censored=RELATIONS), table], label="kd_nm", **VALUE)
 
 
 @pytest.mark.parametrize(
-    "types", [["Kd", "IC50"], ["KD (nM)", "IC50 (nM)"], ["kon", "KD"], ["Tm", "pKd"]]
+    "types",
+    [
+        ["Kd", "IC50"],
+        ["KD (nM)", "IC50 (nM)"],
+        ["kon", "KD"],
+        ["Tm", "pKd"],
+        ["Binding", "Expression"],
+        ["Affinity", "Stability"],
+    ],
 )
 def test_measurements_of_different_quantities_are_told_by_their_cells(types):
     table = chembl(**{"Standard Type": 3 * types})

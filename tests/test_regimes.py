@@ -120,6 +120,19 @@ def test_what_a_table_cannot_measure_is_said_in_one_line(
             assert len(split.rows(TRAIN)) > len(split.rows(VALIDATION)) > 0
 
 
+def test_repeats_do_not_make_few_pairs_enough_to_measure_a_regime():
+    rng = np.random.default_rng(3)
+    heavies = draw_chains(rng, 8, 100)
+    frame = pd.DataFrame({"heavy": heavies, "antigen": draw_chain(rng, 90), "pKd": np.arange(8.0)})
+    pairs = read_labels(frame)
+    for repeats in (1, 3):
+        table = RegimesOfTable(groups_of(pairs, split="auto", repeats=repeats))
+        of_new = [regime for regime in table.measured() if regime.regime.name == "new_antibody"]
+        assert (
+            of_new[0].why_not == "not measured: 8 held-out pairs of this kind; expected at least 10"
+        )
+
+
 @pytest.mark.parametrize("split", ["auto", "random"])
 def test_one_fold_is_enough_in_a_large_table_unless_folds_are_asked_for(monkeypatch, split):
     set_sizes(monkeypatch, large_table=400)

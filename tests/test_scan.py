@@ -451,6 +451,21 @@ def test_chains_are_cut_to_the_region_of_the_run(case, tmp_path):
     assert set(pd.read_csv(tmp_path / "a.csv")["heavy"].str.len()) == {len(HEAVY)}
 
 
+def test_residues_of_an_antigen_of_several_chains_are_not_said_to_be_absent(case, tmp_path):
+    asked = {"heavy": HEAVY, "light": LIGHT, "antigen": f"{ANTIGEN}|{ANTIGEN}", "positions": "A3"}
+    with pytest.raises(abag.AbagError, match="of an antigen of one chain"):
+        abag.scan(case.runs["ensemble"], tmp_path / "a.csv", **asked)
+
+
+def test_a_run_whose_pairs_are_damaged_is_refused(case, tmp_path):
+    run = shutil.copytree(case.runs["ensemble"], tmp_path / "run")
+    (run / "pairs.parquet").write_bytes(b"PAR1")
+    asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "positions": "H107"}
+    with pytest.raises(abag.RunError, match=r"run: a file of the run is damaged .* Copy the whole"):
+        abag.scan(run, tmp_path / "a.csv", store=tmp_path / "s", **asked)
+    assert not (tmp_path / "a.csv").exists()
+
+
 def test_a_shared_predictor_needs_a_store(case, tmp_path):
     shutil.copytree(case.runs["ensemble"] / "predictor", tmp_path / "shared")
     asked = {"heavy": HEAVY, "light": LIGHT, "antigen": ANTIGEN, "positions": "H107"}

@@ -96,6 +96,16 @@ def test_labels_of_different_quantities_are_refused(tmp_path):
         read_labels(tables)
 
 
+def test_classes_that_are_called_otherwise_in_another_table_are_named(tmp_path):
+    paths = []
+    for name, words in (("a.csv", ["yes", "no"]), ("b.csv", ["1", "0"])):
+        paths.append(tmp_path / name)
+        PAIRS.head(10).drop(columns="pKd").assign(binder=words * 5).to_csv(paths[-1], index=False)
+    said = "'binder' of a.csv as binder, 'yes' or 'no', .* of b.csv as binder, '1' or '0'"
+    with pytest.raises(LabelError, match=said):
+        read_labels(paths)
+
+
 def test_kd_and_ic50_of_two_tables_are_not_one_label(tmp_path):
     nanomolar = 10 ** (9 - FIRST["pKd"])
     for name, column in (("kd.csv", "Kd (nM)"), ("ic50.csv", "IC50 (nM)")):

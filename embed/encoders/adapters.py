@@ -19,8 +19,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from abag.core.errors import DamagedFile, EncoderError
@@ -102,17 +100,25 @@ def with_adapter(
 def _parse(
     folder: Path, record: Mapping[str, Any], kind: Kind, files: Mapping[str, bytes]
 ) -> Adapter:
+    from safetensors.numpy import load
+
+    a_end = ".lora_A.weight"
+    b_end = ".lora_B.weight"
     try:
-        return Adapter(
-            folder=folder,
-            name=record["name"],
-            digest=record["sides"][kind]["digest"],
-            scale=_scale(files[f"{kind}/{CONFIG_FILE}"]),
-            factors=_factors(files[f"{kind}/{WEIGHTS_FILE}"]),
-        )
+        config = json.loads(files[f"{kind}/{CONFIG_FILE}"])
+        scale = float(config["lora_alpha"] / config["r"])
+        tensors = {}
+        for name, tensor in load(files[f"{kind}/{WEIGHTS_FILE}"]).items():
+            tensors[name.removeprefix(PEFT_PREFIX)] = tensor
+        modules = sorted(name.removesuffix(a_end) for name in tensors if name.endswith(a_end))
+        factors = {module: (tensors[module + a_end], tensors[module + b_end]) for module in modules}
+        if not math.isfinite(scale):
+            msg = f"lora_alpha / r is {scale}"
+            raise ValueError(msg)
     except _INVALID as error:  # anybody may have written and signed them
         msg = f"{folder}: its files cannot be read ({error!r}). Copy the whole folder again."
         raise DamagedFile(msg) from error
+    return Adapter(folder, record["name"], record["sides"][kind]["digest"], scale, factors)
 
 
 def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
@@ -165,22 +171,3 @@ def _read_record(folder: Path) -> dict[str, Any]:
         msg = f"{path}: lacks the name or the digests of an adapter. Copy the whole folder again."
         raise DamagedFile(msg)
     return record
-
-
-def _scale(content: bytes) -> float:
-    config = json.loads(content)
-    scale = float(config["lora_alpha"] / config["r"])
-    if not math.isfinite(scale):
-        msg = f"lora_alpha / r is {scale}"
-        raise ValueError(msg)
-    return scale
-
-
-def _factors(content: bytes) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    from safetensors.numpy import load
-
-    tensors = {name.removeprefix(PEFT_PREFIX): x for name, x in load(content).items()}
-    a_end = ".lora_A.weight"
-    b_end = ".lora_B.weight"
-    modules = sorted({name.removesuffix(a_end) for name in tensors if name.endswith(a_end)})
-    return {module: (tensors[module + a_end], tensors[module + b_end]) for module in modules}

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abag.core.arrays import Ints
-from abag.embed.encoders.family import Encoder, Family
+from abag.embed.encoders.family import Family
 from abag.embed.encoders.packing import LayerPooling, PackedBatch, Vocabulary, number_tokens
-from abag.embed.encoders.weights import EncoderCheckpoint
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from abag.core.device import DevicePlan
 
 _LETTERS = "ACDEFGHIKLMNPQRSTVWYX"
 _KMER_BUCKETS = 234  # 21 letters + 1 + 234 = 256 columns
@@ -84,13 +82,9 @@ def _kmers(batch: PackedBatch) -> tuple[Ints, Ints]:
     return starts, len(_LETTERS) + 1 + bucket_T[starts]
 
 
-class _CompositionFamily(Family):
-    def build(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> Encoder:
-        return _ResidueComposition(plan.device)
-
-
-COMPOSITION = _CompositionFamily(
+COMPOSITION = Family(
     name="composition",
     vocabulary=Vocabulary.of(number_tokens(" ".join(_LETTERS)), window=None),
     backends=("composition",),
+    build=lambda plan: _ResidueComposition(plan.device),
 )

@@ -219,6 +219,8 @@ class Family:
 
     architecture: Architecture | None = None
     """Layers of the encoder; None if it has none."""
+    build: Callable[[DevicePlan], Encoder] | None = None
+    """Makes an encoder without weights, which is neither packed nor a reference."""
     gated: Mapping[str, Architecture] = field(default_factory=dict)
     """Architectures for other values of feed_forward_proj in config.json."""
     head: LanguageHead | None = None
@@ -347,7 +349,3 @@ class Family:
         if activation == expected:
             return ""
         return f"dense_act_fn {activation!r}; only {expected!r} is supported with {projection!r}"
-
-    def build(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> Encoder:
-        """Build an encoder of a subclass, which is neither packed nor a reference."""
-        raise NotImplementedError

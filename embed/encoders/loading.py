@@ -207,8 +207,8 @@ def load_encoder(
         return ReferenceEncoder(checkpoint, plan)
     if chosen == "faesm":
         return FaesmEncoder(checkpoint, plan)
-    if chosen != "packed":
-        return family.build(checkpoint, plan)
+    if family.build is not None:
+        return family.build(plan)
     config = family.checked_config(checkpoint)
     architecture = family.architecture_of(config)
     packed = PackedRmsNormEncoder if architecture.norm == "rms" else PackedLayerNormEncoder

@@ -41,7 +41,6 @@ class Alias(NamedTuple):
 
     family: str
     hub_name: str | None = None
-    random: bool = False
     revision: str | None = None
     """Commit on the hub; None: its newest."""
     parameters: float = 0
@@ -50,85 +49,82 @@ class Alias(NamedTuple):
     """Numbers per vector; 0 if not recorded."""
     licence: str = ""
     """Licence of the weights, and their publication."""
-    commercial: bool = True
-    """Whether the licence allows commercial use."""
+    random: bool = False
 
-
-def _hub(
-    family: str, name: str, revision: str | None, parameters: float, width: int, licence: str
-) -> Alias:
-    commercial = licence not in (_ANKH, _ANKH3, _ALCHEMAB)
-    return Alias(family, name, False, revision, parameters, width, licence, commercial)
+    @property
+    def commercial(self) -> bool:
+        """Whether the licence allows commercial use."""
+        return self.licence not in (_ANKH, _ANKH3, _ALCHEMAB)
 
 
 def _esm2(size: str, revision: str, parameters: float, width: int) -> Alias:
-    return _hub("esm", f"facebook/esm2_{size}_UR50D", revision, parameters, width, _ESM2)
+    return Alias("esm", f"facebook/esm2_{size}_UR50D", revision, parameters, width, _ESM2)
 
 
 # one record per checkpoint: family, name on the hub, commit, parameters, width, licence
 ALIASES: dict[str, Alias] = {
-    "igt5": _hub("t5", "Exscientia/IgT5", None, 1.21e9, 1024, _IG),
-    "igt5-unpaired": _hub("t5", "Exscientia/IgT5_unpaired", None, 1.21e9, 1024, _IG),
-    "igbert": _hub(
+    "igt5": Alias("t5", "Exscientia/IgT5", None, 1.21e9, 1024, _IG),
+    "igt5-unpaired": Alias("t5", "Exscientia/IgT5_unpaired", None, 1.21e9, 1024, _IG),
+    "igbert": Alias(
         "protbert", "Exscientia/IgBert", "81a4abb8a4dac5cdcbefc28e5b331a82224c485d",
         3.8e8, 1024, _IG,
     ),
-    "igbert-unpaired": _hub(
+    "igbert-unpaired": Alias(
         "protbert", "Exscientia/IgBert_unpaired", "53ed1be4a09fd30ef3f21ba0c8aae778ccdfff74",
         3.8e8, 1024, _IG,
     ),
-    "antiberta2": _hub("roformer", "alchemab/antiberta2", None, 2.02e8, 1024, _ALCHEMAB),
-    "antiberta2-cssp": _hub("roformer", "alchemab/antiberta2-cssp", None, 2.02e8, 1024, _ALCHEMAB),
-    "ab-roberta": _hub("roberta", "mogam-ai/Ab-RoBERTa", None, 8.5e7, 768, _AB_ROBERTA),
+    "antiberta2": Alias("roformer", "alchemab/antiberta2", None, 2.02e8, 1024, _ALCHEMAB),
+    "antiberta2-cssp": Alias("roformer", "alchemab/antiberta2-cssp", None, 2.02e8, 1024, _ALCHEMAB),
+    "ab-roberta": Alias("roberta", "mogam-ai/Ab-RoBERTa", None, 8.5e7, 768, _AB_ROBERTA),
     "antiberty": Alias(
         "bert", parameters=2.6e7, width=512, licence="MIT (Ruffolo et al. 2021)"
     ),
     "ablang2": Alias(
         "ablang2", parameters=4.4e7, width=480, licence="BSD 3-Clause (Olsen et al. 2024)"
     ),
-    "prott5": _hub("t5", "Rostlab/prot_t5_xl_half_uniref50-enc", None, 1.21e9, 1024, _PROTTRANS),
-    "prostt5": _hub(
+    "prott5": Alias("t5", "Rostlab/prot_t5_xl_half_uniref50-enc", None, 1.21e9, 1024, _PROTTRANS),
+    "prostt5": Alias(
         "prostt5", "Rostlab/ProstT5_fp16", None, 1.21e9, 1024, "MIT (Heinzinger et al. 2024)"
     ),
-    "protbert": _hub("protbert", "Rostlab/prot_bert", None, 3.8e8, 1024, _PROTTRANS),
-    "ankh-base": _hub(
+    "protbert": Alias("protbert", "Rostlab/prot_bert", None, 3.8e8, 1024, _PROTTRANS),
+    "ankh-base": Alias(
         "ankh", "ElnaggarLab/ankh-base", "d99cb6b966530dfc2ae96bc69d9255c2a07308b0",
         4.5e8, 768, _ANKH,
     ),
-    "ankh-large": _hub(
+    "ankh-large": Alias(
         "ankh", "ElnaggarLab/ankh-large", "74b371dbfa3ee0a05d32ae74df0c2e0b82d6b9a6",
         1.15e9, 1536, _ANKH,
     ),
-    "ankh2-large": _hub(
+    "ankh2-large": Alias(
         "ankh", "ElnaggarLab/ankh2-ext2", "aa9b9fa72288c47d9f618ce80c011e24b54e17a8",
         1.15e9, 1536, _ANKH,
     ),
-    "ankh3-large": _hub(
+    "ankh3-large": Alias(
         "ankh3", "ElnaggarLab/ankh3-large", "2be091622e8a393f0ef21735070084123c874b6e",
         1.15e9, 1536, _ANKH3,
     ),
-    "ankh3-xl": _hub(
+    "ankh3-xl": Alias(
         "ankh3", "ElnaggarLab/ankh3-xl", "e00113df5c95ef71df7ea3f5a73d56bd00e473a4",
         3.49e9, 2560, _ANKH3,
     ),
-    "esm1b": _hub("esm1", "facebook/esm1b_t33_650M_UR50S", None, 6.5e8, 1280, _ESM1B),
-    "esm1v-1": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_1", None, 6.5e8, 1280, _ESM1V),
-    "esm1v-2": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_2", None, 6.5e8, 1280, _ESM1V),
-    "esm1v-3": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_3", None, 6.5e8, 1280, _ESM1V),
-    "esm1v-4": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_4", None, 6.5e8, 1280, _ESM1V),
-    "esm1v-5": _hub("esm1", "facebook/esm1v_t33_650M_UR90S_5", None, 6.5e8, 1280, _ESM1V),
+    "esm1b": Alias("esm1", "facebook/esm1b_t33_650M_UR50S", None, 6.5e8, 1280, _ESM1B),
+    "esm1v-1": Alias("esm1", "facebook/esm1v_t33_650M_UR90S_1", None, 6.5e8, 1280, _ESM1V),
+    "esm1v-2": Alias("esm1", "facebook/esm1v_t33_650M_UR90S_2", None, 6.5e8, 1280, _ESM1V),
+    "esm1v-3": Alias("esm1", "facebook/esm1v_t33_650M_UR90S_3", None, 6.5e8, 1280, _ESM1V),
+    "esm1v-4": Alias("esm1", "facebook/esm1v_t33_650M_UR90S_4", None, 6.5e8, 1280, _ESM1V),
+    "esm1v-5": Alias("esm1", "facebook/esm1v_t33_650M_UR90S_5", None, 6.5e8, 1280, _ESM1V),
     "esm2-8m": _esm2("t6_8M", "c731040fcd8d73dceaa04b0a8e6329b345b0f5df", 7.4e6, 320),
     "esm2-35m": _esm2("t12_35M", "6fbf070e65b0b7291e7bbcd451118c216cff79d8", 3.3e7, 480),
     "esm2-150m": _esm2("t30_150M", "a695f6045e2e32885fa60af20c13cb35398ce30c", 1.48e8, 640),
     "esm2-650m": _esm2("t33_650M", "08e4846e537177426273712802403f7ba8261b6c", 6.5e8, 1280),
     "esm2-3b": _esm2("t36_3B", "476b639933c8baad5ad09a60ac1a87f987b656fc", 2.8e9, 2560),
-    "esmc-300m": _hub("esmc", "biohub/ESMC-300M-hf", None, 3.3e8, 960, _ESMC),
-    "esmc-600m": _hub("esmc", "biohub/ESMC-600M-hf", None, 5.7e8, 1152, _ESMC),
-    "esmc-6b": _hub("esmc", "biohub/ESMC-6B-hf", None, 6.3e9, 2560, _ESMC),
-    "amplify-120m": _hub("amplify", "chandar-lab/AMPLIFY_120M", None, 1.18e8, 640, _AMPLIFY),
-    "amplify-350m": _hub("amplify", "chandar-lab/AMPLIFY_350M", None, 3.54e8, 960, _AMPLIFY),
-    "glm2-150m": _hub("glm2", "tattabio/gLM2_150M", None, 1.52e8, 640, _GLM2),
-    "glm2-650m": _hub("glm2", "tattabio/gLM2_650M", None, 6.7e8, 1280, _GLM2),
+    "esmc-300m": Alias("esmc", "biohub/ESMC-300M-hf", None, 3.3e8, 960, _ESMC),
+    "esmc-600m": Alias("esmc", "biohub/ESMC-600M-hf", None, 5.7e8, 1152, _ESMC),
+    "esmc-6b": Alias("esmc", "biohub/ESMC-6B-hf", None, 6.3e9, 2560, _ESMC),
+    "amplify-120m": Alias("amplify", "chandar-lab/AMPLIFY_120M", None, 1.18e8, 640, _AMPLIFY),
+    "amplify-350m": Alias("amplify", "chandar-lab/AMPLIFY_350M", None, 3.54e8, 960, _AMPLIFY),
+    "glm2-150m": Alias("glm2", "tattabio/gLM2_150M", None, 1.52e8, 640, _GLM2),
+    "glm2-650m": Alias("glm2", "tattabio/gLM2_650M", None, 6.7e8, 1280, _GLM2),
     "composition": Alias("composition", width=256, licence="no weights: part of abag (MIT)"),
     "tiny-igt5": Alias("t5", random=True, licence=_RANDOM),
     "tiny-esm2": Alias("esm", random=True, licence=_RANDOM),
@@ -175,10 +171,3 @@ def known_alias(name: str, origin: str) -> Alias | None:
         if short_name == name or (alias.hub_name and alias.hub_name == hub_name):
             return alias
     return None
-
-
-def guess_family(name: str) -> Family:
-    """Return the family of an alias, or the likely family of a name that cannot be opened."""
-    guess = "esm" if "esm" in name.lower() else "t5"
-    alias = ALIASES.get(name.partition("@")[0])
-    return FAMILIES[alias.family if alias else guess]

@@ -24,7 +24,7 @@ from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, sort_keys
 from abag.core.errors import DamagedFile, MissingVectors, OptionError, SequenceError, StoreError
 from abag.core.files import UnsafeFile
 from abag.core.messages import counted, say
-from abag.core.options import user_path
+from abag.core.options import flag, user_path
 from abag.core.python_surface import shorten
 from abag.embed.store.shard import (
     ADAPTER_FOLDER,
@@ -100,13 +100,12 @@ class EncoderFolder:
         self._index = KeyIndex([])
 
     @property
-    def embed_options(self) -> str:
-        """The options of ``abag embed`` that add to this folder."""
-        if not self.info.get("adapter"):
-            return f"--{self.kind}-encoder {self.name}"
-        adapter = self.path / ADAPTER_FOLDER
-        origin = self.info.get("origin", self.name)
-        return f"--{self.kind}-encoder {origin} --{self.kind}-adapter {adapter}"
+    def encoder_options(self) -> dict[str, str]:
+        """The options of ``abag embed`` that add to this folder: its encoder, and its adapter."""
+        options = {f"{self.kind}_encoder": str(self.info.get("origin", self.name))}
+        if self.info.get("adapter"):
+            options[f"{self.kind}_adapter"] = str(self.path / ADAPTER_FOLDER)
+        return options
 
     @property
     def rows(self) -> int:
@@ -745,10 +744,11 @@ def folder_with(
     folder = store.folder(kind, encoder)
     missing = int(folder.missing(keys).sum())
     if missing:
+        given = " ".join(f"{flag(name)} {value}" for name, value in folder.encoder_options.items())
         msg = (
             f"{store.path}: {missing} of {len(keys)} {kind} sequences of {source} "
             f"have no vector from {folder.name}. Run abag embed on it with --store "
-            f"{store.path} --kind {kind} {folder.embed_options}, and with the options that read "
+            f"{store.path} --kind {kind} {given}, and with the options that read "
             "its columns."
         )
         raise MissingVectors(msg)

@@ -18,8 +18,8 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -35,8 +35,9 @@ from abag.core.errors import TableError
 from abag.core.frames import without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.tables.chains import KINDS, MISSING_TEXT, ChainPlaces, Kind
+from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
 from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
+from abag.embed.tables.options import TableOptions
 
 EXACT = 1e15
 """Numbers of less size are shown with all of their digits."""
@@ -64,6 +65,7 @@ _METADATA = re.compile(rb'"?\{\s*"{1,2}[^:]+:.*\}"?\s*')
 """A JSON object above the header, as files of OAS have it."""
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
+_HIDDEN = re.compile(rb'<row (?=[^<>]*hidden="(?:1|true)")[^<>]*?r="(\d+)"')
 _MERGED = re.compile(rb'<mergeCell\s[^<>]*?ref="([A-Z0-9:]+)"')
 _UNCOMPUTED = re.compile(
     rb'<c r="([A-Z]{1,3}\d{1,7})"(?:(?! t="str")[^<>])*><f[^<>]*(?:/>|>[^<>]*</f>)'
@@ -96,6 +98,7 @@ _READING = (
 _SEEKING = (".parquet", EXCEL)  # formats whose readers need random access
 
 
+_DEFAULTS = TableOptions()
 CHUNK_ROWS = 50_000  # rows in memory at a time: about 40 MB of antibodies and antigens
 
 
@@ -111,16 +114,12 @@ class ReadOptions:
     """Whether columns of sequences may hold names, of which ``NA`` is one."""
     kinds: Sequence[Kind] = KINDS
     """Kinds of sequences that are asked for."""
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """Names of columns by role, as the user gave them; the file may lack some."""
-    chains: ChainPlaces = "as-given"
-    """``most``: of several chains of an AIRR cell, take the one that was seen most."""
-    sheet: str | None = None
-    """Sheet of an Excel file; None: the only one with values."""
+    table: TableOptions = _DEFAULTS
+    """How the user says that the table is read; the file may lack some of the columns."""
 
     def sequence_columns(self, names: Sequence[str]) -> list[str]:
         """List the columns that hold, or may hold, sequences; they are read as text."""
-        return may_hold(names, self.columns, TEXT_ROLES)
+        return may_hold(names, self.table.columns, TEXT_ROLES)
 
 
 class Chunk(NamedTuple):
@@ -164,39 +163,36 @@ def refuse_repeated(names: Sequence[str]) -> None:
 
 def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read text with the separator that its header line has most of."""
-    skipped, header = _skip_comments(file)
-    comments = len(skipped)
+    above, header = _skip_comments(file)
     for start, msg in _FOREIGN.items():
         if header.startswith((start, start.upper())):
             raise ValueError(msg)
-    for chunk in read_separated(file, _separator(header), options, comments=comments):
-        if comments:
-            remark = f"{counted(comments, 'line')} above the header, marked with '#', not read"
-            if not skipped[0].startswith(b"#"):
-                remark = "1 line of metadata above the header, not read"
-            notes = chunk.reader._replace(remarks=(remark, *chunk.reader.remarks))
-            chunk = chunk._replace(reader=notes)
-        yield chunk
+    comments = sum(line.startswith(b"#") for line in above)
+    remark = f"{counted(comments, 'line')} above the header, marked with '#', not read"
+    if above and _METADATA.fullmatch(above[0]):
+        comments = 1
+        remark = "1 line of metadata above the header, not read"
+    yield from read_separated(
+        file, _separator(header), options, above=len(above), remark=remark * bool(comments)
+    )
 
 
 def _skip_comments(file: IO[bytes]) -> tuple[list[bytes], bytes]:
-    """Return the lines of metadata or comments (``#``) above the header, and the header."""
-    marked = list[bytes]()
+    """Return the lines above the header that are blank, comments (``#``) or metadata, and that."""
+    above = list[bytes]()
     line = file.readline().removeprefix(b"\xef\xbb\xbf")
     if _METADATA.fullmatch(line):
         header = file.readline()
         if not _METADATA.fullmatch(header):  # as in JSON Lines
             return [line], header
-    while line.startswith(b"#") or (marked and line.isspace()):
-        marked.append(line)
+    while line.startswith(b"#") or line.isspace():
+        above.append(line)
         line = file.readline()
-    if not marked:
-        return [], line
     # of "#heavy,light", too, the first row has as many fields
     mark = _separator(line).encode()
-    if not line or marked[-1].count(mark) == line.count(mark) > 0:
-        return marked[:-1], marked[-1]
-    return marked, line
+    if above and (not line or above[-1].count(mark) == line.count(mark) > 0):
+        return above[:-1], above[-1]
+    return above, line
 
 
 def _separator(header: bytes) -> str:
@@ -205,13 +201,21 @@ def _separator(header: bytes) -> str:
 
 
 def read_separated(
-    file: IO[Any], separator: str, options: ReadOptions, first_row: int = 2, comments: int = 0
+    file: IO[Any],
+    separator: str,
+    options: ReadOptions,
+    *,
+    first_row: int = 2,
+    above: int = 0,
+    remark: str = "",
 ) -> Iterator[Chunk]:
-    """Read text with this separator, after lines of comments; AIRR files become a row per cell."""
-    names = _header_names(file, separator, comments)
-    first_row += comments
-    # with low_memory, pandas chooses the type of a column anew within one chunk
-    read: dict[str, Any] = {"sep": separator, "low_memory": False, "skiprows": comments}
+    """Read text with this separator, after lines `above`; AIRR files become a row per cell."""
+    names = _header_names(file, separator, above)
+    first_row += above
+    # with low_memory, pandas chooses the type of a column anew within one chunk; blank lines are
+    # rows, so that the others have the numbers that spreadsheets and editors show
+    read: dict[str, Any] = {"sep": separator, "low_memory": False, "skip_blank_lines": False}
+    read["skiprows"] = above
     if options.as_written:
         read["keep_default_na"] = False
     elif options.may_be_names:
@@ -220,45 +224,44 @@ def read_separated(
     types = dict.fromkeys(options.sequence_columns(names), object)
     read["dtype"] = defaultdict(lambda: _ARROW_TEXT, types)
     file.seek(0)
+    notes = NO_NOTES._replace(remarks=(remark,) if remark else ())
     if is_airr(names):  # the chains of a cell may be far apart
-        joined, reader = join_cells(_as_text(pd.read_csv(file, **read)), options.chains)
-        yield from in_chunks(joined, options.rows, reader)
+        joined, reader = join_cells(
+            _as_text(pd.read_csv(file, **read), options), options.table.chains
+        )
+        notes = reader._replace(remarks=notes.remarks + reader.remarks)
+        yield from in_chunks(joined, options.rows, notes)
         return
     if options.rows is None:
-        yield _text_chunk(pd.read_csv(file, **read), options, first_row)
+        yield Chunk(_as_text(pd.read_csv(file, **read), options), first_row, notes)
         return
     # closed also if the caller takes the first chunks only
     with pd.read_csv(file, chunksize=options.rows, **read) as frames:
         for frame in frames:
-            yield _text_chunk(frame, options, first_row)
+            yield Chunk(_as_text(frame, options), first_row, notes)
 
 
 def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
     """Return how pandas reads text in which ``NA`` and the like may be names."""
     kept = {*options.sequence_columns(names)}
-    kept |= {*may_hold(names, options.columns, ("antibody_name", "antigen_name"))}
+    kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
     missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
     return {"keep_default_na": False, "na_values": missing}
 
 
-def _text_chunk(frame: pd.DataFrame, options: ReadOptions, first_row: int) -> Chunk:
-    texts = _as_text(frame)
-    filled = texts.fillna("") if options.as_written else texts
-    return Chunk(filled, first_row)
-
-
-def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
+def _as_text(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
     """Give columns of Arrow's text the type that pandas itself gives text."""
     arrow = [name for name, kind in frame.dtypes.items() if isinstance(kind, pd.ArrowDtype)]
-    return frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
+    texts = frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
+    return texts.fillna("") if options.as_written else texts
 
 
-def _header_names(file: IO[Any], separator: str, comments: int) -> list[str]:
+def _header_names(file: IO[Any], separator: str, above: int) -> list[str]:
     """Return the names in the header; refuse a first row that has more fields."""
     # pandas would take its first fields for an index, so that all columns shift
     file.seek(0)
     top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
-    top["skiprows"] = comments
+    top["skiprows"] = above
     try:
         rows = pd.read_csv(file, sep=separator, nrows=2, **top)
     except pd.errors.ParserError as error:
@@ -274,15 +277,18 @@ class MissingReader(Exception):
 
 def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the only sheet that has values, as a CSV export of it would be read."""
-    rows, first_row = _read_sheet(file, options.sheet)
+    cells, hidden = _read_sheet(file, options.table.sheet)
+    first_row = int(cells.index[0]) + 2
     text = io.StringIO(newline="")
-    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(rows)
-    yield from read_separated(text, ",", options, first_row)
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(cells.to_numpy().tolist())
+    remark = f"{counted(hidden, 'hidden row')} read as others: remove what a filter leaves out"
+    yield from read_separated(text, ",", options, first_row=first_row, remark=remark * bool(hidden))
 
 
-def _refuse_unreadable_cells(sheet: Any) -> None:  # noqa: ANN401  # openpyxl ships no types
-    """Refuse formulas without values and merged cells, which would be empty."""
+def _check_cells(sheet: Any) -> int:  # noqa: ANN401  # openpyxl ships no types
+    """Refuse formulas without values and merged cells, which would be empty; count hidden rows."""
     before = b""
+    hidden = set[bytes]()
     with sheet._get_source() as part:
         while block := part.read(1 << 20):
             if formula := _UNCOMPUTED.search(before + block):
@@ -297,11 +303,13 @@ def _refuse_unreadable_cells(sheet: Any) -> None:  # noqa: ANN401  # openpyxl sh
                 if len({*re.findall("[0-9]+", cells)}) == 1:
                     msg += ", or delete the row, if it is a title or a note"
                 raise ValueError(msg)
+            hidden.update(_HIDDEN.findall(before + block))
             before = block[-1000:]
+    return len(hidden)
 
 
-def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], int]:
-    """Return the rows of a plain sheet from its header on, and the number of the second."""
+def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, int]:
+    """Return the text of a plain sheet from its header on, and the number of its hidden rows."""
     if not zipfile.is_zipfile(file):  # as a workbook with a password is not
         msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
         raise ValueError(msg)
@@ -309,17 +317,17 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
         import openpyxl
     except ModuleNotFoundError as error:
         raise MissingReader from error
-    sheets: dict[str, pd.DataFrame] = {}
+    sheets: dict[str, tuple[pd.DataFrame, int]] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
         # data_only: the values that Excel computed last, in place of formulas; read_only: no cell
         # of a link, or an empty one that is far away, is made
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)
         for sheet in _choose_sheets(book.worksheets, chosen):
-            _refuse_unreadable_cells(sheet)
+            hidden = _check_cells(sheet)
             cells = _filled_part(sheet)
             if cells is not None:
-                sheets[sheet.title] = cells
+                sheets[sheet.title] = (cells, hidden)
     if not sheets:
         msg = "no cell has a value"
         raise ValueError(msg)
@@ -331,17 +339,17 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[list[list[str]], i
             "or the like"
         )
         raise ValueError(msg)
-    (cells,) = sheets.values()
-    header = int(cells.index[0]) + 1
+    ((cells, hidden),) = sheets.values()
     unnamed = [column for column in cells.columns[1:] if cells[column].iloc[0] == ""]
     if unnamed:  # only the first may lack a name: pandas writes its index so
         letters = openpyxl.utils.get_column_letter(int(unnamed[0]) + 1)
+        cell = f"{letters}{int(cells.index[0]) + 1}"
         msg = (
-            f"cell {letters}{header} is empty, but its column is not; expected the names of the "
-            "columns in the first row"
+            f"cell {cell} is empty, but its column is not; expected the names of the columns in "
+            "the first row"
         )
         raise ValueError(msg)
-    return cells.to_numpy().tolist(), header + 1
+    return cells, hidden
 
 
 def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl ships no types
@@ -389,7 +397,7 @@ def read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the records of a file as one table."""
     role = ""
     if [*options.kinds] == ["antigen"]:
-        role = options.columns.get("antigen", "antigen")
+        role = options.table.columns.get("antigen", "antigen")
     yield from in_chunks(_parse_fasta(file.read(), role), options.rows)
 
 
@@ -551,7 +559,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
         suffix = bare_suffix(file)
-        _refuse_unreadable(file, suffix, options.sheet)
+        _refuse_unreadable(file, suffix, options.table.sheet)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open
             with opening(file, "rb") as stream:

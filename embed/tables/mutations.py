@@ -293,11 +293,15 @@ def mutate(parent: str, text: str, rules: MutationRules) -> str:
 def of_chain(text: str, chain: ChainId) -> str:
     """Return a cell of a column for one chain with the name of this chain; empty for the parent.
 
+    A column without a chain names it in its cells, which stay.
+
     Raises
     ------
     BadMutation
         If a part of the text is not understood, or names another chain.
     """
+    if not chain:
+        return text
     mutations = read_mutations(text)
     for mutation in mutations:
         if mutation.chain not in ("", chain):

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -73,7 +73,6 @@ from abag.embed.tables.content import (
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     BadMutation,
-    ChainId,
     column_of_mutations,
     mutate,
     of_chain,
@@ -252,12 +251,19 @@ def _not_clean(texts: Sequence[object]) -> list[int]:
 def parse_variants(table: Table, kind: Kind, references: References) -> ParsedColumn:
     """Parse the sequences of a kind that rows give as a parent and its mutations."""
     rules = references.rules[kind]
-    name = table.column(MUTATIONS[kind])
-    where = f"column {name!r}"
+    roles = [MUTATIONS[kind]]
+    change_R, cells = distinct_cells(table, MUTATIONS[kind])
+    changes: list[tuple[str, ...]] = [(cell_name(cell),) for cell in cells]
     if kind == "antibody" and LIGHT_MUTATIONS in table.columns:
-        where = f"columns {name!r} and {table.column(LIGHT_MUTATIONS)!r}"
+        roles.append(LIGHT_MUTATIONS)
+        light_R, lights = distinct_cells(table, LIGHT_MUTATIONS)
+        change_R, both = _distinct_pairs(change_R, light_R, len(lights))
+        changes = [(*changes[heavy], cell_name(lights[light])) for heavy, light in both]
+    names = [table.column(role) for role in roles]
+    where = f"column{'s' * (len(names) > 1)} {' and '.join(map(repr, names))}"
+    of_chains = references.chain_of_role if kind == "antibody" else {}
+    chains = [of_chains.get(role, "") for role in roles]
     parent_R, parents = _parents(table, kind, references)
-    change_R, changes = _changes(table, kind, references)
     codes, pairs = _distinct_pairs(parent_R, change_R, len(changes))
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
@@ -269,12 +275,10 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
         bad={},
     )
     variants: list[tuple[str, str]] = []
-    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {name}", delay=2)):
-        text = changes[change].text
+    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[0]}", delay=2)):
+        text = "; ".join(filter(None, changes[change]))
         try:
-            problem = changes[change].problem
-            if problem is not None:
-                raise problem
+            text = "; ".join(filter(None, map(of_chain, changes[change], chains)))
             parent_text = parents[parent]
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
@@ -293,50 +297,6 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             cell = column.bad[i]
             column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
     return column
-
-
-class _Changes(NamedTuple):
-    """Hold the mutations of one variant as they are written, or why they cannot be read."""
-
-    text: str
-    problem: BadMutation | None = None
-
-
-def _changes(
-    table: Table, kind: Kind, references: References
-) -> tuple[NDArray[np.int64], list[_Changes]]:
-    """Return the index of each row's mutations, (R,), and the distinct ones."""
-    chains = references.chain_of_role if kind == "antibody" else {}
-    if not chains:
-        codes, cells = distinct_cells(table, MUTATIONS[kind])
-        return codes, [_Changes(cell_name(cell)) for cell in cells]
-    codes, changes = _of_column(table, "mutations", chains)
-    if LIGHT_MUTATIONS not in chains:
-        return codes, changes
-    light_R, lights = _of_column(table, LIGHT_MUTATIONS, chains)
-    codes, pairs = _distinct_pairs(codes, light_R, len(lights))
-    joined = []
-    for first, second in pairs:
-        heavy = changes[first]
-        light = lights[second]
-        text = "; ".join(filter(None, (heavy.text, light.text)))
-        joined.append(_Changes(text, heavy.problem or light.problem))
-    return codes, joined
-
-
-def _of_column(
-    table: Table, role: str, chains: Mapping[str, ChainId]
-) -> tuple[NDArray[np.int64], list[_Changes]]:
-    """Return the index of each row's mutations in a column of one chain, and the distinct ones."""
-    codes, cells = distinct_cells(table, role)
-    changes = []
-    for cell in cells:
-        text = cell_name(cell)
-        try:
-            changes.append(_Changes(of_chain(text, chains[role])))
-        except BadMutation as error:
-            changes.append(_Changes(text, error))
-    return codes, changes
 
 
 def _parents(

@@ -220,13 +220,8 @@ def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> 
         chunks = in_chunks(table, None if options.matrix else reading.rows)
     else:
         source = Path(table).name or str(table)
-        of_file = replace(
-            reading,
-            rows=reading.rows if limit is None else min(limit, reading.rows or limit),
-            columns=options.columns,
-            chains=options.chains,
-            sheet=options.sheet,
-        )
+        most = reading.rows if limit is None else min(limit, reading.rows or limit)
+        of_file = replace(reading, rows=most, table=options)
         if options.matrix:
             # a matrix is turned as a whole; `rows` and `limit` are then those of its pairs
             of_file = replace(of_file, rows=None, as_written=True)

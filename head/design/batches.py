@@ -23,7 +23,6 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from abag.core.arrays import Floats, Ints
-from abag.core.messages import first_line, say
 from abag.embed.tables.chains import KINDS
 from abag.head.labels.headers import Quantity
 from abag.head.predictor.options import RuleName
@@ -204,8 +203,6 @@ NOTHING_SHARED = SharedErrors()
 MOST_BEYOND = 0.05
 """Share of labels that are known to be better than their bounds, from which the others do not say
 how far measurements reach."""
-UNREADABLE = (OSError, ValueError, KeyError, TypeError)
-"""What a file of a run that is damaged, or of another kind, raises."""
 
 
 def estimate_shares(scaled: Floats, cell: Ints, antigen: Ints, antibody: Ints) -> SharedErrors:
@@ -422,10 +419,7 @@ def known_errors(
     may end anywhere; those of other tools are taken at their word.
     """
     if run is not None and (run / "predictions.parquet").exists():
-        try:
-            return errors_of_run(run, regimes, quantity)
-        except UNREADABLE as error:
-            say(f"{run}: errors of held-out pairs cannot be read ({first_line(error)})")
+        return errors_of_run(run, regimes, quantity)
     return KnownErrors(WITHOUT_RUN if of_abag else NOTHING_SHARED)
 
 

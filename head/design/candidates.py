@@ -87,6 +87,8 @@ class Candidates:
     antigens: Sequences
     first_row: int
     """Number of the first row of the table, as a spreadsheet shows it."""
+    quantity: Quantity
+    """What is predicted."""
     same: float = SAME_PREDICTION_PKD
     """Largest difference of two predictions of one pair that is rounding."""
     score_column: str = "score"
@@ -143,11 +145,8 @@ class Candidates:
                     "Choose the rows of one antigen."
                 )
                 raise PredictionError(msg)
-        ordered = np.argsort(numbers, kind="stable")
-        place = np.searchsorted(numbers[ordered], wanted)
-        place = np.minimum(place, len(own) - 1)
-        row = own[ordered[place]]
-        return np.where(numbers[ordered[place]] == wanted, row, -1)
+        place = pd.Index(numbers).get_indexer(pd.Index(wanted))
+        return np.where(place < 0, -1, own[place])
 
     def repeated(self) -> Bools:
         """Return which rows repeat the pair of an earlier row, (R,)."""
@@ -186,7 +185,9 @@ def read_candidates(
     same = SAME_PREDICTION_PKD
     if not quantity.affinity:
         same *= float(frame["mean"].std(ddof=0))
-    return Candidates(reader.source, frame, antibodies, antigens, reader.first_row, same, score)
+    return Candidates(
+        reader.source, frame, antibodies, antigens, reader.first_row, quantity, same, score
+    )
 
 
 def far_by_chains(candidates: Candidates, predictor: Predictor) -> Candidates:
@@ -397,17 +398,15 @@ def _finite(
 
 
 def _flags(chunk: SequenceTable, column: str) -> Bools:
-    # each text is looked up once, not once per row
-    codes, values = pd.factorize(read_texts(chunk.frame[column]).str.lower())
-    flags = [_BOOLEANS.get(value) for value in values]
-    if None in flags:
-        bad = np.flatnonzero(codes == flags.index(None))[0]
+    flags = read_texts(chunk.frame[column]).str.lower().map(_BOOLEANS)
+    bad = np.flatnonzero(flags.isna())
+    if len(bad):
         msg = (
-            f"{chunk.describe_cell(bad, column)} is not a valid flag; expected True or False. "
+            f"{chunk.describe_cell(bad[0], column)} is not a valid flag; expected True or False. "
             "Fix it, or remove the column."
         )
         raise PredictionError(msg)
-    return np.array(flags, np.bool_)[codes]
+    return flags.to_numpy(np.bool_)
 
 
 def sites_of(sites: pd.Series) -> list[list[str]]:
@@ -447,7 +446,7 @@ class Measured:
     is_measured: Bools
     """Which candidates are in the table, (R,)."""
 
-    def best(self, quantity: Quantity = PKD) -> float | None:
+    def best(self, quantity: Quantity) -> float | None:
         """Return the best measured label, of which higher is better, as of the candidates.
 
         None if no measured pair has the antigen of the predictions.

@@ -76,6 +76,7 @@ from abag.head.predictor.scoring import (
 from abag.head.regimes.regimes import REGIMES, words_of
 from abag.head.regimes.relations import antibody_clusters
 from abag.head.runs.rounds import say_earlier_batches
+from abag.head.runs.run_folder import naming_damage
 
 SEED = 0
 """Of the draws among pairs with the same prediction."""
@@ -127,14 +128,10 @@ def count_drawn(equal: Ints, chosen: Ints) -> int:
 
 
 def say_unranked(
-    candidates: Candidates,
-    equal: Ints,
-    batch: Ints,
-    drawn: int,
-    quantity: Quantity,
-    predictor: Predictor | None,
+    candidates: Candidates, equal: Ints, batch: Ints, drawn: int, predictor: Predictor | None
 ) -> str | None:
     """Say what the model does not rank; return why the batch may be no choice of it, if so."""
+    quantity = candidates.quantity
     pairs = len(equal)
     size = len(batch)
     if pairs > 1 and (equal == 0).all():
@@ -376,18 +373,18 @@ def rank(
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
         _refuse_too_few(candidates, len(eligible), counts, chosen)
         if chosen.rule == "improvement" and best is None:
-            best = _best(candidates, measured, quantity)
-        batch = _choose_batch(candidates, eligible, best, second, chosen, quantity, predictor)
+            best = _best(candidates, measured)
+        batch = _choose_batch(candidates, eligible, best, second, chosen, predictor)
         _say_kept(candidates, batch.index, chosen)
         if chosen.run is not None:
             say_earlier_batches(Path(chosen.run), quantity)
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
-        frame = _with_scores(frame, candidates, batch, chosen, quantity)
+        frame = _with_scores(frame, candidates, batch, chosen)
         if second is not None:
             frame = frame.assign(**second.columns(batch.index, batch.front))
-        summary = _summarize(candidates, batch, counts, chosen, quantity, out)
+        summary = _summarize(candidates, batch, counts, chosen, out)
         if second is not None:
             summary["second"] = _summarize_second(second, batch)
         score_columns = [*map(str, frame.columns)]
@@ -411,14 +408,10 @@ def rank(
 
 
 def _with_scores(
-    frame: pd.DataFrame,
-    candidates: Candidates,
-    batch: _Batch,
-    options: RankOptions,
-    quantity: Quantity,
+    frame: pd.DataFrame, candidates: Candidates, batch: _Batch, options: RankOptions
 ) -> pd.DataFrame:
     """Add the ranks and scores of a batch to its rows, in the direction of the quantity."""
-    sign = quantity.sign
+    sign = candidates.quantity.sign
     value_sign = sign if options.rule in ("mean", "ucb") else 1
     frame = frame.assign(rank=np.arange(1, len(batch.index) + 1))
     frame[candidates.score_column] = value_sign * batch.score
@@ -436,9 +429,9 @@ def _summarize(
     batch: _Batch,
     left_out: dict[str, int],
     options: RankOptions,
-    quantity: Quantity,
     out: Path | None,
 ) -> RankSummary:
+    quantity = candidates.quantity
     sign = quantity.sign
     pairs = len(batch.index)
     mean = candidates.mean[batch.index]
@@ -446,7 +439,7 @@ def _summarize(
     summary: RankSummary = {
         "out": "" if out is None else str(out),
         "rule": options.rule,
-        "chosen_by": _in_words(options, batch.drawn, pairs, quantity, candidates.explored),
+        "chosen_by": _in_words(options, batch.drawn, pairs, candidates),
         "rows": len(candidates.frame),
         "left_out": left_out,
         "above": signed(options.above, sign),
@@ -486,12 +479,11 @@ def _interval(ends: tuple[float, float], sign: int) -> tuple[float, float]:
     return ends if sign > 0 else (-ends[1], -ends[0])
 
 
-def _in_words(
-    options: RankOptions, drawn: int, batch: int, quantity: Quantity, explored: str
-) -> str:
+def _in_words(options: RankOptions, drawn: int, batch: int, candidates: Candidates) -> str:
     at_random = f"at random, seed {SEED}"
     if drawn == batch:
         return at_random
+    quantity = candidates.quantity
     higher = quantity.sign > 0
     rule = f"{'highest' if higher else 'lowest'} prediction"
     if options.rule == "improvement":
@@ -500,7 +492,7 @@ def _in_words(
         side = "above" if higher else "below"
         rule = f"most probably {side} {signed(options.above, quantity.sign)} {quantity}"
     elif options.rule == "ucb" and options.explore != 0:
-        rule += f" {'+' if higher else '-'} {options.explore or 1:g} {explored}"
+        rule += f" {'+' if higher else '-'} {options.explore or 1:g} {candidates.explored}"
     return f"{rule}; {drawn:,} {at_random}" if drawn else rule
 
 
@@ -609,9 +601,9 @@ def _left_out(
     return reasons
 
 
-def _best(candidates: Candidates, measured: Sequence[Measured], quantity: Quantity) -> float:
+def _best(candidates: Candidates, measured: Sequence[Measured]) -> float:
     """Return the best measured label, of which higher is better, as of the candidates."""
-    best_of_tables = [labels.best(quantity) for labels in measured]
+    best_of_tables = [labels.best(candidates.quantity) for labels in measured]
     known = [value for value in best_of_tables if value is not None]
     if known:
         return max(known)
@@ -681,13 +673,13 @@ def _choose_batch(
     best: float | None,
     second: SecondProperty | None,
     options: RankOptions,
-    quantity: Quantity,
     predictor: Predictor | None,
 ) -> _Batch:
     """Order the eligible candidates by their scores, and take the best that the limits allow.
 
     With a second property that need not reach a value, they are ordered by Pareto fronts of both.
     """
+    quantity = candidates.quantity
     equal = number_equal(candidates, eligible)
     level = levelled(candidates, equal)
     score = _score(level, best, options)
@@ -701,7 +693,7 @@ def _choose_batch(
         order = best_first(score[eligible], level.mean[eligible], places)
     index = _choose(candidates, eligible[order], options)
     drawn = count_drawn(equal[eligible], equal[index])
-    why_not = say_unranked(candidates, equal[eligible], index, drawn, quantity, predictor)
+    why_not = say_unranked(candidates, equal[eligible], index, drawn, predictor)
     is_drawn = drawn > MOST_DRAWN * len(index)
     expected = None
     hits: Hits | None = None
@@ -716,7 +708,8 @@ def _choose_batch(
             regimes = {*candidates.frame["regime"].iloc[index].astype(str)}
         of_abag = options.run is not None or "sigma_model" in candidates.frame
         run = None if options.run is None else Path(options.run)
-        known = known_errors(run, regimes, quantity, of_abag=of_abag)
+        with naming_damage(run or Path()):
+            known = known_errors(run, regimes, quantity, of_abag=of_abag)
         expected = known.expect(
             candidates.mean[index],
             candidates.sigma[index],

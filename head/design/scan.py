@@ -60,6 +60,7 @@ from abag.head.predictor.scoring import (
     say_random_weights,
 )
 from abag.head.runs.report import render_page
+from abag.head.runs.run_folder import naming_damage
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
@@ -606,17 +607,13 @@ def _with_reading(options: ScanOptions, reading: LayoutRecord) -> ScanOptions:
 
 def read_measured(path: Path | None, quantity: Quantity = PKD) -> pd.Series:
     """Return the exact labels of the training pairs of a run by their keys, if they are known."""
-    none = pd.Series(dtype=float)
     if path is None:
-        return none
-    try:
+        return pd.Series(dtype=float)
+    with naming_damage(path.parent):
         names = ["antibody_key", "antigen_key", quantity.column("pkd"), "censored"]
         pairs = quantity.inward(pd.read_parquet(path, columns=names), "pkd")
         exact = pairs[pairs["censored"] == 0].astype({"pkd": float})
         return exact.groupby(["antibody_key", "antigen_key"])["pkd"].mean()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        messages.say(f"{path}: cannot be read ({error}); measured values are not shown")
-        return none
 
 
 def _add_counts(

@@ -172,7 +172,7 @@ def find_sites(
                 Site(name, index, at, f"{at + 1}", "antigen", x) for at, x in enumerate(chain)
             ]
     if options.ranges:
-        chosen = [site for site in sites if _in_any_range(site, options.ranges)]
+        chosen = [site for site in sites if any(_in_range(site, r) for r in options.ranges)]
         for selected in options.ranges:
             numbers = [site.number for site in chosen if _in_range(site, selected)]
             if not numbers:
@@ -195,10 +195,6 @@ def _domain_sites(name: str, index: int, chain: str) -> Iterator[Site]:
         site = Site(name, index, at, position, "", chain[at])
         region = next(region for region, last in IMGT_REGIONS if site.number <= last)
         yield site._replace(region=region.format(name[0]))
-
-
-def _in_any_range(site: Site, ranges: Iterable[PositionRange]) -> bool:
-    return any(_in_range(site, selected) for selected in ranges)
 
 
 def _in_range(site: Site, asked: PositionRange) -> bool:
@@ -285,8 +281,8 @@ def _report(problems: Mapping[str, int], parents: int) -> None:
             subject = "the parent has" if parents == 1 else "the parents have"
             msg = (
                 f"--positions: {problem.removeprefix('no position ')}: {subject} no such residue; "
-                "expected IMGT positions of the antibody, or residues of the antigen. Correct "
-                "--positions."
+                "expected IMGT positions of the antibody, or residues of an antigen of one chain. "
+                "Correct --positions, or use --region antigen for all chains."
             )
             raise PredictionError(msg)
         say(f"not scanned: {problem}, in {n:,} of {counted(parents, 'parent')}")

@@ -461,8 +461,9 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
                 layout = layout_of_run(config, pairs.reading, table.columns)
                 inputs = RunInputs(pairs, store, vectors, layout, config)
                 at = Path(scratch)
-                self.regimes_ = fit_predictor(inputs, at / "run", at / "predictor")
+                regimes = fit_predictor(inputs, at / "run", at / "predictor")
                 predictor = load_predictor(at / "predictor")
+            self.regimes_ = regimes
             # the folder that it was read from has gone
             self.predictor_ = replace(predictor, store=store.path, adapters=adapters)
         self._columns = sequence_columns(table)

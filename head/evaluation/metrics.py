@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -557,10 +557,6 @@ def find_metric(key: str) -> Metric:
     return METRICS[name]
 
 
-@overload
-def strong_threshold(select: str) -> float: ...
-@overload
-def strong_threshold(select: str, quantity: Quantity) -> float | None: ...
 def strong_threshold(select: str, quantity: Quantity | None = None) -> float | None:
     """Return the pKd from which a binder is strong: that of the selecting metric, or the usual.
 

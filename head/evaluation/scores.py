@@ -227,7 +227,12 @@ class RegimeScore(TypedDict):
     """Share of the pairs of rows with a known order, bounds among them, that are predicted in this
     order, with its interval; given with ``bounds``."""
     classes: NotRequired[dict[str, Any]]
-    """Of labels that are classes, see `verdicts.ClassScores`."""
+    """Of labels that are classes: ``positive`` (name of the highest class), ``positives``
+    (different pairs of it among the tested ones), ``prevalence``, ``average_precision``, ``auc``,
+    ``auc_within_antigen`` and ``auc_within_antibody`` with their intervals, ``brier`` (mean squared
+    error of the number of the class), ``brier_of_mean``, ``brier_of_best``, and of two classes
+    ``log_loss`` and ``log_loss_of_mean`` in nats, and ``log_loss_gain``, by how much the former is
+    smaller, with its interval."""
     by_round: NotRequired[list[dict[str, Any]]]
     """After ``--add``, where both have enough pairs: the same scores of the pairs of round 0, and
     of those of later rounds, which were selected."""
@@ -327,7 +332,8 @@ def score_regime(
     different = {claim for claim in claims.values() if _has_interval(claim)}
     level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
     judged = _rank_claims(tested, predicted[is_exact], level)
-    if of_classes and _rarer(pkd) < FEWEST_OF_CLASS:
+    most_frequent = np.unique(pkd, return_counts=True)[1].max(initial=0)
+    if of_classes and len(pkd) - most_frequent < FEWEST_OF_CLASS:
         judged = {}
     if is_selection:
         judged = {
@@ -336,11 +342,6 @@ def score_regime(
         }
     score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
     return score
-
-
-def _rarer(level: Floats) -> int:
-    """Count the pairs that are not of the most frequent class, given the classes of R pairs."""
-    return len(level) - int(np.unique(level, return_counts=True)[1].max(initial=0))
 
 
 def _best_baseline(
@@ -592,10 +593,9 @@ def compare_models(
     in_words = f"RMSE {shown} {quantity}"
     if quantity.classes:
         in_words = f"Brier score {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
-    return (
-        f"{words}: {name} is {relation} {other} ({in_words}, "
-        f"{counted(len(tested.pkd), 'test pair')} in effectively {claim.groups:.0f} groups)"
-    )
+    tests = counted(len(distinct(tested.rows)), "test pair")
+    groups = f"effectively {claim.groups:.0f} groups"
+    return f"{words}: {name} is {relation} {other} ({in_words}, {tests} in {groups})"
 
 
 def mean_claim(

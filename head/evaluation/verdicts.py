@@ -28,7 +28,7 @@ Pairs of one fold are compared with each other, for the reason that `scores` giv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -566,29 +566,6 @@ LEAST_PROBABILITY = 1e-6
 """Least probability of what happened: one that was excluded has a finite log loss."""
 
 
-class ClassScores(TypedDict):
-    """Hold what is said of classes in a row of the table of regimes; JSON."""
-
-    positive: str
-    """Name of the highest class."""
-    positives: int
-    """Different pairs of it among the tested ones."""
-    prevalence: float
-    average_precision: dict[str, float | None] | None
-    auc: dict[str, float | None] | None
-    auc_within_antigen: dict[str, float | None] | None
-    auc_within_antibody: dict[str, float | None] | None
-    brier: float
-    """Mean squared error of the number of the class."""
-    brier_of_mean: float
-    brier_of_best: float
-    log_loss: float | None
-    """In nats, of two classes."""
-    log_loss_of_mean: float | None
-    log_loss_gain: dict[str, float | None] | None
-    """By how much the log loss is smaller than that of the prevalence, with its interval."""
-
-
 def add_classes(
     score: RegimeScore,
     every: TestedPairs,
@@ -605,7 +582,7 @@ def add_classes(
     predicted = predicted[is_exact]
     is_positive = tested.pkd == len(classes) - 1
     weight = np.ones(len(is_positive)) if tested.weight is None else tested.weight
-    scores: ClassScores = {
+    scores: dict[str, Any] = {
         "positive": classes[-1],
         "positives": len(np.unique(tested.rows[is_positive])),
         "prevalence": float(np.average(is_positive, weights=weight)),
@@ -627,7 +604,7 @@ def add_classes(
         scores["log_loss"] = float(np.average(loss, weights=weight))
         scores["log_loss_of_mean"] = float(np.average(of_mean, weights=weight))
         scores["log_loss_gain"] = gain._asdict()
-    score["classes"] = {**scores}
+    score["classes"] = scores
 
 
 def log_losses(level: Floats, probability: Floats) -> Floats:
@@ -646,12 +623,8 @@ def _auc(tested: TestedPairs, predicted: Floats, cell: Ints) -> dict[str, float 
 
 def _compared(cell: Ints, level: Floats) -> int:
     """Count the pairs whose cell has another class, too."""
-    _, number = np.unique(cell, return_inverse=True)
-    least = np.full(number.max(initial=0) + 1, np.inf)
-    most = np.full(len(least), -np.inf)
-    np.minimum.at(least, number, level)
-    np.maximum.at(most, number, level)
-    return int((least < most)[number].sum())
+    classes = pd.Series(level).groupby(cell).transform("nunique")
+    return int((classes > 1).sum())
 
 
 def _average_precision(

@@ -1113,13 +1113,14 @@ def _describes(table: Table, name: str, label: str) -> str:
     if "unit" in simplified(name):
         are_units = any(_unit_in_cell(label, text) for text in texts)
         return "units" if are_units else ""
-    headers = []
+    affinities = 0
     for text in texts:
         header = read_header(text)
-        if not (header.names_affinity or header.not_label or header.better):
+        is_affinity = header.names_affinity or header.plain or simplified(text) == "binding"
+        if not (is_affinity or header.not_label or header.better):
             return ""  # at the first text of most columns
-        headers.append(header)
-    return "affinity_type" if any(header.names_affinity for header in headers) else ""
+        affinities += is_affinity
+    return "affinity_type" if affinities else ""
 
 
 def _quantity_words(name: str) -> set[str]:
@@ -1202,6 +1203,9 @@ def decide_label(
         column = table.columns.get("label", table.columns.get("pkd"))
         if column is None:
             column = _find_column(columns, options, remembered)
+        for role in ("censored", "affinity_type"):
+            if role in table.ties:
+                table.column(role)  # refuses: the bounds of one column would be read as exact
         describing = _describing(table, column)
         table = replace(table, columns={**table.columns, **describing.roles})
         asked = Asked("pkd", options, remembered, describing.units)

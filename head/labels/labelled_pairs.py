@@ -107,19 +107,20 @@ def one_label(table: SequenceTable) -> LabelLayout:
     labels = [labels[number] for number in used]
     meanings = [label.checked() for label in labels]
     units = [meaning.unit for meaning in meanings]
-    if len(set(units)) > 1:
-        msg = (
-            f"{table.source}: the labels are in different units: {_listed(labels, units)}; "
-            "expected one unit. Convert the columns to one unit, such as pKd, or fit the tables "
-            "apart."
-        )
-        raise LabelError(msg)
     quantities = [meaning.quantity for meaning in meanings]
-    if len(set(quantities)) > 1:
-        names = [*map(str, quantities)]
+    if len({*units}) > 1 or len({*quantities}) > 1:
+        are_units = len({*units}) > 1
+        listed = []
+        for label, unit, quantity in zip(labels, units, quantities, strict=True):
+            named = quantity.description if quantity.classes else str(quantity)
+            listed.append(f"{label.column!r} of {label.source} as {unit if are_units else named}")
+        differ = "the labels are different quantities"
+        if are_units:
+            differ = "the labels are in different units"
         msg = (
-            f"{table.source}: the labels are different quantities: {_listed(labels, names)}; "
-            "expected one. Give columns of the same quantity one name, or fit the tables apart."
+            f"{table.source}: {differ}: {'; '.join(listed)}; expected one. Convert the "
+            "columns to one unit, such as pKd, give those of one quantity one name, or fit the "
+            "tables apart."
         )
         raise LabelError(msg)
     column = table.column("pkd")
@@ -153,14 +154,6 @@ def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
         absent = [x for x in verdicts if x.is_absent]
         of_all.append([*refused, *present, *absent][0])
     return tuple(of_all)
-
-
-def _listed(labels: Sequence[LabelLayout], read_as: Sequence[str]) -> str:
-    """List the label column of each table, and what it is read as."""
-    parts = []
-    for label, meaning in zip(labels, read_as, strict=True):
-        parts.append(f"{label.column!r} of {label.source} as {meaning}")
-    return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -702,11 +695,13 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
             "labels too. Use another split or more data."
         )
         raise NothingToLearn(msg)
+    number = len(labels)
+    every = f"all {number:,} training labels are" if number > 1 else "the only training label is"
     if np.ptp(labels) == 0 and pairs.quantity.classes:
         classes = pairs.quantity.classes
         others = [quoted(name) for at, name in enumerate(classes) if at != int(labels[0])]
         msg = (
-            f"{pairs.table.source}: all {counted(len(labels), 'training label')} are "
+            f"{pairs.table.source}: {every} "
             f"{quoted(classes[int(labels[0])])}, which is one class; expected "
             f"{' and '.join(others)} too. Add rows of it, or check --label and --column label=NAME."
         )
@@ -714,7 +709,7 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
     if np.ptp(labels) == 0:
         shown = f"{pairs.quantity.show(float(labels[0]))} {pairs.quantity}"
         msg = (
-            f"{pairs.table.source}: all {len(labels)} training labels are {shown}; "
+            f"{pairs.table.source}: {every} {shown}; "
             "expected different values. Check --label, --column pkd=NAME and the split."
         )
         raise NothingToLearn(msg)

@@ -254,8 +254,7 @@ class _Relations(NamedTuple):
 
 def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
     """Join the relations in the labels with those in a column, (R,)."""
-    # several that fit are refused: the bounds of one would be read as exact
-    column = table.column("censored") if table.has("censored") else None
+    column = table.columns.get("censored")
     is_affinity = affinities.quantity.affinity
     labelled = np.isfinite(pkd)
     censored = np.where(labelled, affinities.side, 0).astype(np.int8)

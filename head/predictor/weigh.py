@@ -140,6 +140,10 @@ def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) 
         N.
     """
     none = SequenceNoise(np.ones(number), np.ones(len(square)))
+    # a pair that was held out several times is one measurement
+    _, first, of_row = np.unique(pair, return_index=True, return_inverse=True)
+    square = np.bincount(of_row, square) / np.bincount(of_row)
+    sequence = sequence[first]
     count_N: Floats = np.asarray(np.bincount(sequence, minlength=number), np.float64)
     square = _without_tails(square, sequence, count_N)
     total_N: Floats = np.asarray(np.bincount(sequence, square, minlength=number), np.float64)
@@ -164,15 +168,12 @@ def fit_sequence_noise(square: Floats, sequence: Ints, pair: Ints, number: int) 
         return np.asarray((strength * scale + total) / degrees * wider)
 
     factor_N = np.where(used, shrunk(total_N, count_N), 1.0)
-    _, pair_of_row = np.unique(pair, return_inverse=True)
-    square_of_pair = np.bincount(pair_of_row, square)[pair_of_row]
-    times = np.bincount(pair_of_row)[pair_of_row]
-    left_out = shrunk(total_N[sequence] - square_of_pair, count_N[sequence] - times)
-    left_out_R = np.where(used[sequence], left_out, 1.0)
-    gain = (square - np.log(left_out_R) - square / left_out_R).sum() / 2
+    left_out = shrunk(total_N[sequence] - square, count_N[sequence] - 1)
+    left_out = np.where(used[sequence], left_out, 1.0)
+    gain = (square - np.log(left_out) - square / left_out).sum() / 2
     if gain < CLEARLY:  # it does not foretell errors of other pairs
         return none
-    return SequenceNoise(factor_N, left_out_R)
+    return SequenceNoise(factor_N, left_out[of_row])
 
 
 def _without_tails(square: Floats, sequence: Ints, count_N: Floats) -> Floats:
@@ -390,7 +391,7 @@ def weigh(
         weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
         predicted_R[inside] = part_RK[inside] @ weights_of_others
     error = pairs.pkd[rows] - predicted_R
-    of_tested = Errors(error, predicted_R, variance, distance, censored)
+    of_tested = Errors(error, predicted_R, variance, distance, censored, rows)
     apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
@@ -458,6 +459,7 @@ def _errors_apart(
                 fold.variance[rows],
                 split.distance[rows],
                 pairs.censored[rows],
+                rows + len(pairs),
             )
         )
         fold_of_row.append(np.full(len(rows), number))
@@ -476,12 +478,20 @@ class Errors(NamedTuple):
     distance: Ints
     """Differences from the nearest training sequences."""
     censored: NDArray[np.int8]
+    pair: Ints
+    """Number of the pair, which may be held out several times: its errors are one measurement."""
+
+    @property
+    def independent(self) -> float:
+        """Return the share of the errors that are of different pairs."""
+        return len(distinct(self.pair)) / max(1, len(self.pair))
 
     @classmethod
     def none(cls) -> Errors:
         """Return the errors of no pairs."""
         none = np.zeros(0)
-        return cls(none, none, none, np.zeros(0, np.int64), np.zeros(0, np.int8))
+        no_pair = np.zeros(0, np.int64)
+        return cls(none, none, none, no_pair, np.zeros(0, np.int8), no_pair)
 
     @classmethod
     def joined(cls, several: Sequence[Errors]) -> Errors:
@@ -501,7 +511,7 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
     spread, noise = fit_sigma(tested.error, np.sqrt(tested.variance), tested.censored)
     flat = Mixture(weights, spread, noise)
     near = tested.take(tested.censored == 0)
-    if len(near.error) < LEAST_CALIBRATED:
+    if len(distinct(near.pair)) < LEAST_CALIBRATED:
         return flat
     levels = fit_levels(np.square(near.error / flat.sigma(near.predicted, near.variance)), near)
     leveled = replace(flat, levels=levels)
@@ -514,7 +524,7 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
         return leveled
     is_tested = np.arange(len(distance)) < len(near.error)
     square = np.square(both.error / leveled.sigma(both.predicted, both.variance))
-    best = _fit_growth(square, distance, is_tested)
+    best = _fit_growth(square, distance, is_tested, both.independent)
     if best.gain < CLEAR_GROWTH:
         return leveled
     return replace(leveled.scaled(float(np.sqrt(best.unit))), growth=best.growth)
@@ -524,16 +534,19 @@ def fit_levels(square: Floats, near: Errors) -> SigmaLevels:
     """Fit how the squares of R errors, in units of sigma, depend on the prediction.
 
     Each bin of equally many predictions has a level, pulled toward that of all; there are none
-    unless levels of every other error foretell the rest.
+    unless levels of the errors of every other pair foretell the rest.
     """
-    n_bins = min(MOST_LEVELS, len(square) // LEAST_OF_LEVEL)
+    _, of_row = np.unique(near.pair, return_inverse=True)
+    times = np.bincount(of_row)
+    n_bins = min(MOST_LEVELS, len(times) // LEAST_OF_LEVEL)
     if n_bins < 2 or not square.any() or np.ptp(near.predicted) == 0:
         return SigmaLevels()
-    order = np.argsort(near.predicted, kind="stable")
+    order = np.argsort(np.bincount(of_row, near.predicted) / times, kind="stable")
+    is_first = np.zeros(len(times), np.bool_)
+    is_first[order[::2]] = True
     gain = 0.0
-    for first in (0, 1):
-        judging = order[first::2]
-        judged = order[1 - first :: 2]
+    for judging in (is_first[of_row], ~is_first[of_row]):
+        judged = ~judging
         if not square[judging].any():
             return SigmaLevels()
         factor = _levels_of(square[judging], near.predicted[judging], n_bins).factor(
@@ -542,6 +555,7 @@ def fit_levels(square: Floats, near: Errors) -> SigmaLevels:
         unit = float(square[judging].mean())
         flat = np.log(unit) + square[judged] / unit
         gain += float(np.sum(flat - np.log(factor) - square[judged] / factor)) / 2
+    gain *= near.independent
     return _levels_of(square, near.predicted, n_bins) if gain >= CLEAR_GROWTH else SigmaLevels()
 
 
@@ -567,8 +581,12 @@ class GrowthFit(NamedTuple):
     """In log-likelihood, compared with a sigma that does not grow."""
 
 
-def _fit_growth(square: Floats, distance: Ints, is_tested: NDArray[np.bool_]) -> GrowthFit:
+def _fit_growth(
+    square: Floats, distance: Ints, is_tested: NDArray[np.bool_], independent: float
+) -> GrowthFit:
     """Fit the growth to the squares of R errors, in units of a sigma that does not grow.
+
+    Of these, a share is `independent`.
 
     Further away errors may be smaller again, as where nothing binds any more: sigma stays. So each
     law is fitted up to each of D distances that has `LEAST_CALIBRATED` tested pairs within it.
@@ -589,8 +607,9 @@ def _fit_growth(square: Floats, distance: Ints, is_tested: NDArray[np.bool_]) ->
             + np.cumsum(count_D * np.log(larger_GD), axis=1)
             + np.cumsum(square_D / larger_GD, axis=1) / unit_GD
         )
-    gain_DG = (loss_GD[0] - loss_GD).T / 2
-    is_told_D = (tested_D >= LEAST_CALIBRATED) & (unit_GD[0] > 0) & (distances > nearest)
+    gain_DG = (loss_GD[0] - loss_GD).T / 2 * independent
+    is_enough_D = tested_D * independent >= LEAST_CALIBRATED
+    is_told_D = is_enough_D & (unit_GD[0] > 0) & (distances > nearest)
     gain_DG[~is_told_D] = -np.inf
     most, law = divmod(int(gain_DG.argmax()), len(laws))
     growth = replace(laws[law], most=int(distances[most]))
@@ -659,17 +678,22 @@ def fit_tail(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
         tells = tells & (held_out.distance <= growth.most)
     factor_R = np.ones(len(scaled))
     for inside, judging in judged(held_out.of_fold, held_out.rows):
-        factor_R[inside] = tail_factor(scaled[judging & tells])
+        judges = judging & tells
+        factor_R[inside] = tail_factor(scaled[judges], held_out.rows[judges])
     held_out.sigma = held_out.sigma * factor_R
-    held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[tells]))
+    held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[tells], held_out.rows[tells]))
 
 
-def tail_factor(scaled: Floats) -> float:
-    """Return the factor of sigma, given absolute errors in units of it; 1 if they are few."""
-    if len(scaled) < LEAST_TAIL:
+def tail_factor(scaled: Floats, pair: Ints) -> float:
+    """Return the factor of sigma, given absolute errors in units of it; 1 if they are few.
+
+    `pair`, (R,), is the number of the pair of each error: several of one pair count as one.
+    """
+    number = len(distinct(pair))
+    if number < LEAST_TAIL:
         return 1.0
     # of N new errors, 90 % are expected within the N + 1st part of so many
-    share = min(1.0, 0.9 * (1 + 1 / len(scaled)))
+    share = min(1.0, 0.9 * (1 + 1 / number))
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
@@ -749,7 +773,8 @@ def score_held_out(
     if pairs.round_of_row is not None:
         is_first = pairs.round_of_row[pairs.row][tested.rows] == 0
         apart_by_round = [tested.is_exact & is_first, tested.is_exact & ~is_first]
-        if min(map(np.count_nonzero, apart_by_round)) >= LEAST_ROWS:
+        pairs_by_round = [distinct(tested.rows[of_round]) for of_round in apart_by_round]
+        if min(map(len, pairs_by_round)) >= LEAST_ROWS:
             score["by_round"] = []
             for of_round in apart_by_round:
                 apart = scored(of_round)

@@ -446,14 +446,15 @@ class RegimesOfTable:
         test_rows = [split.rows(TEST) for split in splits]
         tested = np.concatenate([np.zeros(0, np.int64), *test_rows])
         tested = tested[self.groups.pairs.censored[tested] == 0]  # a bound has no error
-        if len(tested) < LEAST_ROWS:
-            reason = _too_few(len(tested), "held-out pair", expected=LEAST_ROWS)
+        n_pairs = len(distinct(tested))  # repeats are no further measurements
+        if n_pairs < LEAST_ROWS:
+            reason = _too_few(n_pairs, "held-out pair", expected=LEAST_ROWS)
             return MeasuredRegime(regime, why_not=reason)
         informative = _informative(groups, tested)
         if informative >= LEAST_GROUPS:
             return MeasuredRegime(regime, tuple(numbered(splits)), tuple(groups))
-        if max(regime.levels) > VARIANT or len(distinct(tested)) < LEAST_PAIRS:
-            reason = _too_few(len(tested), "held-out pair", informative)
+        if max(regime.levels) > VARIANT or n_pairs < LEAST_PAIRS:
+            reason = _too_few(n_pairs, "held-out pair", informative)
             return MeasuredRegime(regime, why_not=reason)
         # sequences in training, or relatives of these: new ones are mostly of the same families
         return MeasuredRegime(regime, tuple(numbered(splits)), tuple(groups), note=DEPENDENT_PAIRS)

@@ -393,14 +393,15 @@ def apply_adapter_policy(
     name = " and ".join(folder.name for folder in adapted)
     rows_of_adapters = [_adapter_rows(folder) for folder in adapted]
     notes = list[str]()
-    leaks = 0
-    held_out = 0
+    are_leaks = np.zeros(len(groups.pairs), np.bool_)
+    is_held_out = are_leaks.copy()
     for split in splits:
-        leaks_of_adapters = [_leaks(split, groups, rows) for rows in rows_of_adapters]
-        leaks += int(np.any(leaks_of_adapters, axis=0).sum())
-        held_out += int(np.isin(split.part, (TEST, VALIDATION)).sum())
-    if leaks:
-        leaked = f"{leaks} of {held_out} validation and test pairs, or near-duplicates of them,"
+        for rows in rows_of_adapters:
+            are_leaks |= _leaks(split, groups, rows)
+        is_held_out |= np.isin(split.part, (TEST, VALIDATION))
+    if are_leaks.any():
+        of_held_out = f"{are_leaks.sum()} of {is_held_out.sum()} validation and test pairs"
+        leaked = f"{of_held_out}, or near-duplicates of them,"
         if not allow_leak:
             msg = (
                 f"{name}: {leaked} trained its adapter; expected none. Use the adapter's own split "
@@ -413,8 +414,8 @@ def apply_adapter_policy(
     for rows in rows_of_adapters:
         used_by_adapters.append(_contained(groups.pairs, rows[rows["adapter"] == "train"]))
     used = np.any(used_by_adapters, axis=0)
-    trains_on_used = [used & (split.part == TRAIN) for split in splits]
-    count = int(np.sum(trains_on_used))
+    trains_on = np.any([split.part == TRAIN for split in splits], axis=0)
+    count = int((used & trains_on).sum())
     if count and adapter_rows == "train":
         notes.append(
             f"{count} training pairs also trained the adapter of {name}: their vectors depend on "

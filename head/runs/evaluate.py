@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from abag.core import messages
-from abag.core.arrays import Floats, Ints, distinct, hex_keys, label_weights, weights_of
+from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
 from abag.core.errors import OptionError, PredictionError
 from abag.core.files import cache_dir
 from abag.core.messages import counted
@@ -43,7 +43,6 @@ from abag.head.evaluation.scores import (
 from abag.head.evaluation.verdicts import add_classes, score_strong
 from abag.head.labels.column import (
     LabelLayout,
-    RunLayout,
     decide_label,
     decide_prediction,
     read_numbers,
@@ -259,10 +258,9 @@ def evaluate(
             score_strong, sign=saved.quantity.sign, are_probabilities=saved.quantity.is_binary
         )
         summary: RunSummary = {**saved.summary, "run": str(run)}
-        remembered = saved.layout
-        reading = _reading_of(saved, chosen, remembered)
+        reading = _reading_of(saved, chosen)
         if table is not None:
-            summary["table"], scored = _evaluate_table(saved, table, reading, remembered, chosen)
+            summary["table"], scored = _evaluate_table(saved, table, reading, chosen)
             if strong is not None:
                 of_run = (saved.tested, saved.summary["regimes"])
                 summary["strong_at"] = score_hits(
@@ -277,7 +275,7 @@ def evaluate(
                 quantity=saved.quantity,
                 molar_mass=saved.config["molar_mass"],
             )
-            others = read_pairs(chosen.predictions, reading, remembered=remembered, label=decide)
+            others = read_pairs(chosen.predictions, reading, remembered=saved.layout, label=decide)
             others.report_notes()
             summary["predictions"] = compare_with_predictions(saved, others)
         return summary
@@ -307,8 +305,9 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         raise OptionError(msg)
 
 
-def _reading_of(saved: SavedRun, chosen: EvaluateOptions, remembered: RunLayout) -> _TableOfRun:
+def _reading_of(saved: SavedRun, chosen: EvaluateOptions) -> _TableOfRun:
     """Return how tables are read: by the options, and as the run read its own."""
+    remembered = saved.layout
     table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
     reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
     if saved.config["no_antigen"]:
@@ -326,7 +325,6 @@ def _evaluate_table(
     saved: SavedRun,
     table: Path | str | pd.DataFrame,
     reading: _TableOfRun,
-    remembered: RunLayout,
     chosen: EvaluateOptions,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Read the measured pairs of a table, and score them with the predictor of the run."""
@@ -342,6 +340,7 @@ def _evaluate_table(
         labels = replace(labels, bad_rows=reading.bad_rows)
         return decide_label(top, labels, remembered.label, named=named, run=saved.run)
 
+    remembered = saved.layout
     predictor = load_predictor(saved.run)
     named = [] if predictor.features is None else predictor.features.named_in_tables
     other = read_pairs(table, reading, remembered=remembered, label=decide)
@@ -368,7 +367,9 @@ def _score_table(
     pairs = with_clusters(groups)
     scores_by_row, baselines = _score_pairs(predictor, pairs, store)
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
-    regimes = _score_regimes(saved, predictor, groups, scores_by_row, baselines)
+    keys_of_run = pd.MultiIndex.from_frame(saved.frame[KEYS])
+    is_trained = pd.MultiIndex.from_frame(pair_keys(pairs)).isin(keys_of_run)
+    regimes = _score_regimes(saved, predictor, groups, scores_by_row, baselines, is_trained)
     scored = scores_by_row.assign(
         pkd=pairs.pkd, censored=pairs.censored, fold=0, group=pairs.antigen
     )
@@ -378,7 +379,7 @@ def _score_table(
     summary = {
         "source": pairs.table.source,
         "pairs": len(pairs),
-        "in_training": _count_known(saved, pairs),
+        "in_training": _count_known(saved, pairs, is_trained),
         **_score_shift(saved, predictor, groups, scores_by_row),
         "far": int(scores_by_row["far"].sum()),
         "regimes": regimes,
@@ -413,8 +414,12 @@ def _score_regimes(
     groups: PairGroups,
     scores_by_row: pd.DataFrame,
     baselines: Mapping[str, Floats],
+    is_trained: Bools,
 ) -> list[RegimeScore]:
-    """Score the exact labels of each regime that has enough of them."""
+    """Score the exact labels of each regime that has enough of them.
+
+    `is_trained`, (P,), tells which pairs the run was trained on.
+    """
     pairs = groups.pairs
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
@@ -448,6 +453,13 @@ def _score_regimes(
         if classes:
             add_classes(score, tested, predicted_here, mean_label, classes)
         score["sentence"] = without_absent(score["sentence"], pairs.kinds)
+        trained = int(is_trained[rows].sum())
+        if trained:
+            verb = "is a training pair" if trained == 1 else "are training pairs"
+            score["sentence"] += (
+                f"; {trained:,} of {counted(len(rows), 'pair')} {verb}, which makes all this "
+                "optimistic: leave them out"
+            )
         regimes.append(score)
     return regimes
 
@@ -598,10 +610,9 @@ def _advice(saved: SavedRun, predictor: Predictor) -> str:
     return f"{add} --categories COLUMN, a column that names the laboratory or batch of each pair"
 
 
-def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
+def _count_known(saved: SavedRun, pairs: LabelledPairs, is_trained: Bools) -> dict[str, int]:
     keys = pair_keys(pairs)
-    pairs_of_run = pd.MultiIndex.from_frame(saved.frame[KEYS])
-    counts = {"pair": int(pd.MultiIndex.from_frame(keys).isin(pairs_of_run).sum())}
+    counts = {"pair": int(is_trained.sum())}
     for kind in KINDS:
         is_known = keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"])
         counts[kind] = int(is_known.sum())
@@ -610,8 +621,4 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs) -> dict[str, int]:
         f"{pairs.table.source}: {counts['pair']:,} of {counted(len(pairs), 'pair')} are training "
         f"pairs of the run; {counts['antibody']:,} have a training antibody{antigens}"
     )
-    if counts["pair"]:
-        messages.say(
-            "scores that include training pairs are optimistic: remove these from the table"
-        )
     return counts

@@ -13,7 +13,7 @@ import pandas as pd
 
 from abag.core.errors import DamagedFile, RunError
 from abag.core.files import read_json
-from abag.core.messages import align, counted, first_line, printable, quoted, say
+from abag.core.messages import align, counted, printable, quoted, say
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.head.labels.column import Remembered, decide_label
@@ -262,12 +262,7 @@ def say_earlier_batches(run: Path, quantity: Quantity) -> None:
     path = run / "summary.json"
     if not path.exists():  # a predictor without its run
         return
-    try:
-        rounds = rounds_of(run, read_json(path))
-    except (DamagedFile, OSError) as error:
-        say(f"errors of earlier batches cannot be read: {first_line(error)}")
-        return
-    for line in _describe_batches(rounds, quantity):
+    for line in _describe_batches(rounds_of(run, read_json(path)), quantity):
         say(f"{run}: {line}")
 
 

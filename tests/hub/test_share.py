@@ -428,7 +428,8 @@ def test_an_adapter_is_shared_with_its_predictor_and_used(tmp_path, hub):
     assert "antibody-adapter/adapter.json" in summary["sent"]
     for name, content in hub.files("model", NAME).items():
         assert str(tmp_path).encode() not in content, name
-    pair = {"heavy": "EVQLVESGGGLVQPGGSLRLSCAAS", "antigen": "MKTAYIAKQRQISFVK"}
+    pair = {"heavy": "EVQLVESGGGLVQPGGSLRLSCAAS", "light": "DIQMTQSPSSLSASVGDR"}
+    pair["antigen"] = "MKTAYIAKQRQISFVK"
     new = abag.load_predictor(ADDRESS).predict(**pair, store=tmp_path / "theirs")
     old = abag.load_predictor(tmp_path / "run").predict(**pair, store=tmp_path / "ours")
     assert new.equals(old)
