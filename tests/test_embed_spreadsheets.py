@@ -181,7 +181,8 @@ def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
 
 @pytest.mark.parametrize(("rows", "change", "words"), [
     ([], None, "no cell has a value"), (ROWS[:1], None, "no rows"),
-    (ROWS, lambda s: s.merge_cells("A2:A3"), "cells A2:A3 are merged"),
+    (ROWS, lambda s: s.merge_cells("A2:A3"), "cells A2:A3 are merged; unmerge them and fill each"),
+    (ROWS, lambda s: s.merge_cells("A1:B1"), "or delete the row, if it is a title or a note"),
     (ROWS, lambda s: s.cell(2, 6, "x"), "cell F1 is empty, but its column is not"),
     ([["Table S1"], *ROWS], None, "cell B1 is empty, but its column is not"),
     (ROWS, lambda s: s.parent.create_sheet("b").append([1]), "2 sheets with values, 'Sheet', 'b'"),

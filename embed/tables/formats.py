@@ -300,6 +300,8 @@ def _check_cells(sheet: Any) -> int:  # noqa: ANN401  # openpyxl ships no types
             if merged := _MERGED.search(before + block):
                 cells = merged[1].decode()
                 msg = f"cells {cells} are merged; unmerge them and fill each one"
+                if len({*re.findall("[0-9]+", cells)}) == 1:
+                    msg += ", or delete the row, if it is a title or a note"
                 raise ValueError(msg)
             hidden.update(_HIDDEN.findall(before + block))
             before = block[-1000:]
