@@ -219,21 +219,23 @@ def complexes(tmp_path_factory):
 
 @pytest.mark.ci
 def test_known_pairs_of_few_families_have_the_sigma_of_their_own_errors(complexes, tmp_path):
-    is_in = np.random.default_rng(1).random(len(complexes.frame)) < 0.8
-    table = complexes.frame[is_in]
-    summary = fit(complexes, table, tmp_path / "run", head="kernel")
-    known = next(regime for regime in summary["regimes"] if regime["regime"] == "known")
-    assert known["intervals"]["rmse"] is None
-    assert known["sentence"].endswith("errors are those of pairs like these")
-    _, coverage, scored = score(
-        complexes, complexes.frame[~is_in], tmp_path / "run", tmp_path / "out.csv"
-    )
-    rows = scored[scored["regime"] == "known"]
+    known_rows = []
+    for seed in (1, 2):  # one draw has 25 such pairs, too few to tell
+        is_in = np.random.default_rng(seed).random(len(complexes.frame)) < 0.8
+        run = tmp_path / f"run-{seed}"
+        summary = fit(complexes, complexes.frame[is_in], run, head="kernel")
+        known = next(regime for regime in summary["regimes"] if regime["regime"] == "known")
+        assert known["intervals"]["rmse"] is None
+        assert known["sentence"].endswith("errors are those of pairs like these")
+        rest = complexes.frame[~is_in]
+        _, coverage, scored = score(complexes, rest, run, tmp_path / f"out-{seed}.csv")
+        assert 0.8 < coverage < 1
+        known_rows.append(scored[scored["regime"] == "known"])
+    rows = pd.concat(known_rows)
     rmse = np.sqrt(np.mean((rows["pkd_predicted"] - rows["pKd"]) ** 2))
-    assert len(rows) >= 15
+    assert len(rows) >= 30
     assert not rows["far"].any()
     assert 0.7 * rmse < rows["sigma"].mean() < 1.4 * rmse
-    assert 0.8 < coverage < 1
 
 
 # ---- what refuses a wrong predictor --------------------------------------------------------------
