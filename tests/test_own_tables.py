@@ -670,3 +670,15 @@ def test_a_second_column_of_antigens_is_reported(name):
     assert note.startswith(f"column {name!r} holds sequences that are not used; if they are")
     assert not read_sequences(frame.assign(**{name: "HER2"})).notes
     assert not read_sequences(frame.rename(columns={name: "antigen_epitope"})).notes
+
+
+@pytest.mark.parametrize("name", ["sample_id", "plate number", "n_reads"])
+def test_a_column_that_numbers_or_counts_rows_is_not_proposed_as_the_label(name):
+    table = pd.DataFrame({"heavy": HEAVIES, "light": LIGHTS, "antigen": AG})
+    numbers = np.arange(len(table)) % 7 + 1.5
+    refused = abag.plan(table.assign(**{name: numbers}))["refused"]
+    assert "no column for pkd" in refused
+    assert "label=" not in refused
+    assert (
+        "label=signal" in abag.plan(table.assign(**{name: numbers, "signal": numbers}))["refused"]
+    )

@@ -342,10 +342,16 @@ class Column:
         return is_named and holds_classes(self.table, self.name)
 
     @property
+    def is_beside_labels(self) -> bool:
+        """Whether it numbers, counts or describes rows, or holds classes."""
+        return bool(self.improbability[0])
+
+    @property
     def is_probable(self) -> bool:
         """Whether it is named like a measurement, and holds more than classes."""
-        is_other, _, kind, *_ = self.improbability
-        return self.header.better is not None or (not is_other and kind < 2)
+        _, _, kind, *_ = self.improbability
+        is_named = kind < 2 and not self.is_beside_labels
+        return self.header.better is not None or is_named
 
     def in_unit(self, unit: str, role: str = "pkd") -> str:
         """Spell the options that read it as affinities in a unit."""
@@ -548,7 +554,7 @@ class Columns:
     def _advise_value(self) -> str:
         """Say how a column of numbers is read whose name says nothing; empty without one."""
         names = _names(self.numbers)
-        if not names:
+        if not names or self.numbers[0].is_beside_labels:
             return ""
         named = column_option("label", names[0])
         listed = f"; columns of numbers, likely labels first: {quote_some(names)}"
