@@ -233,6 +233,15 @@ def weigh(pairs, measured, folds):
     return regime
 
 
+def right_in_halves(first, second, even):
+    """Return what two parts predict of which each is right in one half only."""
+    return {
+        "train_mean": np.full(len(even), 8.0),
+        "first": np.where(even, first, 20.0),
+        "second": np.where(even, 20.0, second),
+    }
+
+
 def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
     set_sizes(monkeypatch, prior_groups=0.0)
     rng = np.random.default_rng(0)
@@ -240,11 +249,7 @@ def test_the_weights_of_a_fold_come_from_the_other_folds(monkeypatch):
     pkd = rng.normal(8, 1, n)
     even = np.arange(n) % 2 == 0
     # each part is right in one fold only: weights of the own fold would make no error
-    predicted = {
-        "train_mean": np.full(n, 8.0),
-        "first": np.where(even, pkd, 20.0),
-        "second": np.where(even, 20.0, pkd),
-    }
+    predicted = right_in_halves(pkd, pkd, even)
     weighed = weigh(*make_regime(pkd, predicted))
     assert weighed.predicted == pytest.approx(20)
     assert weighed.score["rmse"] > 10
@@ -256,11 +261,7 @@ def test_a_pair_that_repeats_hold_out_again_says_nothing_of_its_own_weights_and_
     n = 120
     pkd = rng.normal(8, 1, n)
     even = np.arange(n) % 2 == 0
-    predicted = {
-        "train_mean": np.full(n, 8.0),
-        "first": np.where(even, pkd + 0.1 * rng.normal(size=n), 20.0),
-        "second": np.where(even, 20.0, pkd),
-    }
+    predicted = right_in_halves(pkd + 0.1 * rng.normal(size=n), pkd, even)
     pairs, measured, parts = make_regime(pkd, predicted)
     repeated = replace(measured, splits=measured.splits * 2)
     once = weigh(pairs, measured, parts)

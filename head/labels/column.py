@@ -1096,18 +1096,23 @@ def _describing(table: Table, label: str) -> Describing:
 
 def _states_other_units(table: Table, name: str, label: str) -> bool:
     """Tell whether cells of units say another one than the name of a concentration does."""
-    stated = read_header(label).unit
-    if stated is None or not UNITS[stated].takes_log:
+    stated = _unit_of_concentration(label)
+    if stated is None:
         return False
     units = {_unit_in_cell(label, text) for text in distinct_texts(table, name)}
     return not units <= {stated, None}
 
 
+def _unit_of_concentration(label: str) -> Label | None:
+    """Return the unit that the name of a concentration states; None of other names."""
+    unit = read_header(label).unit
+    return unit if unit is not None and UNITS[unit].takes_log else None
+
+
 def _unit_in_cell(label: str, text: str) -> Label | None:
     """Return the unit that a label is in if a cell beside it says so; None if it says none."""
-    stated = read_header(label).unit
-    is_concentration = stated is not None and UNITS[stated].takes_log
-    quantity = UNITS[stated].written[0] if stated is not None and is_concentration else label
+    stated = _unit_of_concentration(label)
+    quantity = label if stated is None else UNITS[stated].written[0]
     return read_header(f"{quantity} ({text})").unit
 
 

@@ -178,7 +178,9 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         return _with_no_binding(affinities, cells, floor, bound, empty=options.no_binding_empty)
     if remembered is not None and remembered.no_binding_pkd is not None:
         floor = remembered.no_binding_pkd
-        bound = f"{'pKd ' * meaning.quantity.affinity}{relation}{floor:g}"
+        bound = f"{relation}{floor:g}"
+        if meaning.quantity.affinity:
+            bound = f"pKd {bound}"
         return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
     return affinities
 

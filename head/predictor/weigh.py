@@ -546,15 +546,15 @@ def fit_levels(square: Floats, near: Errors) -> SigmaLevels:
     is_first[order[::2]] = True
     gain = 0.0
     for judging in (is_first[of_row], ~is_first[of_row]):
-        judged = ~judging
+        rest = ~judging
         if not square[judging].any():
             return SigmaLevels()
         factor = _levels_of(square[judging], near.predicted[judging], n_bins).factor(
-            near.predicted[judged]
+            near.predicted[rest]
         )
         unit = float(square[judging].mean())
-        flat = np.log(unit) + square[judged] / unit
-        gain += float(np.sum(flat - np.log(factor) - square[judged] / factor)) / 2
+        flat = np.log(unit) + square[rest] / unit
+        gain += float(np.sum(flat - np.log(factor) - square[rest] / factor)) / 2
     gain *= near.independent
     return _levels_of(square, near.predicted, n_bins) if gain >= CLEAR_GROWTH else SigmaLevels()
 
@@ -625,9 +625,9 @@ def fit_noise(pairs: LabelledPairs, held_out: Sequence[WeighedRegime]) -> dict[K
     for side, kind in enumerate(KINDS):
         index = pairs.index(kind)
         factors[kind] = np.ones(int(index.max(initial=-1)) + 1)
-        judged = [regime for regime in held_out if regime.measured.regime.levels[side] == KNOWN]
-        if judged:
-            factors[kind] = _fit_factors(pairs, judged, index, len(factors[kind]))
+        known = [regime for regime in held_out if regime.measured.regime.levels[side] == KNOWN]
+        if known:
+            factors[kind] = _fit_factors(pairs, known, index, len(factors[kind]))
     return factors
 
 
