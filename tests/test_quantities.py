@@ -475,7 +475,9 @@ def test_pairs_are_strong_from_the_threshold_downward_where_lower_is_better():
             "sigma": 0.5,
         }
     )
-    (regime,) = score_strong(rows, [{"regime": "known", "words": "w"}], -1.0, sign=-1)["regimes"]
+    (regime,) = score_strong(
+        rows, [{"regime": "known", "words": "w"}], -1.0, quantity=Quantity(better="lower")
+    )["regimes"]
     assert regime["strong"] == int((y <= -1).sum())
     picked = rows["pkd_predicted"] <= -1
     assert regime["at_threshold"]["picked"] == int(picked.sum())

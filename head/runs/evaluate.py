@@ -254,9 +254,7 @@ def evaluate(
         if saved.quantity.classes:  # pairs of the highest class are found by its probability
             strong = len(saved.quantity.classes) - 1.5
         saved.quantity.check_strong(chosen.strong)
-        score_hits = partial(
-            score_strong, sign=saved.quantity.sign, are_probabilities=saved.quantity.is_binary
-        )
+        score_hits = partial(score_strong, quantity=saved.quantity)
         summary: RunSummary = {**saved.summary, "run": str(run)}
         reading = _reading_of(saved, chosen)
         if table is not None:
