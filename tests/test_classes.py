@@ -201,6 +201,14 @@ def test_replicates_that_disagree_are_counted_on_both_sides():
         labelled(pd.concat([frame, other], ignore_index=True), replicates="error")
 
 
+def test_replicates_of_a_class_have_the_sum_of_their_weights():
+    frame = table(binder=words("no", "yes"), reads=1.0)
+    again = pd.concat([frame, frame.iloc[[0]].assign(reads=1e-3)], ignore_index=True)
+    weight = 1 / labelled_with(again, weight="reads").share
+    assert weight / weight.min() == pytest.approx(np.where(weight > weight.min(), 1.001, 1))
+    assert weight.max() / weight.min() == pytest.approx(1.001)
+
+
 def test_the_direction_of_a_recognised_label_may_be_given():
     pairs = labelled(table(polyreactive=words("no", "yes")))
     assert pairs.quantity.better == "lower"

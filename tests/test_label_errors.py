@@ -76,6 +76,26 @@ def test_replicates_have_the_error_of_their_mean():
     np.testing.assert_allclose(share_by_label(read(frame, error="sd")), expected)
 
 
+@pytest.mark.parametrize("replicates", ["median", "mean"])
+def test_replicates_count_by_their_weights(replicates):
+    single = table_of(pkd=PKD, w=1.0)
+    frame = pd.concat([single, single.head(1).assign(pkd=3.0, w=1e-3)])
+    pairs = read(frame, weight="w", replicates=replicates)
+    assert pairs.pkd.min() == pytest.approx((6.0 + 3.0e-3) / 1.001)
+    weight = 1 / share_by_label(pairs)
+    np.testing.assert_allclose(weight / weight[1], [1.001, 1, 1, 1])
+
+
+def test_a_weighted_median_is_where_half_of_the_weight_is_below():
+    rows = pd.DataFrame({"pkd": [5.0, 6.0, 9.0, 7.0, 7.5], "w": [1.0, 1.0, 4.0, 2.0, 2.0]})
+    rows = rows.assign(
+        heavy=[*["EVQLVESGGGLVQPGGSLRLSCAASA"] * 3, *["EVQLVESGGGLVQPGGSLRLSCAASC"] * 2]
+    )
+    pairs = read(rows.assign(antigen="MKTAYIAKQRQISFVKSHFSRQ"), weight="w")
+    expected = np.interp(0.5, [0.5 / 6, 1.5 / 6, 4 / 6], [5.0, 6.0, 9.0])
+    np.testing.assert_allclose(np.sort(pairs.pkd), np.sort([7.25, expected]))
+
+
 def test_other_quantities_have_errors_in_their_unit():
     frame = table_of(**{"Tm (°C)": 60 + PKD, "sd": ERRORS})
     pairs = read(frame, better="higher", label="value", error="sd")
