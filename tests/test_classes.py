@@ -27,6 +27,7 @@ from abag.head.design.rank import describe_rank
 from abag.head.evaluation import scores as scores_of_regimes
 from abag.head.evaluation.verdicts import add_classes, describe_strong, score_strong
 from abag.head.labels.column import decide_label
+from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, training_labels
 from abag.head.models.config import FitConfig
 from abag.head.models.probit import (
@@ -443,6 +444,8 @@ def test_few_pairs_of_a_class_are_not_judged_by_their_ranks():
     level = (np.arange(200) < 6).astype(float)
     sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
     assert "ranking cannot be judged" in sentence
+    again = replace(measured_pairs(np.tile(level, 3)), rows=np.tile(np.arange(200), 3))
+    assert class_scores(again, np.tile(np.linspace(0.9, 0.1, 200), 3))["sentence"] == sentence
     level = (np.arange(200) < 20).astype(float)
     sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
     assert "is better than chance" in sentence
@@ -473,6 +476,22 @@ def test_a_perfect_order_of_few_pairs_is_not_taken_for_a_sure_one():
         measured_pairs(np.arange(12.0)), censored=np.array([-1] * 11 + [0], np.int8)
     )
     assert not scores_of_regimes.concordance_claim(one_order, np.arange(12.0), chance=0.5).holds
+
+
+@pytest.mark.parametrize("positives", [0, 1, 9])
+def test_low_probabilities_are_not_better_because_hardly_any_yes_was_tested(positives):
+    tested = measured_pairs((np.arange(200) < positives).astype(float))
+    sentence = class_scores(tested, np.full(200, 0.03), mean=0.05)["sentence"]
+    verb = "is" if positives == 1 else "are"
+    assert sentence == (
+        "w: ranking cannot be judged; probabilities cannot be judged, as "
+        f"{positives} of 200 tested pairs {verb} not of the most frequent class"
+    )
+    compared = scores_of_regimes.compare_models(
+        "w", "a", "b", tested, np.full(200, 0.03), np.full(200, 0.05),
+        Quantity(name="hit", affinity=False, classes=("no", "yes")),
+    )  # fmt: skip
+    assert "statistically indistinguishable" in compared
 
 
 def test_folds_hold_their_share_of_a_rare_class():

@@ -59,8 +59,11 @@ LEARNING = 0.3
 folds did not learn from. With the factor above, its interval then holds the RMSE of new rows in
 95 % of planted tables, without both in 79 % (benchmarks/bench_regimes.py)."""
 FEWEST_OF_CLASS = 10
-"""Tested pairs that are not of the most frequent class below which ranking is not judged: intervals
-of so few ranks are too narrow (benchmarks/bench_binary.py)."""
+"""Different tested pairs that are not of the most frequent class below which nothing is judged.
+Intervals of so few ranks are too narrow (benchmarks/bench_binary.py), and probabilities that are
+all too low are better than the prevalence where few of a rare class happen to be tested."""
+RARE = 0.2
+"""Share of these pairs from which half as many are enough to judge probabilities."""
 LEAST_OF_SIDE = 3.0
 """Effective groups of the lower, and of the higher rows of pairs, below which a concordance has no
 interval."""
@@ -335,9 +338,14 @@ def score_regime(
     different = {claim for claim in claims.values() if _has_interval(claim)}
     level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
     judged = _rank_claims(tested, predicted[is_exact], level)
-    most_frequent = np.unique(pkd, return_counts=True)[1].max(initial=0)
-    if of_classes and len(pkd) - most_frequent < FEWEST_OF_CLASS:
+    rarer = _count_rarer(tested)
+    if of_classes and rarer < FEWEST_OF_CLASS:
         judged = {}
+    if of_classes and _are_few(rarer, score["n"]):
+        errors_in_words = (
+            f"{PROBABILITIES.noun} cannot be judged, as {rarer} of {score['n']:,} tested pairs "
+            f"{'is' if rarer == 1 else 'are'} not of the most frequent class"
+        )
     if is_selection:
         judged = {
             " of labels and bounds": concordance_claim(every, predicted, level, 0.5),
@@ -345,6 +353,18 @@ def score_regime(
         }
     score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
     return score
+
+
+def _count_rarer(tested: TestedPairs) -> int:
+    """Count the pairs that are not of the most frequent class, each once."""
+    _, first = np.unique(tested.rows, return_index=True)
+    return int(len(first) - np.unique(tested.pkd[first], return_counts=True)[1].max(initial=0))
+
+
+def _are_few(rarer: int, pairs: int) -> bool:
+    """Return whether pairs of a rare class are too few to judge probabilities by their losses."""
+    least = FEWEST_OF_CLASS if rarer < RARE * pairs else FEWEST_OF_CLASS // 2
+    return rarer < least
 
 
 def _best_baseline(
@@ -623,16 +643,17 @@ def compare_models(
     other_square = np.square(tested.pkd - reference[is_exact])
     claim = mean_claim(other_square - square, tested.groups, weight=tested.weight)
     relation = INDISTINGUISHABLE
-    if claim.holds or claim.fails:
+    tests = len(distinct(tested.rows))
+    are_few = bool(quantity.classes) and _are_few(_count_rarer(tested), tests)
+    if (claim.holds or claim.fails) and not are_few:
         relation = "better than" if claim.holds else "worse than"
     errors = [_root(square, tested.weight), _root(other_square, tested.weight)]
     shown = " and ".join(quantity.show(error, 3) for error in errors)
     in_words = f"RMSE {shown} {quantity}"
     if quantity.classes:
         in_words = f"Brier score {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
-    tests = counted(len(distinct(tested.rows)), "test pair")
-    groups = f"effectively {claim.groups:.0f} groups"
-    return f"{words}: {name} is {relation} {other} ({in_words}, {tests} in {groups})"
+    groups = f"{counted(tests, 'test pair')} in effectively {claim.groups:.0f} groups"
+    return f"{words}: {name} is {relation} {other} ({in_words}, {groups})"
 
 
 def mean_claim(
