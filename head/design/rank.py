@@ -356,6 +356,8 @@ def rank(
         frame = candidates.frame.assign(mean=sign * candidates.frame["mean"])
         candidates = replace(candidates, frame=frame)
         _refuse_of_numbers(chosen, quantity)
+        quantity.check_threshold(chosen.above, "--above")
+        quantity.check_threshold(chosen.best, "--best")
         best = signed(chosen.best, sign)
         chosen = replace(chosen, best=best, above=signed(chosen.above, sign))
         names_none = chosen.antigen == UNNAMED_ANTIGEN
