@@ -228,6 +228,30 @@ def test_scores_count_pairs_by_the_weights_of_the_fit(unequal):
     for name in ("rmse", "groups", "spearman"):
         assert again[name] == pytest.approx(regime[name])
 
+    compared = {}
+    for name, table in {
+        "weighed": unequal.test,
+        "alike": unequal.test.drop(columns="w"),
+        "both": [unequal.test.head(30), unequal.test.iloc[30:]],
+    }.items():
+        evaluated = abag.evaluate(run, table=table, store=unequal.store)["table"]
+        compared[name] = {score["regime"]: score for score in evaluated["regimes"]}
+    predicted = abag.predict(unequal.test, run, store=unequal.store)
+    mean = np.average(unequal.train["pKd"], weights=unequal.train["w"])
+    for name, score in compared["weighed"].items():
+        inside = (predicted["regime"] == name).to_numpy()
+        rows = unequal.test[inside]
+        for predictions, key in (
+            (predicted["pkd_predicted"][inside].array, "rmse"),
+            (mean, "rmse_of_mean"),
+        ):
+            square = np.square(rows["pKd"] - predictions)
+            expected = np.sqrt(np.average(square, weights=rows["w"]))
+            assert score[key] == pytest.approx(expected, rel=1e-3)
+            plain = compared["alike"][name][key]
+            assert plain == pytest.approx(np.sqrt(square.mean()), rel=1e-3)
+            assert compared["both"][name][key] == pytest.approx(score[key])
+
 
 @pytest.mark.ci
 def test_scikit_learn_takes_sample_weights(unequal):
