@@ -356,6 +356,8 @@ def rank(
         frame = candidates.frame.assign(mean=sign * candidates.frame["mean"])
         candidates = replace(candidates, frame=frame)
         _refuse_of_numbers(chosen, quantity)
+        quantity.check_threshold(chosen.above, "--above")
+        quantity.check_threshold(chosen.best, "--best")
         best = signed(chosen.best, sign)
         chosen = replace(chosen, best=best, above=signed(chosen.above, sign))
         names_none = chosen.antigen == UNNAMED_ANTIGEN
@@ -697,11 +699,10 @@ def _choose_batch(
     is_drawn = drawn > MOST_DRAWN * len(index)
     expected = None
     hits: Hits | None = None
-    if quantity.classes and not is_drawn:
-        mean = candidates.mean[index]
-        own = candidates.frame.get("sigma_model")
-        unknown = np.zeros(len(index)) if own is None else own.to_numpy(np.float64)[index]
-        hits = expect_hits(mean if quantity.sign > 0 else 1 + mean, unknown)
+    if quantity.classes:
+        if "hit" in candidates.frame and not is_drawn:
+            chosen = candidates.frame[["hit", "hit_unknown"]].iloc[index]
+            hits = expect_hits(*chosen.to_numpy(np.float64).T)
     elif candidates.sigma is not None and not is_drawn:
         regimes = set[str]()
         if "regime" in candidates.frame:

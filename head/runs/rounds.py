@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -75,7 +76,11 @@ def written_label(quantity: Quantity) -> WrittenLabel:
     if quantity.affinity:
         return WrittenLabel(str(quantity), LabelOptions(label="pkd"), None)
     column = quantity.column("pkd")
-    remembered = Remembered(column=column, unit="value", quantity=quantity)
+    # what was written are logarithms and numbers of classes, not the cells of a user
+    name = f"{'log10 ' * quantity.is_log}{quantity.name}"
+    classes = tuple(map(str, range(len(quantity.classes))))
+    written = replace(quantity, name=name, scale="linear", classes=classes)
+    remembered = Remembered(column=column, unit="value", quantity=written)
     return WrittenLabel(column, LabelOptions(), remembered)
 
 

@@ -317,8 +317,10 @@ class SavedRun:
 
     @property
     def mean_label(self) -> float:
-        """Mean of the exact labels, in pKd."""
-        return float(self.frame.loc[self.frame["censored"] == 0, "pkd"].mean())
+        """Mean of the exact labels, in pKd, in which each counts by its weight."""
+        exact = self.frame[self.frame["censored"] == 0]
+        weight = exact["weight"] if "weight" in exact else None
+        return float(np.average(exact["pkd"], weights=weight))
 
     def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
         """Yield the summary of each regime, and its test rows in two forms."""
