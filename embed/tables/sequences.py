@@ -60,8 +60,10 @@ from abag.embed.tables.content import (
     SHORT,
     antigen_candidates,
     are_peptides,
+    coded_domains,
     distinct_texts,
     domain_cells,
+    holds_nucleotides,
     is_peptide,
     is_sequence,
     matrix_columns,
@@ -412,6 +414,8 @@ def describe_unused_chains(
 ) -> list[str]:
     """Refuse a table with unused columns of variable domains; say which the user left out.
 
+    Nucleotides are looked at where no antibody has the chain that they encode.
+
     `column` has its antibodies, and `ignored` are columns that options replace. A column that
     repeats chains of the antibodies, or parts of them, holds no other domain.
 
@@ -425,6 +429,7 @@ def describe_unused_chains(
     decided = {role for role in CHAIN_ROLES if role in options.columns}
     if options.parent is not None or "antibody" in options.columns:
         decided = {*CHAIN_ROLES}
+    _refuse_coded_chains(column, table, decided)
     notes = []
     # another column may hold the chains of the rows in which that of the user is empty
     partly = {role: name for role in CHAIN_ROLES if (name := options.columns.get(role))}
@@ -474,6 +479,22 @@ def describe_unused_chains(
     return notes
 
 
+def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: set[str]) -> None:
+    """Refuse a table that has a chain of its antibodies as nucleotides alone."""
+    good = [column.chains[i] for i in column.good]
+    for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):
+        if role in decided or any(chains):
+            continue
+        for name in unused_columns(table):
+            if role in coded_domains(table, name):
+                msg = (
+                    f"{table.source}: column {name!r} holds nucleotides of {role} variable "
+                    f"domains, and no column holds {role} chains; expected amino acids. Translate "
+                    f"it, or leave it out with {column_option(role, '')}."
+                )
+                raise TableError(msg)
+
+
 def _new_domains(text: str, chains: Sequence[str]) -> set[str]:
     """Return the types of the variable domains in a text that are of none of these chains."""
     pieces = re.split("[|:]", text)
@@ -509,7 +530,14 @@ def _suggest_columns(table: Table) -> str:
     antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
     antigens = _any_of(proposals["antigen"])
     proposal = f"{antibodies} {antigens}".strip()
-    return f"By their content: {proposal}." if proposal else _advise_without_sequences(table)
+    coded = [] if antibodies else [x for x in table.names if holds_nucleotides(table, x)]
+    advice = []
+    if coded:
+        verb = "holds" if len(coded) == 1 else "hold"
+        advice.append(f"{quote_some(coded)} {verb} nucleotides: translate them into amino acids.")
+    if proposal:
+        advice.append(f"By their content: {proposal}.")
+    return " ".join(advice) or _advise_without_sequences(table)
 
 
 def _advise_without_sequences(table: Table) -> str:
