@@ -458,6 +458,14 @@ def unlisted(text: str) -> str:
     return "|".join(filter(None, chains))
 
 
+def joined_list(cell: Any) -> Any:  # noqa: ANN401 - any cell
+    """Return a list of chains as text with ``|`` between them, and any other cell as it is."""
+    if not isinstance(cell, list | tuple | np.ndarray):
+        return cell
+    are_texts = all(chain is None or isinstance(chain, str) for chain in cell)
+    return "|".join(filter(None, cell)) if are_texts else cell
+
+
 def sequence_text(cell: object) -> str:
     """Return a cell as text, empty if it is missing; of a list, its chains with ``|`` between them.
 

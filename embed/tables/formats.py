@@ -35,7 +35,7 @@ from abag.core.errors import TableError
 from abag.core.frames import without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
+from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind, joined_list
 from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
 from abag.embed.tables.options import TableOptions
 
@@ -491,7 +491,8 @@ def read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     writer.writerow(names)
     for number, record in records:
         for name in sequences:
-            if isinstance(record.get(name), dict | list):
+            record[name] = joined_list(record.get(name))
+            if isinstance(record[name], dict | list):
                 held = type(record[name]).__name__
                 msg = f"line {number}: {name!r} holds {held}; expected a sequence as text"
                 raise ValueError(msg)
@@ -660,6 +661,17 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         batch.validate(full=True)  # text that is not UTF-8
         fields = [field.with_type(without_view(field.type)) for field in batch.schema]
         table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
+        for name in options.sequence_columns(table.schema.names):
+            at = table.schema.get_field_index(name)
+            if pa.types.is_nested(table.schema.types[at]):
+                texts = [*map(joined_list, table[at].to_pylist())]
+                if not all(text is None or isinstance(text, str) for text in texts):
+                    msg = (
+                        f"column {name!r} has the type {table.schema.types[at]}; expected "
+                        "sequences as text, or lists of chains. Convert it"
+                    )
+                    raise ValueError(msg)
+                table = table.set_column(at, name, pa.array(texts, pa.large_string()))
         if options.as_written:
             yield Chunk(table.to_pandas(types_mapper=pd.ArrowDtype))
             continue
