@@ -658,6 +658,10 @@ def test_a_column_of_one_unit_says_what_labels_are_read_in():
     pairs = read_labels(table, columns={"pkd": "KD"})
     assert pairs.unit == "kd_nm"
     assert "column 'KD unit' says so" in pairs.reading.line
+    with pytest.raises(ColumnError, match="'KD' is kd_nm by column 'KD unit': use") as caught:
+        read_labels(table)
+    proposed = {"pkd": ["--column", "pkd=KD"], "label": ["--label", "kd_nm"]}
+    assert arguments(str(caught.value)) == proposed
     with pytest.raises(ColumnError, match="'KD' may be one") as caught:
         read_labels(table.drop(columns="KD unit").assign(**{"KD unit": "°C"}))
     assert "'KD unit' may be" not in str(caught.value)

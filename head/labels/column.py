@@ -375,6 +375,10 @@ class Column:
         if header.units:
             unit = header.units[0]
             return f"{self.name!r} is named like {unit}: use {self.in_unit(unit)}."
+        units = _describing(self.table, self.name).units
+        unit = _unit_of_cells(self, units[0]) if len(units) == 1 else None
+        if unit is not None:
+            return f"{self.name!r} is {unit} by column {units[0]!r}: use {self.in_unit(unit)}."
         return self.proposal("." if header.affinity else _IF_NO_AFFINITY)
 
     def proposal(self, ending: str) -> str:
@@ -879,9 +883,9 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             UnclearLabel,
         )
     if len(asked.units) == 1:
-        allowed = _units_in_cells(column.table, asked.units[0], column.name)
-        if len({*allowed}) == 1 and allowed[0]:
-            return allowed[0][0], f"column {asked.units[0]!r} says so"
+        stated = _unit_of_cells(column, asked.units[0])
+        if stated is not None:
+            return stated, f"column {asked.units[0]!r} says so"
     if header.affinity:
         units = ", ".join(unit for unit in UNITS if unit not in ("pkd", *NO_AFFINITIES))
         hint = ""
@@ -1118,6 +1122,12 @@ def _units_in_cells(table: Table, name: str, label: str) -> list[tuple[Label, ..
     """Return these of each distinct text of a column."""
     texts = [text for text in distinct_texts(table, name) if text not in MISSING_TEXT]
     return [units_in_cell(label, text) for text in texts]
+
+
+def _unit_of_cells(column: Column, name: str) -> Label | None:
+    """Return the unit that all cells of another column say a label is in."""
+    allowed = _units_in_cells(column.table, name, column.name)
+    return allowed[0][0] if len({*allowed}) == 1 and allowed[0] else None
 
 
 def _describes(table: Table, name: str, label: str) -> str:
