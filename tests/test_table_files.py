@@ -62,6 +62,13 @@ def test_what_is_no_json_lines_file_is_refused_in_one_line(tmp_path, text, words
     assert "\n" not in str(caught.value)
 
 
+def test_a_line_with_more_fields_than_the_header_is_named(tmp_path):
+    lines = ["# exported", "", "heavy,antigen,pKd", "EVQ,MKT,8", "EVQ,MKV,9", "EVQ,MKT,7,a note"]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    with pytest.raises(TableError, match="line 6 has 4 fields, and the header 3; quote cells"):
+        abag.plan(tmp_path / "a.csv")
+
+
 def test_lists_in_columns_that_are_passed_on_stay_json(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"heavy": "EVQ", "tags": ["a,b", 1.50, {"é": null}]}')
     (cell,) = read_table(tmp_path / "a.jsonl").frame["tags"]

@@ -242,6 +242,17 @@ def distinct_texts(table: Table, name: str) -> list[str]:
     return [*dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))]
 
 
+def region_columns(table: Table) -> list[str]:
+    """List the columns that hold parts of chains by their names, as residues."""
+    regions = []
+    for name in filter(REGION.search, table.names):
+        texts = distinct_texts(table, name)
+        letters = {*"".join(texts).upper()}
+        if are_peptides(texts) and not letters <= _NUCLEOTIDE_LETTERS:
+            regions.append(name)
+    return regions
+
+
 def is_peptide(text: str) -> bool:
     """Tell whether a text consists of standard residues, as peptides do and some names."""
     return _PEPTIDE.fullmatch(text.strip()) is not None and not is_word(text)

@@ -635,6 +635,12 @@ def _reason(error: BaseException) -> str:
         return f"byte 0x{byte:02x} is not utf-8; save it as UTF-8 (in Excel, as CSV UTF-8)"
     if isinstance(error, pd.errors.EmptyDataError):
         return "it is empty"
+    if fields := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+        expected, line, found = fields.groups()
+        return (
+            f"line {line} has {counted(int(found), 'field')}, and the header {expected}; quote "
+            "cells that hold the separator, or remove lines above the header or below the table"
+        )
     return " ".join(str(error).split())
 
 

@@ -59,9 +59,7 @@ from abag.embed.tables.content import (
     REGION,
     SHORT,
     antigen_candidates,
-    are_peptides,
     coded_domains,
-    distinct_texts,
     domain_cells,
     holds_nucleotides,
     is_peptide,
@@ -69,6 +67,7 @@ from abag.embed.tables.content import (
     matrix_columns,
     names_as_residues,
     refuse_other_header,
+    region_columns,
     role_by_content,
     unused_columns,
 )
@@ -112,6 +111,7 @@ REASONS: dict[type[AbagError], str] = {
 UNREADABLE = tuple(REASONS)
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
 NUMBERED_AT_MOST = 200
+PARTS_OF_DOMAIN = 7  # frameworks and CDRs
 FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
@@ -530,7 +530,10 @@ def _suggest_columns(table: Table) -> str:
     antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
     antigens = _any_of(proposals["antigen"])
     proposal = f"{antibodies} {antigens}".strip()
-    coded = [] if antibodies else [x for x in table.names if holds_nucleotides(table, x)]
+    coded = []
+    if not antibodies:
+        whole = [name for name in table.names if not REGION.search(name)]
+        coded = [name for name in whole if holds_nucleotides(table, name)]
     advice = []
     if coded:
         verb = "holds" if len(coded) == 1 else "hold"
@@ -548,16 +551,15 @@ def _advise_without_sequences(table: Table) -> str:
             f"Column {mutations!r} holds mutations: give the antibody that they are of with "
             "--parent SEQ or --parent FILE."
         )
-    regions = []
-    for name in filter(REGION.search, table.names):
-        if are_peptides(distinct_texts(table, name)):
-            regions.append(name)
+    regions = region_columns(table)
     if regions:
         verb = "holds" if len(regions) == 1 else "hold"
+        whole = "the chain of the parent with each CDR in the place of its own"
+        if len(regions) >= PARTS_OF_DOMAIN:
+            whole = "FR1, CDR1, FR2, CDR2, FR3, CDR3 and FR4, joined in this order"
         return (
             f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
-            "column, for example the chain of the parent with each CDR in the place of its own "
-            f"({CDR_PAGE})."
+            f"column, for example {whole} ({CDR_PAGE})."
         )
     return (
         "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
