@@ -362,7 +362,7 @@ def expect(
         error = error + np.sqrt(own_share) * rng.standard_normal((draws, len(mean)))
         for share, group in shares:
             if share:
-                _, dense = np.unique(group, return_inverse=True)
+                dense = pd.factorize(group)[0]  # in the order of the batch, not of the table
                 of_group = rng.standard_normal((draws, int(dense.max()) + 1))
                 error += np.sqrt(share) * of_group[:, dense]
         measured = mean + sigma * error  # noise of the assay included, as sigma has it
