@@ -276,7 +276,7 @@ class ScanSummary(TypedDict):
     improved: int
     """Rows whose predicted difference exceeds its sigma, or 0 where that is not known."""
     measured: int
-    """Rows that are training pairs of the run."""
+    """Rows that are measured pairs of the run."""
     median_sigma: float | None
     """Of the differences; None if the predictor has none."""
     far_rows: int
@@ -290,7 +290,7 @@ class ScanSummary(TypedDict):
     parent_compared: float | None
     """Prediction that its mutants are compared with: as if it were as new as they are."""
     parent_measured: float | None
-    """Measured pKd of the parent, if it is a training pair; None if there are several."""
+    """Measured pKd of the parent, if the run has measured it; None if there are several."""
     antibodies: SequenceCounts
     antigens: SequenceCounts
     seconds: float
@@ -606,7 +606,7 @@ def _with_reading(options: ScanOptions, reading: LayoutRecord) -> ScanOptions:
 
 
 def read_measured(path: Path | None, quantity: Quantity = PKD) -> pd.Series:
-    """Return the exact labels of the training pairs of a run by their keys, if they are known."""
+    """Return the exact labels of the pairs of a run by their keys, if they are known."""
     if path is None:
         return pd.Series(dtype=float)
     with naming_damage(path.parent):

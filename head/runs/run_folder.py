@@ -316,9 +316,15 @@ class SavedRun:
         return kinds_of(self.summary)
 
     @property
+    def trained(self) -> pd.DataFrame:
+        """Rows of `frame` that the run was trained on: all that are not unused."""
+        return self.frame[~self.frame["unused"]] if "unused" in self.frame else self.frame
+
+    @property
     def mean_label(self) -> float:
-        """Mean of the exact labels, in pKd."""
-        return float(self.frame.loc[self.frame["censored"] == 0, "pkd"].mean())
+        """Mean of the exact labels of training, in pKd."""
+        exact = self.trained[self.trained["censored"] == 0]
+        return float(exact["pkd"].mean())
 
     def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
         """Yield the summary of each regime, and its test rows in two forms."""
