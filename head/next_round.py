@@ -111,7 +111,8 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     rows = measured_rows(new)
     refuse_contradictions(measured, rows, new)
     predicted = _predictions_of(new)
-    rows = without_repeats(measured, rows.assign(**predicted), new.table.source)
+    rows = rows.assign(**predicted)
+    rows = without_repeats(measured, rows, new.table.source, saved.quantity)
     errors = _errors_of_batch(rows)
     rows = rows.drop(columns=list(predicted))
     rows["round"] = int(measured["round"].max()) + 1

@@ -132,6 +132,23 @@ def test_the_same_results_twice_are_refused_and_a_third_round_counts_on(case, se
     assert "Rounds" in (tmp_path / "r3" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("written", ["{:.3g}", "{:.2f}"])
+def test_a_table_of_all_results_may_have_earlier_ones_in_another_unit(
+    case, tmp_path, said, written
+):
+    every = pd.concat([pd.read_csv(case / "pairs.csv"), measured(case, "Kd (nM)")])
+    molar = every.pop("Kd (nM)")
+    every["pKd"] = [written.format(9 - np.log10(value)) for value in molar]
+    if written == "{:.3g}":
+        every["Kd (M)"] = [written.format(value * 1e-9) for value in molar]
+        del every["pKd"]
+    every = every[["clone", "VH", "VL", every.columns[-1]]]
+    summary = add_round(case, tmp_path / "run", every)
+    assert any(": 40 measurements of earlier rounds, with the same" in line for line in said)
+    assert [entry["pairs"] for entry in summary["rounds"]] == [40, 8]
+    assert len(pd.read_parquet(tmp_path / "run/measured.parquet")) == 48
+
+
 @pytest.mark.parametrize("problem", ["label", "name"])
 def test_rounds_that_contradict_each_other_are_listed_and_nothing_is_written(
     case, tmp_path, problem
