@@ -244,6 +244,22 @@ def selected(case):
     return scored, summary
 
 
+def test_what_was_expected_of_a_round_is_of_its_own_results_in_a_table_of_all(
+    case, second, tmp_path
+):
+    options = {"run": case / "r2", "batch": 6, "keep_far": True, "say": False}
+    abag.predict(case / "others.csv", case / "r2", tmp_path / "scored.csv")
+    order = abag.rank(pd.read_csv(tmp_path / "scored.csv"), **options)
+    truth = variants(90).set_index("clone")["Kd (nM)"]
+    third = order.assign(**{"our result": truth.loc[order["clone"]].to_numpy()})
+    both = pd.concat([pd.read_csv(case / "back.csv"), third])
+    add = {"add": str(case / "r2")}
+    alone = add_round(case, tmp_path / "alone", third, **add)["rounds"]
+    together = add_round(case, tmp_path / "both", both, **add)["rounds"]
+    assert together == alone
+    assert alone[2]["expected_best"] == pytest.approx(order["expected_best"].max())
+
+
 def test_the_first_round_and_selected_ones_are_scored_apart(case, selected):
     _, summary = selected
     rows = pd.read_parquet(case / "selected" / "predictions.parquet")

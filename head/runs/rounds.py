@@ -447,7 +447,10 @@ def columns_of_pair(rows: pd.DataFrame) -> list[str]:
 def without_repeats(
     measured: pd.DataFrame, new: pd.DataFrame, source: str, quantity: Quantity
 ) -> pd.DataFrame:
-    """Leave out measurements that the earlier rounds have; refuse a table of nothing else."""
+    """Leave out measurements that the earlier rounds have; refuse a table of nothing else.
+
+    The others keep their index.
+    """
     same = SAME_LABEL_PKD if quantity.affinity else SAME_LABEL
     of_pair = [*columns_of_pair(measured), "censored"]
     labels = new[[*of_pair, "pkd"]].assign(number=np.arange(len(new))).sort_values("pkd")
@@ -465,4 +468,4 @@ def without_repeats(
     if repeated.any():
         rows = counted(int(repeated.sum()), "measurement")
         say(f"{source}: {rows} of earlier rounds, with the same labels, count once")
-    return new[~repeated].reset_index(drop=True)
+    return new[~repeated]
