@@ -456,7 +456,12 @@ def without_repeats(
     labels = new[[*of_pair, "pkd"]].assign(number=np.arange(len(new))).sort_values("pkd")
     before = measured[[*of_pair, "pkd", "round"]].sort_values("pkd")
     near = pd.merge_asof(
-        labels, before, on="pkd", by=of_pair, tolerance=same, direction="nearest"
+        labels,
+        before,
+        on="pkd",
+        by=of_pair,
+        tolerance=same,  # type: ignore[arg-type] # its stub knows whole numbers only
+        direction="nearest",
     ).set_index("number")
     repeated = near["round"].notna().sort_index().to_numpy(np.bool_)
     if repeated.all():
