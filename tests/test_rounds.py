@@ -342,12 +342,15 @@ def test_the_next_order_has_no_pair_that_an_earlier_round_measured(case, second,
     assert summary["left_out"]["measured"] == 8
 
 
-def test_expected_improvement_is_over_the_best_of_all_rounds_of_the_run(case, second, tmp_path):
+def test_expected_improvement_is_over_the_best_of_all_rounds_of_the_run(
+    case, second, tmp_path, said
+):
     abag.predict(case / "others.csv", case / "r2", tmp_path / "scored.csv", store=case / "store")
     options = {"run": case / "r2", "batch": 4, "keep_far": True, "rule": "improvement"}
     summary = abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", **options)
     labels = [pd.read_csv(case / "pairs.csv")["Kd (nM)"], measured(case)["our result"]]
     assert summary["best_measured"] == pytest.approx(9 - np.log10(pd.concat(labels).min()))
+    assert not any(line.startswith("labels: ") for line in said)  # nobody gave --label
     with pytest.raises(abag.AbagError, match="has no measured pairs"):
         abag.rank(
             tmp_path / "scored.csv", tmp_path / "x.csv", **{**options, "run": case / "r2/predictor"}
