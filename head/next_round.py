@@ -113,7 +113,8 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     rows = measured_rows(new)
     refuse_contradictions(measured, rows, new)
     predicted = _predictions_of(new)
-    rows = without_repeats(measured, rows.assign(**predicted), new.table.source)
+    rows = rows.assign(**predicted)
+    rows = without_repeats(measured, rows, new.table.source, saved.quantity)
     errors = _errors_of_batch(rows)
     rows = rows.drop(columns=list(predicted))
     rows["round"] = int(measured["round"].max()) + 1
@@ -121,7 +122,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     pairs = _label_joined(joined, opened, config, saved, new, named)
     entry = {
         "source": new.table.source,
-        "expected_best": _expected_best(new, saved.run),
+        "expected_best": _expected_best(new, rows.index, saved.run),
         "errors": errors,
     }
     history.append(entry)
@@ -304,12 +305,15 @@ def _say_if_pkd_is_possible(pairs: LabelledPairs, column_of_run: str) -> None:
         )
 
 
-def _expected_best(pairs: LabelledPairs, run: Path) -> float | None:
-    """Return the best label that `rank` expected of the pairs that came back with a result."""
+def _expected_best(pairs: LabelledPairs, new: pd.Index[int], run: Path) -> float | None:
+    """Return the best label that `rank` expected of the pairs that came back with a result.
+
+    `new` are the measurements that no earlier round has, by their places among all.
+    """
     table = pairs.table
     quantity = pairs.quantity
     assert pairs.usable is not None
-    rows = np.unique(pairs.usable["row"])
+    rows = np.unique(pairs.usable["row"].to_numpy(np.int64)[new])
     sides = (table.antibodies, table.antigens)
     pair_of_row = pd.MultiIndex.from_arrays([side.of_row[rows] for side in sides])
     rows = rows[~pair_of_row.duplicated()]  # replicates are one measurement of what was expected
