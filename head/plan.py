@@ -22,6 +22,7 @@ import numpy as np
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting
+from abag.embed.encoders.checkpoints import refuse_unknown_name
 from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias
 from abag.embed.tables.chains import ALONE
@@ -106,7 +107,7 @@ def plan(
     Raises
     ------
     AbagError
-        The table cannot be read, or has a bad row.
+        The table cannot be read, or has a bad row; or an encoder has a name that nothing has.
     """
     chosen = PlanOptions.from_keywords(options, "plan")
     decide = partial(decide_label, options=chosen)
@@ -158,6 +159,7 @@ def plan(
 
 
 def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
+    refuse_unknown_name(encoder)
     speed = SPEEDS.get(encoder)
     family = ALIASES[encoder].family if encoder in ALIASES else "esm"  # the rest count as ESM-2
     layout = TokenLayout(sequences.kind, FAMILIES[family].vocabulary)

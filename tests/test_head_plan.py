@@ -12,6 +12,7 @@ from heads import MODELS, read_labels
 from abag import plan
 from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, FAMILIES
+from abag.embed.encoders.weights import EncoderNotFound
 from abag.head.labels import labelled_pairs
 from abag.head.labels.values import read_affinities
 from abag.head.plan import FIT_S, GPUS, WITH_FEATURES, describe_plan, fit_time, format_duration
@@ -108,6 +109,17 @@ def test_an_encoder_of_unknown_speed_gets_no_invented_time():
     planned = plan(table(), antigen_encoder="composition")
     assert planned["machines"]["T4"]["embed_s"] is None
     assert any("no speed known" in line for line in describe_plan(planned))
+
+
+@pytest.mark.parametrize("named", [
+    {"antibody_encoder": "igt55"}, {"antibody_vectors": ("mean", "igt55:mean")},
+])  # fmt: skip
+def test_an_encoder_that_cannot_exist_is_refused_as_embed_does(named, tmp_path):
+    with pytest.raises(EncoderNotFound, match=r"encoder 'igt55': .*did you mean igt5"):
+        plan(table(), **named)
+    (tmp_path / "mine").mkdir()
+    for possible in (str(tmp_path / "mine"), "owner/model", "igt5@main"):
+        assert plan(table(), antibody_encoder=possible)["antibodies"]["encoder"] == possible
 
 
 def test_duplicates_conflicts_and_censored_rows_are_counted():

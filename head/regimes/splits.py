@@ -320,6 +320,11 @@ def _read_frame(path: Path) -> pd.DataFrame:
         )
         raise _bad_file(path, problem)
     frame = frame.assign(split=parts, fold=frame.get("fold", 0))
+    has_none = frame["fold"].isna().to_numpy()
+    if has_none.any():
+        row = int(has_none.argmax())
+        problem = f"row {row + 1} of the split file: fold is empty; expected the fold of each row"
+        raise _bad_file(path, problem)
     if not set(cells) <= set(PART_NAMES):
         say(f"split: {path}: {describe_named(cells, parts)}")
     if "group" not in frame.columns:

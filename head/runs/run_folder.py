@@ -172,18 +172,24 @@ def _is_saved(path: Path, frame: pd.DataFrame) -> bool:
         raise DamagedFile(msg) from error
 
 
-def start_run(
-    run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
-) -> None:
-    """Write the configuration and the splits; the run is unfinished from here on."""
-    frame = split_frame(pairs, splits)
+def refuse_other_splits(run: Path, pairs: LabelledPairs, splits: Sequence[Split]) -> None:
+    """Refuse to go on with a run that was started with other splits: its test pairs would leak."""
     path = run / "splits.parquet"
-    if path.exists() and not _is_saved(path, frame):  # to resume with another split would leak
+    if path.exists() and not has_splits(run, pairs, splits):
         msg = (
             f"{path}: differs from the split that the same options give now; expected the same "
             "split. Undo what changed, such as a split file, or use another --run folder."
         )
         raise RunError(msg)
+
+
+def start_run(
+    run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
+) -> None:
+    """Write the configuration and the splits; the run is unfinished from here on."""
+    refuse_other_splits(run, pairs, splits)
+    frame = split_frame(pairs, splits)
+    path = run / "splits.parquet"
     sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)  # it says that a run is finished
     # both are followed: the absolute path, and this one if run and store have moved together
