@@ -444,6 +444,13 @@ def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, g
     assert (half.part[:40] != TEST).all()
 
 
+def test_a_thinned_split_keeps_the_same_share_of_the_validation_groups_that_ridges_learn_from():
+    group = np.arange(60)
+    part = np.repeat([TRAIN, VALIDATION, TEST], 20).astype(np.int8)
+    quarter = thinned(Split(name="drawn", part=part, group=group), 0.25, seed=0)
+    assert quarter.rows_per_part() == {"train": 5, "validation": 5, "test": 20, "unused": 30}
+
+
 def test_sequences_that_would_take_minutes_are_clustered_where_they_are_needed(monkeypatch):
     set_sizes(monkeypatch, clustered_sequences={"antibody": 1, "antigen": 1})
     pairs = read_labels(measured())
