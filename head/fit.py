@@ -55,7 +55,6 @@ from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.report import curve_point, join_logs, write_results
 from abag.head.runs.run_folder import (
     finished_summary,
-    has_splits,
     read_config,
     refuse_other_splits,
     start_run,
@@ -146,7 +145,7 @@ def _fit(
         inputs = read_inputs(table, store, config, run)
     else:
         inputs = read_round(table, store, config)
-    config = renamed_split(run, inputs)
+    config = renamed_split(run, inputs.options)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         if config.split_name in OF_TABLE:  # which config.json only names
@@ -200,22 +199,15 @@ def _fit(
         return summary
 
 
-def renamed_split(run: Path, inputs: RunInputs) -> FitConfig:
-    """Return the options, with a split file named as when the run was started, if it is the same.
+def renamed_split(run: Path, config: FitConfig) -> FitConfig:
+    """Return the options, with a split file named as when the run was started.
 
-    The run, or the file, may have moved; or its path is spelled otherwise.
+    The run, or the file, may have moved; what is in the file has to be the same.
     """
-    config = inputs.options
     if config.split_name != "file" or not (run / "config.json").is_file():
         return config
     before = str(read_config(run)["split"])
-    if before == config.split or not before.startswith("file="):
-        return config
-    with reporting(silent=True):
-        _, regimes = split_inputs(inputs)
-    if not has_splits(run, inputs.pairs, splits_of(regimes)):
-        return config
-    return replace(config, split=before)
+    return replace(config, split=before) if before.startswith("file=") else config
 
 
 def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | str:

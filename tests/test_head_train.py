@@ -366,7 +366,7 @@ def test_a_run_is_resumed_with_its_split_file_at_another_place(case, monkeypatch
     assert ended or summary["resumed_from_step"]
     swapped = frame["split"].replace({"test": "validation", "validation": "test"})
     frame.assign(split=swapped).to_csv(case.at / "moved.csv", index=False)
-    with pytest.raises(RunError, match="split was"):
+    with pytest.raises(RunError, match="differs from the split"):
         quick_fit(case, "run", split=moved, save_every=1)
 
 
