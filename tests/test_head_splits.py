@@ -355,7 +355,8 @@ def test_an_empty_part_is_refused():
         splits_of(one_antigen, split="antigen")
     with pytest.raises(SplitError, match="--split both: the pairs form 1 group;"):
         splits_of(read_labels(measured(families=1)), split="both")
-    for words, empty in ((["train", "dev"], "test"), (["dev", "test"], "train")):
+    parts = ((["train", "dev"], "test"), (["dev", "test"], "train"), (["train"] * 2, "test"))
+    for words, empty in parts:
         two = read_labels(measured().assign(part=words * 80))
         with pytest.raises(SplitError, match=rf"the {empty} part of 126 pairs in .* is empty"):
             splits_of(two, split="column=part")

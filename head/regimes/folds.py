@@ -660,7 +660,7 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Sp
 def _refuse_empty_parts(split: Split) -> None:
     n = split.rows_per_part()
     groups = counted(len(distinct(split.group)), "group")
-    for name in ("train", "validation", "test"):
+    for name in ("train", "test", "validation"):  # the last is taken from the first
         if not n[name]:
             msg = (
                 f"--split {split.name}: the {name} part of {counted(len(split.part), 'pair')} in "
