@@ -45,6 +45,7 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.models.registry import describe_left_out
 from abag.head.predictor.options import PlanOptions
+from abag.head.regimes.folds import LEAST_PAIRS
 
 SHOWN_GPUS = ("T4", "H100")
 """The free GPU of Colab and the fastest that is easy to rent; --all-gpus lists all."""
@@ -132,6 +133,11 @@ def plan(
         if pairs.quantity.classes:
             labels["classes"] = pairs.quantity.count_classes(pairs.pkd)
         problems += label_problems(pairs)
+        if labels["pairs"] < LEAST_PAIRS:
+            problems.append(
+                f"Only {counted(labels['pairs'], 'pair')}: abag fit may find too few to hold any "
+                f"out, which it never does from {LEAST_PAIRS} distinct pairs on."
+            )
         read = pairs.table
     if chosen.skipped is not None:
         read.skipped.write(Path(chosen.skipped))

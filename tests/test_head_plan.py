@@ -133,6 +133,11 @@ def test_duplicates_conflicts_and_censored_rows_are_counted():
     assert labels["pairs"] == 40
 
 
+def test_a_table_of_few_pairs_is_said_to_be_one_that_a_fit_may_refuse():
+    assert any("Only 19 pairs: abag fit may" in line for line in plan(table(19))["problems"])
+    assert not any("abag fit may" in line for line in plan(table(20))["problems"])
+
+
 def test_pairs_are_counted_as_fit_counts_them():
     frame = table(40).assign(censored="")
     bounds = frame.iloc[:8].assign(censored=[">", "<", ">", "<"] * 2)  # of pairs with exact labels
