@@ -240,6 +240,21 @@ def test_a_terminal_wraps_sentences_at_words_and_keeps_paths_whole(monkeypatch):
     assert lines == expected
 
 
+DOCTOR = """
+import sys
+from abag.cli import main
+sys.stdout = sys.stderr
+main(["doctor", "--antibody-encoder", "composition", "--antigen-encoder", "composition"])
+"""
+
+
+def test_a_check_of_the_machine_fits_into_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = on_terminal(DOCTOR, columns=60).splitlines()
+    assert any(line.startswith("PASS versions: ") for line in lines)
+    assert max(len(line) for line in lines if "/" not in line) <= 60  # paths stay whole
+
+
 @pytest.mark.parametrize("columns", ["", "20"])
 def test_a_file_gets_whole_sentences(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
