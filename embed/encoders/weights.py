@@ -111,8 +111,7 @@ class WeightNames:
     unused: tuple[str, ...] = ()
     """Prefixes, inside the encoder, of tensors that it does not need."""
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Second names of tensors, and the first name of each. Of two that differ, transformers computes
-    with that of the second."""
+    """Second names of tensors, with which transformers computes, and the first name of each."""
     only: tuple[str, ...] = ()
     """Names of the only tensors that are needed; empty: all that are not `unused`."""
 
