@@ -52,6 +52,7 @@ from abag.head.labels.options import (
     named_beside,
 )
 from abag.head.models.config import PRESETS, FitConfig, Preset
+from abag.head.regimes.folds import OF_TABLE
 from abag.head.runs.rounds import (
     MEASURED,
     NAMES,
@@ -113,7 +114,8 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     rows = measured_rows(new)
     refuse_contradictions(measured, rows, new)
     predicted = _predictions_of(new)
-    rows = without_repeats(measured, rows.assign(**predicted), new.table.source)
+    rows = rows.assign(**predicted)
+    rows = without_repeats(measured, rows, new.table.source, saved.quantity)
     errors = _errors_of_batch(rows)
     rows = rows.drop(columns=list(predicted))
     rows["round"] = int(measured["round"].max()) + 1
@@ -121,7 +123,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     pairs = _label_joined(joined, opened, config, saved, new, named)
     entry = {
         "source": new.table.source,
-        "expected_best": _expected_best(new, saved.run),
+        "expected_best": _expected_best(new, rows.index, saved.run),
         "errors": errors,
     }
     history.append(entry)
@@ -163,9 +165,11 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
         if name in of_preset and value == getattr(preset, name):
             continue  # it was not given then, either
         given[name] = value
-    if str(given.get("split", "")).partition("=")[0] in ("column", "file"):
+    if str(given.get("split", "")).partition("=")[0] in OF_TABLE:
         say(f"{saved.run}: --split {given['split']} is of its table; this run uses --split auto")
         given["split"] = "auto"
+    if config.split_name in OF_TABLE:  # which names all folds
+        given = {name: value for name, value in given.items() if name not in ("folds", "repeats")}
     bad_rows: BadRows = "skip" if "skip" in (config.bad_rows, before["bad_rows"]) else "error"
     return replace(config, bad_rows=bad_rows, **given)
 
@@ -304,12 +308,15 @@ def _say_if_pkd_is_possible(pairs: LabelledPairs, column_of_run: str) -> None:
         )
 
 
-def _expected_best(pairs: LabelledPairs, run: Path) -> float | None:
-    """Return the best label that `rank` expected of the pairs that came back with a result."""
+def _expected_best(pairs: LabelledPairs, new: pd.Index[int], run: Path) -> float | None:
+    """Return the best label that `rank` expected of the pairs that came back with a result.
+
+    `new` are the measurements that no earlier round has, by their places among all.
+    """
     table = pairs.table
     quantity = pairs.quantity
     assert pairs.usable is not None
-    rows = np.unique(pairs.usable["row"])
+    rows = np.unique(pairs.usable["row"].to_numpy(np.int64)[new])
     sides = (table.antibodies, table.antigens)
     pair_of_row = pd.MultiIndex.from_arrays([side.of_row[rows] for side in sides])
     rows = rows[~pair_of_row.duplicated()]  # replicates are one measurement of what was expected

@@ -473,6 +473,8 @@ class Measured:
     """Index of each distinct antigen of the table among those of the candidates; -1: not there."""
     is_measured: Bools
     """Which candidates are in the table, (R,)."""
+    is_of_run: bool = False
+    """Whether a run has written the table: then nobody asks how its label is read."""
 
     def best(self, quantity: Quantity) -> float | None:
         """Return the best measured label, of which higher is better, as of the candidates.
@@ -480,9 +482,10 @@ class Measured:
         None if no measured pair has the antigen of the predictions.
         """
         pairs = label_pairs(self.table)
-        say(pairs.reading.line)
-        for problem in pairs.reading.problems:
-            say(f"{pairs.table.source}: {problem}")
+        if not self.is_of_run:
+            say(pairs.reading.line)
+            for problem in pairs.reading.problems:
+                say(f"{pairs.table.source}: {problem}")
         sign = quantity.sign
         used = (self.antigen_of[pairs.antigen] >= 0) & (sign * pairs.censored >= 0)
         return float((sign * pairs.pkd[used]).max()) if used.any() else None
@@ -508,7 +511,7 @@ def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOption
         frame["antigen"] = UNNAMED_ANTIGEN
     # its sequences are cut to the region of the run
     pairs = replace(label.read_pairs(frame).sorted_by_key(), source=str(run / MEASURED))
-    return _among(candidates, pairs)
+    return replace(_among(candidates, pairs), is_of_run=True)
 
 
 def config_of_run(run: Path | str | None) -> dict[str, Any] | None:

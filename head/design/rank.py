@@ -110,11 +110,18 @@ def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     return replace(candidates, frame=frame.assign(**levels))
 
 
-def draw_places(equal: Ints) -> Floats:
-    """Return what orders candidates of the same score: as they come, or drawn if in a group."""
+def draw_places(equal: Ints, candidates: Candidates, eligible: Ints) -> Floats:
+    """Return what orders candidates of the same score: as they come, or drawn if in a group.
+
+    What is drawn does not depend on the order of the rows.
+    """
     place = np.arange(len(equal), dtype=np.float64)
     grouped = np.flatnonzero(equal >= 0)
-    place[grouped] = np.random.default_rng(SEED).permutation(len(equal))[: len(grouped)]
+    keys = []
+    for sequences in (candidates.antibodies, candidates.antigens):
+        keys.append(sequences.keys[sequences.of_row[eligible[grouped]]].view(">u8").T)
+    drawn = np.random.default_rng(SEED).permutation(len(equal))[: len(grouped)]
+    place[grouped[np.lexsort(np.concatenate(keys))]] = drawn
     return place
 
 
@@ -685,7 +692,7 @@ def _choose_batch(
     equal = number_equal(candidates, eligible)
     level = levelled(candidates, equal)
     score = _score(level, best, options)
-    places = draw_places(equal[eligible])
+    places = draw_places(equal[eligible], candidates, eligible)
     front = None
     if second is not None and second.above is None:
         order, fronts = pareto_order(score[eligible], second.value[eligible], places)

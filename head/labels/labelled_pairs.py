@@ -38,6 +38,7 @@ from abag.head.labels.column import (
     read_numbers,
     read_texts,
     says_class,
+    units_in_cell,
 )
 from abag.head.labels.features import (
     FeatureCells,
@@ -46,7 +47,7 @@ from abag.head.labels.features import (
     read_cells,
     words_as_codes,
 )
-from abag.head.labels.headers import PKD, Quantity, outside, read_header, to_pkd
+from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Floor, Label, LabelOptions
 from abag.head.labels.stored_vectors import CONSTANT, PairFeatures
 from abag.head.labels.values import (
@@ -196,7 +197,7 @@ def _refuse_other_unit(table: SequenceTable, column: str, affinities: Affinities
     stated = read_texts(table.frame[column])
     is_other = stated != ""
     for unit in stated[is_other].unique():
-        if affinities.unit in read_header(f"{affinities.column} ({unit})").units:
+        if affinities.unit in units_in_cell(affinities.column, unit):
             is_other &= stated != unit
     refuse_cells(
         table,

@@ -377,7 +377,7 @@ def _score_table(
     pairs = with_clusters(groups)
     scores_by_row, baselines = _score_pairs(predictor, pairs, store)
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
-    keys_of_run = pd.MultiIndex.from_frame(saved.frame[KEYS])
+    keys_of_run = pd.MultiIndex.from_frame(saved.trained[KEYS])
     is_trained = pd.MultiIndex.from_frame(pair_keys(pairs)).isin(keys_of_run)
     regimes = _score_regimes(saved, predictor, groups, scores_by_row, baselines, is_trained)
     scored = scores_by_row.assign(
@@ -594,7 +594,7 @@ def _is_clear(bias: Claim, saved: SavedRun, predictor: Predictor, names: NDArray
         trained += [
             score["groups"] for score in saved.summary["regimes"] if score["regime"] == used
         ]
-        trained += [float(saved.frame[kind].nunique()) for kind in REGIMES[name].new]
+        trained += [float(saved.trained[kind].nunique()) for kind in REGIMES[name].new]
     of_run = min(trained, default=bias.groups)
     degrees = min(of_run, bias.groups) - 1
     if degrees <= 0:
@@ -624,7 +624,7 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs, is_trained: Bools) -> di
     keys = pair_keys(pairs)
     counts = {"pair": int(is_trained.sum())}
     for kind in KINDS:
-        is_known = keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"])
+        is_known = keys[f"{kind}_key"].isin(saved.trained[f"{kind}_key"])
         counts[kind] = int(is_known.sum())
     antigens = f", {counts['antigen']:,} a training antigen" if "antigen" in pairs.kinds else ""
     messages.say(

@@ -30,7 +30,7 @@ from scipy.special import ndtri
 
 from abag import __version__
 from abag.core import messages
-from abag.core.arrays import Floats, Ints, distinct, label_weights
+from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights
 from abag.core.cores import limit_blas
 from abag.core.files import refuse_read_only, replacing, write_json, write_text
 from abag.core.messages import printable
@@ -54,6 +54,7 @@ from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
+from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.rounds import (
     COLUMN_NAMES,
@@ -682,7 +683,7 @@ def write_results(
     tables = {
         "predictions.parquet": tested,
         "baselines.parquet": pd.concat([tested[[*KEYS, "fold"]], baseline_frame], axis=1),
-        "pairs.parquet": _pair_frame(pairs),
+        "pairs.parquet": _pair_frame(pairs, all_pairs(measured).part == TRAIN),
         MEASURED: measured_rows(pairs),
     }
     if residues is not None:
@@ -714,8 +715,11 @@ def write_results(
     return summary
 
 
-def _pair_frame(pairs: LabelledPairs) -> pd.DataFrame:
-    """Return what ``pairs.parquet`` has of each pair: keys, label, clusters, names and round."""
+def _pair_frame(pairs: LabelledPairs, is_used: Bools) -> pd.DataFrame:
+    """Return what ``pairs.parquet`` has of each pair: keys, label, clusters, names and round.
+
+    ``unused`` follows if the run was not trained on all of them, which `is_used`, (P,), tells.
+    """
     frame = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
     for kind in KINDS:
         cluster_of_pair = getattr(pairs, f"{kind}_cluster")
@@ -726,6 +730,8 @@ def _pair_frame(pairs: LabelledPairs) -> pd.DataFrame:
         frame["weight"] = label_weights(pairs.share)
     if pairs.round_of_row is not None:  # in which each pair was measured first
         frame["round"] = pairs.round_of_row[pairs.row]
+    if not is_used.all():
+        frame["unused"] = ~is_used
     return frame
 
 
