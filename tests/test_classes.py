@@ -749,6 +749,22 @@ def test_the_highest_class_is_looked_for_by_its_probability_whichever_is_better(
         assert "probability" in "".join(describe_strong(summary, quantity))
 
 
+def test_no_held_out_pair_tells_how_frequent_its_class_is():
+    rng = np.random.default_rng(0)
+    rows = np.arange(120)
+    fold = rows % 6
+    level = (rng.random(120) < 0.3).astype(float)
+    turned = np.where(fold == 0, 1 - level, level)
+    expected = []
+    for level_P in (level, turned):
+        held_out = HeldOutClasses(
+            part_RK=np.zeros((120, 1)), level=level_P, prior=class_thresholds(level_P, 2),
+            rows=rows, group=fold, level_P=level_P,
+        )  # fmt: skip
+        expected.append(held_out.expected(fold)[fold == 0])
+    assert expected[0] == pytest.approx(expected[1])
+
+
 def test_pairs_of_hardly_any_weight_make_no_interval_narrower():
     rng = np.random.default_rng(0)
     mixed = rng.normal(size=400)
