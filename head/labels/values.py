@@ -572,16 +572,16 @@ def merge_replicates(
         return merged.assign(measurements=1)
     if "share" not in rows:
         return merged
-    return merged.assign(**_average_by_weight(rows, groups.ngroup(), merged["pkd"], how))
+    return _average_by_weight(rows, groups.ngroup(), merged, how)
 
 
 def _average_by_weight(
-    rows: pd.DataFrame, group: pd.Series[int], plain: pd.Series[float], how: Replicates
-) -> dict[str, Floats]:
-    """Return label and share of each pair, (P,), whose replicates count by their weights.
+    rows: pd.DataFrame, group: pd.Series[int], merged: pd.DataFrame, how: Replicates
+) -> pd.DataFrame:
+    """Return P merged pairs with labels and shares to which replicates count by their weights.
 
-    `group` is the pair of each row, and `plain` has the labels of pairs whose replicates count
-    alike. A median is where half of the weight is below, between the middles of two labels.
+    `group` is the pair of each row. A median is where half of the weight is below, between the
+    middles of two labels.
     """
     order = np.lexsort((rows["pkd"], group))
     value = rows["pkd"].to_numpy(np.float64)[order]
@@ -604,7 +604,10 @@ def _average_by_weight(
         along = np.clip((half - middle[first]) / step, 0.0, 1.0)
         label = value[first] + along * (value[second] - value[first])
     is_alike = np.maximum.reduceat(weight, start) == np.minimum.reduceat(weight, start)
-    return {"pkd": np.where(is_alike, plain, label), "share": size / total}
+    return merged.assign(
+        pkd=merged["pkd"].where(is_alike, label),
+        share=merged["share"].where(is_alike, size / total),
+    )
 
 
 def _of_pair(rows: pd.DataFrame) -> list[str]:
