@@ -72,6 +72,10 @@ _FOUND = {
         "light_only_antibodies",
         "with a light chain but no heavy one: is that missing by mistake?",
     ),
+    "no light": (
+        "heavy_only_antibodies",
+        "with a heavy chain but no light one: nanobodies, or is that missing by mistake?",
+    ),
     "short antibody": (
         "short_antibodies",
         "with a chain of fewer than 70 residues, too short for a variable domain: is it a CDR, a "

@@ -726,6 +726,10 @@ def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> Pars
         if not heavy and (has_column or forms[i].startswith("one chain")):
             without_heavy.append(i)
     column.mark("no heavy", without_heavy)
+    if any(light for _, light in chains):
+        column.mark(
+            "no light", [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
+        )
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
     column.mark("stopped antibody", column.stopped)
     _refuse_parts(column, table)
