@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -479,7 +479,7 @@ def describe_unused_chains(
     return notes
 
 
-def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: set[str]) -> None:
+def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: Set[str]) -> None:
     """Refuse a table that has a chain of its antibodies as nucleotides alone."""
     good = [column.chains[i] for i in column.good]
     for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):

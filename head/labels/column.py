@@ -376,9 +376,9 @@ class Column:
             unit = header.units[0]
             return f"{self.name!r} is named like {unit}: use {self.in_unit(unit)}."
         units = _describing(self.table, self.name).units
-        unit = _unit_of_cells(self, units[0]) if len(units) == 1 else None
-        if unit is not None:
-            return f"{self.name!r} is {unit} by column {units[0]!r}: use {self.in_unit(unit)}."
+        stated = _unit_of_cells(self, units[0]) if len(units) == 1 else None
+        if stated is not None:
+            return f"{self.name!r} is {stated} by column {units[0]!r}: use {self.in_unit(stated)}."
         return self.proposal("." if header.affinity else _IF_NO_AFFINITY)
 
     def proposal(self, ending: str) -> str:
