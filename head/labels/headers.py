@@ -741,9 +741,12 @@ class Quantity:
 
     def check_threshold(self, value: float | None, name: str) -> None:
         """Refuse a threshold, given for the option `name`, that no value of an affinity reaches."""
-        low, high = STRONG_RANGE if self.affinity else (-math.inf, math.inf)
+        is_bounded = self.affinity or self.is_log
+        low, high = STRONG_RANGE if is_bounded else (-math.inf, math.inf)
         if value is not None and not (low <= value <= high and math.isfinite(value)):
-            expected = f"{low} to {high}" if self.affinity else "a finite number"
+            expected = f"{low} to {high}" if is_bounded else "a finite number"
+            if self.is_log:
+                expected += f", as predictions are of {self}: 2 for 100"
             msg = f"{name}: {value} is out of range; expected {expected}."
             raise OptionError(msg)
 

@@ -147,8 +147,11 @@ def one_label(table: SequenceTable) -> LabelLayout:
 def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
     """Return the columns that the user named beside labels, of a table or of several as one."""
     labels: Sequence[LabelLayout] = table.labels
+    verdicts_by_column: dict[tuple[str, str], list[ColumnBeside]] = {}
+    for column in chain.from_iterable(label.beside for label in labels):
+        verdicts_by_column.setdefault((column.name, column.role), []).append(column)
     of_all = []
-    for verdicts in zip(*(label.beside for label in labels), strict=True):
+    for verdicts in verdicts_by_column.values():
         present = [x for x in verdicts if not x.is_absent and x.name in table.names]
         refused = [x for x in present if x.refused is not None]
         # a column may lack in some of the tables, whose cells are then missing
