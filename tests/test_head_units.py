@@ -224,8 +224,10 @@ def test_the_bound_that_is_advised_for_a_non_binder_is_weak(unit):
 def test_concentrations_in_mass_are_converted_with_the_molar_mass(given_mass, kda, unit, per_ug):
     ug_per_ml = 10.0**-PKD * kda * 1e3 * 1e3  # mol/L * g/mol = g/L = 1e3 ug/mL
     options = {"label": unit, "molar_mass": given_mass}
-    pkd, _ = labelled("score", ug_per_ml * per_ug, **options)
+    pkd, pairs = labelled("score", ug_per_ml * per_ug, **options)
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)
+    said = ", that of IgG: --molar-mass gives another" if kda == 150 else ""
+    assert f"; molar mass {kda} kDa{said})" in pairs.reading.line
 
 
 def test_a_molar_mass_is_refused_if_invalid_or_not_used():
