@@ -135,7 +135,9 @@ _QUANTITIES = frozenset(
     "yield mfi elisa".split()
 )
 """Words of columns by which one describes another, the logarithms apart."""
-_LOGARITHM = re.compile(r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|percent|temperature|\btm")
+_LOGARITHM = re.compile(
+    r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|%|percent|pct|temperature|\btm"
+)
 _LINEAR = re.compile("%|cal|kj|°|celsius|kelvin")
 FEWEST_FOR_SCALE = 10
 """Fewer values do not show how they are distributed."""
