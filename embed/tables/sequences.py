@@ -726,10 +726,10 @@ def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> Pars
         if not heavy and (has_column or forms[i].startswith("one chain")):
             without_heavy.append(i)
     column.mark("no heavy", without_heavy)
-    if any(light for _, light in chains):
-        column.mark(
-            "no light", [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
-        )
+    read = column.codes[~table.frame.index.isin([*table.reader.problems])]
+    if any(chains[i][1] for i in {*read.tolist()} - column.bad.keys()):
+        without_light = [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
+        column.mark("no light", without_light)
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
     column.mark("stopped antibody", column.stopped)
     _refuse_parts(column, table)
