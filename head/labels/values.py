@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import LabelError
 from abag.core.messages import counted, quoted, say
-from abag.core.units import UNITS
+from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import Table, says_no_binding
 from abag.head.labels.classes import read_classes
@@ -85,6 +85,10 @@ class Affinities:
             evidence.append(self._range(numbers))
         if self.why:
             evidence.append(self.why)
+        if UNITS[self.unit].of_mass:
+            is_usual = self.molar_mass_kda == ANTIBODY_KDA
+            of_igg = ", that of IgG: --molar-mass gives another" if is_usual else ""
+            evidence.append(f"molar mass {self.molar_mass_kda:g} kDa{of_igg}")
         if self.no_binding.any():
             such = f" such as {', '.join(map(quoted, self.words))}" if self.words else ""
             count = int(self.no_binding.sum())
