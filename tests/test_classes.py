@@ -647,6 +647,13 @@ def test_ordered_classes_are_predicted_as_expected_numbers(run):
     assert predicted["predicted"].between(0, 2).all()
     assert predicted["probability"].between(0, 1).all()
     assert predicted["probability"].corr(predicted["predicted"]) > 0.8
+    chosen = {"batch": 8, "force": True, "say": lambda _: None}
+    ranked = abag.rank(run / "three.csv", run / "best.csv", run=run / "three", **chosen)
+    batch = pd.read_csv(run / "best.csv")
+    assert ranked["expected_above"] == pytest.approx(batch["probability"].sum(), abs=1e-3)
+    few, many = ranked["above_interval"]
+    assert few <= ranked["expected_above"] <= many <= 8
+    assert f"{batch['probability'].sum():.1f} of 8 pairs 'strong' (90 %" in describe_rank(ranked)
 
 
 # ---- scikit-learn --------------------------------------------------------------------------------

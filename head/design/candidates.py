@@ -30,7 +30,7 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import NoRows, Table, TableLike, read_table
 from abag.embed.tables.table_writer import with_types, writing_table
-from abag.head.design.batches import Aim, probability_above
+from abag.head.design.batches import Aim, Hits, expect_hits, probability_above
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
@@ -82,7 +82,9 @@ class Candidates:
     source: str
     frame: pd.DataFrame
     """R rows: ``row`` of the table from 0, ``mean`` (predicted pKd), ``far``, and what the table
-    has of ``sigma``, ``sigma_model``, ``regime`` and ``site``, the places of its mutations."""
+    has of ``sigma``, ``sigma_model``, ``regime`` and ``site``, the places of its mutations; of more
+    than two classes ``highest``, the probability of the highest, and ``highest_model``, what the
+    model does not know of it."""
     antibodies: Sequences
     antigens: Sequences
     first_row: int
@@ -117,6 +119,22 @@ class Candidates:
     def pair(self) -> Ints:
         """A number for each row, (R,), equal for equal pairs."""
         return self.number(self.antibodies.of_row, self.antigens.of_row)
+
+    def hits(self, rows: Ints) -> Hits | None:
+        """Expect how many of some rows are of the class that is looked for, once higher is better.
+
+        None if the table does not tell the probability of this class.
+        """
+        frame = self.frame.iloc[rows]
+        higher = self.quantity.sign > 0
+        if not self.quantity.is_binary and not (higher and "highest" in frame):
+            return None
+        names = ["mean", "sigma_model"] if self.quantity.is_binary else ["highest", "highest_model"]
+        probability, unknown = (
+            np.zeros(len(frame)) if name not in frame else frame[name].to_numpy(np.float64)
+            for name in names
+        )
+        return expect_hits(probability if higher else 1 + probability, unknown)
 
     def number(self, antibody: Index, antigen: Index) -> Ints:
         """Return a number for each pair of these antibodies and antigens, (P,) each."""
@@ -355,19 +373,27 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: floa
             raise PredictionError(msg)
         least = "0 or more pKd" if quantity.affinity else "0 or more"
         predictions["sigma"] = _finite(chunk, sigma, "standard error", least, low=0.0)
+    if quantity.classes and {*PROBABILITY_COLUMNS} <= {*chunk.frame}:
+        predictions["highest"], predictions["highest_model"] = _probabilities(chunk)
     return _with_flags(predictions, chunk)
 
 
 def _read_probabilities(chunk: SequenceTable) -> pd.DataFrame:
-    """Read the probabilities of a table that `predict` wrote of classes, and their intervals."""
-    mean, low, high = (
-        _finite(chunk, name, "probability", "0 to 1", low=0.0) for name in PROBABILITY_COLUMNS
-    )
+    """Read the probabilities of a table that `predict` wrote of yes or no, and their intervals."""
+    mean, unknown = _probabilities(chunk)
     found = pd.DataFrame({"row": chunk.positions, "mean": mean})
     found["sigma"] = np.sqrt(np.maximum(mean * (1 - mean), 0.0))
     found = _with_flags(found, chunk)
-    found["sigma_model"] = (high - low) / (2 * WITHIN)
+    found["sigma_model"] = unknown
     return found
+
+
+def _probabilities(chunk: SequenceTable) -> tuple[Floats, Floats]:
+    """Read the probabilities of the highest class, and what the model does not know of them."""
+    mean, low, high = (
+        _finite(chunk, name, "probability", "0 to 1", low=0.0) for name in PROBABILITY_COLUMNS
+    )
+    return mean, (high - low) / (2 * WITHIN)
 
 
 def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:

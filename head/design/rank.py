@@ -36,7 +36,6 @@ from abag.head.design.batches import (
     Hits,
     best_first,
     choose_capped,
-    expect_hits,
     known_errors,
     pareto_order,
     probability_above,
@@ -705,10 +704,7 @@ def _choose_batch(
     expected = None
     hits: Hits | None = None
     if quantity.classes and not is_drawn:
-        mean = candidates.mean[index]
-        own = candidates.frame.get("sigma_model")
-        unknown = np.zeros(len(index)) if own is None else own.to_numpy(np.float64)[index]
-        hits = expect_hits(mean if quantity.sign > 0 else 1 + mean, unknown)
+        hits = candidates.hits(index)
     elif candidates.sigma is not None and not is_drawn:
         regimes = set[str]()
         if "regime" in candidates.frame:
