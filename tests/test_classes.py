@@ -654,6 +654,12 @@ def test_ordered_classes_are_predicted_as_expected_numbers(run):
     few, many = ranked["above_interval"]
     assert few <= ranked["expected_above"] <= many <= 8
     assert f"{batch['probability'].sum():.1f} of 8 pairs 'strong' (90 %" in describe_rank(ranked)
+    back = batch.assign(response=["none", "weak", "strong", "weak"] * 2)
+    later = abag.fit(back, None, run / "later", add=run / "three", report=False, say=lambda _: None)
+    (errors,) = [entry["errors"] for entry in later["rounds"] if entry["errors"]]
+    said = describe_fit(later)
+    assert f"round 1: squared error {errors['rmse'] ** 2:.3f} (expected " in said
+    assert "Brier" not in said
 
 
 # ---- scikit-learn --------------------------------------------------------------------------------

@@ -592,7 +592,7 @@ def compare_models(
     shown = " and ".join(quantity.show(error, 3) for error in errors)
     in_words = f"RMSE {shown} {quantity}"
     if quantity.classes:
-        in_words = f"Brier score {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
+        in_words = f"{quantity.square_name} {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
     tests = counted(len(distinct(tested.rows)), "test pair")
     groups = f"effectively {claim.groups:.0f} groups"
     return f"{words}: {name} is {relation} {other} ({in_words}, {tests} in {groups})"
@@ -978,7 +978,7 @@ def _columns_of_numbers(quantity: Quantity) -> list[Column]:
 
 
 def _columns_of_classes(quantity: Quantity) -> list[Column]:
-    error = "Brier score" if quantity.is_binary else "squared error"
+    error = quantity.square_name
     predicted = "probability" if quantity.is_binary else "expected number of the class"
     positive = quantity.named(-1)
     return [

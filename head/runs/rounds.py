@@ -253,7 +253,8 @@ def _describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -
             )
             if quantity.classes:
                 in_words = (
-                    f"Brier score {errors['rmse'] ** 2:.3f} (expected {errors['sigma'] ** 2:.3f})"
+                    f"{quantity.square_name} {errors['rmse'] ** 2:.3f} "
+                    f"(expected {errors['sigma'] ** 2:.3f})"
                 )
             pairs = counted(errors["pairs"], "pair")
             batches.append(f"round {entry['round']}: {in_words} of {pairs}")
@@ -276,7 +277,7 @@ def _apart_in_words(score: Mapping[str, Any], quantity: Quantity) -> str:
     claim = score["spearman"]
     name = "Spearman"
     if "classes" in score:
-        text = f"Brier score {score['classes']['brier']:.3f}"
+        text = f"{quantity.square_name} {score['classes']['brier']:.3f}"
         claim = score["classes"]["average_precision"]
         name = "average precision"
     if claim is not None:
