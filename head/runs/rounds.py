@@ -58,6 +58,7 @@ LISTED = 20
 class WrittenLabel(NamedTuple):
     """How the labels that a run keeps are read again."""
 
+    quantity: Quantity
     column: str
     options: LabelOptions
     remembered: Remembered | None
@@ -71,6 +72,8 @@ class WrittenLabel(NamedTuple):
         decide = partial(
             decide_label, options=self.options, remembered=self.remembered, named=beside
         )
+        if names := self.quantity.classes:  # their numbers may be names of others
+            frame = frame.assign(pkd=[names[int(number)] for number in frame["pkd"]])
         named = frame.rename(columns={"pkd": self.column})
         return read_pairs(named, TableOptions(columns=columns), label=decide)
 
@@ -78,10 +81,10 @@ class WrittenLabel(NamedTuple):
 def written_label(quantity: Quantity) -> WrittenLabel:
     """Return what reads labels of a quantity that were written without a unit."""
     if quantity.affinity:
-        return WrittenLabel(str(quantity), LabelOptions(label="pkd"), None)
+        return WrittenLabel(quantity, str(quantity), LabelOptions(label="pkd"), None)
     column = quantity.column("pkd")
     remembered = Remembered(column=column, unit="value", quantity=quantity)
-    return WrittenLabel(column, LabelOptions(), remembered)
+    return WrittenLabel(quantity, column, LabelOptions(), remembered)
 
 
 def relations_of(quantity: Quantity) -> Mapping[int, str]:
@@ -140,6 +143,8 @@ def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
             frame = frame.astype(dict.fromkeys(numbers, np.float64))
             is_relation = frame["censored"].isin(list(_OF_KD.values()))
             is_whole = np.isfinite(frame["pkd"]) & is_relation & (frame["round"] >= 0)
+            if quantity.classes:
+                is_whole &= frame["pkd"].isin(range(len(quantity.classes)))
             if not len(frame) or not is_whole.all():
                 problem = "has invalid rows"
     except (OSError, ValueError, TypeError, KeyError) as error:
