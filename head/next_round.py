@@ -25,11 +25,13 @@ from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike
 from abag.head.design.batches import known_errors
+from abag.head.labels.classes import read_classes
 from abag.head.labels.column import (
     AS_IN_THE_RUN,
     LOGLIKS,
     Columns,
     LabelLayout,
+    Remembered,
     decide_label,
     read_numbers,
 )
@@ -50,6 +52,7 @@ from abag.head.labels.options import (
     named_beside,
 )
 from abag.head.models.config import PRESETS, FitConfig, Preset
+from abag.head.regimes.folds import OF_TABLE
 from abag.head.runs.rounds import (
     MEASURED,
     NAMES,
@@ -162,9 +165,11 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
         if name in of_preset and value == getattr(preset, name):
             continue  # it was not given then, either
         given[name] = value
-    if str(given.get("split", "")).partition("=")[0] in ("column", "file"):
+    if str(given.get("split", "")).partition("=")[0] in OF_TABLE:
         say(f"{saved.run}: --split {given['split']} is of its table; this run uses --split auto")
         given["split"] = "auto"
+    if config.split_name in OF_TABLE:  # which names all folds
+        given = {name: value for name, value in given.items() if name not in ("folds", "repeats")}
     bad_rows: BadRows = "skip" if "skip" in (config.bad_rows, before["bad_rows"]) else "error"
     return replace(config, bad_rows=bad_rows, **given)
 
@@ -272,7 +277,7 @@ def _label_of_results(
     """Decide what the label of a table of results is; arguments are those of `_read_results`."""
     column = top.columns.get("label", top.columns.get("pkd"))
     if column is None:
-        column = _results_column(top, named)
+        column = _results_column(top, named, saved.layout.label)
     remembered = saved.layout.label
     if column is not None:
         if "label" not in top.columns:
@@ -369,18 +374,28 @@ def _errors_of_batch(rows: pd.DataFrame) -> dict[str, float] | None:
     }
 
 
-def _results_column(table: Table, named: PairColumnOptions) -> str | None:
-    """Return the only column of numbers behind those that `rank` wrote, whatever its name is.
+def _results_column(table: Table, named: PairColumnOptions, label: Remembered) -> str | None:
+    """Return the only column of results behind those that `rank` wrote, whatever its name is.
 
-    Those that are `named` are no results.
+    Results are numbers, or classes of the run. Those that are `named` are none; a column that is
+    named as the `label` of the run and not empty is found by its name.
     """
     names = [*map(str, table.names)]
     of_rank = [at for at, name in enumerate(names) if written_by(name, names) == "rank"]
     if not of_rank:
         return None
     behind = {*names[max(of_rank) + 1 :]} - {name for name, _ in named_beside(named)}
-    free = [column for column in Columns(table).free if column.name in behind]
-    results = [column.name for column in free if column.holds_numbers]
+    free = Columns(table).free
+    if any(x.name == label.column and table.frame[x.name].notna().any() for x in free):
+        return None
+    free = [column for column in free if column.name in behind]
+    classes = label.quantity.classes
+    results = []
+    for column in free:
+        cells = table.frame[column.name]
+        is_of_run = np.isfinite(read_classes(cells, classes)).any() if classes else False
+        if is_of_run or (not classes and column.holds_numbers):
+            results.append(column.name)
     return results[0] if len(results) == 1 else None
 
 
@@ -416,6 +431,7 @@ def _label_joined(
         column=label_of_run.column,
         unit=label_of_run.unit,
         why=label_of_run.why,
+        quantity=label_of_run.quantity,
         line=f"labels: those of {source}",
         no_binding_pkd=label_of_run.no_binding_pkd,
     )

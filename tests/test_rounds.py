@@ -101,6 +101,14 @@ def test_the_next_run_equals_a_fit_of_both_tables_in_one(case, second, tmp_path)
         assert regime["rmse"] == pytest.approx(other["rmse"], rel=1e-6)
 
 
+def test_a_split_file_of_all_rounds_is_used_whatever_the_folds_of_the_first(case, second, tmp_path):
+    fit_first(case / "pairs.csv", case / "store", tmp_path / "r1", split="random", folds=2)
+    split = f"file={case / 'r2/splits.parquet'}"
+    add_round(case, tmp_path / "r2", case / "back.csv", add=str(tmp_path / "r1"), split=split)
+    folds, expected = (pd.read_parquet(at / "r2/splits.parquet")["fold"] for at in (tmp_path, case))
+    assert folds.nunique() == expected.nunique() > 2
+
+
 def test_each_round_says_what_it_brought_and_what_was_promised(case, second):
     first, last = second["rounds"]
     start = 9 - np.log10(pd.read_csv(case / "pairs.csv")["Kd (nM)"])
@@ -454,6 +462,61 @@ def test_rank_of_such_a_run_leaves_out_its_measured_pairs_and_knows_the_best(ret
     )
     chosen = set(pd.read_csv(tmp_path / "order.csv")["clone"])
     assert chosen.isdisjoint(pd.read_csv(retention / "pairs.csv")["clone"])
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "options"),
+    [
+        ("titer", lambda strength: 10 ** (strength - 5), {"better": "higher"}),
+        ("dead", lambda strength: (strength < 7).astype(int), {"positive": "0"}),
+        (
+            "response",
+            lambda strength: np.array(["none", "weak", "high"])[np.digitize(strength, [6.7, 7.2])],
+            {"classes": ("none", "weak", "high")},
+        ),
+    ],
+)
+def test_labels_of_the_first_round_are_not_read_as_cells_again(
+    retention, tmp_path, column, cells, options
+):
+    frame = variants(90).drop(columns="Kd (nM)")
+    strength = 9 - np.log10(variants(90)["Kd (nM)"])
+    label = cells(strength)
+    expected = {
+        "titer": strength - 5,
+        "dead": (strength >= 7).astype(float),
+        "response": np.digitize(strength, [6.7, 7.2]).astype(float),
+    }[column]
+    frame = frame.assign(**{column: label})
+    quick = {"no_antigen": True, "head": "one_hot_ridge", "report": False, "say": lambda _: None}
+    abag.fit(
+        frame.head(60), retention / "store", tmp_path / "r1", columns={"label": column},
+        **quick, **options,
+    )  # fmt: skip
+    results = frame.iloc[60:].assign(rank=1, score=0.5, plate=3.0)
+    if column == "response":  # behind those of rank
+        results = results.assign(outcome=results.pop("response"))
+    abag.fit(
+        results, None, tmp_path / "r2", add=str(tmp_path / "r1"), report=False, say=lambda _: None
+    )
+    kept = pd.read_parquet(tmp_path / "r2" / "measured.parquet")
+    np.testing.assert_allclose(kept["measured"], expected)
+    fitted = pd.read_parquet(tmp_path / "r2" / "pairs.parquet")
+    np.testing.assert_allclose(np.sort(fitted["measured"]), np.sort(expected))
+    run = json.loads((tmp_path / "r1" / "summary.json").read_text())["data"]
+    again = json.loads((tmp_path / "r2" / "summary.json").read_text())["data"]
+    for name in ("quantity", "better", "classes"):
+        assert again.get(name) == run.get(name)
+    if column == "titer":
+        abag.predict(
+            frame, tmp_path / "r1", tmp_path / "scored.csv", store=retention / "store",
+            say=lambda _: None,
+        )  # fmt: skip
+        ranked = abag.rank(
+            tmp_path / "scored.csv", tmp_path / "order.csv", run=tmp_path / "r1", batch=3,
+            rule="improvement", keep_far=True, say=lambda _: None,
+        )  # fmt: skip
+        assert ranked["best_measured"] == pytest.approx(expected[:60].max())
 
 
 def test_contradictions_of_such_a_run_are_told_in_its_unit(retention, tmp_path):

@@ -30,7 +30,7 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import NoRows, Table, TableLike, read_table
 from abag.embed.tables.table_writer import with_types, writing_table
-from abag.head.design.batches import Aim, Hits, expect_hits, probability_above
+from abag.head.design.batches import Aim, probability_above
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
@@ -82,9 +82,9 @@ class Candidates:
     source: str
     frame: pd.DataFrame
     """R rows: ``row`` of the table from 0, ``mean`` (predicted pKd), ``far``, and what the table
-    has of ``sigma``, ``sigma_model``, ``regime`` and ``site``, the places of its mutations; of more
-    than two classes ``highest``, the probability of the highest, and ``highest_model``, what the
-    model does not know of it."""
+    has of ``sigma``, ``sigma_model``, ``regime`` and ``site``, the places of its mutations; of
+    classes, ``hit`` and ``hit_unknown``, the probability of the class that is looked for, and the
+    standard deviation of what is not known of it."""
     antibodies: Sequences
     antigens: Sequences
     first_row: int
@@ -119,22 +119,6 @@ class Candidates:
     def pair(self) -> Ints:
         """A number for each row, (R,), equal for equal pairs."""
         return self.number(self.antibodies.of_row, self.antigens.of_row)
-
-    def hits(self, rows: Ints) -> Hits | None:
-        """Expect how many of some rows are of the class that is looked for, once higher is better.
-
-        None if the table does not tell the probability of this class.
-        """
-        frame = self.frame.iloc[rows]
-        higher = self.quantity.sign > 0
-        if not self.quantity.is_binary and not (higher and "highest" in frame):
-            return None
-        names = ["mean", "sigma_model"] if self.quantity.is_binary else ["highest", "highest_model"]
-        probability, unknown = (
-            np.zeros(len(frame)) if name not in frame else frame[name].to_numpy(np.float64)
-            for name in names
-        )
-        return expect_hits(probability if higher else 1 + probability, unknown)
 
     def number(self, antibody: Index, antigen: Index) -> Ints:
         """Return a number for each pair of these antibodies and antigens, (P,) each."""
@@ -355,13 +339,27 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
 def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: float) -> pd.DataFrame:
     """Read what `Candidates.frame` has of the rows of a chunk."""
     if quantity.is_binary and not chunk.has("prediction"):
-        return _read_probabilities(chunk)
+        return _read_probabilities(chunk, quantity)
     (meaning,) = chunk.labels
     unit = meaning.unit
     column = chunk.columns["pkd"]
     expected = {"pkd": "a pKd", "value": "a finite number"}.get(unit, f"a value in {unit}")
-    mean = to_pkd(_finite(chunk, column, "prediction", expected), unit, molar_mass_kda)
+    high = np.inf
+    if quantity.classes:
+        high = len(quantity.classes) - 1
+        expected = (
+            "a probability from 0 to 1" if quantity.is_binary else f"a number from 0 to {high}"
+        )
+    low = 0.0 if quantity.classes else -np.inf
+    value = _finite(chunk, column, "prediction", expected, low=low, high=high)
+    mean = to_pkd(value, unit, molar_mass_kda)
     predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})
+    if quantity.is_binary:
+        predictions["hit"] = mean if quantity.sign > 0 else 1 - mean
+        predictions["hit_unknown"] = 0.0
+    elif quantity.classes and quantity.sign > 0 and {*PROBABILITY_COLUMNS} <= {*chunk.frame}:
+        probability, unknown = _read_interval(chunk)
+        predictions = predictions.assign(hit=probability, hit_unknown=unknown)
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
         if unit not in ("pkd", "value"):
@@ -373,27 +371,26 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: floa
             raise PredictionError(msg)
         least = "0 or more pKd" if quantity.affinity else "0 or more"
         predictions["sigma"] = _finite(chunk, sigma, "standard error", least, low=0.0)
-    if quantity.classes and {*PROBABILITY_COLUMNS} <= {*chunk.frame}:
-        predictions["highest"], predictions["highest_model"] = _probabilities(chunk)
     return _with_flags(predictions, chunk)
 
 
-def _read_probabilities(chunk: SequenceTable) -> pd.DataFrame:
-    """Read the probabilities of a table that `predict` wrote of yes or no, and their intervals."""
-    mean, unknown = _probabilities(chunk)
+def _read_probabilities(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
+    """Read the probabilities of a table that `predict` wrote of two classes."""
+    mean, unknown = _read_interval(chunk)
     found = pd.DataFrame({"row": chunk.positions, "mean": mean})
-    found["sigma"] = np.sqrt(np.maximum(mean * (1 - mean), 0.0))
+    found["sigma"] = np.sqrt(mean * (1 - mean))
     found = _with_flags(found, chunk)
     found["sigma_model"] = unknown
-    return found
+    return found.assign(hit=mean if quantity.sign > 0 else 1 - mean, hit_unknown=unknown)
 
 
-def _probabilities(chunk: SequenceTable) -> tuple[Floats, Floats]:
-    """Read the probabilities of the highest class, and what the model does not know of them."""
+def _read_interval(chunk: SequenceTable) -> tuple[Floats, Floats]:
+    """Return the probability of each row, and the standard deviation that its interval says."""
     mean, low, high = (
-        _finite(chunk, name, "probability", "0 to 1", low=0.0) for name in PROBABILITY_COLUMNS
+        _finite(chunk, name, "probability", "0 to 1", low=0.0, high=1.0)
+        for name in PROBABILITY_COLUMNS
     )
-    return mean, (high - low) / (2 * WITHIN)
+    return mean, np.asarray((high - low) / (2 * WITHIN))
 
 
 def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
@@ -410,10 +407,15 @@ def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
 
 
 def _finite(
-    chunk: SequenceTable, column: str, noun: str, expected: str, low: float = -np.inf
+    chunk: SequenceTable,
+    column: str,
+    noun: str,
+    expected: str,
+    low: float = -np.inf,
+    high: float = np.inf,
 ) -> Floats:
     value = read_numbers(chunk.frame[column])
-    bad = np.flatnonzero(~np.isfinite(value) | (value < low))
+    bad = np.flatnonzero(~np.isfinite(value) | (value < low) | (value > high))
     if len(bad):
         msg = (
             f"{chunk.describe_cell(bad[0], column)} is not a valid {noun}; expected {expected} "

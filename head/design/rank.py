@@ -36,6 +36,7 @@ from abag.head.design.batches import (
     Hits,
     best_first,
     choose_capped,
+    expect_hits,
     known_errors,
     pareto_order,
     probability_above,
@@ -362,6 +363,8 @@ def rank(
         frame = candidates.frame.assign(mean=sign * candidates.frame["mean"])
         candidates = replace(candidates, frame=frame)
         _refuse_of_numbers(chosen, quantity)
+        quantity.check_threshold(chosen.above, "--above")
+        quantity.check_threshold(chosen.best, "--best")
         best = signed(chosen.best, sign)
         chosen = replace(chosen, best=best, above=signed(chosen.above, sign))
         names_none = chosen.antigen == UNNAMED_ANTIGEN
@@ -703,8 +706,10 @@ def _choose_batch(
     is_drawn = drawn > MOST_DRAWN * len(index)
     expected = None
     hits: Hits | None = None
-    if quantity.classes and not is_drawn:
-        hits = candidates.hits(index)
+    if quantity.classes:
+        if "hit" in candidates.frame and not is_drawn:
+            chosen = candidates.frame[["hit", "hit_unknown"]].iloc[index]
+            hits = expect_hits(*chosen.to_numpy(np.float64).T)
     elif candidates.sigma is not None and not is_drawn:
         regimes = set[str]()
         if "regime" in candidates.frame:

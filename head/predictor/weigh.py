@@ -98,7 +98,8 @@ POWERS = (0.5, 1.0, 2.0)
 CLEAR_GROWTH = 5.0
 """Gain in log-likelihood from which sigma grows."""
 LEAST_WEIGHT = 0.1
-"""Weight of a label, of a mean of 1, below which its error tells nothing of sigma."""
+"""Weight of a label, of a mean of 1, below which its error tells nothing of sigma, unless fewer
+than `LEAST_ROWS` labels count for more."""
 LEAST_CALIBRATED = 20
 """Held-out pairs without which sigma does not grow."""
 MOST_LEVELS = 8
@@ -269,6 +270,8 @@ class WeighedRegime:
     """With the calibration of the other folds."""
     mean: Floats
     """Of the training labels."""
+    top: Floats | None = None
+    """Probabilities of the highest class, where labels are classes."""
     score: RegimeScore = field(init=False)
     """Set last, by `score_held_out`."""
 
@@ -365,7 +368,7 @@ def weigh(
         if not usual_K.any():
             usual_K[mean] = 1.0
         usual_K /= usual_K.sum()
-        weights, link, predicted_R = _weigh_classes(of_classes, half, mean, usual_K)
+        weights, link, predicted_R, top_R = _weigh_classes(of_classes, half, mean, usual_K)
         used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
         mixture = Mixture(used, 0.0, 0.0, link=link)
         return regime(
@@ -374,15 +377,15 @@ def weigh(
             predicted=predicted_R,
             sigma=mixture.sigma(predicted_R, variance),
             mean=_training_means(pairs, measured)[fold_of_row],
+            top=top_R,
         )
     censored = pairs.censored[rows]
     error_RK = pairs.pkd[rows, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
-    is_certain = np.ones(len(rows), np.bool_)
-    if pairs.share is not None:  # labels that are hardly known say little about the parts
-        weight_R = label_weights(pairs.share[rows])
-        error_RK *= np.sqrt(weight_R)[:, None]
-        is_certain = weight_R >= LEAST_WEIGHT
+    # labels that are hardly known say little about the parts
+    weight_R = np.ones(len(rows)) if pairs.share is None else label_weights(pairs.share[rows])
+    error_RK *= np.sqrt(weight_R)[:, None]
+    is_certain = _certain(np.ones(len(rows), np.bool_), weight_R)
     weights = stack_weights(error_RK, smallest, mean)
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
     judges = [*judged(half, rows)]
@@ -396,7 +399,7 @@ def weigh(
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, fold_of_row[judging])
-        judged_by = of_tested.take(judging & is_certain)
+        judged_by = of_tested.take(_certain(judging, weight_R))
         calibrated = calibrate(used, judged_by, apart.take(others))
         sigma_R[inside] = calibrated.sigma(predicted_R[inside], variance[inside], distance[inside])
     mixture = calibrate(used, of_tested.take(is_certain), apart)
@@ -409,22 +412,31 @@ def weigh(
     )
 
 
+def _certain(asked: NDArray[np.bool_], weight_R: Floats) -> NDArray[np.bool_]:
+    """Return which of some tested pairs, (R,) of which, tell sigma: all, if few labels count."""
+    certain = asked & (weight_R >= LEAST_WEIGHT)
+    return certain if certain.sum() >= LEAST_ROWS else asked
+
+
 def _weigh_classes(
     tested: HeldOutClasses, half: Ints, mean: int, usual_K: Floats
-) -> tuple[Floats, ClassLink, Floats]:
+) -> tuple[Floats, ClassLink, Floats, Floats]:
     """Weigh the parts of R tested pairs of classes by their log losses.
 
     Of few pairs of a class, which part ranks them best is mostly chance: pairs count by how often
     two of them differ. Returns the weights, (K,), what turns the mixture into classes, and the
-    predictions, (R,), of which each comes from the others of `half`, (R,).
+    predictions and the probabilities of the highest class, (R,), of which each comes from the
+    others of `half`, (R,).
     """
     stack = partial(stack_weights, mean=mean, usual_K=usual_K, informative=tested.informative)
     predicted_R = np.empty(len(half))
+    top_R = np.empty(len(half))
     for inside, judging in judged(half, tested.rows):
         weights, link = tested.take(judging).weigh(stack)
         predicted_R[inside] = link.expected(link.latent(tested.part_RK[inside] @ weights))
+        top_R[inside] = link.top(predicted_R[inside])
     weights, link = tested.weigh(stack)
-    return weights, link, predicted_R
+    return weights, link, predicted_R, top_R
 
 
 def _training_means(pairs: LabelledPairs, measured: MeasuredRegime) -> Floats:
@@ -733,6 +745,8 @@ def score_held_out(
         held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
     else:
         held_out.predicted[is_far] = mixture.pulled(held_out.predicted[is_far])
+        if held_out.top is not None:
+            held_out.top[is_far] = mixture.link.top(held_out.predicted[is_far])
     names = folds[0].parts
     classes = pairs.quantity.classes
     if classes:

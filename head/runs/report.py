@@ -49,7 +49,7 @@ from abag.head.evaluation.metrics import (
 )
 from abag.head.evaluation.scores import columns, describe_regimes
 from abag.head.evaluation.verdicts import page_of, score_strong, warnings
-from abag.head.labels.headers import DIGITS, Quantity
+from abag.head.labels.headers import DIGITS, PROBABILITY, Quantity
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
@@ -698,11 +698,8 @@ def write_results(
     with limit_blas(1):
         summary = _summarise(run, pairs, measured, weighed, fitted, parts, threshold)
     if threshold is not None:
-        regimes = summary["regimes"]
-        sign = pairs.quantity.sign
-        is_binary = pairs.quantity.is_binary
         summary["strong"] = score_strong(
-            tested, regimes, threshold, sign=sign, are_probabilities=is_binary
+            tested, summary["regimes"], threshold, quantity=pairs.quantity
         )
     if curve:
         first = weighed[0]
@@ -768,6 +765,8 @@ def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) ->
             pkd_predicted=regime.predicted,
             sigma=regime.sigma,
         )
+        if regime.top is not None and not pairs.quantity.is_binary:
+            frame = frame.assign(**{PROBABILITY: regime.top})
         frames.append(frame if weight is None else frame.assign(weight=weight[rows]))
     return pd.concat(frames, ignore_index=True)
 

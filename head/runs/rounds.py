@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -58,7 +59,6 @@ LISTED = 20
 class WrittenLabel(NamedTuple):
     """How the labels that a run keeps are read again."""
 
-    quantity: Quantity
     column: str
     options: LabelOptions
     remembered: Remembered | None
@@ -72,8 +72,6 @@ class WrittenLabel(NamedTuple):
         decide = partial(
             decide_label, options=self.options, remembered=self.remembered, named=beside
         )
-        if names := self.quantity.classes:  # their numbers may be names of others
-            frame = frame.assign(pkd=[names[int(number)] for number in frame["pkd"]])
         named = frame.rename(columns={"pkd": self.column})
         return read_pairs(named, TableOptions(columns=columns), label=decide)
 
@@ -81,10 +79,14 @@ class WrittenLabel(NamedTuple):
 def written_label(quantity: Quantity) -> WrittenLabel:
     """Return what reads labels of a quantity that were written without a unit."""
     if quantity.affinity:
-        return WrittenLabel(quantity, str(quantity), LabelOptions(label="pkd"), None)
+        return WrittenLabel(str(quantity), LabelOptions(label="pkd"), None)
     column = quantity.column("pkd")
-    remembered = Remembered(column=column, unit="value", quantity=quantity)
-    return WrittenLabel(quantity, column, LabelOptions(), remembered)
+    # what was written are logarithms and numbers of classes, not the cells of a user
+    name = f"{'log10 ' * quantity.is_log}{quantity.name}"
+    classes = tuple(map(str, range(len(quantity.classes))))
+    written = replace(quantity, name=name, scale="linear", classes=classes)
+    remembered = Remembered(column=column, unit="value", quantity=written)
+    return WrittenLabel(column, LabelOptions(), remembered)
 
 
 def relations_of(quantity: Quantity) -> Mapping[int, str]:
