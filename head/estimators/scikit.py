@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -302,7 +302,7 @@ def labelled(
         raise NotAFrame(msg)
     chosen = options or LabelOptions()
     label = _LABEL
-    columns = getattr(y, "columns", ())  # of a frame with one column
+    columns: Sequence[Any] = getattr(y, "columns", ())  # of a frame with one column
     if isinstance(name := columns[0] if len(columns) == 1 else getattr(y, "name", None), str):
         is_other = chosen.asks_for_value
         is_known = read_header(name).better is not None
