@@ -586,7 +586,10 @@ def test_pairs_that_are_ordered_are_not_ordered_again_until_they_are_taken_off_t
     assert pd.read_csv(orders)["order"].tolist() == ["order.csv"] * 6
     again = ranked(scored, tmp_path, batch=6, ordered=orders)  # the same order is made again
     assert again["id"].tolist() == first["id"].tolist()
+    assert any("6 pairs of 'order.csv' are taken off, as this order repl" in line for line in said)
+    said.clear()
     summary = abag.rank(scored, tmp_path / "second.csv", batch=6, ordered=orders)
+    assert not any("taken off" in line for line in said)
     assert summary["left_out"]["ordered"] == 6
     assert any("6 ordered and not measured yet (orders.csv)" in line for line in said)
     second = pd.read_csv(tmp_path / "second.csv")
