@@ -716,6 +716,21 @@ def test_a_batch_of_two_properties_is_of_their_pareto_front(scored, melting, tmp
     assert batch["second_sigma"].tolist() == [2.0] * 12
 
 
+@pytest.mark.parametrize("same", [False, True])
+def test_pairs_of_one_prediction_that_the_second_property_orders_are_not_drawn(
+    scored, melting, tmp_path, same
+):
+    antibodies = scored.drop_duplicates(["heavy", "light"]).assign(pkd_predicted=8.5)
+    second = melting.assign(predicted=60.0) if same else melting
+    out = tmp_path / "order.csv"
+    summary = abag.rank(antibodies, out, batch=12, second=second, **SECOND)
+    best = second["predicted"].nlargest(12).tolist()
+    np.testing.assert_allclose(pd.read_csv(out)["second_predicted"], best, atol=1e-4)
+    assert summary["drawn"] == (12 if same else 0)
+    assert summary["can_rank"] != same
+    assert ("expected_best" in pd.read_csv(out)) != same
+
+
 def test_pairs_that_miss_a_value_of_the_second_property_are_left_out(scored, melting, tmp_path):
     antibodies = scored.drop_duplicates(["heavy", "light"])
     limit = float(melting["predicted"].median())
