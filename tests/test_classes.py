@@ -713,6 +713,18 @@ def test_ordered_classes_are_predicted_as_expected_numbers(ordered):
 
 
 @pytest.mark.ci
+def test_the_errors_of_a_batch_of_ordered_classes_are_called_squared_errors(ordered, tmp_path):
+    folder, predicted = ordered
+    back = predicted.head(8).assign(response=["none", "weak", "strong", "weak"] * 2)
+    options = {"add": folder, "report": False, "say": lambda _: None}
+    later = abag.fit(back, None, tmp_path / "later", **options)
+    (errors,) = [entry["errors"] for entry in later["rounds"] if entry["errors"]]
+    said = describe_fit(later)
+    assert f"round 1: squared error {errors['rmse'] ** 2:.3f} (expected " in said
+    assert "Brier" not in said
+
+
+@pytest.mark.ci
 def test_rank_expects_hits_of_the_highest_of_several_classes(ordered, tmp_path):
     folder, predicted = ordered
     for options in ({}, {"rule": "ucb"}):
