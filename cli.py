@@ -114,7 +114,11 @@ def _print(result: T, as_json: bool, describe: Callable[[T], Iterable[str]]) -> 
         click.echo(json_text(shown))
         return
     described = describe(result)
-    text = described if isinstance(described, str) else "\n".join(described)
+    _show(described if isinstance(described, str) else "\n".join(described))
+
+
+def _show(text: str) -> None:
+    """Print text for people, whose lines fit into the terminal."""
     click.echo(wrap(printable(text)))
 
 
@@ -341,7 +345,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
     summary = search(table, store, folder, progress=True, **options)
     _print(summary, as_json, describe_trials)
     if "final" in summary and not as_json:
-        click.echo("\n" + describe_fit(summary["final"], verbose=True))
+        _show("\n" + describe_fit(summary["final"], verbose=True))
 
 
 @_passes_on("scan")
@@ -523,7 +527,7 @@ def store_pull() -> None:
 @_STORE_ARGUMENT
 @_out("--to", "File to write: .npz, .parquet, .h5ad or .csv.")
 def store_export() -> None:
-    """Write vectors to a file that NumPy, pandas, pyarrow or AnnData read.
+    """Write vectors to a file for NumPy, pandas, pyarrow or AnnData.
 
     With --table, one row per row of the table, beside its columns; else every stored vector, by its
     key. The vectors keep their number format. An .h5ad file needs the extra h5ad.
@@ -554,15 +558,15 @@ def demo(folder: Path, force: bool) -> None:
     run = folder / "run"
     folder.mkdir(parents=True, exist_ok=True)
     table = write_demo_table(pairs, force=force)
-    click.echo(printable(f"A synthetic table of {len(table):,} antibody-antigen pairs: {pairs}"))
+    _show(f"A synthetic table of {len(table):,} antibody-antigen pairs: {pairs}")
     encoders = {"antibody_encoder": "tiny-igt5", "antigen_encoder": "tiny-esm2"}
     click.secho("\nStage one: abag embed", bold=True)
     embed_table(pairs, store, progress=True, **encoders)
     click.secho("\nThe same command again: nothing is encoded twice", bold=True)
-    click.echo(describe_embedding(embed_table(pairs, store, **encoders)))
+    _show(describe_embedding(embed_table(pairs, store, **encoders)))
     click.secho("\nStage two: abag fit", bold=True)
     with reporting(details=False):
-        click.echo(describe_fit(fit_head(pairs, store, run, progress=True, split="random")))
+        _show(describe_fit(fit_head(pairs, store, run, progress=True, split="random")))
     ending = (
         "\nThe rule that generated the labels, without their noise, reaches a Spearman of "
         f"{planted_ceiling(table):.3f}: the best possible score on this table.\n"
@@ -571,7 +575,7 @@ def demo(folder: Path, force: bool) -> None:
         f"Table {pairs}\nStore {store}\nRun {run}\n"
         "With your own table: abag embed pairs.csv --store store"
     )
-    click.echo(printable(ending))
+    _show(ending)
 
 
 @_command("", "core.options:DeviceOptions", "core.options:EncoderOptions")
@@ -598,7 +602,7 @@ def doctor(as_json: bool, **options: Any) -> None:
     for check in examine(**options):
         checks.append(check)
         if not as_json:
-            click.echo(printable(f"{check.state} {check.name}: {check.text}"))
+            _show(f"{check.state} {check.name}: {check.text}")
     failed = sum(check.state == "FAIL" for check in checks)
     report = {"ok": not failed, "checks": [check._asdict() for check in checks]}
     _print(report, as_json, lambda _: f"{counted(len(checks), 'check')}, {failed} failed")

@@ -1,11 +1,12 @@
 """Weights of the parts of a stack by several rules, judged by rows that abag never saw.
 
-    python benchmarks/bench_mixing.py collect FOLDER --out DIR [--seeds 3] [--cores 16]
+    python benchmarks/bench_mixing.py collect FOLDER --out DIR [--seeds 3] [--cores 16] [--only hiv]
     python benchmarks/bench_mixing.py judge --out DIR
     python benchmarks/bench_mixing.py screen --out DIR
     python benchmarks/bench_mixing.py collect --tiny --out DIR
 
-`collect` draws training rows of the tables of FOLDER (and of planted laws), fits them with default
+`collect` draws training rows of the tables of FOLDER (and of planted laws; and of any other CSV
+there with columns `heavy`, perhaps `light`, `antigen` and `pKd`), fits them with default
 options, and keeps the out-of-fold errors of every part by regime, and what every part predicts of
 rows that were held out before. `judge` weighs the parts of each regime by each rule of `RULES` and
 prints by how much its RMSE on the held-out rows exceeds that of the best part in hindsight, in
@@ -56,7 +57,7 @@ def draw(folder, name, size, seed):
     else:
         from outside_truth import read
 
-        frame, _, label = read(folder / TABLES[name])
+        frame, _, label = read(folder / TABLES.get(name, f"{name}.csv"))
         frame = frame.rename(columns={label: "pKd"})
         frame = frame[pd.to_numeric(frame["pKd"], errors="coerce").notna()]
         if "censored" in frame:
@@ -328,6 +329,7 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=os.cpu_count())
+    parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -338,7 +340,10 @@ def main():
         collect(None, args.out, "additive", 60, 0)
         judge(args.out)
         return
-    names = [*TABLES, "additive", "epistatic"]
+    others = sorted(path.stem for path in args.folder.glob("*.csv"))
+    given = [name for name in others if f"{name}.csv" not in TABLES.values()]
+    names = [*TABLES, "additive", "epistatic", *given]
+    names = [name for name in names if not args.only or name in args.only]
     # the largest first, so that none of them is last
     jobs = [(name, size, seed) for size in SIZES[::-1] for seed in range(args.seeds)
             for name in names]  # fmt: skip

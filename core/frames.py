@@ -141,8 +141,9 @@ def as_it_came(frame: pd.DataFrame, table: object) -> Any:  # noqa: ANN401 - a t
     return build(columns) if is_polars else columns
 
 
-def refuse_nested(frame: pd.DataFrame, source: str) -> None:
-    """Raise `TableError` if cells of a column hold several values each."""
+def nested_columns(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the columns with cells that hold several values each, and the type of one of them."""
+    kinds = {}
     for number, dtype in enumerate(frame.dtypes):
         kind = ""
         if isinstance(dtype, pd.ArrowDtype) and pa.types.is_nested(dtype.pyarrow_dtype):
@@ -150,12 +151,18 @@ def refuse_nested(frame: pd.DataFrame, source: str) -> None:
         elif pd.api.types.is_object_dtype(dtype):
             kind = _nested_kind(frame.iloc[:, number])
         if kind:
-            name = frame.columns[number]
-            msg = (
-                f"{source}: column {str(name)!r} has cells of the nested type {kind}; expected "
-                "text, numbers or truth values. Divide it into columns of its own, or leave it out."
-            )
-            raise TableError(msg)
+            kinds[str(frame.columns[number])] = kind
+    return kinds
+
+
+def refuse_nested(frame: pd.DataFrame, source: str) -> None:
+    """Raise `TableError` if cells of a column hold several values each."""
+    for name, kind in nested_columns(frame).items():
+        msg = (
+            f"{source}: column {name!r} has cells of the nested type {kind}; expected "
+            "text, numbers or truth values. Divide it into columns of its own, or leave it out."
+        )
+        raise TableError(msg)
 
 
 def _nested_kind(cells: pd.Series) -> str:

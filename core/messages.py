@@ -133,8 +133,11 @@ def first_line(error: BaseException) -> str:
 
 
 def size_text(size: float) -> str:
-    """Write a number of bytes in GB, or in MB if it is small."""
-    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
+    """Write a number of bytes in GB, or in MB or kB if it is small."""
+    for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6)):
+        if size >= unit_bytes / 10:
+            return f"{size / unit_bytes:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"
 
 
 def screen_width() -> int:

@@ -503,7 +503,8 @@ class VectorOptions(Options, group="Encoders"):
     antibody_pooling: str = option(
         "mean",
         metavar="NAME",
-        help="Pooling of the antibody vectors: mean, heavy_mean, light_mean, cls or mean@LAYER.",
+        help="Pooling of the antibody vectors: mean, heavy_mean, light_mean, cdr_mean, cls or "
+        "mean@LAYER.",
     )
     antigen_pooling: str = option(
         "mean",

@@ -147,7 +147,7 @@ def check_versions() -> Result:
                 f"{requirement.name} {installed or 'missing'} (expected {requirement.specifier})"
             )
     if unmet:
-        fix = "install abag again: pip install -c constraints.txt -e ."
+        fix = "install abag in a new environment"
         return "FAIL", f"{', '.join(unmet)}; {fix}"
     return "PASS", text
 

@@ -92,7 +92,7 @@ def export_vectors(
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of ExportOptions
 ) -> ExportSummary:
-    """Write stored vectors to a file that NumPy, pandas, pyarrow or AnnData read.
+    """Write stored vectors to a file for NumPy, pandas, pyarrow or AnnData.
 
     Parameters
     ----------

@@ -30,7 +30,8 @@ class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encode
     long_antigens: Literal["window", "truncate", "error"] = option(
         "window",
         group="Data",
-        help="Antigen chains over 1,022 residues: overlapping windows, truncation or an error.",
+        help="Antigen chains that are longer than the encoder takes at once, 1,022 residues of "
+        "most: overlapping windows, truncation or an error.",
     )
     precision: Precision = option(
         "auto",

@@ -50,7 +50,7 @@ from abag.head.predictor.explain import average_contributions
 from abag.head.predictor.folder import check_saved, make_predictor, save_predictor, store_of_run
 from abag.head.predictor.parts import Parts, RunParts, fit_fold
 from abag.head.predictor.weigh import weigh_run
-from abag.head.regimes.folds import OF_TABLE, all_pairs
+from abag.head.regimes.folds import OF_TABLE, all_pairs, with_distances
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.report import curve_point, join_logs, write_results
 from abag.head.runs.run_folder import (
@@ -583,12 +583,18 @@ def _learning_curve(
     points = []
     config = trainings.config
     pairs = trainings.inputs.pairs
+    sides = trainings.inputs.sides
     if not config.learning_curve:
         return []
     first = next(regime for regime in regimes if regime.splits)
     for share in LEARNING_CURVE_SHARES:
         name = f"{share:.1%} of the training groups"
-        splits = [thinned(split, share, config.effective_split_seed) for split in first.splits]
+        splits = []
+        for split in first.splits:
+            fewer = thinned(split, share, config.effective_split_seed)
+            if sides is not None and split.distance is not None:
+                fewer = with_distances(fewer, sides)  # further from fewer pairs
+            splits.append(fewer)
         try:
             for split in splits:
                 training_labels(pairs, split.rows(TRAIN))

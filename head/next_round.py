@@ -25,11 +25,13 @@ from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike
 from abag.head.design.batches import known_errors
+from abag.head.labels.classes import read_classes
 from abag.head.labels.column import (
     AS_IN_THE_RUN,
     LOGLIKS,
     Columns,
     LabelLayout,
+    Remembered,
     decide_label,
     read_numbers,
 )
@@ -112,7 +114,8 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     rows = measured_rows(new)
     refuse_contradictions(measured, rows, new)
     predicted = _predictions_of(new)
-    rows = without_repeats(measured, rows.assign(**predicted), new.table.source)
+    rows = rows.assign(**predicted)
+    rows = without_repeats(measured, rows, new.table.source, saved.quantity)
     errors = _errors_of_batch(rows)
     rows = rows.drop(columns=list(predicted))
     rows["round"] = int(measured["round"].max()) + 1
@@ -120,7 +123,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     pairs = _label_joined(joined, opened, config, saved, new, named)
     entry = {
         "source": new.table.source,
-        "expected_best": _expected_best(new, saved.run),
+        "expected_best": _expected_best(new, rows.index, saved.run),
         "errors": errors,
     }
     history.append(entry)
@@ -274,7 +277,7 @@ def _label_of_results(
     """Decide what the label of a table of results is; arguments are those of `_read_results`."""
     column = top.columns.get("label", top.columns.get("pkd"))
     if column is None:
-        column = _results_column(top, named)
+        column = _results_column(top, named, saved.layout.label)
     remembered = saved.layout.label
     if column is not None:
         if "label" not in top.columns:
@@ -305,12 +308,15 @@ def _say_if_pkd_is_possible(pairs: LabelledPairs, column_of_run: str) -> None:
         )
 
 
-def _expected_best(pairs: LabelledPairs, run: Path) -> float | None:
-    """Return the best label that `rank` expected of the pairs that came back with a result."""
+def _expected_best(pairs: LabelledPairs, new: pd.Index[int], run: Path) -> float | None:
+    """Return the best label that `rank` expected of the pairs that came back with a result.
+
+    `new` are the measurements that no earlier round has, by their places among all.
+    """
     table = pairs.table
     quantity = pairs.quantity
     assert pairs.usable is not None
-    rows = np.unique(pairs.usable["row"])
+    rows = np.unique(pairs.usable["row"].to_numpy(np.int64)[new])
     sides = (table.antibodies, table.antigens)
     pair_of_row = pd.MultiIndex.from_arrays([side.of_row[rows] for side in sides])
     rows = rows[~pair_of_row.duplicated()]  # replicates are one measurement of what was expected
@@ -368,18 +374,28 @@ def _errors_of_batch(rows: pd.DataFrame) -> dict[str, float] | None:
     }
 
 
-def _results_column(table: Table, named: PairColumnOptions) -> str | None:
-    """Return the only column of numbers behind those that `rank` wrote, whatever its name is.
+def _results_column(table: Table, named: PairColumnOptions, label: Remembered) -> str | None:
+    """Return the only column of results behind those that `rank` wrote, whatever its name is.
 
-    Those that are `named` are no results.
+    Results are numbers, or classes of the run. Those that are `named` are none; a column that is
+    named as the `label` of the run and not empty is found by its name.
     """
     names = [*map(str, table.names)]
     of_rank = [at for at, name in enumerate(names) if written_by(name, names) == "rank"]
     if not of_rank:
         return None
     behind = {*names[max(of_rank) + 1 :]} - {name for name, _ in named_beside(named)}
-    free = [column for column in Columns(table).free if column.name in behind]
-    results = [column.name for column in free if column.holds_numbers]
+    free = Columns(table).free
+    if any(x.name == label.column and table.frame[x.name].notna().any() for x in free):
+        return None
+    free = [column for column in free if column.name in behind]
+    classes = label.quantity.classes
+    results = []
+    for column in free:
+        cells = table.frame[column.name]
+        is_of_run = np.isfinite(read_classes(cells, classes)).any() if classes else False
+        if is_of_run or (not classes and column.holds_numbers):
+            results.append(column.name)
     return results[0] if len(results) == 1 else None
 
 
@@ -415,6 +431,7 @@ def _label_joined(
         column=label_of_run.column,
         unit=label_of_run.unit,
         why=label_of_run.why,
+        quantity=label_of_run.quantity,
         line=f"labels: those of {source}",
         no_binding_pkd=label_of_run.no_binding_pkd,
     )

@@ -21,7 +21,7 @@ import numpy as np
 
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
-from abag.core.messages import align, counted, reporting
+from abag.core.messages import align, counted, reporting, size_text
 from abag.embed.encoders.checkpoints import refuse_unknown_name
 from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias
@@ -301,7 +301,7 @@ def _describe_labels(labels: Mapping[str, Any]) -> str:
 def _sequence_table(sequences: Mapping[str, dict[str, Any]]) -> list[str]:
     rows = [["", "unique", "mean length", "longest", "tokens", "encoder", "in the store"]]
     for plural, kind in sequences.items():
-        size = "-" if kind["bytes"] is None else f"{kind['bytes'] / 2**20:,.1f} MiB"
+        size = "-" if kind["bytes"] is None else size_text(kind["bytes"])
         numbers = [f"{kind['mean_length']:.0f}", f"{kind['longest']:,}", f"{kind['tokens']:,}"]
         rows.append([plural, f"{kind['unique']:,}", *numbers, kind["encoder"], size])
     return align(rows, numbers=True)

@@ -20,7 +20,8 @@ def commands(group=main, path=()):
 
 def run(*arguments, code=0):
     """Run a command, which has to end with an exit code, None: any; return its result."""
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    texts = [str(argument) for argument in arguments]
+    done = CliRunner().invoke(main, texts, terminal_width=78)  # click's in 80 columns, but in tests
     assert code in (None, done.exit_code), done.output + done.stderr
     return done
 

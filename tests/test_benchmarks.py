@@ -81,6 +81,7 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     ("bench_intervals.py", "cells --draws 1", r"\| 60 \| 10 \| 0\.8 \| 0\.\d+"),
     ("bench_regimes.py", "null 0 1 --kinds small_no_signal", r"values: 0 of \d+"),
     ("bench_binary.py", "planted --tiny", r"planted 1 +60 +0\.4 +abag"),
+    ("bench_peers.py", "tiny", r"mean of all \d"),
     ("bench_tails.py", "--draws 2", r"\| normal \| 1000 \| normal \| 0\.\d+"),
 ])  # fmt: skip
 def test_a_benchmark_that_prints_its_result_runs_at_tiny_size(

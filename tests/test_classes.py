@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -24,8 +25,9 @@ from abag.core.messages import reporting
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.rank import describe_rank
 from abag.head.evaluation import scores as scores_of_regimes
-from abag.head.evaluation.verdicts import add_classes
+from abag.head.evaluation.verdicts import add_classes, describe_strong, score_strong
 from abag.head.labels.column import decide_label
+from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, training_labels
 from abag.head.models.config import FitConfig
 from abag.head.models.probit import (
@@ -41,7 +43,7 @@ from abag.head.predictor.weigh import stack_weights, weigh_run
 from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.splits import TEST, TRAIN, Split, grouped_folds
-from abag.head.runs.run_folder import describe_fit, describe_scores
+from abag.head.runs.run_folder import describe_fit, describe_scores, read_run
 from abag.sklearn import AffinityRegressor, BindingClassifier
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
@@ -198,6 +200,14 @@ def test_replicates_that_disagree_are_counted_on_both_sides():
     assert weight.max() == pytest.approx(2 * weight.min())
     with pytest.raises(LabelError, match="measure the same pair and are 'no' and 'yes'"):
         labelled(pd.concat([frame, other], ignore_index=True), replicates="error")
+
+
+def test_replicates_of_a_class_have_the_sum_of_their_weights():
+    frame = table(binder=words("no", "yes"), reads=1.0)
+    again = pd.concat([frame, frame.iloc[[0]].assign(reads=1e-3)], ignore_index=True)
+    weight = 1 / labelled_with(again, weight="reads").share
+    assert weight / weight.min() == pytest.approx(np.where(weight > weight.min(), 1.001, 1))
+    assert weight.max() / weight.min() == pytest.approx(1.001)
 
 
 def test_the_direction_of_a_recognised_label_may_be_given():
@@ -434,9 +444,54 @@ def test_few_pairs_of_a_class_are_not_judged_by_their_ranks():
     level = (np.arange(200) < 6).astype(float)
     sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
     assert "ranking cannot be judged" in sentence
+    again = replace(measured_pairs(np.tile(level, 3)), rows=np.tile(np.arange(200), 3))
+    assert class_scores(again, np.tile(np.linspace(0.9, 0.1, 200), 3))["sentence"] == sentence
     level = (np.arange(200) < 20).astype(float)
     sentence = class_scores(measured_pairs(level), np.linspace(0.9, 0.1, 200))["sentence"]
     assert "is better than chance" in sentence
+
+
+def test_intervals_of_the_auc_hold_it_where_a_class_is_rare():
+    rng = np.random.default_rng(0)
+    level = (np.arange(200) < 5).astype(float)
+    inside = 0
+    for _ in range(150):
+        p = rng.normal(size=200) + 1.19 * level  # an AUC of .80
+        claim = scores_of_regimes.concordance_claim(measured_pairs(level), p)
+        inside += claim.low <= 0.8 <= claim.high
+    assert inside > 0.88 * 150
+
+
+def test_a_perfect_order_of_few_pairs_is_not_taken_for_a_sure_one():
+    p = np.linspace(0.9, 0.1, 60)
+    for positives, has_interval in ((1, False), (4, True), (30, True)):
+        level = (np.arange(60) < positives).astype(float)
+        scores = class_scores(measured_pairs(level), p)["classes"]
+        for name in ("auc", "average_precision"):
+            assert scores[name]["value"] == 1
+            assert (scores[name]["low"] is not None) == has_interval
+            if has_interval:
+                assert 1 - 5 / positives < scores[name]["low"] < 1 - 2 / positives
+    one_order = replace(  # a single label above its bounds, which happens by chance
+        measured_pairs(np.arange(12.0)), censored=np.array([-1] * 11 + [0], np.int8)
+    )
+    assert not scores_of_regimes.concordance_claim(one_order, np.arange(12.0), chance=0.5).holds
+
+
+@pytest.mark.parametrize("positives", [0, 1, 9])
+def test_low_probabilities_are_not_better_because_hardly_any_yes_was_tested(positives):
+    tested = measured_pairs((np.arange(200) < positives).astype(float))
+    sentence = class_scores(tested, np.full(200, 0.03), mean=0.05)["sentence"]
+    verb = "is" if positives == 1 else "are"
+    assert sentence == (
+        "w: ranking cannot be judged; probabilities cannot be judged, as "
+        f"{positives} of 200 tested pairs {verb} not of the most frequent class"
+    )
+    compared = scores_of_regimes.compare_models(
+        "w", "a", "b", tested, np.full(200, 0.03), np.full(200, 0.05),
+        Quantity(name="hit", affinity=False, classes=("no", "yes")),
+    )  # fmt: skip
+    assert "statistically indistinguishable" in compared
 
 
 def test_folds_hold_their_share_of_a_rare_class():
@@ -625,8 +680,9 @@ def test_a_plan_says_what_the_classes_are():
     assert sum(map(int, counts.groups())) == planned["labels"]["pairs"]
 
 
-@pytest.mark.ci
-def test_ordered_classes_are_predicted_as_expected_numbers(run):
+@pytest.fixture(scope="module")
+def ordered(run):
+    """Return the folder of a run of three classes, and its predictions of new rows."""
     table_of_three = planted_table()
     rng = np.random.default_rng(0)
     is_strong = (table_of_three["binder"] == "yes") & (rng.random(len(table_of_three)) < 0.5)
@@ -634,19 +690,63 @@ def test_ordered_classes_are_predicted_as_expected_numbers(run):
     frame = table_of_three.drop(columns="binder").assign(
         response=np.array(["none", "weak", "strong"])[level]
     )
-    summary = abag.fit(
-        frame, run / "store", run / "three", head="ridge", report=False, say=lambda _: None,
-        classes=("none", "weak", "strong"),
-    )  # fmt: skip
+    with reporting(silent=True, bars=False):
+        abag.fit(
+            frame, run / "store", run / "three", head="ridge", report=False,
+            classes=("none", "weak", "strong"),
+        )  # fmt: skip
+        abag.predict(
+            pd.read_csv(run / "new.csv"), run / "three", run / "three.csv", store=run / "store"
+        )
+    return run / "three", pd.read_csv(run / "three.csv")
+
+
+@pytest.mark.ci
+def test_ordered_classes_are_predicted_as_expected_numbers(ordered):
+    folder, predicted = ordered
+    summary = json.loads((folder / "summary.json").read_text())
     assert summary["data"]["classes"] == ["none", "weak", "strong"]
-    abag.predict(
-        pd.read_csv(run / "new.csv"), run / "three", run / "three.csv", store=run / "store",
-        say=lambda _: None,
-    )  # fmt: skip
-    predicted = pd.read_csv(run / "three.csv")
     assert predicted["predicted"].between(0, 2).all()
     assert predicted["probability"].between(0, 1).all()
     assert predicted["probability"].corr(predicted["predicted"]) > 0.8
+
+
+@pytest.mark.ci
+def test_rank_expects_hits_of_the_highest_of_several_classes(ordered, tmp_path):
+    folder, predicted = ordered
+    for options in ({}, {"rule": "ucb"}):
+        ranked = abag.rank(
+            predicted, tmp_path / "batch.csv", run=folder, batch=8, force=True,
+            say=lambda _: None, **options,
+        )  # fmt: skip
+        chosen = pd.read_csv(tmp_path / "batch.csv")
+        assert ranked["expected_above"] == pytest.approx(chosen["probability"].sum())
+        assert "of 8 pairs 'strong' (90 % interval" in describe_rank(ranked)
+    with pytest.raises(PredictionError, match="expected a number from 0 to 2"):
+        abag.rank(predicted.assign(predicted=3), run=folder, batch=8, say=lambda _: None)
+
+
+@pytest.mark.ci
+def test_the_highest_class_is_looked_for_by_its_probability_whichever_is_better(ordered):
+    folder, _ = ordered
+    saved = read_run(folder)
+    for better in ("higher", "lower"):
+        quantity = replace(saved.quantity, better=better)
+        summary = score_strong(saved.tested, saved.summary["regimes"], 1.5, quantity=quantity)
+        for of_regime in summary["regimes"]:
+            rows = saved.tested[saved.tested["regime"] == of_regime["regime"]]
+            assert of_regime["strong"] == (rows["pkd"] == 2).sum()
+            assert of_regime["expected"] == pytest.approx(rows["probability"].sum())
+        assert "probability" in "".join(describe_strong(summary, quantity))
+
+
+def test_what_models_do_not_know_of_an_expected_class_is_on_its_scale():
+    rng = np.random.default_rng(0)
+    mixed = rng.normal(size=400)
+    level = np.digitize(mixed + rng.normal(size=400), [-0.5, 0.5]).astype(float)
+    link = link_of(mixed, level, 3)
+    middle = link.expected(np.array([0.0]))
+    assert link.deviation(middle, np.array([0.05 * link.unit**2])) > 0.2  # of 0 to 2
 
 
 # ---- scikit-learn --------------------------------------------------------------------------------

@@ -357,6 +357,7 @@ def test_plan_says_what_is_in_a_table_and_writes_nothing(pairs, tmp_path):
     brief = run("plan", pairs).stdout
     whole = run("plan", pairs, "-v").stdout
     assert re.search(r"^antibodies  +\d+", brief, re.MULTILINE)
+    assert re.search(r"^antibodies .* \d+\.\d MB$", brief, re.MULTILINE)  # as `store info` counts
     assert "T4: estimate" in whole
     assert "T4: estimate" not in brief
     assert json.loads(run("plan", pairs, "--json").stdout)["rows"] == 160

@@ -25,6 +25,7 @@ from abag.core.messages import (
     reporting,
     say,
     screen_width,
+    size_text,
     wrap,
 )
 
@@ -238,6 +239,28 @@ def test_a_terminal_wraps_sentences_at_words_and_keeps_paths_whole(monkeypatch):
     lines = on_terminal(WIDTH, columns=30).splitlines()
     expected = ["30 a sentence that does not fit", "  into a line:", "  /a/path-that-stays-whole"]
     assert lines == expected
+
+
+@pytest.mark.parametrize(("size", "text"), [
+    (0, "0.0 kB"), (512, "0.5 kB"), (99_949, "99.9 kB"), (100_000, "0.1 MB"), (2.5e9, "2.5 GB"),
+])  # fmt: skip
+def test_a_size_is_written_in_a_unit_that_shows_it(size, text):
+    assert size_text(size) == text
+
+
+DOCTOR = """
+import sys
+from abag.cli import main
+sys.stdout = sys.stderr
+main(["doctor", "--antibody-encoder", "composition", "--antigen-encoder", "composition"])
+"""
+
+
+def test_a_check_of_the_machine_fits_into_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = on_terminal(DOCTOR, columns=60).splitlines()
+    assert any(line.startswith("PASS versions: ") for line in lines)
+    assert max(len(line) for line in lines if "/" not in line) <= 60  # paths stay whole
 
 
 @pytest.mark.parametrize("columns", ["", "20"])

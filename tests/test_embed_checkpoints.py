@@ -61,11 +61,11 @@ def class_of(name):
     return getattr(transformers, name, None) or pytest.skip(f"transformers has no {name}")
 
 
-def make_model(family, class_name):
+def make_model(family, class_name, **changes):
     """A transformers model of random weights: the norms, too, differ from what is initialized."""
     cls = class_of(class_name)
     torch.manual_seed(3)
-    config = cls.config_class.from_dict({**CONFIG[family], "is_encoder_decoder": False})
+    config = cls.config_class.from_dict({**CONFIG[family], "is_encoder_decoder": False, **changes})
     model = cls(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

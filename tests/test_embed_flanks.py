@@ -152,7 +152,7 @@ def test_columns_of_nucleotides_are_proposed_for_no_role():
     )
     with pytest.raises(ColumnError, match=r"By their content: --column heavy=mine\. "):
         read_sequences(frame)
-    with pytest.raises(ColumnError, match="No column holds sequences"):
+    with pytest.raises(ColumnError, match="'gene', 'short_nt', 'lower', 'rna' hold nucleotides"):
         abag.plan(frame.drop(columns="mine"))
 
 
@@ -202,3 +202,17 @@ def test_a_table_of_loops_without_chains_is_told_to_write_them_into_the_parent()
     words = "'HCDR1', 'HCDR3' hold parts of chains: write whole variable domains"
     with pytest.raises(TableError, match=words):
         abag.plan(pd.DataFrame(loops | distances), no_antigen=True)
+
+
+def test_a_table_of_all_parts_of_chains_is_told_to_join_them():
+    ends = {"fwr1": 25, "cdr1": 33, "fwr2": 50, "cdr2": 58, "fwr3": 96, "cdr3": 109, "fwr4": 120}
+    table = {}
+    start = 0
+    for name, end in ends.items():
+        table[name] = [HEAVY[start:end]] * 2
+        table[f"{name}_nt"] = ["GCTGAT" * (end - start)] * 2
+        start = end
+    listed = ", ".join(f"'{name}'" for name in ends)
+    words = f"{listed} hold parts of chains: .* for example FR1, CDR1, FR2, .* in this order"
+    with pytest.raises(ColumnError, match=words):
+        abag.plan(pd.DataFrame(table), no_antigen=True)

@@ -75,6 +75,21 @@ def stored_logliks(store, kind, sequences):
     return abag.open_store(store).vectors(kind, sequences, pooling="loglik")
 
 
+@pytest.mark.parametrize("family", ["bert", "protbert", "roformer", "roberta", "esm"])
+def test_a_head_that_is_not_tied_has_the_bias_that_transformers_adds(pairs, tmp_path, family):
+    untied = make_model(family, CLASSES[family], tie_word_embeddings=False)
+    folder = save(untied, family, tmp_path / "model")
+    model = class_of(CLASSES[family]).from_pretrained(folder).eval()
+    kinds = {"kind": "antigen", "antigen_encoder": str(folder)}
+    abag.embed_table(pairs, tmp_path / "store", loglik=True, **kinds)
+    ours = stored_logliks(tmp_path / "store", "antigen", ANTIGENS)
+    layout = identify(str(folder), "antigen").layout
+    for sequence, value in zip(ANTIGENS, ours[:, 0], strict=True):
+        chains = tuple(sorted(sequence.split("|")))
+        expected = by_hand(lambda ids: model(input_ids=ids).logits, layout, chains)
+        assert value == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("family", "layout"), [(name, layout) for name, layout in zip(CLASSES, LAYOUTS, strict=False)]
 )

@@ -173,6 +173,29 @@ def test_rows_that_a_filter_hides_are_read_and_reported(tmp_path):
     assert not any("hidden" in note for note in read_sequences(workbook(tmp_path / "b.xlsx")).notes)
 
 
+@pytest.mark.parametrize("shown", ["0.0%", "#,##0,", '0.0" pM"', "0\\ \\p\\M"])
+def test_numbers_that_a_sheet_shows_otherwise_than_it_stores_them_are_reported(tmp_path, shown):
+    def change(sheet):
+        for row in sheet.iter_rows(min_row=2, min_col=4):
+            row[0].number_format = shown
+
+    rows = [[*ROWS[0][:3], "KD (nM)"], *ROWS[1:]]
+    pairs = read_sequences(workbook(tmp_path / "a.xlsx", rows, change))
+    note = f"column 'KD (nM)' is shown in the number format {shown!r}, and read as it is stored, "
+    assert f"{note}such as 8.5" in pairs.notes
+    assert pairs.frame["KD (nM)"].tolist() == ["8.5", "7"]
+
+
+@pytest.mark.parametrize("shown", ['0.0" nM"', "#,##0.00", "0.00E+00", '_(* #,##0_);_(* "-"??_)'])
+def test_formats_that_change_neither_size_nor_unit_are_not_reported(tmp_path, shown):
+    def change(sheet):
+        sheet["D2"].number_format = shown
+
+    rows = [[*ROWS[0][:3], "KD (nM)"], *ROWS[1:]]
+    notes = read_sequences(workbook(tmp_path / "a.xlsx", rows, change)).notes
+    assert not any("number format" in note for note in notes)
+
+
 def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
     path = workbook(tmp_path / "a.xlsx")
     stated = edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(b'"A1:D3"', b'"A1:B2"'))

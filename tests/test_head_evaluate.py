@@ -115,6 +115,16 @@ def test_pairs_in_the_training_set_are_counted(case, name):
     assert counted["antigen"] == len(both)
 
 
+def test_pairs_that_a_run_has_left_unused_are_no_training_pairs(case, tmp_path):
+    parts = ["unused", "test", "train", "train", "validation"]
+    table = case.frame.assign(part=[parts[row % 5] for row in range(len(case.frame))])
+    abag.fit(table, case.at / "store", tmp_path / "run", head="ridge", split="column=part")
+    summary = abag.evaluate(tmp_path / "run", table=case.frame, store=case.at / "store")["table"]
+    assert summary["in_training"] == {"pair": 144, "antibody": 180, "antigen": 180}
+    (known,) = summary["regimes"]  # of unused pairs both sequences are in training
+    assert "; 144 of 180 pairs are training pairs" in known["sentence"]
+
+
 def test_labels_are_read_with_the_options_of_the_run(case):
     molar = case.frame.assign(K=10 ** (9 - case.frame["pKd"])).drop(columns="pKd")
     units = {"label": "kd_nm", "columns": {"pkd": "K"}}

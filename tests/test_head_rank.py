@@ -296,6 +296,18 @@ def test_equal_predictions_are_not_ranked_but_drawn_and_nothing_is_promised(
     assert summary["expected_best"] is summary["expected_above"] is None
 
 
+@pytest.mark.parametrize("equal", [False, True])
+def test_a_batch_and_what_is_expected_of_it_do_not_depend_on_the_order_of_the_rows(
+    run, scored, tmp_path, equal
+):
+    table = scored.drop(columns="pKd").assign(heavy=scored["heavy"] + "A")
+    table = table.assign(pkd_predicted=8.6) if equal else table
+    options = {"batch": 24, "run": run / "run", "above": 9}
+    batch = ranked(table, tmp_path, **options)
+    other = ranked(table.sample(frac=1, random_state=0), tmp_path, **options)
+    pd.testing.assert_frame_equal(batch, other)
+
+
 @pytest.mark.parametrize("noise", [1e-9, 1e-6, 1e-3])
 @pytest.mark.parametrize("has_sigma", [True, False])
 def test_negligible_differences_of_predictions_are_none(scored, tmp_path, noise, has_sigma):

@@ -204,3 +204,13 @@ def test_labels_that_end_where_the_assay_does_say_how_far_measurements_reach():
     assert np.isfinite(far.best_interval).all()
     certain = expect(mean, np.zeros(24), labels=truth[:400])
     assert certain.best_interval == (7.4, 7.4)
+
+
+def test_a_few_labels_far_above_the_others_do_not_let_expect_more_than_is_predicted():
+    rng = np.random.default_rng(0)
+    selected = np.concatenate([rng.normal(8.5, 0.9, 120), [11.5, 11.9, 12.0, 12.3, 12.4, 13.4]])
+    mean, sigma = np.linspace(11.1, 9.9, 16), np.full(16, 1.2)
+    batch = expect(mean, sigma, labels=selected)
+    assert batch.best_of_first[0] == pytest.approx(mean[0], abs=0.03)
+    ended = expect(mean, sigma, labels=np.minimum(selected, 10.5))
+    assert ended.best_of_first[0] < mean[0] - 0.2

@@ -203,7 +203,7 @@ def test_the_text_shows_runs_differences_and_verdicts(case):
     assert "not compared, because no other run has the same test rows: " in text
 
 
-@pytest.mark.parametrize("width", [20, 45, 80, 120, 240])
+@pytest.mark.parametrize("width", [20, 45, 60, 80, 120, 240])
 def test_runs_and_fit_show_what_decides_within_any_width(case, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     shown = invoke("runs", case.runs).stdout
@@ -218,6 +218,7 @@ def test_runs_and_fit_show_what_decides_within_any_width(case, monkeypatch, widt
     assert "coverage" not in fitted
     assert ("coverage" in shown) == (width == 240)
     assert ("of scores: abag runs --verbose" in shown) == (width < 240)
+    assert not re.search(r"^run .*\n\n", shown, re.MULTILINE)  # the rest of a heading left out
 
 
 @pytest.mark.parametrize(("paths", "names"), [

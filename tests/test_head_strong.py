@@ -131,7 +131,13 @@ def test_a_cutoff_that_fails_on_other_pairs_does_not_stand_for_what_was_wanted(s
             pkd=-chosen_on["pkd"], pkd_predicted=-chosen_on["pkd_predicted"]
         )
     of_run = [REGIME[0] | {"rmse": 1.0, "intervals": {}}]
-    scores = score_strong(rows, REGIME, 9.0 * sign, (chosen_on, of_run), sign=sign)
+    scores = score_strong(
+        rows,
+        REGIME,
+        9.0 * sign,
+        (chosen_on, of_run),
+        quantity=Quantity(better="higher" if sign > 0 else "lower"),
+    )
     (regime,) = scores["regimes"]
     found = {(cut["wanted"], cut["level"]): cut for cut in regime["cutoffs"]}
     assert found["precision", 0.8]["precision"] < 0.7

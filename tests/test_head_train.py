@@ -32,6 +32,7 @@ from heads import used_options
 from hypothesis import given
 from hypothesis import strategies as st
 from marks import in_ci
+from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import (
@@ -45,6 +46,8 @@ from abag import (
     RunError,
     TrainingError,
 )
+from abag.head import fit as fit_of_runs
+from abag.head.regimes.splits import TEST, learned_rows
 from abag.head.training.stack import cosine_rates, make_epoch_batches
 
 QUICK = drawn.QUICK | {"split": "column=part", "head": "mlp", "widths": (16, 8), "epochs": 3}
@@ -137,6 +140,43 @@ def test_a_learning_curve_scores_heads_of_fewer_training_groups_on_the_same_test
     (case.at / "run" / "summary.json").unlink()  # as if it had been interrupted at the very end
     resumed, _ = quick_fit(case, learning_curve=True, **options)
     assert without_times(resumed) == without_times(summary)
+
+
+def test_points_of_a_learning_curve_count_distances_from_their_own_training_pairs(
+    tmp_path, monkeypatch
+):
+    rng = np.random.default_rng(0)
+    variants = []
+    for _ in range(80):
+        residues = list(HEAVY)
+        for at in rng.choice(np.arange(98, 104), rng.integers(1, 4), replace=False):
+            residues[at] = rng.choice(list("ADEFGHKLNPQSTVWY"))
+        variants.append("".join(residues))
+    frame = pd.DataFrame({"heavy": variants, "light": LIGHT, "antigen": "ACDEFGHIKL" * 4})
+    frame["pKd"] = [8 + 0.3 * row["heavy"][98:104].count("W") for row in frame.to_dict("records")]
+    frame["pKd"] += rng.normal(0, 0.2, len(frame))
+    frame = frame.drop_duplicates("heavy", ignore_index=True)
+    case = SimpleNamespace(frame=frame, at=tmp_path, store=fill_store(tmp_path / "store", frame))
+    points = []
+    weigh_run = fit_of_runs.weigh_run
+
+    def weighed(pairs, folds):
+        points.append((pairs, folds[0][0].splits))
+        return weigh_run(pairs, folds)
+
+    monkeypatch.setattr(fit_of_runs, "weigh_run", weighed)
+    quick_fit(case, learning_curve=True, head="ridge", split="random", folds=3)
+    assert len(points) == 4  # of the run and of three shares
+    for pairs, splits in points:
+        heavy = [pairs.table.antibodies.chains[number][0] for number in pairs.antibody]
+        for split in splits:
+            trained = learned_rows(split)
+            for row in split.rows(TEST):
+                nearest = min(
+                    sum(a != b for a, b in zip(heavy[row], heavy[other], strict=True))
+                    for other in trained
+                )
+                assert split.distance[row] == nearest > 0
 
 
 def test_a_learning_curve_leaves_out_sizes_with_nothing_to_learn(case):

@@ -76,6 +76,26 @@ def test_replicates_have_the_error_of_their_mean():
     np.testing.assert_allclose(share_by_label(read(frame, error="sd")), expected)
 
 
+@pytest.mark.parametrize("replicates", ["median", "mean"])
+def test_replicates_count_by_their_weights(replicates):
+    single = table_of(pkd=PKD, w=1.0)
+    frame = pd.concat([single, single.head(1).assign(pkd=3.0, w=1e-3)])
+    pairs = read(frame, weight="w", replicates=replicates)
+    assert pairs.pkd.min() == pytest.approx((6.0 + 3.0e-3) / 1.001)
+    weight = 1 / share_by_label(pairs)
+    np.testing.assert_allclose(weight / weight[1], [1.001, 1, 1, 1])
+
+
+def test_a_weighted_median_is_where_half_of_the_weight_is_below():
+    rows = pd.DataFrame({"pkd": [5.0, 6.0, 9.0, 7.0, 7.5], "w": [1.0, 1.0, 4.0, 2.0, 2.0]})
+    rows = rows.assign(
+        heavy=[*["EVQLVESGGGLVQPGGSLRLSCAASA"] * 3, *["EVQLVESGGGLVQPGGSLRLSCAASC"] * 2]
+    )
+    pairs = read(rows.assign(antigen="MKTAYIAKQRQISFVKSHFSRQ"), weight="w")
+    expected = np.interp(0.5, [0.5 / 6, 1.5 / 6, 4 / 6], [5.0, 6.0, 9.0])
+    np.testing.assert_allclose(np.sort(pairs.pkd), np.sort([7.25, expected]))
+
+
 def test_other_quantities_have_errors_in_their_unit():
     frame = table_of(**{"Tm (°C)": 60 + PKD, "sd": ERRORS})
     pairs = read(frame, better="higher", label="value", error="sd")
@@ -207,6 +227,30 @@ def test_scores_count_pairs_by_the_weights_of_the_fit(unequal):
     again = abag.evaluate(run, predictions=own)["predictions"]["regimes"][0]
     for name in ("rmse", "groups", "spearman"):
         assert again[name] == pytest.approx(regime[name])
+
+    compared = {}
+    for name, table in {
+        "weighed": unequal.test,
+        "alike": unequal.test.drop(columns="w"),
+        "both": [unequal.test.head(30), unequal.test.iloc[30:]],
+    }.items():
+        evaluated = abag.evaluate(run, table=table, store=unequal.store)["table"]
+        compared[name] = {score["regime"]: score for score in evaluated["regimes"]}
+    predicted = abag.predict(unequal.test, run, store=unequal.store)
+    mean = np.average(unequal.train["pKd"], weights=unequal.train["w"])
+    for name, score in compared["weighed"].items():
+        inside = (predicted["regime"] == name).to_numpy()
+        rows = unequal.test[inside]
+        for predictions, key in (
+            (predicted["pkd_predicted"][inside].array, "rmse"),
+            (mean, "rmse_of_mean"),
+        ):
+            square = np.square(rows["pKd"] - predictions)
+            expected = np.sqrt(np.average(square, weights=rows["w"]))
+            assert score[key] == pytest.approx(expected, rel=1e-3)
+            plain = compared["alike"][name][key]
+            assert plain == pytest.approx(np.sqrt(square.mean()), rel=1e-3)
+            assert compared["both"][name][key] == pytest.approx(score[key])
 
 
 @pytest.mark.ci

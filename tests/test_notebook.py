@@ -150,20 +150,29 @@ def test_a_missing_source_is_one_clear_line(source, tmp_path):
     assert line == f"Stopped: {stopped.value}"
 
 
-@pytest.mark.parametrize(("sigma", "shown"), [({"sigma": "0.41"}, " ± 0.41"), ({}, "")])
-def test_predictions_are_shown_with_and_without_sigma(tmp_path, capsys, sigma, shown):
+@pytest.mark.parametrize(("scores", "shown"), [
+    ({"pkd_predicted": "7.5", "sigma": "0.41"}, "pKd  7.50 ± 0.41"),
+    ({"pkd_predicted": "7.5"}, "pKd  7.50"),
+    ({"predicted": "67.25", "sigma": "3"}, "predicted 67.25 ± 3.00"),
+    ({"probability": "0.5", "probability_low": "0.2"}, "probability  0.50"),
+])  # fmt: skip
+def test_predictions_of_any_label_are_shown(tmp_path, capsys, scores, shown):
     code = {c.id: c.source for c in nbformat.read(NOTEBOOK, 4).cells}["predicted"]
-    scores = {"pkd_predicted": "7.5", **sigma, "regime": "both_new"}
+    scores = {**scores, "regime": "both_new"}
     row = {"id": "one", **scores, "far": "True", "why_far": "no folds"}
     pd.DataFrame([row]).to_csv(tmp_path / "new.csv", index=False)
     exec(code, {"PREDICTED": tmp_path / "new.csv"})
     far = "outside the training data: no folds"
-    assert capsys.readouterr().out == f"{'one':20} pKd  7.50{shown}  both_new  {far}\n"
+    assert capsys.readouterr().out == f"{'one':20} {shown}  both_new  {far}\n"
 
 
 @pytest.mark.ci
 def test_the_notebook_runs_in_a_clean_kernel_from_install_to_predictor(notebook, tmp_path):
-    started = notebook()
+    table = pd.concat(demo_table(seed).head(150) for seed in (0, 1))
+    table = table.rename(columns={"antigen": "protein"}).assign(Kd=10 ** (9 - table.pop("pKd")))
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    options = {"ABAG_READ": "--column antigen=protein", "ABAG_LABEL": "--label kd_nm"}
+    started = notebook(ABAG_TABLE=str(tmp_path / "mine.csv"), **options)
     _, errors = started.communicate()
     assert started.returncode == 0, errors
     outputs = printed(tmp_path / "executed.ipynb")

@@ -658,6 +658,10 @@ def test_a_column_of_one_unit_says_what_labels_are_read_in():
     pairs = read_labels(table, columns={"pkd": "KD"})
     assert pairs.unit == "kd_nm"
     assert "column 'KD unit' says so" in pairs.reading.line
+    with pytest.raises(ColumnError, match="'KD' is kd_nm by column 'KD unit': use") as caught:
+        read_labels(table)
+    proposed = {"pkd": ["--column", "pkd=KD"], "label": ["--label", "kd_nm"]}
+    assert arguments(str(caught.value)) == proposed
     with pytest.raises(ColumnError, match="'KD' may be one") as caught:
         read_labels(table.drop(columns="KD unit").assign(**{"KD unit": "°C"}))
     assert "'KD unit' may be" not in str(caught.value)
@@ -682,3 +686,70 @@ def test_a_column_that_numbers_or_counts_rows_is_not_proposed_as_the_label(name)
     assert (
         "label=signal" in abag.plan(table.assign(**{name: numbers, "signal": numbers}))["refused"]
     )
+
+
+CODONS = dict(zip("ACDEFGHIKLMNPQRSTVWY", (
+    "GCT TGT GAT GAA TTT GGT CAT ATT AAA CTG ATG AAT CCG CAG CGT TCT ACC GTT TGG TAT".split()
+), strict=True))  # fmt: skip
+
+
+def coded(chains):
+    return ["".join(CODONS[residue] for residue in chain) for chain in chains]
+
+
+NUCLEOTIDES_BESIDE = {
+    "heavy": ({"heavy_sequence": coded(HEAVIES), "VH_protein": HEAVIES}, "VH_protein"),
+    "light": ({"VL sequence": coded(LIGHTS), "VL translation": LIGHTS}, "VL translation"),
+    "antigen": ({"antigen_seq": coded([AG] * 12), "antigen": AG}, "antigen"),
+}
+
+
+@pytest.mark.parametrize("role", NUCLEOTIDES_BESIDE)
+def test_amino_acids_are_read_where_a_column_of_nucleotides_fits_the_role_by_its_name(role):
+    columns, protein = NUCLEOTIDES_BESIDE[role]
+    others = {"VH": HEAVIES, "antigen": AG}
+    others = {name: cells for name, cells in others.items() if role not in ("heavy", name)}
+    others = {"antigen": AG} if role == "heavy" else others
+    table = pd.DataFrame({**columns, **others})
+    read = read_sequences(table)
+    assert read.columns[role] == protein
+    (note,) = read.notes[:1]
+    assert note == f"column {protein!r} is used as {role}: {table.columns[0]!r} holds nucleotides"
+
+
+@pytest.mark.parametrize("name", ["VL_nt", "insert", "light_nucleotide_sequence"])
+def test_a_chain_that_a_table_has_as_nucleotides_alone_is_not_left_out(name):
+    leader = "GC"  # another reading frame
+    table = pd.DataFrame({"VH": HEAVIES, name: [leader + x for x in coded(LIGHTS)], "antigen": AG})
+    with pytest.raises(AbagError) as caught:
+        read_sequences(table)
+    assert f"column {name!r} holds nucleotides of light variable domains, and no" in str(
+        caught.value
+    )
+    assert read_sequences(table, columns={"light": ""}).antibodies.chains[0] == (HEAVIES[0], "")
+    beside = table.assign(VL=LIGHTS, VH_dna=coded(HEAVIES))
+    assert not any("nucleotides" in note for note in read_sequences(beside).notes)
+
+
+def test_a_table_of_nucleotides_alone_is_said_to_hold_these():
+    table = pd.DataFrame({"VH_nt": coded(HEAVIES), "VL_nt": coded(LIGHTS), "pKd": PKD})
+    with pytest.raises(AbagError, match="'VH_nt', 'VL_nt' hold nucleotides: translate them into"):
+        abag.plan(table.assign(antigen=AG))
+    with pytest.raises(AbagError, match="'VH_nt' holds nucleotides: translate them"):
+        abag.plan(table[["VH_nt", "pKd"]])
+
+
+@pytest.mark.parametrize("name", ["Open Enzyme Collection", "Adapter ligation library design"])
+def test_words_of_many_letters_are_not_proposed_as_sequences(name):
+    with pytest.raises(AbagError, match="no column for heavy") as caught:
+        abag.plan(pd.DataFrame({"clone": ["a1", "a2"], "collection": [name, f"{name} kit"]}))
+    assert "collection" not in str(caught.value).partition("found")[2].partition("Name them")[2]
+
+
+@pytest.mark.parametrize("antigen", ["HUMAN SERUM ALBUMIN", "CHICKEN LYSOZYME", "SPIKE TRIMER"])
+def test_words_in_capitals_are_not_read_as_residues(antigen):
+    table = pd.DataFrame({"heavy": HEAVIES, "antigen": [antigen, AG] * 6})
+    with pytest.raises(AbagError, match=f"'{antigen}' is a word, not a sequence"):
+        read_sequences(table)
+    blocks = [" ".join(re.findall(".{1,10}", AG)), "\n".join(re.findall(".{1,17}", AG))]
+    assert read_sequences(table.assign(antigen=blocks * 6)).antigens.chains == [(AG,)]

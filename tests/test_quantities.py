@@ -411,6 +411,17 @@ def test_bounds_errors_and_ranges_are_of_the_values_that_are_written():
         read_labels(drawn, label="kd_nm", scale="log")
 
 
+def test_a_threshold_of_the_values_is_refused_where_predictions_are_logarithms():
+    quantity = Quantity(name="titer", better="higher", affinity=False, scale="log")
+    for name in ("--strong", "--above"):
+        with pytest.raises(OptionError, match=rf"{name}: 100.* of log10 titer: 2 for 100"):
+            quantity.check_threshold(100.0, name)
+        quantity.check_threshold(2.0, name)
+    scored = pd.DataFrame({"heavy": [HEAVY], "pkd_predicted": [8.0], "sigma": [0.1]})
+    with pytest.raises(OptionError, match=r"above: 100.* is out of range; expected -20 to 20"):
+        abag.rank(scored, no_antigen=True, batch=1, above=100)
+
+
 def test_a_run_on_a_log_scale_predicts_and_evaluates_on_it(tmp_path):
     drawn = variants(60)
     drawn["titer (mg/L)"] = 10 ** drawn.pop("effect")
@@ -475,7 +486,9 @@ def test_pairs_are_strong_from_the_threshold_downward_where_lower_is_better():
             "sigma": 0.5,
         }
     )
-    (regime,) = score_strong(rows, [{"regime": "known", "words": "w"}], -1.0, sign=-1)["regimes"]
+    (regime,) = score_strong(
+        rows, [{"regime": "known", "words": "w"}], -1.0, quantity=Quantity(better="lower")
+    )["regimes"]
     assert regime["strong"] == int((y <= -1).sum())
     picked = rows["pkd_predicted"] <= -1
     assert regime["at_threshold"]["picked"] == int(picked.sum())

@@ -140,6 +140,23 @@ def test_the_same_results_twice_are_refused_and_a_third_round_counts_on(case, se
     assert "Rounds" in (tmp_path / "r3" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("written", ["{:.3g}", "{:.2f}"])
+def test_a_table_of_all_results_may_have_earlier_ones_in_another_unit(
+    case, tmp_path, said, written
+):
+    every = pd.concat([pd.read_csv(case / "pairs.csv"), measured(case, "Kd (nM)")])
+    molar = every.pop("Kd (nM)")
+    every["pKd"] = [written.format(9 - np.log10(value)) for value in molar]
+    if written == "{:.3g}":
+        every["Kd (M)"] = [written.format(value * 1e-9) for value in molar]
+        del every["pKd"]
+    every = every[["clone", "VH", "VL", every.columns[-1]]]
+    summary = add_round(case, tmp_path / "run", every)
+    assert any(": 40 measurements of earlier rounds, with the same" in line for line in said)
+    assert [entry["pairs"] for entry in summary["rounds"]] == [40, 8]
+    assert len(pd.read_parquet(tmp_path / "run/measured.parquet")) == 48
+
+
 @pytest.mark.parametrize("problem", ["label", "name"])
 def test_rounds_that_contradict_each_other_are_listed_and_nothing_is_written(
     case, tmp_path, problem
@@ -235,6 +252,22 @@ def selected(case):
     return scored, summary
 
 
+def test_what_was_expected_of_a_round_is_of_its_own_results_in_a_table_of_all(
+    case, second, tmp_path
+):
+    options = {"run": case / "r2", "batch": 6, "keep_far": True, "say": False}
+    abag.predict(case / "others.csv", case / "r2", tmp_path / "scored.csv")
+    order = abag.rank(pd.read_csv(tmp_path / "scored.csv"), **options)
+    truth = variants(90).set_index("clone")["Kd (nM)"]
+    third = order.assign(**{"our result": truth.loc[order["clone"]].to_numpy()})
+    both = pd.concat([pd.read_csv(case / "back.csv"), third])
+    add = {"add": str(case / "r2")}
+    alone = add_round(case, tmp_path / "alone", third, **add)["rounds"]
+    together = add_round(case, tmp_path / "both", both, **add)["rounds"]
+    assert together == alone
+    assert alone[2]["expected_best"] == pytest.approx(order["expected_best"].max())
+
+
 def test_the_first_round_and_selected_ones_are_scored_apart(case, selected):
     _, summary = selected
     rows = pd.read_parquet(case / "selected" / "predictions.parquet")
@@ -317,12 +350,15 @@ def test_the_next_order_has_no_pair_that_an_earlier_round_measured(case, second,
     assert summary["left_out"]["measured"] == 8
 
 
-def test_expected_improvement_is_over_the_best_of_all_rounds_of_the_run(case, second, tmp_path):
+def test_expected_improvement_is_over_the_best_of_all_rounds_of_the_run(
+    case, second, tmp_path, said
+):
     abag.predict(case / "others.csv", case / "r2", tmp_path / "scored.csv", store=case / "store")
     options = {"run": case / "r2", "batch": 4, "keep_far": True, "rule": "improvement"}
     summary = abag.rank(tmp_path / "scored.csv", tmp_path / "order.csv", **options)
     labels = [pd.read_csv(case / "pairs.csv")["Kd (nM)"], measured(case)["our result"]]
     assert summary["best_measured"] == pytest.approx(9 - np.log10(pd.concat(labels).min()))
+    assert not any(line.startswith("labels: ") for line in said)  # nobody gave --label
     with pytest.raises(abag.AbagError, match="has no measured pairs"):
         abag.rank(
             tmp_path / "scored.csv", tmp_path / "x.csv", **{**options, "run": case / "r2/predictor"}
@@ -426,6 +462,61 @@ def test_rank_of_such_a_run_leaves_out_its_measured_pairs_and_knows_the_best(ret
     )
     chosen = set(pd.read_csv(tmp_path / "order.csv")["clone"])
     assert chosen.isdisjoint(pd.read_csv(retention / "pairs.csv")["clone"])
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "options"),
+    [
+        ("titer", lambda strength: 10 ** (strength - 5), {"better": "higher"}),
+        ("dead", lambda strength: (strength < 7).astype(int), {"positive": "0"}),
+        (
+            "response",
+            lambda strength: np.array(["none", "weak", "high"])[np.digitize(strength, [6.7, 7.2])],
+            {"classes": ("none", "weak", "high")},
+        ),
+    ],
+)
+def test_labels_of_the_first_round_are_not_read_as_cells_again(
+    retention, tmp_path, column, cells, options
+):
+    frame = variants(90).drop(columns="Kd (nM)")
+    strength = 9 - np.log10(variants(90)["Kd (nM)"])
+    label = cells(strength)
+    expected = {
+        "titer": strength - 5,
+        "dead": (strength >= 7).astype(float),
+        "response": np.digitize(strength, [6.7, 7.2]).astype(float),
+    }[column]
+    frame = frame.assign(**{column: label})
+    quick = {"no_antigen": True, "head": "one_hot_ridge", "report": False, "say": lambda _: None}
+    abag.fit(
+        frame.head(60), retention / "store", tmp_path / "r1", columns={"label": column},
+        **quick, **options,
+    )  # fmt: skip
+    results = frame.iloc[60:].assign(rank=1, score=0.5, plate=3.0)
+    if column == "response":  # behind those of rank
+        results = results.assign(outcome=results.pop("response"))
+    abag.fit(
+        results, None, tmp_path / "r2", add=str(tmp_path / "r1"), report=False, say=lambda _: None
+    )
+    kept = pd.read_parquet(tmp_path / "r2" / "measured.parquet")
+    np.testing.assert_allclose(kept["measured"], expected)
+    fitted = pd.read_parquet(tmp_path / "r2" / "pairs.parquet")
+    np.testing.assert_allclose(np.sort(fitted["measured"]), np.sort(expected))
+    run = json.loads((tmp_path / "r1" / "summary.json").read_text())["data"]
+    again = json.loads((tmp_path / "r2" / "summary.json").read_text())["data"]
+    for name in ("quantity", "better", "classes"):
+        assert again.get(name) == run.get(name)
+    if column == "titer":
+        abag.predict(
+            frame, tmp_path / "r1", tmp_path / "scored.csv", store=retention / "store",
+            say=lambda _: None,
+        )  # fmt: skip
+        ranked = abag.rank(
+            tmp_path / "scored.csv", tmp_path / "order.csv", run=tmp_path / "r1", batch=3,
+            rule="improvement", keep_far=True, say=lambda _: None,
+        )  # fmt: skip
+        assert ranked["best_measured"] == pytest.approx(expected[:60].max())
 
 
 def test_contradictions_of_such_a_run_are_told_in_its_unit(retention, tmp_path):

@@ -352,6 +352,36 @@ def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path):
     assert (table["difference_sigma"] > 0).all()
 
 
+def test_a_regime_whose_errors_do_not_follow_the_deviation_gives_no_sigma(case, tmp_path):
+    predictor = abag.load_predictor(case.runs["gp"])
+    (regime,) = predictor.regimes.values()
+
+    def with_spread(known, others):
+        regimes = {}
+        for name, spread in (("known", known), (regime.name, others)):
+            regimes[name] = replace(
+                regime, name=name, mixture=replace(regime.mixture, spread=spread)
+            )
+        return replace(predictor, regimes=regimes)
+
+    options = {"parents": case.frame.iloc[[1]], "region": "cdrh3,cdrl1"}
+    summary, table, _ = run_scan(case, tmp_path / "a.csv", with_spread(0.0, 0.5), **options)
+    is_known = table["regime"] != "known"
+    assert 0 < is_known.sum() < len(table)
+    sigma = pd.to_numeric(table["difference_sigma"])
+    pd.testing.assert_series_equal(sigma.notna(), is_known, check_names=False)
+    assert summary["rows_with_sigma"] == is_known.sum()
+    assert summary["median_sigma"] == pytest.approx(sigma.median(), abs=1e-4)
+    assert summary["improved"] == (table["difference"] > sigma.fillna(0.0)).sum()
+    assert f"; known of {is_known.sum():,}): " in describe_scan(summary)
+    (parent,) = page_data((tmp_path / "a.html").read_text())["parents"]
+    assert [value is not None for value in parent["sigma"]] == is_known.tolist()
+    summary, table, _ = run_scan(case, tmp_path / "b.csv", with_spread(0.0, 0.0), **options)
+    assert "difference_sigma" not in table
+    assert summary["median_sigma"] is None
+    assert "predicted to improve: " in describe_scan(summary)
+
+
 def plain_kernels(process, antibody, antigen):
     """The kernel of all pairs with one antigen, and with the training pairs, row by row."""
     settings = process.settings
@@ -380,7 +410,7 @@ def test_a_single_model_without_variance_gives_no_sigma_of_differences(case, tmp
     assert "difference_sigma" not in table
     assert summary["median_sigma"] is None
     assert summary["improved"] == (table["difference"] > 0).sum()
-    assert "gives no sigma of a difference" in (tmp_path / "a.html").read_text()
+    assert "gives no sigma of these differences" in (tmp_path / "a.html").read_text()
 
 
 def parents_table(at):
@@ -586,6 +616,10 @@ def hostile_page(case, tmp_path):
     return table, (tmp_path / "a.html").read_text()
 
 
+def page_data(html):
+    return json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
+
+
 def test_the_page_has_the_numbers_of_the_table_and_loads_nothing(case, tmp_path):
     table, html = hostile_page(case, tmp_path)
     page = Page(html)
@@ -593,8 +627,7 @@ def test_the_page_has_the_numbers_of_the_table_and_loads_nothing(case, tmp_path)
     assert page.tags.count("script") == 2
     assert "img" not in page.tags
     assert "default-src 'none'" in html
-    data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1])
-    for parent in data["parents"]:
+    for parent in page_data(html)["parents"]:
         rows = table[table["parent"] == parent["name"]]
         assert parent["difference"] == pytest.approx(rows["difference"], abs=6e-4)
         assert parent["sigma"] == pytest.approx(rows["difference_sigma"], abs=6e-4)

@@ -41,6 +41,16 @@ def chains_of(pairs, kind):
     return [pairs.sequences[kind].chains[i] for i in pairs.sequences[kind].of_row]
 
 
+def test_a_name_of_an_antibody_in_the_place_of_an_antigen_is_not_proposed_again(tmp_path):
+    antibodies = antibody_fasta(tmp_path / "abs.fasta")
+    files = (antibodies, write_fasta(tmp_path / "ag.fasta", ANTIGENS.items()))
+    table = pd.DataFrame({"antibody": ["tras", "tras"], "antigen": ["HER2 ECD", "tras"]})
+    with pytest.raises(AbagError) as caught:
+        read_sequences(table, sequences=files)
+    expected = "'tras' is in abs.fasta, ag.fasta, but not as an antigen; expected one. Add it."
+    assert f"row 2, column 'antigen': {expected}" in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["abs.fasta", "abs.fa.gz"])
 def test_names_on_both_sides_are_read_as_their_sequences(tmp_path, name):
     antibodies = write_fasta(

@@ -51,7 +51,7 @@ def test_lines_may_lack_names_and_numbers_stay_as_they_are_written(tmp_path):
 @pytest.mark.parametrize(("text", "words"), [
     ('[{"heavy": "EVQ"}]', "line 1 begins a JSON array"),
     ('{"heavy": "EVQ"}\n{"heavy"', "line 2 is not JSON"),
-    ('{"heavy": ["EVQ"]}', "'heavy' holds list"), ("", "it is empty"), ("3", "line 1 holds"),
+    ('{"heavy": {"a": 1}}', "'heavy' holds dict"), ("", "it is empty"), ("3", "line 1 holds"),
     ('{"a": 1, "a": 2}', "two columns are called 'a'"), ("{}", "line 1 holds '{}'"),
 ])  # fmt: skip
 def test_what_is_no_json_lines_file_is_refused_in_one_line(tmp_path, text, words):
@@ -62,10 +62,46 @@ def test_what_is_no_json_lines_file_is_refused_in_one_line(tmp_path, text, words
     assert "\n" not in str(caught.value)
 
 
+def test_a_line_with_more_fields_than_the_header_is_named(tmp_path):
+    lines = ["# exported", "", "heavy,antigen,pKd", "EVQ,MKT,8", "EVQ,MKV,9", "EVQ,MKT,7,a note"]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    with pytest.raises(TableError, match="line 6 has 4 fields, and the header 3; quote cells"):
+        abag.plan(tmp_path / "a.csv")
+
+
 def test_lists_in_columns_that_are_passed_on_stay_json(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"heavy": "EVQ", "tags": ["a,b", 1.50, {"é": null}]}')
     (cell,) = read_table(tmp_path / "a.jsonl").frame["tags"]
     assert json.loads(cell) == ["a,b", "1.50", {"é": None}]
+
+
+def test_lists_of_chains_are_read_whatever_holds_them(tmp_path):
+    table = TABLE.drop(columns="note").assign(antigen=TABLE["antigen"].str[:40] + "|MKV")
+    listed = pd.DataFrame({
+        "antibody": [[h, k] for h, k in zip(table["heavy"], table["light"], strict=True)],
+        "antigen": [text.split("|") for text in table["antigen"]],
+        "pKd": table["pKd"],
+    })  # fmt: skip
+    expected = read_sequences(table)
+    schema = {"antibody": pa.large_list(pa.string()), "antigen": pa.list_(pa.large_string())}
+    columns = [pa.array(listed[name], kind) for name, kind in schema.items()]
+    of_arrow = pa.table([*columns, pa.array(listed["pKd"])], [*listed])
+    listed.to_parquet(tmp_path / "a.parquet")
+    listed.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    listed.to_csv(tmp_path / "a.csv", index=False)
+    arrays = pd.read_parquet(tmp_path / "a.parquet")
+    of_types = of_arrow.to_pandas(types_mapper=pd.ArrowDtype)
+    files = [tmp_path / name for name in ("a.parquet", "a.jsonl", "a.csv")]
+    for source in (*files, listed, arrays, of_types):
+        for as_written in (False, True):
+            read = read_sequences(source, as_written=as_written)
+            assert read.antibodies.chains == expected.antibodies.chains
+            assert read.antigens.chains == expected.antigens.chains
+    assert isinstance(listed["antibody"][0], list)  # the caller's table stays
+    records = listed.assign(antibody=[{"H": "EVQ"}] * len(listed))
+    records.to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(TableError, match="'antibody' has the type struct<H: string>; expected"):
+        abag.plan(tmp_path / "b.parquet")
 
 
 def test_fasta_in_a_text_file_is_named(tmp_path):

@@ -111,7 +111,7 @@ class WeightNames:
     unused: tuple[str, ...] = ()
     """Prefixes, inside the encoder, of tensors that it does not need."""
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Second names of tensors, and the first name of each."""
+    """Second names of tensors, with which transformers computes, and the first name of each."""
     only: tuple[str, ...] = ()
     """Names of the only tensors that are needed; empty: all that are not `unused`."""
 
@@ -138,7 +138,7 @@ class WeightNames:
             stored[in_module] = name
         for second, first in self.tied.items():
             if second in stored:
-                stored.setdefault(first, stored.pop(second))
+                stored[first] = stored.pop(second)
         if not self.only:
             return stored
         return {name: stored[name] for name in self.only if name in stored}
@@ -367,7 +367,7 @@ def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     """
     if not checkpoint.weights:
         return ""
-    identity = hashlib.blake2b(f"tensors 2\0{checkpoint.names}".encode(), digest_size=16)
+    identity = hashlib.blake2b(f"tensors 3\0{checkpoint.names}".encode(), digest_size=16)
     for path in checkpoint.weights:
         identity.update(_file_identity(path))
     cache = cache_dir() / "digests"

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from itertools import product
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
@@ -356,6 +357,14 @@ _THREE_LETTERS = re.compile(
 """Residues by codes of three letters, of which each letter would be read as a residue."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
+_CODONS = map("".join, product("TCAG", repeat=3))
+_RESIDUE_OF_CODON = dict(
+    zip(_CODONS, "FFLLSSSSYY**CC*WLLLLPPPPHHQQRRRRIIIMTTTTNNKKSSRRVVVVAAAADDEEGGGG", strict=True)
+)
+"""The standard genetic code; ``*`` is a stop codon."""
+_BLOCK = 10
+"""Least residues of the blocks in which databases print sequences."""
+_SHORTEST_WORD = 3  # residues with blanks between them are a sequence
 
 # Not str.upper(): it would turn letters of other alphabets into residues.
 _NORMAL = str.maketrans(RESIDUES.lower() + REPLACED + REPLACED.lower(), RESIDUES + "X" * 8)
@@ -403,11 +412,32 @@ def are_nucleotides(text: str) -> bool:
     return letters >= set("ACGT") or letters >= set("ACGU")
 
 
+def translated(nucleotides: str) -> str:
+    """Translate nucleotides in three frames; what is between stop codons is joined by ``|``."""
+    bases = "".join(nucleotides.upper().split()).replace("U", "T")
+    open_frames = []
+    for start in range(3):
+        codons = (bases[at : at + 3] for at in range(start, len(bases) - 2, 3))
+        residues = "".join(_RESIDUE_OF_CODON.get(codon, "X") for codon in codons)
+        open_frames += [part for part in residues.split(STOP_CODON) if len(part) >= WHOLE_DOMAIN]
+    return "|".join(open_frames)
+
+
 def is_word(text: str) -> bool:
     """Tell whether a text whose letters may all be residues is written as a word is."""
     stripped = text.strip()
     is_known = stripped in NO_SEQUENCE or stripped.upper() in _ANTIGENS
-    return is_known or _AS_A_WORD.fullmatch(stripped) is not None
+    return is_known or _AS_A_WORD.fullmatch(stripped) is not None or _are_words(stripped)
+
+
+def _are_words(text: str) -> bool:
+    """Tell whether blanks divide a text unlike a sequence, of which all but one block are equal."""
+    *blocks, last = text.split() or [text]
+    if not blocks or LONG_RUN.search(text) or not text.replace(" ", "").isalpha():
+        return False
+    first = len(blocks[0])
+    is_even = len({*map(len, blocks)}) == 1 and max(_BLOCK, len(last)) <= first
+    return first >= _SHORTEST_WORD and not is_even
 
 
 def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
@@ -428,6 +458,14 @@ def unlisted(text: str) -> str:
     return "|".join(filter(None, chains))
 
 
+def joined_list(cell: Any) -> Any:  # noqa: ANN401 - any cell
+    """Return a list of chains as text with ``|`` between them, and any other cell as it is."""
+    if not isinstance(cell, list | tuple | np.ndarray):
+        return cell
+    are_texts = all(chain is None or isinstance(chain, str) for chain in cell)
+    return "|".join(filter(None, cell)) if are_texts else cell
+
+
 def sequence_text(cell: object) -> str:
     """Return a cell as text, empty if it is missing; of a list, its chains with ``|`` between them.
 
@@ -441,17 +479,17 @@ def sequence_text(cell: object) -> str:
             return ""
         msg = f"{quoted(cell)} is not a valid sequence; expected text. Correct it."
         raise UnknownResidue(msg)
+    if _THREE_LETTERS.fullmatch("".join(cell.split())):
+        msg = (
+            f"{_shortened(cell)} has codes of three letters; expected one letter per residue. "
+            "Convert it."
+        )
+        raise UnknownResidue(msg)
     if is_word(cell):
         msg = (
             f"{quoted(cell)} is a word, not a sequence; expected residues, or an empty cell for a "
             "chain that is missing. Correct it, or give the sequences of names with "
             "--sequences FILE."
-        )
-        raise UnknownResidue(msg)
-    if _THREE_LETTERS.fullmatch("".join(cell.split())):
-        msg = (
-            f"{_shortened(cell)} has codes of three letters; expected one letter per residue. "
-            "Convert it."
         )
         raise UnknownResidue(msg)
     if are_nucleotides(cell):

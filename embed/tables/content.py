@@ -25,6 +25,7 @@ from abag.embed.tables.chains import (
     WHOLE_DOMAIN,
     Kind,
     is_word,
+    translated,
     unlisted,
 )
 from abag.embed.tables.columns import (
@@ -98,7 +99,7 @@ def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[st
     Of several, it is the only one that holds sequences. A chain without a column gets the only
     column of such variable domains, if the other chain has one, or if both are called by letters.
     """
-    columns = _among_ties(table)
+    columns = {**_without_nucleotides(table, options), **_among_ties(table)}
     if options.parent is not None or "antibody" in options.columns:
         return columns
     absent: list[str] = []
@@ -170,6 +171,22 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     return cells if 2 * len(cells) > len(picked) else []
 
 
+def _without_nucleotides(table: Table, options: TableOptions) -> dict[str, str]:
+    """Choose, for roles whose columns hold nucleotides, the only other one of residues."""
+    columns: dict[str, str] = {}
+    for role in SEQUENCE_ROLES:
+        name = table.columns.get(role)
+        if name is None or role in options.columns or not holds_nucleotides(table, name):
+            continue
+        used = {*table.columns.values()}
+        others = [x for x in table.names if x not in used and not holds_nucleotides(table, x)]
+        fits = may_hold(others, options.columns, [role])
+        held = [other for other in fits if holds_sequences(table, other)]
+        if len(held) == 1:
+            columns[role] = held[0]
+    return columns
+
+
 def _among_ties(table: Table) -> dict[str, str]:
     """Choose, for each role that several columns fit, the only one that holds sequences."""
     columns: dict[str, str] = {}
@@ -181,8 +198,8 @@ def _among_ties(table: Table) -> dict[str, str]:
     return columns
 
 
-def _sequences_in(table: Table, name: str) -> list[str]:
-    """Return some texts of a column if most of them are sequences, else nothing."""
+def _sequences_in(table: Table, name: str, *, nucleotides: bool = False) -> list[str]:
+    """Return some texts of a column if most of them are sequences, or nucleotides, else nothing."""
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna()
     # one by one: pandas before 3 does not convert a column of lists as a whole
     cells = cells[[str(cell).strip() != "" for cell in cells]]
@@ -192,14 +209,14 @@ def _sequences_in(table: Table, name: str) -> list[str]:
     for text in cells.iloc[picked]:
         if isinstance(text, str) and is_sequence(text):
             residues = "".join(unlisted(text).upper().split()).rstrip("*")
-            if not _NUCLEOTIDE_LETTERS.issuperset(residues):
+            if _NUCLEOTIDE_LETTERS.issuperset(residues) == nucleotides:
                 sequences.append(residues)
     return sequences if 2 * len(sequences) > len(picked) else []
 
 
 def is_sequence(text: str) -> bool:
     """Tell whether a text may be a sequence, rather than a name."""
-    return _SEQUENCE.fullmatch(unlisted(text)) is not None
+    return _SEQUENCE.fullmatch(unlisted(text)) is not None and not is_word(text)
 
 
 def holds_sequences(table: Table, name: str) -> bool:
@@ -207,10 +224,33 @@ def holds_sequences(table: Table, name: str) -> bool:
     return bool(_sequences_in(table, name))
 
 
+def holds_nucleotides(table: Table, name: str) -> bool:
+    """Tell whether most cells of a column are nucleotides."""
+    return bool(_sequences_in(table, name, nucleotides=True))
+
+
+def coded_domains(table: Table, name: str) -> set[str]:
+    """Return the types of variable domains that most cells of nucleotides encode."""
+    texts = _sequences_in(table, name, nucleotides=True)
+    types = [{*domain_types(translated(text))} for text in texts]
+    return {role for role in CHAIN_ROLES if 2 * sum(role in held for held in types) > len(texts)}
+
+
 def distinct_texts(table: Table, name: str) -> list[str]:
     """Return distinct texts of a column, from its first rows."""
     cells = table.distinct_cells(name)
     return [*dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))]
+
+
+def region_columns(table: Table) -> list[str]:
+    """List the columns that hold parts of chains by their names, as residues."""
+    regions = []
+    for name in filter(REGION.search, table.names):
+        texts = distinct_texts(table, name)
+        letters = {*"".join(texts).upper()}
+        if are_peptides(texts) and not letters <= _NUCLEOTIDE_LETTERS:
+            regions.append(name)
+    return regions
 
 
 def is_peptide(text: str) -> bool:

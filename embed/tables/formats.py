@@ -35,7 +35,7 @@ from abag.core.errors import TableError
 from abag.core.frames import without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind
+from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind, joined_list
 from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
 from abag.embed.tables.options import TableOptions
 
@@ -66,6 +66,8 @@ _METADATA = re.compile(rb'"?\{\s*"{1,2}[^:]+:.*\}"?\s*')
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
 _HIDDEN = re.compile(rb'<row (?=[^<>]*hidden="(?:1|true)")[^<>]*?r="(\d+)"')
+_SHOWN_OTHERWISE = re.compile(r'%|,(?![#0?])|"(?P<unit>[^";]*[^\W\d_][^";]*)"|\\[^\W\d_]')
+"""In a number format: a factor, or text such as a unit, between the number and what is shown."""
 _MERGED = re.compile(rb'<mergeCell\s[^<>]*?ref="([A-Z0-9:]+)"')
 _UNCOMPUTED = re.compile(
     rb'<c r="([A-Z]{1,3}\d{1,7})"(?:(?! t="str")[^<>])*><f[^<>]*(?:/>|>[^<>]*</f>)'
@@ -167,14 +169,12 @@ def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     for start, msg in _FOREIGN.items():
         if header.startswith((start, start.upper())):
             raise ValueError(msg)
-    comments = sum(line.startswith(b"#") for line in above)
-    remark = f"{counted(comments, 'line')} above the header, marked with '#', not read"
+    remarks = []
+    if comments := sum(line.startswith(b"#") for line in above):
+        remarks.append(f"{counted(comments, 'line')} above the header, marked with '#', not read")
     if above and _METADATA.fullmatch(above[0]):
-        comments = 1
-        remark = "1 line of metadata above the header, not read"
-    yield from read_separated(
-        file, _separator(header), options, above=len(above), remark=remark * bool(comments)
-    )
+        remarks.append("1 line of metadata above the header, not read")
+    yield from read_separated(file, _separator(header), options, above=len(above), remarks=remarks)
 
 
 def _skip_comments(file: IO[bytes]) -> tuple[list[bytes], bytes]:
@@ -207,7 +207,7 @@ def read_separated(
     *,
     first_row: int = 2,
     above: int = 0,
-    remark: str = "",
+    remarks: Sequence[str] = (),
 ) -> Iterator[Chunk]:
     """Read text with this separator, after lines `above`; AIRR files become a row per cell."""
     names = _header_names(file, separator, above)
@@ -224,7 +224,7 @@ def read_separated(
     types = dict.fromkeys(options.sequence_columns(names), object)
     read["dtype"] = defaultdict(lambda: _ARROW_TEXT, types)
     file.seek(0)
-    notes = NO_NOTES._replace(remarks=(remark,) if remark else ())
+    notes = NO_NOTES._replace(remarks=tuple(remarks))
     if is_airr(names):  # the chains of a cell may be far apart
         joined, reader = join_cells(
             _as_text(pd.read_csv(file, **read), options), options.table.chains
@@ -277,12 +277,11 @@ class MissingReader(Exception):
 
 def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the only sheet that has values, as a CSV export of it would be read."""
-    cells, hidden = _read_sheet(file, options.table.sheet)
+    cells, remarks = _read_sheet(file, options.table.sheet)
     first_row = int(cells.index[0]) + 2
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_ALL).writerows(cells.to_numpy().tolist())
-    remark = f"{counted(hidden, 'hidden row')} read as others: remove what a filter leaves out"
-    yield from read_separated(text, ",", options, first_row=first_row, remark=remark * bool(hidden))
+    yield from read_separated(text, ",", options, first_row=first_row, remarks=remarks)
 
 
 def _check_cells(sheet: Any) -> int:  # noqa: ANN401  # openpyxl ships no types
@@ -308,8 +307,8 @@ def _check_cells(sheet: Any) -> int:  # noqa: ANN401  # openpyxl ships no types
     return len(hidden)
 
 
-def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, int]:
-    """Return the text of a plain sheet from its header on, and the number of its hidden rows."""
+def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list[str]]:
+    """Return the text of a plain sheet from its header on, and remarks on what it shows."""
     if not zipfile.is_zipfile(file):  # as a workbook with a password is not
         msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
         raise ValueError(msg)
@@ -317,7 +316,7 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, int]
         import openpyxl
     except ModuleNotFoundError as error:
         raise MissingReader from error
-    sheets: dict[str, tuple[pd.DataFrame, int]] = {}
+    sheets: dict[str, tuple[pd.DataFrame, list[str]]] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
         # data_only: the values that Excel computed last, in place of formulas; read_only: no cell
@@ -325,9 +324,13 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, int]
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)
         for sheet in _choose_sheets(book.worksheets, chosen):
             hidden = _check_cells(sheet)
-            cells = _filled_part(sheet)
+            remarks = []
+            if hidden:
+                rows = counted(hidden, "hidden row")
+                remarks.append(f"{rows} read as others: remove what a filter leaves out")
+            cells = _filled_part(sheet, remarks)
             if cells is not None:
-                sheets[sheet.title] = (cells, hidden)
+                sheets[sheet.title] = (cells, remarks)
     if not sheets:
         msg = "no cell has a value"
         raise ValueError(msg)
@@ -339,7 +342,7 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, int]
             "or the like"
         )
         raise ValueError(msg)
-    ((cells, hidden),) = sheets.values()
+    ((cells, remarks),) = sheets.values()
     unnamed = [column for column in cells.columns[1:] if cells[column].iloc[0] == ""]
     if unnamed:  # only the first may lack a name: pandas writes its index so
         letters = openpyxl.utils.get_column_letter(int(unnamed[0]) + 1)
@@ -349,17 +352,26 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, int]
             "the first row"
         )
         raise ValueError(msg)
-    return cells, hidden
+    return cells, remarks
 
 
-def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl ships no types
-    """Return the text of the cells of a sheet, less empty columns and the empty rows around."""
+def _filled_part(
+    sheet: Any,  # noqa: ANN401  # openpyxl ships no types
+    remarks: list[str],
+) -> pd.DataFrame | None:
+    """Return the text of the cells of a sheet, less empty columns and the empty rows around.
+
+    Add to the `remarks` which columns of numbers are shown otherwise than they are stored.
+    """
     sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
-    for row, values in enumerate(sheet.values):
-        for column, value in enumerate(values):
-            if text := cell_text(value):
+    formats: dict[int, tuple[str, str]] = {}
+    for row, cells_of_row in enumerate(sheet.iter_rows()):
+        for column, cell in enumerate(cells_of_row):
+            if text := cell_text(cell.value):
                 filled[row, column] = text
+                if cell.data_type == "n" and _SHOWN_OTHERWISE.search(cell.number_format):
+                    formats.setdefault(column, (cell.number_format, text))
     if not filled:
         return None
     first_row, _ = min(filled)
@@ -377,6 +389,14 @@ def _filled_part(sheet: Any) -> pd.DataFrame | None:  # noqa: ANN401  # openpyxl
     for (row, column), text in filled.items():
         cells[row - first_row, place[column]] = text
     rows = range(first_row, last_row + 1)
+    for column, (number_format, text) in formats.items():
+        name = filled.get((first_row, column), "")
+        shown = _SHOWN_OTHERWISE.search(number_format)
+        if shown and not (shown["unit"] and shown["unit"].strip() in name):
+            remarks.append(
+                f"column {name!r} is shown in the number format {number_format!r}, and read as it "
+                f"is stored, such as {text}"
+            )
     return pd.DataFrame(cells, index=rows, columns=columns)
 
 
@@ -491,7 +511,8 @@ def read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     writer.writerow(names)
     for number, record in records:
         for name in sequences:
-            if isinstance(record.get(name), dict | list):
+            record[name] = joined_list(record.get(name))
+            if isinstance(record[name], dict | list):
                 held = type(record[name]).__name__
                 msg = f"line {number}: {name!r} holds {held}; expected a sequence as text"
                 raise ValueError(msg)
@@ -614,6 +635,12 @@ def _reason(error: BaseException) -> str:
         return f"byte 0x{byte:02x} is not utf-8; save it as UTF-8 (in Excel, as CSV UTF-8)"
     if isinstance(error, pd.errors.EmptyDataError):
         return "it is empty"
+    if fields := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+        expected, line, found = fields.groups()
+        return (
+            f"line {line} has {counted(int(found), 'field')}, and the header {expected}; quote "
+            "cells that hold the separator, or remove lines above the header or below the table"
+        )
     return " ".join(str(error).split())
 
 
@@ -660,6 +687,17 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
         batch.validate(full=True)  # text that is not UTF-8
         fields = [field.with_type(without_view(field.type)) for field in batch.schema]
         table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
+        for name in options.sequence_columns(table.schema.names):
+            at = table.schema.get_field_index(name)
+            if pa.types.is_nested(table.schema.types[at]):
+                texts = [*map(joined_list, table[at].to_pylist())]
+                if not all(text is None or isinstance(text, str) for text in texts):
+                    msg = (
+                        f"column {name!r} has the type {table.schema.types[at]}; expected "
+                        "sequences as text, or lists of chains. Convert it"
+                    )
+                    raise ValueError(msg)
+                table = table.set_column(at, name, pa.array(texts, pa.large_string()))
         if options.as_written:
             yield Chunk(table.to_pandas(types_mapper=pd.ArrowDtype))
             continue

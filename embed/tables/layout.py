@@ -469,7 +469,10 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
     roles = roles_by_content(top, options)
     remarks = []
     for role, name in roles.items():
-        if not top.has(role):
+        if role in top.columns:
+            instead = top.columns[role]
+            remarks.append(f"column {name!r} is used as {role}: {instead!r} holds nucleotides")
+        elif not top.has(role):
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
     ties = {role: names for role, names in top.ties.items() if role not in roles}
     top = replace(top, columns={**top.columns, **roles}, ties=ties)

@@ -352,14 +352,15 @@ class NamedSequences:
             listed = ", ".join(dict.fromkeys(quoted(other) for other, _ in similar[:3]))
             msg = f"{quoted(name)} may be {listed} in {self.source}; expected one."
             return UnknownName(f"{msg} Write the whole name.")
-        if self._is_record(name):
-            what = f"{role} chain" if role in CHAIN_ROLES else role
-            msg = (
-                f"{quoted(name)} is in {self.source}, but has no {what} there; expected one. Add "
-                "it, or leave the cell empty if there is none."
-            )
-            return UnknownName(msg)
         names = {named for _, named in [*self.of, *self.chains]}
+        if name in names:
+            lacks = f"not as an {role}"
+            advice = "Add it"
+            if role in CHAIN_ROLES:
+                lacks = f"has no {role} chain there"
+                advice += ", or leave the cell empty if there is none"
+            msg = f"{quoted(name)} is in {self.source}, but {lacks}; expected one. {advice}."
+            return UnknownName(msg)
         close = get_close_matches(name, names, n=2, cutoff=0.75)
         hint = f" (did you mean {' or '.join(map(quoted, close))}?)" if close else ""
         msg = f"{quoted(name)} has no sequence in {self.source}{hint}; expected one. Add it there."

@@ -59,14 +59,15 @@ from abag.embed.tables.content import (
     REGION,
     SHORT,
     antigen_candidates,
-    are_peptides,
-    distinct_texts,
+    coded_domains,
     domain_cells,
+    holds_nucleotides,
     is_peptide,
     is_sequence,
     matrix_columns,
     names_as_residues,
     refuse_other_header,
+    region_columns,
     role_by_content,
     unused_columns,
 )
@@ -110,6 +111,7 @@ REASONS: dict[type[AbagError], str] = {
 UNREADABLE = tuple(REASONS)
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
 NUMBERED_AT_MOST = 200
+PARTS_OF_DOMAIN = 7  # frameworks and CDRs
 FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
@@ -412,6 +414,8 @@ def describe_unused_chains(
 ) -> list[str]:
     """Refuse a table with unused columns of variable domains; say which the user left out.
 
+    Nucleotides are looked at where no antibody has the chain that they encode.
+
     `column` has its antibodies, and `ignored` are columns that options replace. A column that
     repeats chains of the antibodies, or parts of them, holds no other domain.
 
@@ -425,6 +429,7 @@ def describe_unused_chains(
     decided = {role for role in CHAIN_ROLES if role in options.columns}
     if options.parent is not None or "antibody" in options.columns:
         decided = {*CHAIN_ROLES}
+    _refuse_coded_chains(column, table, decided)
     notes = []
     # another column may hold the chains of the rows in which that of the user is empty
     partly = {role: name for role in CHAIN_ROLES if (name := options.columns.get(role))}
@@ -474,6 +479,22 @@ def describe_unused_chains(
     return notes
 
 
+def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: set[str]) -> None:
+    """Refuse a table that has a chain of its antibodies as nucleotides alone."""
+    good = [column.chains[i] for i in column.good]
+    for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):
+        if role in decided or any(chains):
+            continue
+        for name in unused_columns(table):
+            if role in coded_domains(table, name):
+                msg = (
+                    f"{table.source}: column {name!r} holds nucleotides of {role} variable "
+                    f"domains, and no column holds {role} chains; expected amino acids. Translate "
+                    f"it, or leave it out with {column_option(role, '')}."
+                )
+                raise TableError(msg)
+
+
 def _new_domains(text: str, chains: Sequence[str]) -> set[str]:
     """Return the types of the variable domains in a text that are of none of these chains."""
     pieces = re.split("[|:]", text)
@@ -509,7 +530,17 @@ def _suggest_columns(table: Table) -> str:
     antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
     antigens = _any_of(proposals["antigen"])
     proposal = f"{antibodies} {antigens}".strip()
-    return f"By their content: {proposal}." if proposal else _advise_without_sequences(table)
+    coded = []
+    if not antibodies:
+        whole = [name for name in table.names if not REGION.search(name)]
+        coded = [name for name in whole if holds_nucleotides(table, name)]
+    advice = []
+    if coded:
+        verb = "holds" if len(coded) == 1 else "hold"
+        advice.append(f"{quote_some(coded)} {verb} nucleotides: translate them into amino acids.")
+    if proposal:
+        advice.append(f"By their content: {proposal}.")
+    return " ".join(advice) or _advise_without_sequences(table)
 
 
 def _advise_without_sequences(table: Table) -> str:
@@ -520,16 +551,15 @@ def _advise_without_sequences(table: Table) -> str:
             f"Column {mutations!r} holds mutations: give the antibody that they are of with "
             "--parent SEQ or --parent FILE."
         )
-    regions = []
-    for name in filter(REGION.search, table.names):
-        if are_peptides(distinct_texts(table, name)):
-            regions.append(name)
+    regions = region_columns(table)
     if regions:
         verb = "holds" if len(regions) == 1 else "hold"
+        whole = "the chain of the parent with each CDR in the place of its own"
+        if len(regions) >= PARTS_OF_DOMAIN:
+            whole = "FR1, CDR1, FR2, CDR2, FR3, CDR3 and FR4, joined in this order"
         return (
             f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
-            "column, for example the chain of the parent with each CDR in the place of its own "
-            f"({CDR_PAGE})."
+            f"column, for example {whole} ({CDR_PAGE})."
         )
     return (
         "No column holds sequences: add columns with those of the chains, or give a FASTA file or "

@@ -20,10 +20,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.errors import ColumnError, TableError
-from abag.core.frames import refuse_nested
+from abag.core.frames import nested_columns, refuse_nested
 from abag.core.messages import counted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
-from abag.embed.tables.chains import MISSING_TEXT
+from abag.embed.tables.chains import MISSING_TEXT, joined_list
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
@@ -214,9 +214,13 @@ def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> 
     if isinstance(table, pd.DataFrame):
         source = "table"
         _refuse_unclear_columns(table)
-        refuse_nested(table, source)
         if not all(isinstance(name, str) for name in table.columns):
             table = table.set_axis([*map(str, table.columns)], axis=1)
+        for name in nested_columns(table):
+            if name in reading.sequence_columns(table.columns):
+                texts = [*map(joined_list, table[name])]
+                table = table.assign(**{name: pd.Series(texts, table.index, object)})
+        refuse_nested(table, source)
         chunks = in_chunks(table, None if options.matrix else reading.rows)
     else:
         source = Path(table).name or str(table)

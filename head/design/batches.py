@@ -180,6 +180,10 @@ the top say little about where they end."""
 NARROWEST = 0.01
 STEPS = np.linspace(-6.0, 6.0, 241)
 """Sigmas from the prediction at which the distribution of a measurement is computed."""
+NEGLIGIBLE = 1e-3
+"""Sigmas by which a measurement may be expected above its prediction."""
+MOST_STEPS = 60
+"""Of Newton's method."""
 
 
 class SharedErrors(NamedTuple):
@@ -245,10 +249,11 @@ def _mean_product(scaled: Floats, group: Ints) -> tuple[float, int]:
 def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
     """Return where measurements of predicted pairs will be, at `STEPS`, (B, S) of probability.
 
-    Measurements are distributed as the labels of the run are, seen through the prediction: if its
-    labels are normal, so is each measurement, about the prediction and with sigma. Labels that end
-    where an assay does, or no variant is better, end there for new pairs, too. None if labels are
-    few or equal.
+    Measurements are distributed as the labels of the run are, weighted exponentially: if its labels
+    are normal, each measurement is, too, about the prediction and with sigma. Labels that end where
+    an assay does, or no variant is better, end there for new pairs, too, whose measurements are
+    then expected below the prediction. A few labels far above the others, such as those of earlier
+    batches, do not let expect more than is predicted. None if labels are few or equal.
     """
     spread = float(labels.std()) if len(labels) >= FEWEST_LABELS else 0.0
     if not spread:
@@ -264,18 +269,24 @@ def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
     high = max(ordered[-1], (mean + 6 * sigma).max()) + spread
     grid = np.linspace(low, high, 600)
     density = (_normal((grid[:, None] - ordered) / width) / width).mean(axis=1)
-    center = float(labels.mean())
+    middle = float(labels.mean())
     # one more pair may be anywhere
-    unseen = _normal((grid - center) / spread) / spread / (len(ordered) + 1)
+    unseen = _normal((grid - middle) / spread) / spread / (len(ordered) + 1)
     log_density = np.log(density + unseen + np.finfo(float).tiny)
     share = np.minimum(np.square(sigma / spread), 0.95)
     # of normal labels the product with this has the mean and sigma that were predicted
-    shift = (mean - center) * sigma / spread**2 / (1 - share)
+    tilt = (mean - middle) * sigma / spread**2
     at = mean[:, None] + sigma[:, None] * STEPS
-    log = np.interp(at, grid, log_density)
-    log -= (1 - share)[:, None] * np.square(STEPS - shift[:, None]) / 2
-    weight = np.exp(log - log.max(axis=1, keepdims=True))
-    weight /= weight.sum(axis=1, keepdims=True)
+    log_labels = np.interp(at, grid, log_density) - (1 - share)[:, None] * np.square(STEPS) / 2
+    for _ in range(MOST_STEPS):
+        log = log_labels + tilt[:, None] * STEPS
+        weight = np.exp(log - log.max(axis=1, keepdims=True))
+        weight /= weight.sum(axis=1, keepdims=True)
+        center = weight @ STEPS
+        if (center <= NEGLIGIBLE).all():
+            break
+        variance = weight @ np.square(STEPS) - np.square(center)
+        tilt = tilt - np.clip(center / np.maximum(variance, NEGLIGIBLE), 0.0, 1.0)
     return np.asarray(np.cumsum(weight, axis=1) - weight / 2)
 
 
@@ -362,7 +373,7 @@ def expect(
         error = error + np.sqrt(own_share) * rng.standard_normal((draws, len(mean)))
         for share, group in shares:
             if share:
-                _, dense = np.unique(group, return_inverse=True)
+                dense = pd.factorize(group)[0]  # in the order of the batch, not of the table
                 of_group = rng.standard_normal((draws, int(dense.max()) + 1))
                 error += np.sqrt(share) * of_group[:, dense]
         measured = mean + sigma * error  # noise of the assay included, as sigma has it

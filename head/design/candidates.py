@@ -82,7 +82,9 @@ class Candidates:
     source: str
     frame: pd.DataFrame
     """R rows: ``row`` of the table from 0, ``mean`` (predicted pKd), ``far``, and what the table
-    has of ``sigma``, ``sigma_model``, ``regime`` and ``site``, the places of its mutations."""
+    has of ``sigma``, ``sigma_model``, ``regime`` and ``site``, the places of its mutations; of
+    classes, ``hit`` and ``hit_unknown``, the probability of the class that is looked for, and the
+    standard deviation of what is not known of it."""
     antibodies: Sequences
     antigens: Sequences
     first_row: int
@@ -337,13 +339,27 @@ def _warn_of_other_units(source: str, mean: Floats) -> None:
 def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: float) -> pd.DataFrame:
     """Read what `Candidates.frame` has of the rows of a chunk."""
     if quantity.is_binary and not chunk.has("prediction"):
-        return _read_probabilities(chunk)
+        return _read_probabilities(chunk, quantity)
     (meaning,) = chunk.labels
     unit = meaning.unit
     column = chunk.columns["pkd"]
     expected = {"pkd": "a pKd", "value": "a finite number"}.get(unit, f"a value in {unit}")
-    mean = to_pkd(_finite(chunk, column, "prediction", expected), unit, molar_mass_kda)
+    high = np.inf
+    if quantity.classes:
+        high = len(quantity.classes) - 1
+        expected = (
+            "a probability from 0 to 1" if quantity.is_binary else f"a number from 0 to {high}"
+        )
+    low = 0.0 if quantity.classes else -np.inf
+    value = _finite(chunk, column, "prediction", expected, low=low, high=high)
+    mean = to_pkd(value, unit, molar_mass_kda)
     predictions = pd.DataFrame({"row": chunk.positions, "mean": mean})
+    if quantity.is_binary:
+        predictions["hit"] = mean if quantity.sign > 0 else 1 - mean
+        predictions["hit_unknown"] = 0.0
+    elif quantity.classes and quantity.sign > 0 and {*PROBABILITY_COLUMNS} <= {*chunk.frame}:
+        probability, unknown = _read_interval(chunk)
+        predictions = predictions.assign(hit=probability, hit_unknown=unknown)
     if chunk.has("sigma"):
         sigma = chunk.column("sigma")
         if unit not in ("pkd", "value"):
@@ -358,16 +374,23 @@ def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: floa
     return _with_flags(predictions, chunk)
 
 
-def _read_probabilities(chunk: SequenceTable) -> pd.DataFrame:
-    """Read the probabilities of a table that `predict` wrote of classes, and their intervals."""
-    mean, low, high = (
-        _finite(chunk, name, "probability", "0 to 1", low=0.0) for name in PROBABILITY_COLUMNS
-    )
+def _read_probabilities(chunk: SequenceTable, quantity: Quantity) -> pd.DataFrame:
+    """Read the probabilities of a table that `predict` wrote of two classes."""
+    mean, unknown = _read_interval(chunk)
     found = pd.DataFrame({"row": chunk.positions, "mean": mean})
-    found["sigma"] = np.sqrt(np.maximum(mean * (1 - mean), 0.0))
+    found["sigma"] = np.sqrt(mean * (1 - mean))
     found = _with_flags(found, chunk)
-    found["sigma_model"] = (high - low) / (2 * WITHIN)
-    return found
+    found["sigma_model"] = unknown
+    return found.assign(hit=mean if quantity.sign > 0 else 1 - mean, hit_unknown=unknown)
+
+
+def _read_interval(chunk: SequenceTable) -> tuple[Floats, Floats]:
+    """Return the probability of each row, and the standard deviation that its interval says."""
+    mean, low, high = (
+        _finite(chunk, name, "probability", "0 to 1", low=0.0, high=1.0)
+        for name in PROBABILITY_COLUMNS
+    )
+    return mean, np.asarray((high - low) / (2 * WITHIN))
 
 
 def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
@@ -384,10 +407,15 @@ def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
 
 
 def _finite(
-    chunk: SequenceTable, column: str, noun: str, expected: str, low: float = -np.inf
+    chunk: SequenceTable,
+    column: str,
+    noun: str,
+    expected: str,
+    low: float = -np.inf,
+    high: float = np.inf,
 ) -> Floats:
     value = read_numbers(chunk.frame[column])
-    bad = np.flatnonzero(~np.isfinite(value) | (value < low))
+    bad = np.flatnonzero(~np.isfinite(value) | (value < low) | (value > high))
     if len(bad):
         msg = (
             f"{chunk.describe_cell(bad[0], column)} is not a valid {noun}; expected {expected} "
@@ -445,6 +473,8 @@ class Measured:
     """Index of each distinct antigen of the table among those of the candidates; -1: not there."""
     is_measured: Bools
     """Which candidates are in the table, (R,)."""
+    is_of_run: bool = False
+    """Whether a run has written the table: then nobody asks how its label is read."""
 
     def best(self, quantity: Quantity) -> float | None:
         """Return the best measured label, of which higher is better, as of the candidates.
@@ -452,9 +482,10 @@ class Measured:
         None if no measured pair has the antigen of the predictions.
         """
         pairs = label_pairs(self.table)
-        say(pairs.reading.line)
-        for problem in pairs.reading.problems:
-            say(f"{pairs.table.source}: {problem}")
+        if not self.is_of_run:
+            say(pairs.reading.line)
+            for problem in pairs.reading.problems:
+                say(f"{pairs.table.source}: {problem}")
         sign = quantity.sign
         used = (self.antigen_of[pairs.antigen] >= 0) & (sign * pairs.censored >= 0)
         return float((sign * pairs.pkd[used]).max()) if used.any() else None
@@ -480,7 +511,7 @@ def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOption
         frame["antigen"] = UNNAMED_ANTIGEN
     # its sequences are cut to the region of the run
     pairs = replace(label.read_pairs(frame).sorted_by_key(), source=str(run / MEASURED))
-    return _among(candidates, pairs)
+    return replace(_among(candidates, pairs), is_of_run=True)
 
 
 def config_of_run(run: Path | str | None) -> dict[str, Any] | None:

@@ -110,11 +110,18 @@ def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     return replace(candidates, frame=frame.assign(**levels))
 
 
-def draw_places(equal: Ints) -> Floats:
-    """Return what orders candidates of the same score: as they come, or drawn if in a group."""
+def draw_places(equal: Ints, candidates: Candidates, eligible: Ints) -> Floats:
+    """Return what orders candidates of the same score: as they come, or drawn if in a group.
+
+    What is drawn does not depend on the order of the rows.
+    """
     place = np.arange(len(equal), dtype=np.float64)
     grouped = np.flatnonzero(equal >= 0)
-    place[grouped] = np.random.default_rng(SEED).permutation(len(equal))[: len(grouped)]
+    keys = []
+    for sequences in (candidates.antibodies, candidates.antigens):
+        keys.append(sequences.keys[sequences.of_row[eligible[grouped]]].view(">u8").T)
+    drawn = np.random.default_rng(SEED).permutation(len(equal))[: len(grouped)]
+    place[grouped[np.lexsort(np.concatenate(keys))]] = drawn
     return place
 
 
@@ -356,6 +363,8 @@ def rank(
         frame = candidates.frame.assign(mean=sign * candidates.frame["mean"])
         candidates = replace(candidates, frame=frame)
         _refuse_of_numbers(chosen, quantity)
+        quantity.check_threshold(chosen.above, "--above")
+        quantity.check_threshold(chosen.best, "--best")
         best = signed(chosen.best, sign)
         chosen = replace(chosen, best=best, above=signed(chosen.above, sign))
         names_none = chosen.antigen == UNNAMED_ANTIGEN
@@ -683,7 +692,7 @@ def _choose_batch(
     equal = number_equal(candidates, eligible)
     level = levelled(candidates, equal)
     score = _score(level, best, options)
-    places = draw_places(equal[eligible])
+    places = draw_places(equal[eligible], candidates, eligible)
     front = None
     if second is not None and second.above is None:
         order, fronts = pareto_order(score[eligible], second.value[eligible], places)
@@ -697,11 +706,10 @@ def _choose_batch(
     is_drawn = drawn > MOST_DRAWN * len(index)
     expected = None
     hits: Hits | None = None
-    if quantity.classes and not is_drawn:
-        mean = candidates.mean[index]
-        own = candidates.frame.get("sigma_model")
-        unknown = np.zeros(len(index)) if own is None else own.to_numpy(np.float64)[index]
-        hits = expect_hits(mean if quantity.sign > 0 else 1 + mean, unknown)
+    if quantity.classes:
+        if "hit" in candidates.frame and not is_drawn:
+            chosen = candidates.frame[["hit", "hit_unknown"]].iloc[index]
+            hits = expect_hits(*chosen.to_numpy(np.float64).T)
     elif candidates.sigma is not None and not is_drawn:
         regimes = set[str]()
         if "regime" in candidates.frame:

@@ -132,6 +132,8 @@ def score_mutants(
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
+    if "difference_sigma" in frame and frame["difference_sigma"].isna().all():
+        frame = frame.drop(columns="difference_sigma")
     if len(measured):
         frame.insert(0, "pkd_measured", pkd_measured[first:])
     described = _describe(parents, mutants, pairs[first:])
@@ -176,8 +178,10 @@ def _with_differences(
     at = list(scores).index("regime")
     scores.insert(at, "difference", pkd - predict_parents(predictor, vectors, parent, regimes))
     if has_difference_sigma(predictor):
-        sigma = spreads(predictor, regimes.used) * deviation(predictor, vectors, parent)
-        scores.insert(at + 1, "difference_sigma", sigma)
+        spread = spreads(predictor, regimes.used)
+        sigma = spread * deviation(predictor, vectors, parent)
+        # of a regime whose errors do not follow the deviation, it says nothing
+        scores.insert(at + 1, "difference_sigma", np.where(spread > 0, sigma, np.nan))
     return scores
 
 
@@ -276,9 +280,11 @@ class ScanSummary(TypedDict):
     improved: int
     """Rows whose predicted difference exceeds its sigma, or 0 where that is not known."""
     measured: int
-    """Rows that are training pairs of the run."""
+    """Rows that are measured pairs of the run."""
     median_sigma: float | None
     """Of the differences; None if the predictor has none."""
+    rows_with_sigma: int
+    """Rows whose difference has a sigma."""
     far_rows: int
     far_parents: int
     best: list[dict[str, Any]]
@@ -290,7 +296,7 @@ class ScanSummary(TypedDict):
     parent_compared: float | None
     """Prediction that its mutants are compared with: as if it were as new as they are."""
     parent_measured: float | None
-    """Measured pKd of the parent, if it is a training pair; None if there are several."""
+    """Measured pKd of the parent, if the run has measured it; None if there are several."""
     antibodies: SequenceCounts
     antigens: SequenceCounts
     seconds: float
@@ -337,7 +343,9 @@ def describe_scan(found: ScanSummary) -> str:
     if drawn:
         doubles += f", {drawn:,} drawn with more mutations"
     sigma = found["median_sigma"]
-    than = "" if sigma is None else f" by more than sigma (median {show(sigma)} {quantity})"
+    of = found["rows_with_sigma"]
+    known = "" if of == found["rows"] else f"; known of {of:,}"
+    than = "" if sigma is None else f" by more than sigma (median {show(sigma)} {quantity}{known})"
     lower = "" if quantity.sign > 0 else "; lower is better"
     several = found["parents"] > 1
     mutants = counted(found["rows"], "mutant")
@@ -504,7 +512,7 @@ def _score_all(
     same.add(scores.frame)
     sigma = scores.frame.get("difference_sigma")
     gain = quantity.sign * scores.frame["difference"]
-    improves = gain > (0.0 if sigma is None else sigma)
+    improves = gain > (0.0 if sigma is None else sigma.fillna(0.0))
     return _ScoredScan(
         quantity=quantity,
         parents=parents,
@@ -546,6 +554,7 @@ def _summarize(
         "improved": scored.improved,
         "measured": int(measured),
         "median_sigma": None if sigma is None else float(sigma.median()),
+        "rows_with_sigma": 0 if sigma is None else int(sigma.notna().sum()),
         "far_rows": int(frame["far"].sum()),
         "far_parents": int(parent_scores["far"].sum()),
         "best": _describe_rows(scored.best.head(BEST), quantity),
@@ -606,7 +615,7 @@ def _with_reading(options: ScanOptions, reading: LayoutRecord) -> ScanOptions:
 
 
 def read_measured(path: Path | None, quantity: Quantity = PKD) -> pd.Series:
-    """Return the exact labels of the training pairs of a run by their keys, if they are known."""
+    """Return the exact labels of the pairs of a run by their keys, if they are known."""
     if path is None:
         return pd.Series(dtype=float)
     with naming_damage(path.parent):
@@ -799,7 +808,8 @@ def _of_parent(
         "far": "".join(np.where(cells["far"], "1", "0")),
     }
     if "difference_sigma" in cells:
-        summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
+        sigma = cells["difference_sigma"].round(digits).astype(object)
+        summary["sigma"] = sigma.where(sigma.notna(), None).tolist()
     text = describe_compared(scores["pkd_predicted"], scores["pkd_compared"], quantity)
     if text:
         summary["compared"] = text

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, Typed
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import expit, logit, stdtrit
 
 from abag.core.arrays import Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
@@ -59,8 +59,14 @@ LEARNING = 0.3
 folds did not learn from. With the factor above, its interval then holds the RMSE of new rows in
 95 % of planted tables, without both in 79 % (benchmarks/bench_regimes.py)."""
 FEWEST_OF_CLASS = 10
-"""Tested pairs that are not of the most frequent class below which ranking is not judged: intervals
-of so few ranks are too narrow (benchmarks/bench_binary.py)."""
+"""Different tested pairs that are not of the most frequent class below which nothing is judged.
+Intervals of so few ranks are too narrow (benchmarks/bench_binary.py), and probabilities that are
+all too low are better than the prevalence where few of a rare class happen to be tested."""
+RARE = 0.2
+"""Share of these pairs from which half as many are enough to judge probabilities."""
+LEAST_OF_SIDE = 3.0
+"""Effective groups of the lower, and of the higher rows of pairs, below which a concordance has no
+interval."""
 FEWEST_RANKED = 3
 """Pairs below which nothing is ranked."""
 ENOUGH_RANKED = MIN_ROWS_PER_ANTIGEN
@@ -187,7 +193,7 @@ class TestedPairs:
     @property
     def effective(self) -> float:
         """Return the effective number of independent groups, the least of the groupings."""
-        return min(_effective(_sizes(group, self.weight)) for group in self.groups)
+        return min(effective_number(_sizes(group, self.weight)) for group in self.groups)
 
 
 class RegimeScore(TypedDict):
@@ -313,7 +319,7 @@ def score_regime(
         "sentence": "",
     }
     if weight is not None:
-        score["effective_pairs"] = _effective(weight)
+        score["effective_pairs"] = effective_number(weight)
     if TRAIN_MEAN in itself:
         not_better = NOT_TRUER if of_classes else NOT_SMALLER
         errors_in_words = f"{not_better}, which has nearly all the weight"
@@ -332,9 +338,14 @@ def score_regime(
     different = {claim for claim in claims.values() if _has_interval(claim)}
     level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
     judged = _rank_claims(tested, predicted[is_exact], level)
-    most_frequent = np.unique(pkd, return_counts=True)[1].max(initial=0)
-    if of_classes and len(pkd) - most_frequent < FEWEST_OF_CLASS:
+    rarer = _count_rarer(tested)
+    if of_classes and rarer < FEWEST_OF_CLASS:
         judged = {}
+    if of_classes and _are_few(rarer, score["n"]):
+        errors_in_words = (
+            f"{PROBABILITIES.noun} cannot be judged, as {rarer} of {score['n']:,} tested pairs "
+            f"{'is' if rarer == 1 else 'are'} not of the most frequent class"
+        )
     if is_selection:
         judged = {
             " of labels and bounds": concordance_claim(every, predicted, level, 0.5),
@@ -342,6 +353,18 @@ def score_regime(
         }
     score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
     return score
+
+
+def _count_rarer(tested: TestedPairs) -> int:
+    """Count the pairs that are not of the most frequent class, each once."""
+    _, first = np.unique(tested.rows, return_index=True)
+    return int(len(first) - np.unique(tested.pkd[first], return_counts=True)[1].max(initial=0))
+
+
+def _are_few(rarer: int, pairs: int) -> bool:
+    """Return whether pairs of a rare class are too few to judge probabilities by their losses."""
+    least = FEWEST_OF_CLASS if rarer < RARE * pairs else FEWEST_OF_CLASS // 2
+    return rarer < least
 
 
 def _best_baseline(
@@ -512,7 +535,13 @@ def concordance_claim(
     """Return the share of decidable pairs of test pairs in the right order, and its interval.
 
     Pairs of one cell are compared, by default those of one fold; `cell` and `predicted` are (R,).
-    The interval is a jackknife: a group takes its pairs with it. `chance` is taken off.
+    The interval is a jackknife of the log odds: a group takes its pairs with it. There is none with
+    fewer than `LEAST_OF_SIDE` groups of lower or of higher rows. `chance` is taken off.
+
+    References
+    ----------
+    Welch, Biometrika 34, 1947, for the degrees of freedom of two sides; Pepe, The Statistical
+    Evaluation of Medical Tests for Classification and Prediction, 2003, 5.2, for the log odds.
     """
     lower = []
     upper = []
@@ -545,20 +574,48 @@ def concordance_claim(
     least = np.inf
     for group_of_pair in tested.groups:
         _, group = np.unique(group_of_pair, return_inverse=True)
-        n = _effective(_sizes(group_of_pair, tested.weight))
+        n = effective_number(_sizes(group_of_pair, tested.weight))
         least = min(least, n)
-        if n < LEAST_GROUPS:
+        sides = (group[low_of_pair], group[high_of_pair])
+        n_sides = [effective_number(np.bincount(side, times)) for side in sides]
+        if n < LEAST_GROUPS or min(n_sides) < LEAST_OF_SIDE:
             return Claim(value - chance, None, None, least)
-        low_group = group[low_of_pair]
-        high_group = group[high_of_pair]
-        once = np.where(low_group == high_group, 0.0, away)
-        moved = np.bincount(low_group, away, group.max() + 1) + np.bincount(
-            high_group, once, group.max() + 1
-        )
-        error = np.sqrt(factor * n / (n - 1) * np.square(moved).sum())
-        half = float(stdtrit(n - 1, level) * error)
-        ends = [max(0.0, min(ends[0], value - half)), min(1.0, max(ends[1], value + half))]
+        if value in (0.0, 1.0):
+            away_from_value = least_perfect(min(n_sides), level)
+            low, high = (1 - away_from_value, 1.0) if value else (0.0, away_from_value)
+        else:
+            variance, degrees = _variance_of_sides(away, sides, n_sides)
+            odds = value * (1 - value)
+            half = float(stdtrit(degrees, level) * np.sqrt(factor * variance) / odds)
+            low, high = expit(logit(value) + half * np.array([-1, 1])).tolist()
+        ends = [min(ends[0], low), max(ends[1], high)]
     return Claim(value - chance, ends[0] - chance, ends[1] - chance, least)
+
+
+def least_perfect(groups: float, level: float = LEVEL) -> float:
+    """Return the largest share of wrong ones of which none is among so many groups by chance."""
+    return float(1 - (1 - level) ** (1 / groups))
+
+
+def _variance_of_sides(
+    away: Floats, sides: tuple[Ints, Ints], n_sides: Sequence[float]
+) -> tuple[float, float]:
+    """Return the variance of a concordance, and its degrees of freedom.
+
+    `away` is what each pair of rows adds to it, and `sides` are the groups of the lower and of the
+    higher row, of which `n_sides` are effective. The side with fewer is known less.
+    """
+    lower, higher = sides
+    groups = max(int(lower.max()), int(higher.max())) + 1
+    moved = [np.bincount(side, away, groups) for side in sides]
+    twice = np.bincount(lower, np.where(lower == higher, away, 0.0), groups)
+    squares = np.square(moved).sum(axis=1)
+    spare = squares / (np.array(n_sides) - 1)
+    variance = float(np.square(moved[0] + moved[1] - twice).sum() + spare.sum())
+    if not spare.any():  # all are tied
+        return variance, 1.0
+    degrees = float(squares.sum() ** 2 / (squares @ spare))
+    return variance, min(degrees, max(n_sides) - 1)
 
 
 def is_by_chance(sentence: str) -> bool:
@@ -586,16 +643,17 @@ def compare_models(
     other_square = np.square(tested.pkd - reference[is_exact])
     claim = mean_claim(other_square - square, tested.groups, weight=tested.weight)
     relation = INDISTINGUISHABLE
-    if claim.holds or claim.fails:
+    tests = len(distinct(tested.rows))
+    are_few = bool(quantity.classes) and _are_few(_count_rarer(tested), tests)
+    if (claim.holds or claim.fails) and not are_few:
         relation = "better than" if claim.holds else "worse than"
     errors = [_root(square, tested.weight), _root(other_square, tested.weight)]
     shown = " and ".join(quantity.show(error, 3) for error in errors)
     in_words = f"RMSE {shown} {quantity}"
     if quantity.classes:
         in_words = f"Brier score {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
-    tests = counted(len(distinct(tested.rows)), "test pair")
-    groups = f"effectively {claim.groups:.0f} groups"
-    return f"{words}: {name} is {relation} {other} ({in_words}, {tests} in {groups})"
+    groups = f"{counted(tests, 'test pair')} in effectively {claim.groups:.0f} groups"
+    return f"{words}: {name} is {relation} {other} ({in_words}, {groups})"
 
 
 def mean_claim(
@@ -613,7 +671,7 @@ def mean_claim(
     for group in groups:
         _, dense = np.unique(group, return_inverse=True)
         size = _sizes(group, weight)
-        n = _effective(size)
+        n = effective_number(size)
         least = min(least, n)
         if len(size) < 2 or n < LEAST_GROUPS:
             return Claim(mean, None, None, least)
@@ -633,7 +691,7 @@ def _sizes(group: Ints, weight: Floats | None) -> Floats:
     return np.asarray(np.bincount(dense, weight), np.float64)
 
 
-def _effective(size: Floats) -> float:
+def effective_number(size: Floats) -> float:
     """Return how many groups of equal size are as informative, given the sizes of G groups."""
     return float(size.sum() ** 2 / np.square(size).sum())
 
@@ -858,7 +916,7 @@ def _rank_claim(
     for group_of_pair in tested.groups:
         _, group = np.unique(group_of_pair[rows], return_inverse=True)
         size = _sizes(group, weight)
-        n = _effective(size)
+        n = effective_number(size)
         least = min(least, n)
         if len(size) < 2 or n < LEAST_GROUPS:
             return Claim(value, None, None, least)

@@ -38,11 +38,14 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import align, counted, quoted
 from abag.head.evaluation.metrics import average_precision, hits_by_cutoff
 from abag.head.evaluation.scores import (
+    LEAST_OF_SIDE,
     RegimeScore,
     TestedPairs,
     cells,
     concordance_claim,
+    effective_number,
     largest_rmse,
+    least_perfect,
     mean_claim,
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
@@ -76,8 +79,7 @@ def score_strong(
     threshold: float,
     chosen_on: tuple[pd.DataFrame, Sequence[Mapping[str, Any]]] | None = None,
     *,
-    sign: int = 1,
-    are_probabilities: bool = False,
+    quantity: Quantity = PKD,
 ) -> StrongSummary:
     """Score how well the pairs with a pKd of at least `threshold` are found.
 
@@ -85,20 +87,18 @@ def score_strong(
     ----------
     tested : DataFrame
         Rows of ``predictions.parquet``: ``regime``, ``fold``, ``group``, ``pkd``, ``censored``,
-        ``pkd_predicted`` and ``sigma``; with ``weight``, each row counts by it in all shares.
+        ``pkd_predicted`` and ``sigma``; with ``weight``, each row counts by it in all shares, and
+        with ``probability``, that is the probability of the highest of several classes.
     regimes : sequence
         ``regime`` and ``words`` of those to score.
     chosen_on : tuple of DataFrame and sequence, optional
         Rows of a run that choose the cut-offs, and the scores of its regimes; by default the other
         folds of `tested`.
-    sign : int
-        -1 if lower values are better: a pair is strong from the threshold on downward. Cut-offs
-        are values of the quantity.
-    are_probabilities : bool
-        Whether labels are 0 and 1, and predictions the probabilities of 1.
+    quantity : Quantity
+        Of the labels. If lower values are better, a pair is strong from the threshold on downward;
+        of classes, the highest one is looked for. Cut-offs are values of the quantity.
     """
-    # of values of which higher is better; the probability of the better class is such a value
-    direction = 1 if are_probabilities else sign
+    direction = 1 if quantity.classes else quantity.sign
     summaries = []
     for regime in regimes:
         name = regime["regime"]
@@ -117,7 +117,7 @@ def score_strong(
             name,
             regime["words"],
             direction * threshold,
-            are_probabilities=are_probabilities,
+            is_binary=quantity.is_binary,
         )
         for pick in (summary["at_threshold"], *summary["cutoffs"]):
             if pick["cutoff"] is not None:
@@ -145,15 +145,16 @@ def _score(
     words: str,
     threshold: float,
     *,
-    are_probabilities: bool,
+    is_binary: bool,
 ) -> dict[str, Any]:
     strong = rows["strong"].to_numpy(bool)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    p = (
-        predicted
-        if are_probabilities
-        else ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
-    )
+    if is_binary:
+        p = predicted
+    elif PROBABILITY in rows:
+        p = rows[PROBABILITY].to_numpy(float)
+    else:
+        p = ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
     weight = _weights(rows)
     recall, precision, _ = _curve(strong, predicted, weight)
     step = max(1, len(recall) // POINTS)
@@ -261,7 +262,7 @@ def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[st
     if quantity.classes:
         of_class = quantity.named(-1)
         lines = [f"Pairs that are {of_class}: {quantity}"]
-    p_strong = PROBABILITY if quantity.is_binary else STRONG_COLUMN
+    p_strong = PROBABILITY if quantity.classes else STRONG_COLUMN
     cut_offs = ["cut-off for", f"predicted {relation}", "picked", "precision", "recall"]
     regimes = page_of(summary, quantity)["regimes"]
     for regime in regimes:
@@ -633,7 +634,8 @@ def _average_precision(
     """Return the average precision, the mean over folds by their positive pairs, and its interval.
 
     The interval is that of draws of groups, with replacement; it counts a pair of groups of which
-    one depends on the other as the one that has fewer groups.
+    one depends on the other as the one that has fewer groups. Few groups of positive pairs have
+    none, as in `concordance_claim`.
     """
     if not is_positive.any():
         return None
@@ -643,8 +645,11 @@ def _average_precision(
     fewest = min(tested.groups, key=lambda group: len(np.unique(group)))
     _, number = np.unique(fewest, return_inverse=True)
     groups = int(number.max()) + 1
-    if tested.effective < LEAST_GROUPS:
+    positive = effective_number(np.bincount(number, weight * is_positive))
+    if tested.effective < LEAST_GROUPS or positive < LEAST_OF_SIDE:
         return {"value": value, "low": None, "high": None}
+    if value == 1:  # no draw is worse
+        return {"value": value, "low": 1 - least_perfect(positive), "high": 1.0}
     rng = np.random.default_rng(0)
     drawn = []
     for _ in range(DRAWS):

@@ -375,6 +375,10 @@ class Column:
         if header.units:
             unit = header.units[0]
             return f"{self.name!r} is named like {unit}: use {self.in_unit(unit)}."
+        units = _describing(self.table, self.name).units
+        unit = _unit_of_cells(self, units[0]) if len(units) == 1 else None
+        if unit is not None:
+            return f"{self.name!r} is {unit} by column {units[0]!r}: use {self.in_unit(unit)}."
         return self.proposal("." if header.affinity else _IF_NO_AFFINITY)
 
     def proposal(self, ending: str) -> str:
@@ -879,10 +883,9 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             UnclearLabel,
         )
     if len(asked.units) == 1:
-        stated = read_texts(column.table.frame[asked.units[0]])
-        allowed = [read_header(f"{column.name} ({unit})").units for unit in {*stated} - {""}]
-        if len({*allowed}) == 1 and allowed[0]:
-            return allowed[0][0], f"column {asked.units[0]!r} says so"
+        stated = _unit_of_cells(column, asked.units[0])
+        if stated is not None:
+            return stated, f"column {asked.units[0]!r} says so"
     if header.affinity:
         units = ", ".join(unit for unit in UNITS if unit not in ("pkd", *NO_AFFINITIES))
         hint = ""
@@ -1099,8 +1102,7 @@ def _states_other_units(table: Table, name: str, label: str) -> bool:
     stated = _unit_of_concentration(label)
     if stated is None:
         return False
-    units = {_unit_in_cell(label, text) for text in distinct_texts(table, name)}
-    return not units <= {stated, None}
+    return any(stated not in units for units in _units_in_cells(table, name, label) if units)
 
 
 def _unit_of_concentration(label: str) -> Label | None:
@@ -1109,11 +1111,23 @@ def _unit_of_concentration(label: str) -> Label | None:
     return unit if unit is not None and UNITS[unit].takes_log else None
 
 
-def _unit_in_cell(label: str, text: str) -> Label | None:
-    """Return the unit that a label is in if a cell beside it says so; None if it says none."""
+def units_in_cell(label: str, text: str) -> tuple[Label, ...]:
+    """Return the units that a label may be in if a cell beside it says so; none if it says none."""
     stated = _unit_of_concentration(label)
     quantity = label if stated is None else UNITS[stated].written[0]
-    return read_header(f"{quantity} ({text})").unit
+    return read_header(f"{quantity} ({text})").units
+
+
+def _units_in_cells(table: Table, name: str, label: str) -> list[tuple[Label, ...]]:
+    """Return these of each distinct text of a column."""
+    texts = [text for text in distinct_texts(table, name) if text not in MISSING_TEXT]
+    return [units_in_cell(label, text) for text in texts]
+
+
+def _unit_of_cells(column: Column, name: str) -> Label | None:
+    """Return the unit that all cells of another column say a label is in."""
+    allowed = _units_in_cells(column.table, name, column.name)
+    return allowed[0][0] if len({*allowed}) == 1 and allowed[0] else None
 
 
 def _describes(table: Table, name: str, label: str) -> str:
@@ -1122,8 +1136,7 @@ def _describes(table: Table, name: str, label: str) -> str:
     if texts and all(map(_RELATION.fullmatch, texts)):
         return "censored" if any(SIDES[text[0]] for text in texts) else ""
     if "unit" in simplified(name):
-        are_units = any(_unit_in_cell(label, text) for text in texts)
-        return "units" if are_units else ""
+        return "units" if any(_units_in_cells(table, name, label)) else ""
     affinities = 0
     for text in texts:
         header = read_header(text)

@@ -300,6 +300,10 @@ _MASS = (
     rf"{_START}(?P<mass>mc|micro|nano|[munpk]?)(?:g|grams?){_BY}"
     rf"(?P<volume>[mu]?)l(?:{_INVERSE}|1?){_END}"
 )
+_UNKNOWN_FACTOR = (
+    rf"\^|\de-\d|{_START}1\s*/|{_START}x?\s*10\s*-\s*\d|{_START}x(?=\s*\d)|{_START}[a-z]\s+m{_END}"
+)
+"""A power, or a letter, that is of no known unit: ``(M) x 10-9``, ``(n M)``."""
 _MOLES = (
     rf"{_START}(?P<prefix>milli|micro|nano|pico|femto|[munpf]?)[\s-]?"
     rf"(?:mol(?:es?)?{_BY}(?:l|lit(?:er|re))(?:{_INVERSE})?|molar){_END}"
@@ -455,7 +459,7 @@ def _read_affinity(name: str) -> Header:
     words_found = _Found(set(), set(), unknown_unit=not readable)
     text = _take_minus(text, words_found)
     text = _take_units(text, words_found)
-    if re.search(r"\^|\de-\d|(?<![a-z0-9])1\s*/", text):  # a power of no known unit
+    if re.search(_UNKNOWN_FACTOR, text):
         words_found.unknown_unit = True
     if {*re.sub("[a-z0-9]", "", text)} - _SEPARATORS:
         words_found.unknown_unit = True
@@ -737,9 +741,12 @@ class Quantity:
 
     def check_threshold(self, value: float | None, name: str) -> None:
         """Refuse a threshold, given for the option `name`, that no value of an affinity reaches."""
-        low, high = STRONG_RANGE if self.affinity else (-math.inf, math.inf)
+        is_bounded = self.affinity or self.is_log
+        low, high = STRONG_RANGE if is_bounded else (-math.inf, math.inf)
         if value is not None and not (low <= value <= high and math.isfinite(value)):
-            expected = f"{low} to {high}" if self.affinity else "a finite number"
+            expected = f"{low} to {high}" if is_bounded else "a finite number"
+            if self.is_log:
+                expected += f", as predictions are of {self}: 2 for 100"
             msg = f"{name}: {value} is out of range; expected {expected}."
             raise OptionError(msg)
 

@@ -38,6 +38,7 @@ from abag.head.labels.column import (
     read_numbers,
     read_texts,
     says_class,
+    units_in_cell,
 )
 from abag.head.labels.features import (
     FeatureCells,
@@ -46,7 +47,7 @@ from abag.head.labels.features import (
     read_cells,
     words_as_codes,
 )
-from abag.head.labels.headers import PKD, Quantity, outside, read_header, to_pkd
+from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Floor, Label, LabelOptions
 from abag.head.labels.stored_vectors import CONSTANT, PairFeatures
 from abag.head.labels.values import (
@@ -146,8 +147,11 @@ def one_label(table: SequenceTable) -> LabelLayout:
 def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
     """Return the columns that the user named beside labels, of a table or of several as one."""
     labels: Sequence[LabelLayout] = table.labels
+    verdicts_by_column: dict[tuple[str, str], list[ColumnBeside]] = {}
+    for column in chain.from_iterable(label.beside for label in labels):
+        verdicts_by_column.setdefault((column.name, column.role), []).append(column)
     of_all = []
-    for verdicts in zip(*(label.beside for label in labels), strict=True):
+    for verdicts in verdicts_by_column.values():
         present = [x for x in verdicts if not x.is_absent and x.name in table.names]
         refused = [x for x in present if x.refused is not None]
         # a column may lack in some of the tables, whose cells are then missing
@@ -193,7 +197,7 @@ def _refuse_other_unit(table: SequenceTable, column: str, affinities: Affinities
     stated = read_texts(table.frame[column])
     is_other = stated != ""
     for unit in stated[is_other].unique():
-        if affinities.unit in read_header(f"{affinities.column} ({unit})").units:
+        if affinities.unit in units_in_cell(affinities.column, unit):
             is_other &= stated != unit
     refuse_cells(
         table,

@@ -560,7 +560,7 @@ def merge_replicates(
     averaged = how in ("median", "mean")
     chosen: dict[str, tuple[str, str]] = {}
     if "share" in rows:
-        chosen["share"] = ("share", "mean" if averaged else "first")
+        chosen["share"] = ("share", "first")
     merged = groups.agg(
         row=("row", "first"),
         pkd=("pkd", how if averaged else "first"),
@@ -568,7 +568,43 @@ def merge_replicates(
         measurements=("pkd", "size" if quantity.classes else "nunique"),
         **chosen,
     )
-    return merged if averaged else merged.assign(measurements=1)
+    if not averaged:
+        return merged.assign(measurements=1)
+    if "share" not in rows:
+        return merged
+    return merged.assign(**_average_by_weight(rows, groups.ngroup(), merged["pkd"], how))
+
+
+def _average_by_weight(
+    rows: pd.DataFrame, group: pd.Series[int], plain: pd.Series[float], how: Replicates
+) -> dict[str, Floats]:
+    """Return label and share of each pair, (P,), whose replicates count by their weights.
+
+    `group` is the pair of each row, and `plain` has the labels of pairs whose replicates count
+    alike. A median is where half of the weight is below, between the middles of two labels.
+    """
+    order = np.lexsort((rows["pkd"], group))
+    value = rows["pkd"].to_numpy(np.float64)[order]
+    weight = 1 / rows["share"].to_numpy(np.float64)[order]
+    pair = group.to_numpy(np.int64)[order]
+    total = np.bincount(pair, weight)
+    size = np.bincount(pair)
+    end = np.cumsum(size)
+    start = end - size
+    if how == "mean":
+        label = np.bincount(pair, weight * value) / total
+    else:
+        below = np.cumsum(weight)
+        middle = below - weight / 2 - (below[start] - weight[start])[pair]
+        half = total / 2
+        below_half = np.bincount(pair, middle <= half[pair]).astype(np.int64)
+        first = np.maximum(start, start + below_half - 1)
+        second = np.minimum(first + 1, end - 1)
+        step = np.where(second > first, middle[second] - middle[first], 1.0)
+        along = np.clip((half - middle[first]) / step, 0.0, 1.0)
+        label = value[first] + along * (value[second] - value[first])
+    is_alike = np.maximum.reduceat(weight, start) == np.minimum.reduceat(weight, start)
+    return {"pkd": np.where(is_alike, plain, label), "share": size / total}
 
 
 def _of_pair(rows: pd.DataFrame) -> list[str]:

@@ -235,17 +235,18 @@ class ClassLink:
         return np.asarray(ndtr(centre - half)), np.asarray(ndtr(centre + half))
 
     def deviation(self, expected: Floats, variance: Floats) -> Floats:
-        """Return the standard deviation of the probability that the models do not know, (P,).
+        """Return the standard deviation of `expected` that the models do not know, (P,).
 
         `variance`, (P,), is that of their predictions.
         """
-        latent = self.latent_of(expected) - self.thresholds[-1]
+        latent = self.latent_of(expected)
         # shares of the variance of latent values and their noise together
         unknown = variance / self.unit**2
         noise = np.maximum(1 - self.told - unknown, LEAST_NOISE)
         known = np.sqrt(1 + unknown / noise)
         step = np.sqrt(unknown / noise)
-        return np.asarray((ndtr(latent * known + step) - ndtr(latent * known - step)) / 2)
+        away = [(latent - threshold) * known for threshold in self.thresholds]
+        return np.asarray(np.sum([ndtr(x + step) - ndtr(x - step) for x in away], axis=0) / 2)
 
 
 def fit_link(

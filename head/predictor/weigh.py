@@ -270,6 +270,8 @@ class WeighedRegime:
     """With the calibration of the other folds."""
     mean: Floats
     """Of the training labels."""
+    top: Floats | None = None
+    """Probabilities of the highest class, where labels are classes."""
     score: RegimeScore = field(init=False)
     """Set last, by `score_held_out`."""
 
@@ -366,7 +368,7 @@ def weigh(
         if not usual_K.any():
             usual_K[mean] = 1.0
         usual_K /= usual_K.sum()
-        weights, link, predicted_R = _weigh_classes(of_classes, half, mean, usual_K)
+        weights, link, predicted_R, top_R = _weigh_classes(of_classes, half, mean, usual_K)
         used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
         mixture = Mixture(used, 0.0, 0.0, link=link)
         return regime(
@@ -375,6 +377,7 @@ def weigh(
             predicted=predicted_R,
             sigma=mixture.sigma(predicted_R, variance),
             mean=_training_means(pairs, measured)[fold_of_row],
+            top=top_R,
         )
     censored = pairs.censored[rows]
     error_RK = pairs.pkd[rows, None] - part_RK
@@ -417,20 +420,23 @@ def _certain(asked: NDArray[np.bool_], weight_R: Floats) -> NDArray[np.bool_]:
 
 def _weigh_classes(
     tested: HeldOutClasses, half: Ints, mean: int, usual_K: Floats
-) -> tuple[Floats, ClassLink, Floats]:
+) -> tuple[Floats, ClassLink, Floats, Floats]:
     """Weigh the parts of R tested pairs of classes by their log losses.
 
     Of few pairs of a class, which part ranks them best is mostly chance: pairs count by how often
     two of them differ. Returns the weights, (K,), what turns the mixture into classes, and the
-    predictions, (R,), of which each comes from the others of `half`, (R,).
+    predictions and the probabilities of the highest class, (R,), of which each comes from the
+    others of `half`, (R,).
     """
     stack = partial(stack_weights, mean=mean, usual_K=usual_K, informative=tested.informative)
     predicted_R = np.empty(len(half))
+    top_R = np.empty(len(half))
     for inside, judging in judged(half, tested.rows):
         weights, link = tested.take(judging).weigh(stack)
         predicted_R[inside] = link.expected(link.latent(tested.part_RK[inside] @ weights))
+        top_R[inside] = link.top(predicted_R[inside])
     weights, link = tested.weigh(stack)
-    return weights, link, predicted_R
+    return weights, link, predicted_R, top_R
 
 
 def _training_means(pairs: LabelledPairs, measured: MeasuredRegime) -> Floats:
@@ -739,6 +745,8 @@ def score_held_out(
         held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
     else:
         held_out.predicted[is_far] = mixture.pulled(held_out.predicted[is_far])
+        if held_out.top is not None:
+            held_out.top[is_far] = mixture.link.top(held_out.predicted[is_far])
     names = folds[0].parts
     classes = pairs.quantity.classes
     if classes:

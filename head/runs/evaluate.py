@@ -49,7 +49,12 @@ from abag.head.labels.column import (
 )
 from abag.head.labels.features import features_of
 from abag.head.labels.labelled_pairs import LabelledPairs, label_pairs, one_label, report_counts
-from abag.head.labels.options import LabelOptions, SplitOptions
+from abag.head.labels.options import (
+    LabelOptions,
+    PairColumnOptions,
+    SplitOptions,
+    named_beside,
+)
 from abag.head.labels.values import read_affinities
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.predictor.options import EvaluateOptions
@@ -254,9 +259,7 @@ def evaluate(
         if saved.quantity.classes:  # pairs of the highest class are found by its probability
             strong = len(saved.quantity.classes) - 1.5
         saved.quantity.check_strong(chosen.strong)
-        score_hits = partial(
-            score_strong, sign=saved.quantity.sign, are_probabilities=saved.quantity.is_binary
-        )
+        score_hits = partial(score_strong, quantity=saved.quantity)
         summary: RunSummary = {**saved.summary, "run": str(run)}
         reading = _reading_of(saved, chosen)
         if table is not None:
@@ -338,11 +341,14 @@ def _evaluate_table(
             affinity_type=chosen.affinity_type,
         )
         labels = replace(labels, bad_rows=reading.bad_rows)
-        return decide_label(top, labels, remembered.label, named=named, run=saved.run)
+        trusted = [(name, role) for name, role in trusted_by if name in top.names]
+        return decide_label(top, labels, remembered.label, named=[*named, *trusted], run=saved.run)
 
     remembered = saved.layout
     predictor = load_predictor(saved.run)
     named = [] if predictor.features is None else predictor.features.named_in_tables
+    of_run = PairColumnOptions(error=saved.config["error"], weight=saved.config["weight"])
+    trusted_by = named_beside(of_run)
     other = read_pairs(table, reading, remembered=remembered, label=decide)
     predictor.refuse_without_chains(other.antibodies, other.source)
     pairs = label_pairs(other)
@@ -367,7 +373,7 @@ def _score_table(
     pairs = with_clusters(groups)
     scores_by_row, baselines = _score_pairs(predictor, pairs, store)
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
-    keys_of_run = pd.MultiIndex.from_frame(saved.frame[KEYS])
+    keys_of_run = pd.MultiIndex.from_frame(saved.trained[KEYS])
     is_trained = pd.MultiIndex.from_frame(pair_keys(pairs)).isin(keys_of_run)
     regimes = _score_regimes(saved, predictor, groups, scores_by_row, baselines, is_trained)
     scored = scores_by_row.assign(
@@ -584,7 +590,7 @@ def _is_clear(bias: Claim, saved: SavedRun, predictor: Predictor, names: NDArray
         trained += [
             score["groups"] for score in saved.summary["regimes"] if score["regime"] == used
         ]
-        trained += [float(saved.frame[kind].nunique()) for kind in REGIMES[name].new]
+        trained += [float(saved.trained[kind].nunique()) for kind in REGIMES[name].new]
     of_run = min(trained, default=bias.groups)
     degrees = min(of_run, bias.groups) - 1
     if degrees <= 0:
@@ -614,7 +620,7 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs, is_trained: Bools) -> di
     keys = pair_keys(pairs)
     counts = {"pair": int(is_trained.sum())}
     for kind in KINDS:
-        is_known = keys[f"{kind}_key"].isin(saved.frame[f"{kind}_key"])
+        is_known = keys[f"{kind}_key"].isin(saved.trained[f"{kind}_key"])
         counts[kind] = int(is_known.sum())
     antigens = f", {counts['antigen']:,} a training antigen" if "antigen" in pairs.kinds else ""
     messages.say(

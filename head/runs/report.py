@@ -30,7 +30,7 @@ from scipy.special import ndtri
 
 from abag import __version__
 from abag.core import messages
-from abag.core.arrays import Floats, Ints, distinct, label_weights
+from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights
 from abag.core.cores import limit_blas
 from abag.core.files import refuse_read_only, replacing, write_json, write_text
 from abag.core.messages import printable
@@ -49,11 +49,12 @@ from abag.head.evaluation.metrics import (
 )
 from abag.head.evaluation.scores import columns, describe_regimes
 from abag.head.evaluation.verdicts import page_of, score_strong, warnings
-from abag.head.labels.headers import DIGITS, Quantity
+from abag.head.labels.headers import DIGITS, PROBABILITY, Quantity
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
+from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.rounds import (
     COLUMN_NAMES,
@@ -682,7 +683,7 @@ def write_results(
     tables = {
         "predictions.parquet": tested,
         "baselines.parquet": pd.concat([tested[[*KEYS, "fold"]], baseline_frame], axis=1),
-        "pairs.parquet": _pair_frame(pairs),
+        "pairs.parquet": _pair_frame(pairs, all_pairs(measured).part == TRAIN),
         MEASURED: measured_rows(pairs),
     }
     if residues is not None:
@@ -697,11 +698,8 @@ def write_results(
     with limit_blas(1):
         summary = _summarise(run, pairs, measured, weighed, fitted, parts, threshold)
     if threshold is not None:
-        regimes = summary["regimes"]
-        sign = pairs.quantity.sign
-        is_binary = pairs.quantity.is_binary
         summary["strong"] = score_strong(
-            tested, regimes, threshold, sign=sign, are_probabilities=is_binary
+            tested, summary["regimes"], threshold, quantity=pairs.quantity
         )
     if curve:
         first = weighed[0]
@@ -717,8 +715,11 @@ def write_results(
     return summary
 
 
-def _pair_frame(pairs: LabelledPairs) -> pd.DataFrame:
-    """Return what ``pairs.parquet`` has of each pair: keys, label, clusters, names and round."""
+def _pair_frame(pairs: LabelledPairs, is_used: Bools) -> pd.DataFrame:
+    """Return what ``pairs.parquet`` has of each pair: keys, label, clusters, names and round.
+
+    ``unused`` follows if the run was not trained on all of them, which `is_used`, (P,), tells.
+    """
     frame = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
     for kind in KINDS:
         cluster_of_pair = getattr(pairs, f"{kind}_cluster")
@@ -729,6 +730,8 @@ def _pair_frame(pairs: LabelledPairs) -> pd.DataFrame:
         frame["weight"] = label_weights(pairs.share)
     if pairs.round_of_row is not None:  # in which each pair was measured first
         frame["round"] = pairs.round_of_row[pairs.row]
+    if not is_used.all():
+        frame["unused"] = ~is_used
     return frame
 
 
@@ -762,6 +765,8 @@ def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) ->
             pkd_predicted=regime.predicted,
             sigma=regime.sigma,
         )
+        if regime.top is not None and not pairs.quantity.is_binary:
+            frame = frame.assign(**{PROBABILITY: regime.top})
         frames.append(frame if weight is None else frame.assign(weight=weight[rows]))
     return pd.concat(frames, ignore_index=True)
 

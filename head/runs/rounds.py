@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -46,6 +47,11 @@ MARGIN = 44.0
 DOT = 3.0
 MOST_DOTS = 2000
 """Of measured pairs; the rest of a larger campaign is left out evenly."""
+SAME_LABEL = 1e-9
+"""Largest difference of two labels that are one."""
+SAME_LABEL_PKD = 0.0075
+"""The same of affinities, which may be written again in another unit: a Kd of three digits and a
+pKd of two are off by as much."""
 LISTED = 20
 """Rows that a message names."""
 
@@ -75,7 +81,11 @@ def written_label(quantity: Quantity) -> WrittenLabel:
     if quantity.affinity:
         return WrittenLabel(str(quantity), LabelOptions(label="pkd"), None)
     column = quantity.column("pkd")
-    remembered = Remembered(column=column, unit="value", quantity=quantity)
+    # what was written are logarithms and numbers of classes, not the cells of a user
+    name = f"{'log10 ' * quantity.is_log}{quantity.name}"
+    classes = tuple(map(str, range(len(quantity.classes))))
+    written = replace(quantity, name=name, scale="linear", classes=classes)
+    remembered = Remembered(column=column, unit="value", quantity=written)
     return WrittenLabel(column, LabelOptions(), remembered)
 
 
@@ -439,11 +449,26 @@ def columns_of_pair(rows: pd.DataFrame) -> list[str]:
     return [*SEQUENCES, *(name for name in map(str, rows) if name.startswith("category:"))]
 
 
-def without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Leave out measurements that the earlier rounds have; refuse a table of nothing else."""
-    same = [*columns_of_pair(measured), "pkd", "censored"]
-    known = pd.MultiIndex.from_frame(measured[same].round({"pkd": 9}))
-    repeated = pd.MultiIndex.from_frame(new[same].round({"pkd": 9})).isin(known)
+def without_repeats(
+    measured: pd.DataFrame, new: pd.DataFrame, source: str, quantity: Quantity
+) -> pd.DataFrame:
+    """Leave out measurements that the earlier rounds have; refuse a table of nothing else.
+
+    The others keep their index.
+    """
+    same = SAME_LABEL_PKD if quantity.affinity else SAME_LABEL
+    of_pair = [*columns_of_pair(measured), "censored"]
+    labels = new[[*of_pair, "pkd"]].assign(number=np.arange(len(new))).sort_values("pkd")
+    before = measured[[*of_pair, "pkd", "round"]].sort_values("pkd")
+    near = pd.merge_asof(
+        labels,
+        before,
+        on="pkd",
+        by=of_pair,
+        tolerance=same,  # type: ignore[arg-type] # its stub knows whole numbers only
+        direction="nearest",
+    ).set_index("number")
+    repeated = near["round"].notna().sort_index().to_numpy(np.bool_)
     if repeated.all():
         msg = (
             f"{source}: all {counted(len(new), 'measurement')} are in the earlier run; expected "
@@ -453,4 +478,4 @@ def without_repeats(measured: pd.DataFrame, new: pd.DataFrame, source: str) -> p
     if repeated.any():
         rows = counted(int(repeated.sum()), "measurement")
         say(f"{source}: {rows} of earlier rounds, with the same labels, count once")
-    return new[~repeated].reset_index(drop=True)
+    return new[~repeated]

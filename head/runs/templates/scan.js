@@ -36,9 +36,9 @@ function describe(parent, site, residue) {
   const { predicted, difference, sigma, far, measured } = site.cells.get(residue);
   return [
     nameOf(site, residue), place,
-    `difference ${signed(difference)}${sigma === undefined ? "" : ` ± ${sigma}`}`,
+    `difference ${signed(difference)}${sigma == null ? "" : ` ± ${sigma}`}`,
     `predicted ${what} ${predicted.toFixed(digits)}`,
-    measured === undefined ? "" : `measured ${what} ${measured}, in training`,
+    measured === undefined ? "" : `measured ${what} ${measured}`,
     far ? "outside the training data" : "",
   ].filter(Boolean).join("\n");
 }
