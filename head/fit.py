@@ -35,7 +35,6 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
-from abag.head.models.kernels import SEARCH_PAIRS
 from abag.head.models.pair_vectors import (
     DoesNotApply,
     PairVectors,
@@ -43,8 +42,7 @@ from abag.head.models.pair_vectors import (
     TrainedHeads,
     TrainingRows,
 )
-from abag.head.models.probit import latent_labels
-from abag.head.models.ridge import impute_censored
+from abag.head.models.ridge import with_exact_labels
 from abag.head.next_round import read_round
 from abag.head.predictor.explain import average_contributions
 from abag.head.predictor.folder import check_saved, make_predictor, save_predictor, store_of_run
@@ -425,7 +423,7 @@ def _stages(
 
 
 def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
-    """Return what models in closed form learn from; censored pairs have expected labels.
+    """Return what models in closed form learn from, with exact labels.
 
     That is the validation part, too, which only networks need.
     """
@@ -443,7 +441,7 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
         run_pairs=trainings.parts.pairs,
         residue_sides=trainings.parts.residue_sides,
     )
-    return impute_censored(latent_labels(training))
+    return with_exact_labels(training)
 
 
 def _network_tasks(
@@ -537,9 +535,7 @@ def _with_searches(
     searching, searches = with_searches(rows[-1], rows, models, cores)
     tasks = []
     for shared, criteria in searches:
-        # a sample of pairs is searched with all cores
-        weight = (1.2 + 0.11 * len(rows)) * len(shared.solver) / SEARCH_PAIRS
-        tasks.append(Task(partial(shared.choose, criteria), weight, "kernels"))
+        tasks.append(Task(partial(shared.choose, criteria), shared.seconds, "kernels"))
     threads = min(len(tasks), cores)
     return searching, [Stage("fit: kernels", tasks, threads)] if tasks else []
 
