@@ -42,7 +42,8 @@ from abag.head.models.pair_vectors import (
     TrainedHeads,
     TrainingRows,
 )
-from abag.head.models.ridge import with_exact_labels
+from abag.head.models.probit import latent_labels
+from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
 from abag.head.predictor.explain import average_contributions
 from abag.head.predictor.folder import check_saved, make_predictor, save_predictor, store_of_run
@@ -441,7 +442,7 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
         run_pairs=trainings.parts.pairs,
         residue_sides=trainings.parts.residue_sides,
     )
-    return with_exact_labels(training)
+    return impute_censored(latent_labels(training))
 
 
 def _network_tasks(

@@ -15,7 +15,7 @@ from abag import open_store
 from abag.head.labels.stored_vectors import PairFeatures
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
-from abag.head.models.ridge import with_exact_labels
+from abag.head.models.ridge import impute_censored
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}
 TRAINED = 150
@@ -97,7 +97,7 @@ def test_bounds_are_expected_from_features_too():
     errors = []
     for used in (features, None):
         training = TrainingRows(labels, replace(vectors, features=used), rows, inner_folds(rows))
-        imputed = with_exact_labels(training)
+        imputed = impute_censored(training)
         bound = censored != 0
         np.testing.assert_array_equal(imputed.pkd[~bound], hidden[~bound])
         assert (imputed.pkd[bound] <= 7).all()

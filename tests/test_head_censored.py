@@ -16,7 +16,7 @@ import abag
 from abag.embed.tables.chains import KINDS
 from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
-from abag.head.models.ridge import expected_labels, fit_linear, fit_sigma, with_exact_labels
+from abag.head.models.ridge import expected_labels, fit_linear, fit_sigma, impute_censored
 
 LIMIT = 8.0
 """Half of the labels lie below it."""
@@ -69,7 +69,7 @@ def training_rows(below):
 
 def test_bounds_are_replaced_by_labels_near_the_hidden_ones():
     training, hidden = training_rows(True)
-    imputed = with_exact_labels(training)
+    imputed = impute_censored(training)
     bound = training.pairs.censored != 0
     assert not imputed.pairs.censored.any()
     assert (imputed.pkd[bound] <= 7).all()
@@ -77,17 +77,17 @@ def test_bounds_are_replaced_by_labels_near_the_hidden_ones():
     error = (imputed.pkd - hidden)[bound]
     assert abs(error.mean()) < 0.1
     assert np.sqrt(np.mean(error**2)) < 0.5 * np.sqrt(np.mean((7 - hidden[bound]) ** 2))
-    np.testing.assert_array_equal(with_exact_labels(training).pkd, imputed.pkd)
+    np.testing.assert_array_equal(impute_censored(training).pkd, imputed.pkd)
 
 
 def test_exact_training_pairs_stay_as_they_are():
     training, _ = training_rows(False)
-    assert with_exact_labels(training) is training
+    assert impute_censored(training) is training
 
 
 def test_the_baseline_after_censored_labels_is_a_ridge_on_their_expected_ones():
     """The ridge that is known from the expected labels is used for these and no others."""
-    training = with_exact_labels(training_rows(True)[0])
+    training = impute_censored(training_rows(True)[0])
     assert training.shared  # which holds it
     others = replace(training, pairs=replace(training.pairs, pkd=training.pairs.pkd[::-1]))
     for rows, kinds in ((training, KINDS), (others, KINDS), (training, ("antibody",))):

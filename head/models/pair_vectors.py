@@ -146,7 +146,7 @@ def given_features(vectors: PairVectors) -> PairFeatures:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """Hold the pairs that a model learns from; `ridge.with_exact_labels` makes all labels exact."""
+    """Hold the pairs that a model learns from; `ridge.impute_censored` makes all labels exact."""
 
     pairs: LabelledPairs
     vectors: PairVectors

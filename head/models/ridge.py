@@ -41,7 +41,6 @@ from abag.head.models.pair_vectors import (
     TrainingRows,
     given_features,
 )
-from abag.head.models.probit import latent_labels
 
 if TYPE_CHECKING:
     import torch
@@ -431,14 +430,12 @@ def _blocks(training: TrainingRows) -> _Blocks:
     return _BLOCKS.keep(training, (scalings, blocks))
 
 
-def with_exact_labels(training: TrainingRows) -> TrainingRows:
-    """Replace classes by latent values, and bounds by expected labels, as if these were exact.
+def impute_censored(training: TrainingRows) -> TrainingRows:
+    """Replace the bounds of censored training pairs by expected labels, as if these were exact.
 
-    Labels behind bounds are expected from the vectors and, where pairs have any, their features.
+    The labels are expected from the vectors and, where pairs have any, from their features.
     """
     pairs = training.pairs
-    if pairs.quantity.classes:
-        return latent_labels(training)
     rows = training.rows
     bound = training.pkd
     censored = pairs.censored[rows]

@@ -26,9 +26,9 @@ from abag.head.models.baselines import inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.network import LOSSES
 from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, TrainingRows
-from abag.head.models.probit import HeldOutClasses, latent_pairs
+from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
 from abag.head.models.registry import MODELS
-from abag.head.models.ridge import with_exact_labels
+from abag.head.models.ridge import impute_censored
 from abag.head.regimes.splits import Split, grouped_folds, learned_rows
 from abag.head.training.inputs import read_vectors
 from abag.head.training.networks import matrix_threads
@@ -201,7 +201,7 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     for fold in range(problem.folds):
         rows = np.flatnonzero(problem.fold != fold)
         inner = inner_folds(problem.group[rows])
-        training = with_exact_labels(TrainingRows(pairs, vectors, rows, inner))
+        training = impute_censored(latent_labels(TrainingRows(pairs, vectors, rows, inner)))
         with matrix_threads(len(rows)):
             fitted = fit(training)
         predicted.append(fitted.predict(vectors)[scored[fold]])
