@@ -54,6 +54,7 @@ from abag.head.labels.values import (
     Affinities,
     LabelTrust,
     disagreement,
+    in_order,
     merge_replicates,
     pair_of_row,
     read_affinities,
@@ -437,9 +438,7 @@ def label_pairs(
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
     noise = None if quantity.classes else replicate_noise(rows)
     conflicts = int((disagreement(rows) > reading.conflict).sum())
-    pairs = merge_replicates(table, rows, options.replicates, quantity)
-    # the order of the rows does not matter
-    pairs = pairs.sort_values(["antibody", "antigen", "censored", "pkd"], kind="stable")
+    pairs = in_order(merge_replicates(table, rows, options.replicates, quantity))
     columns = _columns_of(pairs)
     counts = {
         "rows": len(usable),
