@@ -3,8 +3,8 @@
     python benchmarks/way.py [--tiny] [--list]
 
 Each command runs in a process of its own: ``embed``, ``fit --split random`` and ``predict`` of one
-table, and ``fit`` of two. A module counts if a function of it ran, imports and class bodies do not;
-processes that a command starts are not seen. Below the table: imports of abag per module and the
+table, and ``fit`` of two. A module counts if a function of it ran; imports and class bodies do not,
+nor do the comprehensions in them; processes that a command starts are not seen. Below the table: imports of abag per module and the
 longest chain of imports, with those for types. ``--list`` names the modules in the order of their
 first call.
 """
@@ -26,6 +26,7 @@ import pandas as pd
 ROOT = Path(__file__).parent.parent
 COMPOSITION = ["--antibody-encoder", "composition", "--antigen-encoder", "composition"]
 FUNCTION = 0x1 | 0x2  # optimised, new locals: no module, no class body
+COMPREHENSIONS = {"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"}
 FINDS_ROLES = "find_columns"
 """Name of the function that decides the roles of the columns of one table."""
 
@@ -58,6 +59,11 @@ class Way:
         here = self.name_of(frame.f_code.co_filename)
         if not here:
             return
+        within = frame
+        while within is not None and within.f_code.co_name in COMPREHENSIONS:
+            within = within.f_back
+        if within is not frame and within.f_code.co_flags & FUNCTION != FUNCTION:
+            return  # of a constant
         self.modules.setdefault(here)
         self.functions.add(frame.f_code)
         self.calls[frame.f_code.co_name] += 1

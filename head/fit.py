@@ -50,10 +50,15 @@ from abag.head.predictor.explain import average_contributions
 from abag.head.predictor.folder import check_saved, make_predictor, save_predictor, store_of_run
 from abag.head.predictor.parts import Parts, RunParts, fit_fold
 from abag.head.predictor.weigh import weigh_run
-from abag.head.regimes.folds import all_pairs, with_distances
+from abag.head.regimes.folds import OF_TABLE, all_pairs, with_distances
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.report import curve_point, join_logs, write_results
-from abag.head.runs.run_folder import finished_summary, has_splits, read_config, start_run
+from abag.head.runs.run_folder import (
+    finished_summary,
+    read_config,
+    refuse_other_splits,
+    start_run,
+)
 from abag.head.training.inputs import describe_inputs, read_inputs, split_inputs
 from abag.head.training.tasks import Kept, Stage, Task, Work, run_tasks
 
@@ -140,9 +145,13 @@ def _fit(
         inputs = read_inputs(table, store, config, run)
     else:
         inputs = read_round(table, store, config)
-    config = renamed_split(run, inputs)
+    config = renamed_split(run, inputs.options)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
+        if config.split_name in OF_TABLE:  # which config.json only names
+            with reporting(silent=True):
+                _, regimes = split_inputs(inputs)
+            refuse_other_splits(run, inputs.pairs, splits_of(regimes))
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # if killed after its last file
         sweep_partials(run)
         say(f"{run}: nothing to do, this run has finished")
@@ -190,22 +199,15 @@ def _fit(
         return summary
 
 
-def renamed_split(run: Path, inputs: RunInputs) -> FitConfig:
-    """Return the options, with a split file named as when the run was started, if it is the same.
+def renamed_split(run: Path, config: FitConfig) -> FitConfig:
+    """Return the options, with a split file named as when the run was started.
 
-    The run, or the file, may have moved; or its path is spelled otherwise.
+    The run, or the file, may have moved; what is in the file has to be the same.
     """
-    config = inputs.options
     if config.split_name != "file" or not (run / "config.json").is_file():
         return config
     before = str(read_config(run)["split"])
-    if before == config.split or not before.startswith("file="):
-        return config
-    with reporting(silent=True):
-        _, regimes = split_inputs(inputs)
-    if not has_splits(run, inputs.pairs, splits_of(regimes)):
-        return config
-    return replace(config, split=before)
+    return replace(config, split=before) if before.startswith("file=") else config
 
 
 def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | str:
@@ -512,8 +514,8 @@ def fit_regimes(
     epochs = []
     for fold in fitted:
         if fold.trained is not None:
-            best_step = fold.trained.best_step[0]
-            epochs.append(-(-best_step * fold.trained.epochs // fold.trained.steps))  # rounded up
+            for best_step in fold.trained.best_step:  # of each member; rounded up
+                epochs.append(-(-best_step * fold.trained.epochs // fold.trained.steps))
     config = trainings.config
     if epochs:
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))

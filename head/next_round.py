@@ -52,6 +52,7 @@ from abag.head.labels.options import (
     named_beside,
 )
 from abag.head.models.config import PRESETS, FitConfig, Preset
+from abag.head.regimes.folds import OF_TABLE
 from abag.head.runs.rounds import (
     MEASURED,
     NAMES,
@@ -164,9 +165,11 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
         if name in of_preset and value == getattr(preset, name):
             continue  # it was not given then, either
         given[name] = value
-    if str(given.get("split", "")).partition("=")[0] in ("column", "file"):
+    if str(given.get("split", "")).partition("=")[0] in OF_TABLE:
         say(f"{saved.run}: --split {given['split']} is of its table; this run uses --split auto")
         given["split"] = "auto"
+    if config.split_name in OF_TABLE:  # which names all folds
+        given = {name: value for name, value in given.items() if name not in ("folds", "repeats")}
     bad_rows: BadRows = "skip" if "skip" in (config.bad_rows, before["bad_rows"]) else "error"
     return replace(config, bad_rows=bad_rows, **given)
 

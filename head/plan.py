@@ -22,6 +22,7 @@ import numpy as np
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting, size_text
+from abag.embed.encoders.checkpoints import refuse_unknown_name
 from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias
 from abag.embed.tables.chains import ALONE
@@ -44,6 +45,7 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.models.registry import describe_left_out
 from abag.head.predictor.options import PlanOptions
+from abag.head.regimes.folds import LEAST_PAIRS
 
 SHOWN_GPUS = ("T4", "H100")
 """The free GPU of Colab and the fastest that is easy to rent; --all-gpus lists all."""
@@ -106,7 +108,7 @@ def plan(
     Raises
     ------
     AbagError
-        The table cannot be read, or has a bad row.
+        The table cannot be read, or has a bad row; or an encoder has a name that nothing has.
     """
     chosen = PlanOptions.from_keywords(options, "plan")
     decide = partial(decide_label, options=chosen)
@@ -131,6 +133,11 @@ def plan(
         if pairs.quantity.classes:
             labels["classes"] = pairs.quantity.count_classes(pairs.pkd)
         problems += label_problems(pairs)
+        if labels["pairs"] < LEAST_PAIRS:
+            problems.append(
+                f"Only {counted(labels['pairs'], 'pair')}: abag fit may find too few to hold any "
+                f"out, which it never does from {LEAST_PAIRS} distinct pairs on."
+            )
         read = pairs.table
     if chosen.skipped is not None:
         read.skipped.write(Path(chosen.skipped))
@@ -158,6 +165,7 @@ def plan(
 
 
 def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
+    refuse_unknown_name(encoder)
     speed = SPEEDS.get(encoder)
     family = ALIASES[encoder].family if encoder in ALIASES else "esm"  # the rest count as ESM-2
     layout = TokenLayout(sequences.kind, FAMILIES[family].vocabulary)

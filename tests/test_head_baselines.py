@@ -192,6 +192,22 @@ def test_the_antigen_mean_is_undefined_where_every_antigen_is_new():
     assert predicted[row] == pytest.approx(pairs.pkd[same_antigen].mean())
 
 
+def test_baselines_count_a_label_by_its_weight_as_the_models_do():
+    pairs, split, *vectors = families(60, 70)
+    is_wild = np.arange(len(pairs)) % 4 == 0
+    wild = replace(pairs, pkd=pairs.pkd + 9.0 * is_wild)
+    share = np.where(is_wild, 1e9, 1.0)
+    for weighed, may_differ in ((share, False), (None, True)):
+        first, second = (
+            predict_compared(inputs_of(replace(labels, share=weighed), split, *vectors))
+            for labels in (pairs, wild)
+        )
+        rows = split.rows(TEST)
+        for name in first.keys() - {"nearest_antibody"}:  # which may have such a label alone
+            is_same = np.allclose(first[name][rows], second[name][rows], atol=1e-3, equal_nan=True)
+            assert is_same != may_differ, name
+
+
 def test_constant_inputs_and_a_single_antigen_give_finite_predictions():
     pairs, antibody_ND, _ = planted(antigens=1, antigen_effect=0)
     split = random_split(pairs.antibody, pairs.antigen, 0)

@@ -226,3 +226,15 @@ def test_each_member_equals_the_single_run_with_its_seed(case, tmp_path, monkeyp
         alone.append(predicted_by("mlp", tmp_path / f"{k}"))
     predicted = predicted_by("mlp", tmp_path / "all")
     np.testing.assert_allclose(predicted, np.mean(alone, axis=0), atol=1e-2)
+
+
+def test_networks_of_all_pairs_train_for_as_long_as_the_median_member_did(
+    case, tmp_path, monkeypatch
+):
+    train_without_bootstrap(monkeypatch)
+    options = {"dropout": 0.0, "split_seed": 0, "lr": 0.05, "epochs": 6, "select": "rmse"}
+    alone = []
+    for seed in (4, 5, 6):
+        alone.append(quick_fit(case, tmp_path / f"{seed}", seed=seed, **options)["epochs"])
+    together = quick_fit(case, tmp_path / "all", members=3, seed=4, **options)["epochs"]
+    assert together == np.median(alone) != alone[0]

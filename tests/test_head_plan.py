@@ -12,6 +12,7 @@ from heads import MODELS, read_labels
 from abag import plan
 from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, FAMILIES
+from abag.embed.encoders.weights import EncoderNotFound
 from abag.head.labels import labelled_pairs
 from abag.head.labels.values import read_affinities
 from abag.head.plan import FIT_S, GPUS, WITH_FEATURES, describe_plan, fit_time, format_duration
@@ -110,6 +111,17 @@ def test_an_encoder_of_unknown_speed_gets_no_invented_time():
     assert any("no speed known" in line for line in describe_plan(planned))
 
 
+@pytest.mark.parametrize("named", [
+    {"antibody_encoder": "igt55"}, {"antibody_vectors": ("mean", "igt55:mean")},
+])  # fmt: skip
+def test_an_encoder_that_cannot_exist_is_refused_as_embed_does(named, tmp_path):
+    with pytest.raises(EncoderNotFound, match=r"encoder 'igt55': .*did you mean igt5"):
+        plan(table(), **named)
+    (tmp_path / "mine").mkdir()
+    for possible in (str(tmp_path / "mine"), "owner/model", "igt5@main"):
+        assert plan(table(), antibody_encoder=possible)["antibodies"]["encoder"] == possible
+
+
 def test_duplicates_conflicts_and_censored_rows_are_counted():
     frame = table(40).assign(censored="")
     again = frame.iloc[:6].assign(pkd=lambda f: f["pkd"] + [0, 0, 0, 3, 3, 0])
@@ -119,6 +131,11 @@ def test_duplicates_conflicts_and_censored_rows_are_counted():
     assert labels["conflicting_pairs"] == 2
     assert labels["censored"] == 5
     assert labels["pairs"] == 40
+
+
+def test_a_table_of_few_pairs_is_said_to_be_one_that_a_fit_may_refuse():
+    assert any("Only 19 pairs: abag fit may" in line for line in plan(table(19))["problems"])
+    assert not any("abag fit may" in line for line in plan(table(20))["problems"])
 
 
 def test_pairs_are_counted_as_fit_counts_them():

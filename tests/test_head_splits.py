@@ -15,6 +15,7 @@ from reading import groups_of, read_labels, splits_of
 from trastuzumab import HEAVY
 
 from abag import SplitError
+from abag.head.regimes.folds import FOLDS, RegimesOfTable, measure_regimes
 from abag.head.regimes.relations import with_clusters
 from abag.head.regimes.splits import (
     TEST,
@@ -145,6 +146,47 @@ def test_a_split_file_is_applied_by_sequence_keys(tmp_path):
         other = read_labels(frame.iloc[::-1])
         read = splits_of(other, split=f"file={tmp_path / name}")
         assert [s.part.tolist() for s in read] == [s.part.tolist() for s in made]
+
+
+def test_all_folds_of_a_split_file_count_however_large_the_table_is(tmp_path, monkeypatch):
+    set_sizes(monkeypatch, large_table=100, enough_groups=1.0)
+    pairs = read_labels(measured())
+    made = splits_of(pairs, split="antigen", folds=3)
+    split_frame(pairs, made).to_parquet(tmp_path / "s.parquet")
+    read = splits_of(pairs, split=f"file={tmp_path / 's.parquet'}")
+    assert [s.part.tolist() for s in read] == [s.part.tolist() for s in made]
+
+
+@pytest.mark.parametrize("split", ["random", "antigen"])
+def test_repeats_without_a_number_of_folds_are_those_of_the_usual_folds(split, monkeypatch):
+    set_sizes(monkeypatch, large_table=100, enough_groups=1.0)
+    pairs = read_labels(measured())
+    table = RegimesOfTable(groups_of(pairs, split=split, repeats=2))
+    for splits in (splits_of(pairs, split=split, repeats=2), measure_regimes(table)[0].splits):
+        assert len(splits) == 2 * FOLDS
+        n_tested = np.sum([part.part == TEST for part in splits], axis=0)
+        assert (n_tested == 2).all()
+
+
+@pytest.mark.parametrize("asked", [{"folds": 3}, {"repeats": 2}])
+def test_folds_beside_parts_that_are_named_are_refused(asked, tmp_path):
+    frame = measured()
+    frame["part"] = ["train", "train", "test", "train"] * 40
+    pairs = read_labels(frame)
+    split_frame(pairs, splits_of(pairs, split="random")).to_parquet(tmp_path / "s.parquet")
+    for split in ("column=part", f"file={tmp_path / 's.parquet'}"):
+        with pytest.raises(SplitError, match="names the parts; expected no --folds or --repeats"):
+            splits_of(pairs, split=split, **asked)
+
+
+def test_a_split_file_with_an_empty_fold_is_refused(tmp_path):
+    pairs = read_labels(measured())
+    frame = split_frame(pairs, splits_of(pairs, split="random")).astype({"fold": float})
+    frame.loc[3, "fold"] = np.nan
+    for folds in (frame, frame.assign(fold=np.nan)):
+        folds.to_csv(tmp_path / "s.csv", index=False)
+        with pytest.raises(SplitError, match=r"row [14] of the split file: fold is empty"):
+            splits_of(pairs, split=f"file={tmp_path / 's.csv'}")
 
 
 @pytest.mark.parametrize(("keep", "count"), [(slice(10, None), 10), (slice(None), 0)])
@@ -313,7 +355,8 @@ def test_an_empty_part_is_refused():
         splits_of(one_antigen, split="antigen")
     with pytest.raises(SplitError, match="--split both: the pairs form 1 group;"):
         splits_of(read_labels(measured(families=1)), split="both")
-    for words, empty in ((["train", "dev"], "test"), (["dev", "test"], "train")):
+    parts = ((["train", "dev"], "test"), (["dev", "test"], "train"), (["train"] * 2, "test"))
+    for words, empty in parts:
         two = read_labels(measured().assign(part=words * 80))
         with pytest.raises(SplitError, match=rf"the {empty} part of 126 pairs in .* is empty"):
             splits_of(two, split="column=part")
@@ -400,6 +443,13 @@ def test_a_thinned_split_keeps_whole_training_groups_and_everything_else(seed, g
     assert set(quarter.rows(TRAIN)) <= set(half.rows(TRAIN)) <= set(split.rows(TRAIN))
     assert half.rows(TEST).tolist() == split.rows(TEST).tolist()
     assert (half.part[:40] != TEST).all()
+
+
+def test_a_thinned_split_keeps_the_same_share_of_the_validation_groups_that_ridges_learn_from():
+    group = np.arange(60)
+    part = np.repeat([TRAIN, VALIDATION, TEST], 20).astype(np.int8)
+    quarter = thinned(Split(name="drawn", part=part, group=group), 0.25, seed=0)
+    assert quarter.rows_per_part() == {"train": 5, "validation": 5, "test": 20, "unused": 30}
 
 
 def test_sequences_that_would_take_minutes_are_clustered_where_they_are_needed(monkeypatch):

@@ -270,6 +270,19 @@ def test_a_pair_that_repeats_hold_out_again_says_nothing_of_its_own_weights_and_
     assert twice.sigma == pytest.approx(np.tile(once.sigma, 2), rel=1e-3)
 
 
+@pytest.mark.parametrize("counting", [1, 8])
+def test_sigma_is_that_of_all_labels_where_hardly_any_counts_for_much(counting):
+    rng = np.random.default_rng(0)
+    n = 120
+    pkd = rng.normal(8, 1, n)
+    predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5 * rng.normal(size=n)}
+    pairs, measured, parts = make_regime(pkd, predicted)
+    share = np.where(np.arange(n) < counting, 1e-6, 1.0)
+    weighed = weigh(replace(pairs, share=share), measured, parts)
+    assert np.isfinite(weighed.sigma).all()
+    assert 0.3 < np.median(weighed.sigma) < 1.2
+
+
 def test_the_halves_of_a_single_fold_weigh_each_other():
     rng = np.random.default_rng(0)
     n = 200

@@ -366,6 +366,27 @@ def test_resuming_after_the_split_file_changed_is_refused(finished):
         quick_fit(case, "split", split=f"file={case.at / 'split.parquet'}", epochs=4)
 
 
+@pytest.mark.parametrize("where", ["column", "file"])
+def test_a_finished_run_is_not_that_of_another_split_of_the_same_name(case, where):
+    case.frame["part"] = "train"
+    case.frame.loc[::4, "part"] = "test"
+    split = "column=part"
+    options = {"head": "ridge"}
+    if where == "file":
+        quick_fit(case, "first", split=split, **options)
+        split = f"file={case.at / 'split.parquet'}"
+        parts = pd.read_parquet(case.at / "first/splits.parquet")
+        parts.to_parquet(case.at / "split.parquet")
+    quick_fit(case, split=split, **options)
+    _, said = quick_fit(case, split=split, **options)
+    assert any("nothing to do" in line for line in said)
+    case.frame["part"] = case.frame["part"].to_numpy()[::-1]
+    if where == "file":
+        parts.assign(split=parts["split"].to_numpy()[::-1]).to_parquet(case.at / "split.parquet")
+    with pytest.raises(RunError, match="differs from the split"):
+        quick_fit(case, split=split, **options)
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_run_is_resumed_with_its_split_file_at_another_place(case, monkeypatch, ended):
@@ -385,7 +406,7 @@ def test_a_run_is_resumed_with_its_split_file_at_another_place(case, monkeypatch
     assert ended or summary["resumed_from_step"]
     swapped = frame["split"].replace({"test": "validation", "validation": "test"})
     frame.assign(split=swapped).to_csv(case.at / "moved.csv", index=False)
-    with pytest.raises(RunError, match="split was"):
+    with pytest.raises(RunError, match="differs from the split"):
         quick_fit(case, "run", split=moved, save_every=1)
 
 

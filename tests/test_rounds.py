@@ -101,6 +101,14 @@ def test_the_next_run_equals_a_fit_of_both_tables_in_one(case, second, tmp_path)
         assert regime["rmse"] == pytest.approx(other["rmse"], rel=1e-6)
 
 
+def test_a_split_file_of_all_rounds_is_used_whatever_the_folds_of_the_first(case, second, tmp_path):
+    fit_first(case / "pairs.csv", case / "store", tmp_path / "r1", split="random", folds=2)
+    split = f"file={case / 'r2/splits.parquet'}"
+    add_round(case, tmp_path / "r2", case / "back.csv", add=str(tmp_path / "r1"), split=split)
+    folds, expected = (pd.read_parquet(at / "r2/splits.parquet")["fold"] for at in (tmp_path, case))
+    assert folds.nunique() == expected.nunique() > 2
+
+
 def test_each_round_says_what_it_brought_and_what_was_promised(case, second):
     first, last = second["rounds"]
     start = 9 - np.log10(pd.read_csv(case / "pairs.csv")["Kd (nM)"])

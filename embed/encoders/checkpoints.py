@@ -74,15 +74,8 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
     folder = user_path(name, "encoder")
     if folder.is_dir():
         return _open(folder, _slug(folder.resolve().name), name)
+    refuse_unknown_name(name)
     source = hub_source(name)
-    if not is_repository_name(source.name):
-        near = near_aliases(name)
-        meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
-        msg = (
-            f"encoder {name!r}: not an alias and not an existing folder; {meant}, a hub name "
-            f"(owner/model) or a checkpoint folder{'?' if near else ''}"
-        )
-        raise EncoderNotFound(msg)
     reason: BaseException = Exception()
     # local first: what is on disk needs no network
     for local in (True, False) if download else (True,):
@@ -99,6 +92,20 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
             return _open(folder, _slug(model), source.short)
     msg = f"encoder {name}: {_unavailable(source, reason)}"
     raise EncoderNotFound(msg) from reason
+
+
+def refuse_unknown_name(name: str) -> None:
+    """Raise `EncoderNotFound` for what is no alias, no folder and cannot be a name on the hub."""
+    is_folder = name not in ALIASES and user_path(name, "encoder").is_dir()
+    if name in ALIASES or is_folder or is_repository_name(hub_source(name).name):
+        return
+    near = near_aliases(name)
+    meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
+    msg = (
+        f"encoder {name!r}: not an alias and not an existing folder; {meant}, a hub name "
+        f"(owner/model) or a checkpoint folder{'?' if near else ''}"
+    )
+    raise EncoderNotFound(msg)
 
 
 def near_aliases(name: str) -> list[str]:

@@ -351,6 +351,11 @@ class SplitOptions(Options, group="Split"):
             raise OptionError(msg)
 
     @property
+    def cross_validates(self) -> bool:
+        """Whether a cross-validation is asked for, by its folds or its repetitions."""
+        return self.folds > 0 or self.repeats > 1
+
+    @property
     def split_name(self) -> str:
         """Method of the split, without the column or file that follows ``=``."""
         return self.split.partition("=")[0]

@@ -1,8 +1,9 @@
 """Baselines that describe a table rather than new pairs, fitted to the same rows as the models.
 
-Each learns from the training part of a split and predicts all pairs of the table. To add one, write
-its function and register it in `BASELINES`. Baselines that can predict new pairs are models, see
-`registry`. N antibodies, T of them in training, F training pairs, P pairs.
+Each learns from the training part of a split, by the weights of its labels, and predicts all pairs
+of the table. To add one, write its function and register it in `BASELINES`. Baselines that can
+predict new pairs are models, see `registry`. N antibodies, T of them in training, F training pairs,
+P pairs.
 """
 
 from __future__ import annotations
@@ -79,13 +80,17 @@ class BaselineInputs:
         """Predict every pair, (P,), by a ridge on one number per antibody, (N,)."""
         return self.ridge_of(FeatureBlock(values[:, None].astype(np.float32), self.pairs.antibody))
 
-    def ridge_of(self, block: FeatureBlock, weight: Floats | None = None) -> Floats:
-        """Predict every pair, (P,), by a ridge on one block; `weight`, (F,), is that of labels."""
+    def ridge_of(self, block: FeatureBlock) -> Floats:
+        """Predict every pair, (P,), by a ridge on one block."""
         training = self.training
         fit = fit_ridge(
-            [block], self.pairs.pkd, training.rows, training.fold, training.device, weight
+            [block], self.pairs.pkd, training.rows, training.fold, training.device, training.weight
         )
         return np.asarray(fit.intercept + (block.table_ND @ fit.weights[0])[block.index])
+
+    def mean_of(self, group: Ints) -> Floats:
+        """Predict the mean label of the same group, (P,), see `group_mean`."""
+        return group_mean(group, self.pairs.pkd, self.split, self.fit_rows, self.training.weight)
 
 
 def count_mutations(pairs: LabelledPairs) -> Ints | None:
@@ -111,17 +116,22 @@ def inner_folds(group: Ints) -> Ints:
     return grouped_folds(group, min(INNER_FOLDS, groups), seed=0)
 
 
-def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats:
+def group_mean(
+    group: Ints, pkd: Floats, split: Split, fit_rows: Ints, weight: Floats | None = None
+) -> Floats:
     """Predict the mean label of the training rows in the same group, else of all, (P,).
 
-    Rows of the group -1 are in none.
+    Rows of the group -1 are in none. `weight`, (F,), is that of the labels; None: all are alike.
     """
     size = int(group.max(initial=0)) + 1
-    grouped = fit_rows[group[fit_rows] >= 0]
-    count = np.bincount(group[grouped], minlength=size)
-    total = np.bincount(group[grouped], pkd[grouped], minlength=size)
+    weight = np.ones(len(fit_rows)) if weight is None else weight
+    inside = group[fit_rows] >= 0
+    grouped = fit_rows[inside]
+    count = np.bincount(group[grouped], weight[inside], minlength=size)
+    total = np.bincount(group[grouped], weight[inside] * pkd[grouped], minlength=size)
     seen = (group >= 0) & (count[group] > 0)
-    mean = np.where(seen, total[group] / np.maximum(1, count[group]), pkd[fit_rows].mean())
+    mean_of_all = np.average(pkd[fit_rows], weights=weight)
+    mean = np.where(seen, total[group] / np.where(count, count, 1.0)[group], mean_of_all)
     for part in distinct(split.part):  # the mean of all would score as a mean of groups
         rows = split.part == part
         if not seen[rows].any():
@@ -130,15 +140,11 @@ def group_mean(group: Ints, pkd: Floats, split: Split, fit_rows: Ints) -> Floats
 
 
 def _antigen_mean(inputs: BaselineInputs) -> Floats | None:
-    if "antigen" not in inputs.pairs.kinds:
-        return None
-    return group_mean(inputs.pairs.antigen, inputs.pairs.pkd, inputs.split, inputs.fit_rows)
+    return inputs.mean_of(inputs.pairs.antigen) if "antigen" in inputs.pairs.kinds else None
 
 
 def _assay_mean(inputs: BaselineInputs) -> Floats | None:
-    pairs = inputs.pairs
-    assay = pairs.assay
-    return None if assay is None else group_mean(assay, pairs.pkd, inputs.split, inputs.fit_rows)
+    return None if inputs.pairs.assay is None else inputs.mean_of(inputs.pairs.assay)
 
 
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:
@@ -168,8 +174,7 @@ def _features_ridge(inputs: BaselineInputs) -> Floats | None:
         return None
     scaling = FeatureScaling.of(features.take(inputs.fit_rows))
     z_PK = scaling.apply(features)
-    # weighed as all models are that learn from features
-    return inputs.ridge_of(FeatureBlock(z_PK, np.arange(len(z_PK))), inputs.training.weight)
+    return inputs.ridge_of(FeatureBlock(z_PK, np.arange(len(z_PK))))
 
 
 def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
@@ -180,12 +185,17 @@ def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
         return None
     nearest = inputs.nearest[pairs.antibody]
     n_antigens = int(pairs.antigen.max()) + 1
-    by_antibody = pd.Series(pairs.pkd[fit_rows]).groupby(pairs.antibody[fit_rows]).mean()
     both = pairs.antibody * n_antigens + pairs.antigen
-    by_both = pd.Series(pairs.pkd[fit_rows]).groupby(both[fit_rows]).mean()
-    same = by_both.reindex(nearest * n_antigens + pairs.antigen).to_numpy()
-    other = by_antibody.reindex(nearest).to_numpy()
-    return np.where(np.isnan(same), other, same)
+    weight = inputs.training.weight
+    labels = pd.DataFrame({"weight": 1.0 if weight is None else weight, "pkd": pairs.pkd[fit_rows]})
+    labels["pkd"] *= labels["weight"]
+
+    def means_by(group: Ints, wanted: Ints) -> Floats:
+        sums = labels.groupby(group[fit_rows]).sum()
+        return (sums["pkd"] / sums["weight"]).reindex(wanted).to_numpy()
+
+    same = means_by(both, nearest * n_antigens + pairs.antigen)
+    return np.where(np.isnan(same), means_by(pairs.antibody, nearest), same)
 
 
 BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {

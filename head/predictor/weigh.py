@@ -98,7 +98,8 @@ POWERS = (0.5, 1.0, 2.0)
 CLEAR_GROWTH = 5.0
 """Gain in log-likelihood from which sigma grows."""
 LEAST_WEIGHT = 0.1
-"""Weight of a label, of a mean of 1, below which its error tells nothing of sigma."""
+"""Weight of a label, of a mean of 1, below which its error tells nothing of sigma, unless fewer
+than `LEAST_ROWS` labels count for more."""
 LEAST_CALIBRATED = 20
 """Held-out pairs without which sigma does not grow."""
 MOST_LEVELS = 8
@@ -381,11 +382,10 @@ def weigh(
     censored = pairs.censored[rows]
     error_RK = pairs.pkd[rows, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
-    is_certain = np.ones(len(rows), np.bool_)
-    if pairs.share is not None:  # labels that are hardly known say little about the parts
-        weight_R = label_weights(pairs.share[rows])
-        error_RK *= np.sqrt(weight_R)[:, None]
-        is_certain = weight_R >= LEAST_WEIGHT
+    # labels that are hardly known say little about the parts
+    weight_R = np.ones(len(rows)) if pairs.share is None else label_weights(pairs.share[rows])
+    error_RK *= np.sqrt(weight_R)[:, None]
+    is_certain = _certain(np.ones(len(rows), np.bool_), weight_R)
     weights = stack_weights(error_RK, smallest, mean)
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
     judges = [*judged(half, rows)]
@@ -399,7 +399,7 @@ def weigh(
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, fold_of_row[judging])
-        judged_by = of_tested.take(judging & is_certain)
+        judged_by = of_tested.take(_certain(judging, weight_R))
         calibrated = calibrate(used, judged_by, apart.take(others))
         sigma_R[inside] = calibrated.sigma(predicted_R[inside], variance[inside], distance[inside])
     mixture = calibrate(used, of_tested.take(is_certain), apart)
@@ -410,6 +410,12 @@ def weigh(
         sigma=sigma_R,
         mean=part_RK[:, mean],
     )
+
+
+def _certain(asked: NDArray[np.bool_], weight_R: Floats) -> NDArray[np.bool_]:
+    """Return which of some tested pairs, (R,) of which, tell sigma: all, if few labels count."""
+    certain = asked & (weight_R >= LEAST_WEIGHT)
+    return certain if certain.sum() >= LEAST_ROWS else asked
 
 
 def _weigh_classes(

@@ -96,6 +96,8 @@ LARGE_TABLE = 5_000
 """Pairs from which one fold may be enough."""
 FEWEST_VARIANTS = 0.1
 """Share of held-out single pairs from which they speak for new variants."""
+OF_TABLE = ("column", "file")
+"""Splits whose parts users name: all of them count."""
 SETS: tuple[tuple[Kind, ...], ...] = ((), ("antibody",), ("antigen",), KINDS)
 """What the folds of a table hold out: pairs, or sequences of one side, or of both."""
 
@@ -334,7 +336,7 @@ class RegimesOfTable:
                 if not sides:
                     tested[split.name] |= split.part == TEST
             latest = [splits[-1] for splits in splits_of.values() if splits]
-            if self.groups.options.folds or not latest:
+            if self.groups.options.cross_validates or not latest:
                 continue
             largest = max(latest, key=lambda split: len(split.rows(TEST)))
             if is_enough(largest, groups[largest.name]):  # the other folds only take time
@@ -568,7 +570,7 @@ def measure_regimes(table: RegimesOfTable) -> list[MeasuredRegime]:
             splits = _describe(measured.splits, groups, measured.regime.name)
             described.append(replace(measured, splits=tuple(splits)))
         return described
-    if not options.folds and options.split_name not in ("column", "file"):
+    if not options.folds and options.split_name not in OF_TABLE:
         # a fit measures on folds, where others need one split
         options = replace(options, folds=FOLDS)
     splits = divide(table, options)
@@ -617,7 +619,8 @@ def divide(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
     splits = SPLIT_METHODS[options.split_name](table, options)
     for split in splits:
         _refuse_empty_parts(split)
-    if not groups.options.folds and is_enough(splits[0], _counted_groups(groups, splits[0])):
+    is_dealt = options.split_name not in OF_TABLE and not groups.options.cross_validates
+    if is_dealt and is_enough(splits[0], _counted_groups(groups, splits[0])):
         splits = splits[:1]
     if groups.pairs.censored[is_tested(splits)].all():
         msg = (
@@ -657,7 +660,7 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Sp
 def _refuse_empty_parts(split: Split) -> None:
     n = split.rows_per_part()
     groups = counted(len(distinct(split.group)), "group")
-    for name in ("train", "validation", "test"):
+    for name in ("train", "test", "validation"):  # the last is taken from the first
         if not n[name]:
             msg = (
                 f"--split {split.name}: the {name} part of {counted(len(split.part), 'pair')} in "
@@ -695,7 +698,7 @@ def split_by_mutations(table: RegimesOfTable, options: SplitOptions) -> list[Spl
     if measured.why_not:
         msg = f"--split mutations: {measured.why_not}. Use another --split."
         raise SplitError(msg)
-    splits = measured.splits if options.folds else measured.splits[:1]
+    splits = measured.splits if options.cross_validates else measured.splits[:1]
     return [replace(split, name="mutations") for split in splits]
 
 
@@ -722,6 +725,7 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
         )
     values = values.reindex(cells.index).iloc[pairs.row]
     if has_parts:
+        _refuse_cross_validation(options, f"column {column!r}")
         say(f"split: column {column!r}: {describe_named(cells.iloc[pairs.row], values)}")
         part = values.map(PART_NAMES).to_numpy().astype(np.int8)
         is_unused = part == UNUSED
@@ -732,6 +736,16 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     splits = _hold_out([group.astype(np.int64)], options, table.level)
     say(f"split: column {column!r}: no train or test in it; {_describe_held_out(splits, names)}")
     return splits
+
+
+def _refuse_cross_validation(options: SplitOptions, where: str) -> None:
+    """Refuse folds and repetitions beside parts that are named: they would divide nothing."""
+    if options.cross_validates:
+        msg = (
+            f"--split {options.split}: {where} names the parts; expected no --folds or --repeats "
+            "beside it (0 and 1). Leave them out."
+        )
+        raise SplitError(msg)
 
 
 def _refuse_other_names(table: SequenceTable, column: str, parts: pd.Series[Any]) -> None:
@@ -764,6 +778,7 @@ def _describe_held_out(splits: Sequence[Split], names: pd.Index) -> str:
 def split_by_file(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
     """Use the parts of a split file, which has to hold the same pairs."""
     path = user_path(options.split_value, "--split file")
+    _refuse_cross_validation(options, str(path))
     splits = read_splits(path, table.groups.pairs)
     return [_with_validation_part(split, table.groups, str(path)) for split in splits]
 
@@ -803,7 +818,7 @@ def _with_validation_part(split: Split, groups: PairGroups, where: str) -> Split
 
 
 def _hold_out(held: Sequence[Ints], options: SplitOptions, level: Floats | None) -> list[Split]:
-    """Hold out each group once; without folds, about `HELD_OUT_SHARE` of the pairs.
+    """Hold out each group once; without a cross-validation, about `HELD_OUT_SHARE` of the pairs.
 
     `level`, (P,), is the class of each pair, if labels are classes.
     """
@@ -816,9 +831,9 @@ def _hold_out(held: Sequence[Ints], options: SplitOptions, level: Floats | None)
             "more, one to hold out. Use another --split or other identities."
         )
         raise SplitError(msg)
-    n = folds or min(round(1 / HELD_OUT_SHARE), fewest)
+    n = folds or min(FOLDS if options.repeats > 1 else round(1 / HELD_OUT_SHARE), fewest)
     held_out = [*held_out_parts(held, n, options.repeats, seed, level)]
-    if not folds:
+    if not options.cross_validates:
         held_out = [min(held_out, key=lambda fold: abs(fold.test.mean() - HELD_OUT_SHARE))]
     splits = list[Split]()
     for fold in held_out:

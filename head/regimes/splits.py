@@ -169,14 +169,19 @@ def describe_parts(splits: Sequence[Split]) -> str:
 
 
 def thinned(split: Split, share: float, seed: int) -> Split:
-    """Keep a random share of the training groups, at least one; smaller shares are subsets."""
-    is_trained = split.part == TRAIN
+    """Keep a random share of the groups that fits learn from, at least one of each part.
+
+    Smaller shares are subsets. Models in closed form learn from the validation part, too.
+    """
     rng = np.random.default_rng([seed, split.fold])
-    groups = rng.permutation(np.unique(split.group[is_trained]))
-    kept = groups[: max(1, round(share * len(groups)))]
-    is_left_out = is_trained & ~np.isin(split.group, kept)
-    part = np.where(is_left_out, np.int8(UNUSED), split.part)
-    return replace(split, part=part, excluded=is_left_out | ~split.is_used)
+    is_left_out = np.zeros(len(split.part), np.bool_)
+    for part in (TRAIN, VALIDATION):
+        inside = split.part == part
+        groups = rng.permutation(np.unique(split.group[inside]))
+        kept = groups[: max(1, round(share * len(groups)))]
+        is_left_out |= inside & ~np.isin(split.group, kept)
+    rest = np.where(is_left_out, np.int8(UNUSED), split.part)
+    return replace(split, part=rest, excluded=is_left_out | ~split.is_used)
 
 
 def grouped_folds(
@@ -320,6 +325,11 @@ def _read_frame(path: Path) -> pd.DataFrame:
         )
         raise _bad_file(path, problem)
     frame = frame.assign(split=parts, fold=frame.get("fold", 0))
+    has_none = frame["fold"].isna().to_numpy()
+    if has_none.any():
+        row = int(has_none.argmax())
+        problem = f"row {row + 1} of the split file: fold is empty; expected the fold of each row"
+        raise _bad_file(path, problem)
     if not set(cells) <= set(PART_NAMES):
         say(f"split: {path}: {describe_named(cells, parts)}")
     if "group" not in frame.columns:

@@ -157,41 +157,38 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     return read_summary(run)
 
 
-def has_splits(run: Path, pairs: LabelledPairs, splits: Sequence[Split]) -> bool:
-    """Tell whether a run was started with these splits."""
+def refuse_other_splits(run: Path, pairs: LabelledPairs, splits: Sequence[Split]) -> None:
+    """Refuse to go on with a run that was started with other splits: its test pairs would leak."""
     path = run / "splits.parquet"
-    return path.exists() and _is_saved(path, split_frame(pairs, splits))
-
-
-def _is_saved(path: Path, frame: pd.DataFrame) -> bool:
+    if not path.exists():
+        return
     try:
-        return bool(pd.read_parquet(path).equals(frame))
+        is_same = pd.read_parquet(path).equals(split_frame(pairs, splits))
     except (ValueError, LookupError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())
         msg = f"{path}: damaged ({reason}). Restore it, or use another --run folder."
         raise DamagedFile(msg) from error
+    if not is_same:
+        msg = (
+            f"{path}: differs from the split that the options give now; expected the same split. "
+            "Undo what changed, such as a split file, or use another --run folder."
+        )
+        raise RunError(msg)
 
 
 def start_run(
     run: Path, record: Mapping[str, Any], pairs: LabelledPairs, splits: Sequence[Split]
 ) -> None:
     """Write the configuration and the splits; the run is unfinished from here on."""
-    frame = split_frame(pairs, splits)
-    path = run / "splits.parquet"
-    if path.exists() and not _is_saved(path, frame):  # to resume with another split would leak
-        msg = (
-            f"{path}: differs from the split that the same options give now; expected the same "
-            "split. Undo what changed, such as a split file, or use another --run folder."
-        )
-        raise RunError(msg)
+    refuse_other_splits(run, pairs, splits)
     sweep_partials(run)
     (run / "summary.json").unlink(missing_ok=True)  # it says that a run is finished
     # both are followed: the absolute path, and this one if run and store have moved together
     from_run = os.path.relpath(Path(record["store"]).resolve(), run.resolve())
     content = {**record, "format": RUN_FORMAT, "store_from_run": from_run}
     write_json(run / "config.json", content, sort_keys=True)  # first: it marks the folder as a run
-    with replacing(path) as partial:
-        frame.to_parquet(partial, index=False)
+    with replacing(run / "splits.parquet") as partial:
+        split_frame(pairs, splits).to_parquet(partial, index=False)
 
 
 # ---- a finished run ------------------------------------------------------------------------------
