@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from abag.core.arrays import Bools, Floats, Ints, weights_of
+from abag.core.cores import thread_pool
 from abag.core.messages import tell_share
 from abag.head.models.kernels import (
     CRITERIA,
@@ -213,7 +213,7 @@ class SharedSearch:
             for at in criteria_of:
                 of_fold(at)
             return
-        with ThreadPoolExecutor(self.threads) as pool:
+        with thread_pool(self.threads) as pool:
             for _ in pool.map(of_fold, criteria_of):  # raises what a thread raised
                 pass
 
