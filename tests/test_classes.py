@@ -583,6 +583,8 @@ def test_a_run_says_in_words_what_its_probabilities_are_worth(run):
         page = (run / path).read_text()
         assert "pKd" not in page.split("<script")[0].split("<style")[0]
         assert "Brier score" in page
+    headings = re.findall("<th[^>]*>([^<]*)</th>", (run / "run/report.html").read_text())
+    assert headings.count("average precision") == 1  # with folds pooled, it is another number
 
 
 def test_another_table_is_read_as_in_the_run_whatever_words_it_uses(run):
