@@ -1,8 +1,9 @@
 """Time the default `abag fit` of tables: seconds, CPU seconds, memory, and the errors it promises.
 
-Vectors are residue compositions, which need no download. Clusters and numbering are not cached.
+Vectors are residue compositions, which need no download, or random ones as wide as those of language
+models. Clusters and numbering are not cached.
 
-    python benchmarks/bench_default_fit.py FOLDER --out times.jsonl [--only hiv rbd]
+    python benchmarks/bench_default_fit.py FOLDER --out times.jsonl [--only hiv rbd] [--widths 1024 1280]
     python benchmarks/bench_default_fit.py --tiny --out times.jsonl
 
 FOLDER has tables as `TABLES` names them. To compare two versions, run the script once with each of
@@ -19,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import bench_rows
 import pandas as pd
 
 import abag
@@ -36,18 +38,23 @@ TABLES = {
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 
 
-def measure(name, frame, label):
+def measure(name, frame, label, widths):
     """Fit a table in an empty folder; return times and promised errors."""
     columns = {"columns": {"pkd": label}, "bad_rows": "skip"}
     with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-        abag.embed_table(frame, f"{folder}/store", bad_rows="skip", **COMPOSITION)
+        if widths:
+            bench_rows.WIDTHS = dict(zip(("antibody", "antigen"), widths, strict=True))
+            bench_rows.fill(f"{folder}/store", frame)
+        else:
+            abag.embed_table(frame, f"{folder}/store", bad_rows="skip", **COMPOSITION)
         started = time.perf_counter()
         cpu = time.process_time()
         summary = abag.fit(frame, f"{folder}/store", f"{folder}/run", **columns)
         return {
             "table": name,
             "pairs": len(frame),
+            "widths": widths,
             "cores": len(os.sched_getaffinity(0)),
             "seconds": round(time.perf_counter() - started, 1),
             "cpu_seconds": round(time.process_time() - cpu, 1),
@@ -62,6 +69,7 @@ def main():
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--only", nargs="*", default=[*TABLES])
     parser.add_argument("--tiny", action="store_true", help="60 rows of the demo table")
+    parser.add_argument("--widths", type=int, nargs=2, help="of random vectors of both sides")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     tables = {"demo": (demo_table(), "pKd", 60)} if given.tiny else {}
@@ -71,7 +79,7 @@ def main():
             tables[name] = frame, label, rows
     for name, (frame, label, rows) in tables.items():
         sample = frame.sample(min(rows, len(frame)), random_state=0).reset_index(drop=True)
-        line = json.dumps(measure(name, sample, label))
+        line = json.dumps(measure(name, sample, label, given.widths))
         print(line, flush=True)
         with given.out.open("a", encoding="utf-8") as file:
             file.write(line + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
 
@@ -35,6 +36,14 @@ def limit_blas(threads: int | None) -> AbstractContextManager[object]:
     controller = _controller(*loaded)  # of what is imported later, threads would not be limited
     limited: AbstractContextManager[object] = controller.limit(limits=threads, user_api="blas")
     return limited
+
+
+def thread_pool(threads: int) -> ThreadPoolExecutor:
+    """Return a pool whose threads divide the work of torch as this one does."""
+    torch = sys.modules.get("torch")
+    # what it computes by OpenMP takes all cores in a thread that has not asked torch how many
+    ask = None if torch is None else torch.get_num_threads
+    return ThreadPoolExecutor(threads, initializer=ask)
 
 
 @cache

@@ -583,6 +583,8 @@ def test_a_run_says_in_words_what_its_probabilities_are_worth(run):
         page = (run / path).read_text()
         assert "pKd" not in page.split("<script")[0].split("<style")[0]
         assert "Brier score" in page
+    headings = re.findall("<th[^>]*>([^<]*)</th>", (run / "run/report.html").read_text())
+    assert headings.count("average precision") == 1  # with folds pooled, it is another number
 
 
 def test_another_table_is_read_as_in_the_run_whatever_words_it_uses(run):
@@ -710,6 +712,18 @@ def test_ordered_classes_are_predicted_as_expected_numbers(ordered):
     assert predicted["predicted"].between(0, 2).all()
     assert predicted["probability"].between(0, 1).all()
     assert predicted["probability"].corr(predicted["predicted"]) > 0.8
+
+
+@pytest.mark.ci
+def test_the_errors_of_a_batch_of_ordered_classes_are_called_squared_errors(ordered, tmp_path):
+    folder, predicted = ordered
+    back = predicted.head(8).assign(response=["none", "weak", "strong", "weak"] * 2)
+    options = {"add": folder, "report": False, "say": lambda _: None}
+    later = abag.fit(back, None, tmp_path / "later", **options)
+    (errors,) = [entry["errors"] for entry in later["rounds"] if entry["errors"]]
+    said = describe_fit(later)
+    assert f"round 1: squared error {errors['rmse'] ** 2:.3f} (expected " in said
+    assert "Brier" not in said
 
 
 @pytest.mark.ci

@@ -10,6 +10,7 @@ import torch
 from chunks import set_cores
 from drawn import COMPOSITION, draw_pairs
 from marks import in_ci
+from threadpoolctl import threadpool_info
 
 import abag
 from abag.core.cores import SMALL_FOLD_PAIRS, count_threads
@@ -52,6 +53,19 @@ def test_only_the_matrices_of_a_large_fold_use_all_cores(monkeypatch, pairs, thr
         assert torch.get_num_threads() == threads
     assert torch.get_num_threads() == 1
     torch.set_num_threads(before)
+
+
+def test_threads_of_a_pool_divide_matrices_as_their_parent_does():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    seen = []
+
+    def record():
+        seen.append({x["num_threads"] for x in threadpool_info() if x["user_api"] == "openmp"})
+
+    run_tasks(Stage("fit", [Task(record)] * 2, 2))
+    torch.set_num_threads(before)
+    assert [3 in numbers for numbers in seen] == [True] * 2  # scikit-learn has a library of its own
 
 
 def train_until_stopped(begun, ended):

@@ -308,3 +308,44 @@ def test_labels_that_count_for_almost_nothing_do_not_widen_sigma(tmp_path):
         scores = predictor.predict(heavies, None, frame["antigen"].tolist())
         sigma[name] = scores["sigma"].median()
     assert sigma["all"] < 1.3 * sigma["right"]
+
+
+@pytest.mark.parametrize("replicates", ["median", "mean", "keep"])
+@pytest.mark.parametrize("trust", ["error", "weight"])
+def test_pairs_are_the_same_bits_whatever_the_order_of_the_rows(trust, replicates):
+    rng = np.random.default_rng(0)
+    heavies = drawn.draw_chains(rng, 40, 90)
+    frame = pd.DataFrame({"heavy": rng.choice(heavies, 160), "antigen": drawn.draw_chain(rng, 60)})
+    frame["pkd"] = rng.normal(8, 1, 160).round(1)
+    frame["w"] = np.exp(rng.normal(0, 2, 160))
+    frame["ddg"] = rng.normal(size=160)
+    frame["lab"] = rng.choice(["B", "A", ""], 160)
+    if replicates == "keep":  # replicates are in the order of their labels, categories and weights
+        frame = frame.drop_duplicates(["heavy", "pkd", "lab"])
+    options = {trust: "w", "features": ("ddg",), "categories": ("lab",), "replicates": replicates}
+    first, *others = (
+        read_labels(frame.sample(frac=1, random_state=seed), **options) for seed in range(6)
+    )
+    for other in others:
+        np.testing.assert_array_equal(other.pkd, first.pkd)
+        np.testing.assert_array_equal(other.share, first.share)
+        np.testing.assert_array_equal(other.cells.numbers_RF, first.cells.numbers_RF)
+        assert other.cells.words_RG.tolist() == first.cells.words_RG.tolist()
+
+
+def test_a_predictor_that_follows_the_labels_with_weight_is_no_worse_than_its_folds(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"heavy": drawn.draw_chains(rng, 60, 110)})
+    counts = np.arange(60) < 2
+    frame["pKd"] = 7 + 4 * counts + 0.3 * rng.normal(size=60)
+    frame = frame.assign(
+        antigen=drawn.draw_chain(rng, 90),
+        w=np.where(counts, 1000.0, 1.0),
+        part=np.where(np.arange(60) < 30, "test", "train"),
+    )
+    abag.embed_table(
+        frame, tmp_path / "s", antibody_encoder="composition", antigen_encoder="composition"
+    )
+    options = QUICK | {"head": "ridge", "weight": "w", "split": "column=part"}
+    summary = abag.fit(frame, tmp_path / "s", tmp_path / "run", **options)
+    assert summary["predictor_digest"]

@@ -299,7 +299,9 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
     overview = list[list[Any]]()
     for regime in summary["regimes"]:
         at_threshold = regime["at_threshold"]
-        shares = [_percent(regime[name]) for name in ("prevalence", "average_precision")]
+        # that of classes is among their scores, as the mean over folds
+        names = ["prevalence"] if quantity.classes else ["prevalence", "average_precision"]
+        shares = [_percent(regime[name]) for name in names]
         _, *picked = _pick_cells(at_threshold, quantity)
         overview.append([regime["words"], regime["n"], regime["strong"], *shares, *picked])
         rows = [["none: the threshold itself", *_pick_cells(at_threshold, quantity)]]

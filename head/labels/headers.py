@@ -506,6 +506,8 @@ def _conclude(found: _Found) -> Header:
             predicted=predicted,
         )
     allowed: tuple[Label, ...] = ()
+    if quantities == {"dg"} and found.unknown_words and not found.units:
+        found.unknown_unit = True  # the word may be a unit, such as REU
     if not (found.unknown_unit or len(logarithms) > 1 or len(found.units) > 1):
         stated = next(iter(found.units), "")
         logarithm = next(iter(logarithms), "")

@@ -300,13 +300,9 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
     read = {"predictions", "strong"}
     if options.predictions is not None:
         read = {option.name for option in schema(EvaluateOptions)} - {"store", "affinity_type"}
-    unread = []
-    for option in schema(EvaluateOptions):
-        if option.name not in read and getattr(options, option.name) != option.default:
-            unread.append(option.flag)
-    if unread:
+    if unread := options.given({option.name for option in schema(EvaluateOptions)} - read):
         msg = (
-            f"{', '.join(unread)}: given without a TABLE, which is read with it; expected both. "
+            f"{unread}: given without a TABLE, which is read with it; expected both. "
             "Give a TABLE, or leave the option out."
         )
         raise OptionError(msg)

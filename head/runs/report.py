@@ -518,6 +518,7 @@ def write_report(saved: SavedRun) -> None:
         sampled=sampled,
         residues=_words_of_residues(saved),
         least_rows=MIN_ROWS_PER_ANTIGEN,
+        most_antigens=MAX_ANTIGENS,
         worst=_largest_errors(saved),
         strong=page_of(summary["strong"], quantity),
         rounds=_rounds(saved),

@@ -145,6 +145,8 @@ def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
             frame = frame.astype(dict.fromkeys(numbers, np.float64))
             is_relation = frame["censored"].isin(list(_OF_KD.values()))
             is_whole = np.isfinite(frame["pkd"]) & is_relation & (frame["round"] >= 0)
+            if quantity.classes:
+                is_whole &= frame["pkd"].isin(range(len(quantity.classes)))
             if not len(frame) or not is_whole.all():
                 problem = "has invalid rows"
     except (OSError, ValueError, TypeError, KeyError) as error:

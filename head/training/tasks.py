@@ -17,7 +17,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from abag.core.cores import limit_blas
+from abag.core.cores import limit_blas, thread_pool
 from abag.core.errors import DamagedFile, OutputError, TrainingError
 from abag.core.files import make_folder, replacing
 from abag.core.messages import Forecast, bar, detail, reporting, say, telling
@@ -239,7 +239,7 @@ def run_tasks(stage: Stage, work: Work | None = None) -> None:
             for task in stage.tasks:
                 run(task)
         else:
-            with limit_blas(1), ThreadPoolExecutor(threads) as pool:
+            with limit_blas(1), thread_pool(threads) as pool:
                 # threads do not inherit context variables: who receives messages, and signals
                 running = [pool.submit(copy_context().run, run, task) for task in stage.tasks]
                 _wait_for(running, stop, draw)
