@@ -616,7 +616,7 @@ def _average_by_weight(
 
 def _of_pair(rows: pd.DataFrame) -> list[str]:
     """Return the columns in which the replicates of a pair are equal."""
-    categories = [name for name in rows.columns if name.startswith("category ")]
+    categories = [name for name in map(str, rows.columns) if name.startswith("category ")]
     return ["antibody", "antigen", "censored", *categories]
 
 
