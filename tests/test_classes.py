@@ -465,7 +465,7 @@ def test_intervals_of_the_auc_hold_it_where_a_class_is_rare():
 
 def test_a_perfect_order_of_few_pairs_is_not_taken_for_a_sure_one():
     p = np.linspace(0.9, 0.1, 60)
-    for positives, has_interval in ((1, False), (4, True), (30, True)):
+    for positives, has_interval in ((1, False), (4, True), (30, True), (58, False)):
         level = (np.arange(60) < positives).astype(float)
         scores = class_scores(measured_pairs(level), p)["classes"]
         for name in ("auc", "average_precision"):
