@@ -746,10 +746,9 @@ def score_held_out(
     measured = held_out.measured
     mixture = held_out.mixture
     # as the predictor does: the few that are further than nearly all were not measured
-    label_sd = float(pairs.pkd[pairs.censored == 0].std())
     if mixture.link is None:
         is_far = held_out.distance > held_out.reach
-        held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
+        held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], pairs.label_sd)
     names = folds[0].parts
     classes = pairs.quantity.classes
     if classes:
