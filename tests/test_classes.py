@@ -26,6 +26,7 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.design.rank import describe_rank
 from abag.head.evaluation import scores as scores_of_regimes
 from abag.head.evaluation.verdicts import add_classes, describe_strong, score_strong
+from abag.head.labels.classes import read_classes
 from abag.head.labels.column import decide_label
 from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, training_labels
@@ -187,6 +188,13 @@ def test_numbers_beside_words_stay_affinities_with_bounds():
     assert (pairs.censored != 0).sum() == 5
     both = table(**{"KD (nM)": np.geomspace(1, 9000, ROWS)}, binder=words("no", "yes"))
     assert labelled(both).quantity.affinity
+
+
+@pytest.mark.parametrize("classes", [("no", "yes"), ("yes", "no"), ("0", "1"), ("1", "0")])
+def test_other_words_for_no_are_no_whichever_is_looked_for(classes):
+    no = float(classes[1] in ("no", "0"))
+    cells = pd.Series(["no", "0", "FALSE", "Non_binder", "-", "yes", "1", "True", "binder", "+"])
+    assert read_classes(cells, classes).tolist() == [no] * 5 + [1 - no] * 5
 
 
 def test_replicates_that_disagree_are_counted_on_both_sides():
