@@ -629,6 +629,10 @@ def test_rank_expects_so_many_hits_of_a_batch(run):
         few, many = ranked["above_interval"]
         assert few <= ranked["expected_above"] <= many <= 8
         assert "of 8 pairs 'yes' (90 % interval" in describe_rank(ranked)
+    said = []
+    for options in ({"run": run / "run"}, {"better": "higher"}, {}):
+        abag.rank(run / "out.csv", batch=8, say=said.append, **options)
+    assert sum("is taken as the probability of what is looked for" in line for line in said) == 1
     chosen = pd.read_csv(run / "batch.csv")
     assert chosen["probability"].min() > pd.read_csv(run / "out.csv")["probability"].median()
     for option in ({"rule": "improvement", "best": 0.5}, {"above": 0.5}):
