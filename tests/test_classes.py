@@ -255,6 +255,15 @@ def test_a_name_that_negates_says_that_no_is_better(name, better):
     assert labelled(table(**{name: ANSWERS})).quantity.better == better
 
 
+@pytest.mark.parametrize("name", ["escape", "non_binder", "polyreactive", "aggregation", "dead"])
+def test_a_word_for_no_that_is_chosen_as_positive_is_better(name):
+    frame = table(**{name: ANSWERS})
+    quantity = labelled(frame, positive="0", columns={"label": name}).quantity
+    assert (quantity.classes, quantity.better) == (("1", "0"), "higher")
+    lower = labelled(frame, positive="0", columns={"label": name}, better="lower").quantity
+    assert lower.better == "lower"
+
+
 def test_classes_have_weights_and_no_errors():
     frame = table(binder=words("no", "yes"), trust=np.arange(1.0, ROWS + 1))
     weight = label_weights(labelled_with(frame, weight="trust").share)

@@ -153,7 +153,12 @@ def is_named_like_classes(name: str) -> bool:
 
 
 def _better_class(name: str, classes: tuple[str, ...]) -> Better:
-    """Return which class is better by the name of a column: no, of yes and no in ``non_binder``."""
+    """Return which class is better by the name of a column: no, of yes and no in ``non_binder``.
+
+    If a word for no is the positive one, as the user has chosen, it is.
+    """
+    if len(classes) == 2 and _plain(classes[0]) in _YES and _plain(classes[1]) in _NO:
+        return "higher"
     words = " ".join(_name_words(name))
     affirmed = _NEGATIONS.sub("", words)
     better = read_header(affirmed).better or "higher"
