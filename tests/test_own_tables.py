@@ -611,6 +611,22 @@ def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name)
     assert f"column {name!r} is used as censored: it holds relations such as >" in pairs.table.notes
 
 
+@pytest.mark.parametrize("cells", [["Alice", "Bob"], ["1", "2"], [1, 2]])
+def test_a_column_of_persons_called_operator_is_no_relation(cells):
+    table = chembl(operator=3 * cells)
+    assert "censored" not in read_labels(table, label="kd_nm", **VALUE).table.columns
+    for words in (["gt", "eq"], [">", "="]):
+        used = table.assign(operator=3 * words)
+        if words[0] == ">":
+            assert read_labels(used, label="kd_nm", **VALUE).censored.any()
+        else:
+            with pytest.raises(LabelError, match=r"'gt' .* is not a valid relation; expected >"):
+                read_labels(used, label="kd_nm", **VALUE)
+    columns = VALUE["columns"] | {"censored": "operator"}
+    with pytest.raises(LabelError, match="is not a valid relation"):
+        read_labels(table, label="kd_nm", columns=columns)
+
+
 @pytest.mark.parametrize("name", ["pChEMBL relation", "IC80 relation"])
 def test_relations_of_another_quantity_are_reported_and_not_used(name):
     pairs = read_labels(chembl(**{name: RELATIONS}), label="kd_nm", **VALUE)
@@ -642,7 +658,7 @@ def test_one_of_two_columns_of_relations_has_to_be_chosen():
 )
 def test_measurements_of_different_quantities_are_told_by_their_cells(types):
     table = chembl(**{"Standard Type": 3 * types})
-    with pytest.raises(LabelError, match=r"several affinity types.* 3 of"):
+    with pytest.raises(LabelError, match=r"several affinity types.* 3 of .* or rename the column"):
         read_labels(table, label="kd_nm", **VALUE)
     assert len(read_labels(table, label="kd_nm", affinity_type=types[1], **VALUE)) == 3
     table["Standard Type"] = "IC50"
