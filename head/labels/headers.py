@@ -675,6 +675,11 @@ class Quantity:
         """Whether labels are yes or no, so that predictions are probabilities."""
         return len(self.classes) == 2
 
+    @property
+    def squared_error(self) -> str:
+        """Name of the mean squared error of predictions of classes."""
+        return "Brier score" if self.is_binary else "squared error"
+
     def columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names that columns of the code have in tables, in their order.
 
