@@ -611,6 +611,15 @@ def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name)
     assert f"column {name!r} is used as censored: it holds relations such as >" in pairs.table.notes
 
 
+@pytest.mark.parametrize("cells", [[False, True], ["no", "yes"], [0, 1], ["uncensored", "right"]])
+def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells):
+    table = chembl(censored=cells[0])
+    assert not read_labels(table, label="kd_nm", **VALUE).censored.any()
+    said = rf"row 3, column censored: '?{cells[1]}'? .* is not a valid relation; expected > or <"
+    with pytest.raises(LabelError, match=said):
+        read_labels(table.assign(censored=[*2 * cells[:1], *4 * cells[1:]]), label="kd_nm", **VALUE)
+
+
 @pytest.mark.parametrize("cells", [["Alice", "Bob"], ["1", "2"], [1, 2]])
 def test_a_column_of_persons_called_operator_is_no_relation(cells):
     table = chembl(operator=3 * cells)
