@@ -786,4 +786,18 @@ def test_words_in_capitals_are_not_read_as_residues(antigen):
     with pytest.raises(AbagError, match=f"'{antigen}' is a word, not a sequence"):
         read_sequences(table)
     blocks = [" ".join(re.findall(".{1,10}", AG)), "\n".join(re.findall(".{1,17}", AG))]
-    assert read_sequences(table.assign(antigen=blocks * 6)).antigens.chains == [(AG,)]
+    blocks += [" ".join(re.findall(".{1,5}", AG)), " ".join(AG)]
+    read = read_sequences(table.assign(antigen=blocks * 3))
+    assert read.antigens.chains == [(AG,)]
+    assert not read.notes
+
+
+@pytest.mark.parametrize("mark", [" ", "\n", "\r\n", "  "])
+def test_chains_of_an_antigen_with_blanks_between_them_are_reported(mark):
+    chains = (AG, AG[::-1] + "MKT")
+    table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG})
+    table.loc[0, "antigen"] = mark.join(chains)
+    (note,) = read_sequences(table).notes
+    assert note.startswith("1 antigen with blanks between runs of unequal lengths, read as one")
+    wrapped = [mark.join(re.findall(f".{{1,{width}}}", "".join(chains))) for width in (60, 20)]
+    assert not read_sequences(table.assign(antigen=wrapped * 6)).notes
