@@ -604,7 +604,8 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
         )
         msg = (
             f"{table.source}: column {column} has {problem} among the labelled rows: "
-            f"{listed}; expected one type. Choose it with --affinity-type NAME."
+            f"{listed}; expected one type. Choose it with --affinity-type NAME, or rename the "
+            "column if it is of something else."
         )
         raise LabelError(msg)
     return (types == affinity_type).to_numpy(np.bool_)

@@ -44,6 +44,8 @@ LARGEST = 1e100
 """Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
 MOST_UNLIKE = 1e12
 """Factor between an error or a weight and their median, beyond which others would not count."""
+_EXACT = ("false", "0", "no", "none", "uncensored", "exact")
+"""Cells of relations, in lower case, of labels that are no bounds."""
 OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
@@ -285,6 +287,7 @@ def refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -
 
 def _read_relations(table: SequenceTable, column: str) -> _Relations:
     text = read_texts(table.frame[column]).str.strip("'\" ")  # ChEMBL writes '>'
+    text = text.mask(text.str.lower().isin(_EXACT), "=")
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text)[0]
     is_bound = np.isfinite(bound) & side.notna().to_numpy()
