@@ -431,7 +431,10 @@ def retention(tmp_path_factory):
 
 
 def test_rounds_of_a_quantity_of_which_lower_is_better_count_downwards(retention):
-    second = abag.fit(retention / "back.csv", None, retention / "r2", add=str(retention / "r1"))
+    said = []
+    options = {"add": str(retention / "r1"), "say": said.append}
+    second = abag.fit(retention / "back.csv", None, retention / "r2", **options)
+    assert not any("antigen" in line for line in said)  # of antibodies alone
     start = pd.read_csv(retention / "pairs.csv")["HIC RT (min)"]
     order = pd.read_csv(retention / "back.csv")
     first, last = second["rounds"]
