@@ -35,7 +35,6 @@ from abag.head.models.baselines import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.kernel_search import with_searches
-from abag.head.models.kernels import SEARCH_PAIRS
 from abag.head.models.pair_vectors import (
     DoesNotApply,
     PairVectors,
@@ -425,7 +424,7 @@ def _stages(
 
 
 def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
-    """Return what models in closed form learn from; censored pairs have expected labels.
+    """Return what models in closed form learn from, with exact labels.
 
     That is the validation part, too, which only networks need.
     """
@@ -537,9 +536,7 @@ def _with_searches(
     searching, searches = with_searches(rows[-1], rows, models, cores)
     tasks = []
     for shared, criteria in searches:
-        # a sample of pairs is searched with all cores
-        weight = (1.2 + 0.11 * len(rows)) * len(shared.solver) / SEARCH_PAIRS
-        tasks.append(Task(partial(shared.choose, criteria), weight, "kernels"))
+        tasks.append(Task(partial(shared.choose, criteria), shared.seconds, "kernels"))
     threads = min(len(tasks), cores)
     return searching, [Stage("fit: kernels", tasks, threads)] if tasks else []
 

@@ -22,9 +22,8 @@ import numpy as np
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting, size_text
-from abag.embed.encoders.checkpoints import refuse_unknown_name
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias
+from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias, refuse_unknown_name
 from abag.embed.tables.chains import ALONE
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.notes import describe_rows
@@ -136,7 +135,7 @@ def plan(
         if labels["pairs"] < LEAST_PAIRS:
             problems.append(
                 f"Only {counted(labels['pairs'], 'pair')}: abag fit may find too few to hold any "
-                f"out, which it never does from {LEAST_PAIRS} distinct pairs on."
+                f"out. {LEAST_PAIRS} distinct pairs are enough."
             )
         read = pairs.table
     if chosen.skipped is not None:

@@ -609,7 +609,9 @@ def test_a_log_that_is_not_that_of_the_checkpoint_is_written_again(case, monkeyp
     assert [line["epoch"] for line in lines_of(case.at / "run")] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"lr": 0.02}, {"weight_decay": 0.5}, {"folds": 3}])
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"lr": 0.02}, {"weight_decay": 0.5}, {"split_seed": 3}]
+)
 def test_a_checkpoint_of_another_training_is_refused(case, monkeypatch, change):
     run = stopped_run(case, monkeypatch)
     other = stopped_run(case, monkeypatch, "other", **change)

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from marks import in_ci
 from reading import read_labels
-from scipy.stats import spearmanr
-from sklearn.linear_model import Ridge
+from scipy.stats import norm, spearmanr
+from sklearn.linear_model import LinearRegression, Ridge
 
 import abag
 from abag import ColumnError, LabelError
@@ -17,6 +17,8 @@ from abag.head.evaluation.scores import describe_regimes
 from abag.head.models.pair_vectors import TrainingRows
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
 from abag.head.regimes.splits import TEST, TRAIN, Split
+from abag.head.runs.report import chart_data
+from abag.head.runs.run_folder import read_run
 from abag.head.search.search import without_test_part
 
 ERRORS = np.array([0.1, 0.2, 0.3, 0.4])
@@ -253,6 +255,21 @@ def test_scores_count_pairs_by_the_weights_of_the_fit(unequal):
             assert compared["both"][name][key] == pytest.approx(score[key])
 
 
+def test_charts_count_pairs_by_the_weights_of_the_fit(unequal):
+    run = unequal.at / "scored"
+    if not run.exists():
+        abag.fit(unequal.train, unequal.store, run, head="ridge", weight="w", **QUICK)
+    saved = read_run(run)
+    (view,) = chart_data(saved)["views"]
+    rows = saved.tested
+    error = np.abs(rows["pkd_predicted"] - rows["pkd"]).to_numpy()
+    for nominal, share in zip(view["coverage"]["x"], view["coverage"]["y"], strict=True):
+        inside = error <= norm.ppf((1 + nominal) / 2) * rows["sigma"]
+        assert share == pytest.approx(np.average(inside, weights=rows["weight"]), abs=2e-3)
+    line = LinearRegression().fit(rows[["pkd_predicted"]], rows["pkd"], rows["weight"])
+    assert view["calibration"]["slope"] == pytest.approx(line.coef_[0])
+
+
 @pytest.mark.ci
 def test_scikit_learn_takes_sample_weights(unequal):
     from abag.sklearn import AffinityRegressor
@@ -291,3 +308,44 @@ def test_labels_that_count_for_almost_nothing_do_not_widen_sigma(tmp_path):
         scores = predictor.predict(heavies, None, frame["antigen"].tolist())
         sigma[name] = scores["sigma"].median()
     assert sigma["all"] < 1.3 * sigma["right"]
+
+
+@pytest.mark.parametrize("replicates", ["median", "mean", "keep"])
+@pytest.mark.parametrize("trust", ["error", "weight"])
+def test_pairs_are_the_same_bits_whatever_the_order_of_the_rows(trust, replicates):
+    rng = np.random.default_rng(0)
+    heavies = drawn.draw_chains(rng, 40, 90)
+    frame = pd.DataFrame({"heavy": rng.choice(heavies, 160), "antigen": drawn.draw_chain(rng, 60)})
+    frame["pkd"] = rng.normal(8, 1, 160).round(1)
+    frame["w"] = np.exp(rng.normal(0, 2, 160))
+    frame["ddg"] = rng.normal(size=160)
+    frame["lab"] = rng.choice(["B", "A", ""], 160)
+    if replicates == "keep":  # replicates are in the order of their labels, categories and weights
+        frame = frame.drop_duplicates(["heavy", "pkd", "lab"])
+    options = {trust: "w", "features": ("ddg",), "categories": ("lab",), "replicates": replicates}
+    first, *others = (
+        read_labels(frame.sample(frac=1, random_state=seed), **options) for seed in range(6)
+    )
+    for other in others:
+        np.testing.assert_array_equal(other.pkd, first.pkd)
+        np.testing.assert_array_equal(other.share, first.share)
+        np.testing.assert_array_equal(other.cells.numbers_RF, first.cells.numbers_RF)
+        assert other.cells.words_RG.tolist() == first.cells.words_RG.tolist()
+
+
+def test_a_predictor_that_follows_the_labels_with_weight_is_no_worse_than_its_folds(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"heavy": drawn.draw_chains(rng, 60, 110)})
+    counts = np.arange(60) < 2
+    frame["pKd"] = 7 + 4 * counts + 0.3 * rng.normal(size=60)
+    frame = frame.assign(
+        antigen=drawn.draw_chain(rng, 90),
+        w=np.where(counts, 1000.0, 1.0),
+        part=np.where(np.arange(60) < 30, "test", "train"),
+    )
+    abag.embed_table(
+        frame, tmp_path / "s", antibody_encoder="composition", antigen_encoder="composition"
+    )
+    options = QUICK | {"head": "ridge", "weight": "w", "split": "column=part"}
+    summary = abag.fit(frame, tmp_path / "s", tmp_path / "run", **options)
+    assert summary["predictor_digest"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from abag.core.errors import AbagError, EncoderError, HubError
 from abag.core.files import cache_dir, make_folder, write_bytes, write_text
-from abag.core.hub import HubAddress, Repository, explain_refusal, is_repository_name
+from abag.core.hub import HubAddress, Repository, explain_refusal
 from abag.core.messages import first_line
 from abag.core.options import user_path
 from abag.embed.encoders.family import Config, Family
@@ -29,6 +28,8 @@ from abag.embed.encoders.registry import (
     download_command,
     family_of,
     hub_source,
+    near_aliases,
+    refuse_unknown_name,
 )
 from abag.embed.encoders.weights import (
     WHOLE_FILES,
@@ -92,27 +93,6 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
             return _open(folder, _slug(model), source.short)
     msg = f"encoder {name}: {_unavailable(source, reason)}"
     raise EncoderNotFound(msg) from reason
-
-
-def refuse_unknown_name(name: str) -> None:
-    """Raise `EncoderNotFound` for what is no alias, no folder and cannot be a name on the hub."""
-    is_folder = name not in ALIASES and user_path(name, "encoder").is_dir()
-    if name in ALIASES or is_folder or is_repository_name(hub_source(name).name):
-        return
-    near = near_aliases(name)
-    meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
-    msg = (
-        f"encoder {name!r}: not an alias and not an existing folder; {meant}, a hub name "
-        f"(owner/model) or a checkpoint folder{'?' if near else ''}"
-    )
-    raise EncoderNotFound(msg)
-
-
-def near_aliases(name: str) -> list[str]:
-    """Return the aliases that somebody who wrote this name may have meant, nearest first."""
-    trained = [short_name for short_name, alias in ALIASES.items() if not alias.random]
-    model = name.partition("@")[0].rstrip("/").rsplit("/", 1)[-1].lower()
-    return get_close_matches(model, trained, cutoff=0.6)
 
 
 def _slug(name: str) -> str:

@@ -5,15 +5,18 @@ Each alias has the licence of its weights, and a commit of the hub where one was
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import NamedTuple
 
-from abag.core.hub import HubAddress
+from abag.core.hub import HubAddress, is_repository_name
+from abag.core.options import user_path
 from abag.embed.encoders.bert import BERT, PROTBERT, ROBERTA, ROFORMER
 from abag.embed.encoders.composition import COMPOSITION
 from abag.embed.encoders.esm import ESM, ESM1, ESMC
 from abag.embed.encoders.family import Config, Family
 from abag.embed.encoders.swiglu import ABLANG2, AMPLIFY, GLM2
 from abag.embed.encoders.t5 import ANKH, ANKH3, PROSTT5, T5
+from abag.embed.encoders.weights import EncoderNotFound
 
 _ALL = (
     T5, PROSTT5, ANKH, ANKH3, ESM, ESM1, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ROBERTA,
@@ -139,6 +142,27 @@ def hub_source(name: str) -> HubAddress:
     short_name, _, revision = name.partition("@")
     alias = ALIASES.get(short_name, Alias(""))
     return HubAddress("model", alias.hub_name or short_name, revision or alias.revision)
+
+
+def refuse_unknown_name(name: str) -> None:
+    """Raise `EncoderNotFound` for what is no alias, no folder and cannot be a name on the hub."""
+    is_folder = name not in ALIASES and user_path(name, "encoder").is_dir()
+    if name in ALIASES or is_folder or is_repository_name(hub_source(name).name):
+        return
+    near = near_aliases(name)
+    meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
+    msg = (
+        f"encoder {name!r}: not an alias and not an existing folder; {meant}, a hub name "
+        f"(owner/model) or a checkpoint folder{'?' if near else ''}"
+    )
+    raise EncoderNotFound(msg)
+
+
+def near_aliases(name: str) -> list[str]:
+    """Return the aliases that somebody who wrote this name may have meant, nearest first."""
+    trained = [short_name for short_name, alias in ALIASES.items() if not alias.random]
+    model = name.partition("@")[0].rstrip("/").rsplit("/", 1)[-1].lower()
+    return get_close_matches(model, trained, cutoff=0.6)
 
 
 def download_command(source: HubAddress) -> str:

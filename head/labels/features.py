@@ -410,7 +410,7 @@ def words_as_codes(cells: FeatureCells) -> dict[str, Ints]:
     """Number the values of each category, (R,), by a name that no column of labels has."""
     codes = {}
     for at, words_R in enumerate(cells.words_RG.T):
-        codes[f"category {at}"] = pd.factorize(words_R)[0].astype(np.int64)
+        codes[f"category {at}"] = pd.factorize(words_R, sort=True)[0].astype(np.int64)
     return codes
 
 
@@ -430,7 +430,8 @@ def mean_cells(cells: FeatureCells, pair_of_row: Ints, first_row: Ints) -> Featu
     used = pair_of_row >= 0
     numbers_PF = np.empty((pairs, cells.numbers_RF.shape[1]))
     for at, values_R in enumerate(cells.numbers_RF.T):
-        finite = used & np.isfinite(values_R)
+        finite = np.argsort(values_R, kind="stable")  # so that their order does not matter
+        finite = finite[(used & np.isfinite(values_R))[finite]]
         count = np.bincount(pair_of_row[finite], minlength=pairs)
         total = np.bincount(pair_of_row[finite], values_R[finite], minlength=pairs)
         numbers_PF[:, at] = np.where(count > 0, total / np.maximum(1, count), np.nan)

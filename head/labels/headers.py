@@ -506,6 +506,8 @@ def _conclude(found: _Found) -> Header:
             predicted=predicted,
         )
     allowed: tuple[Label, ...] = ()
+    if quantities == {"dg"} and found.unknown_words and not found.units:
+        found.unknown_unit = True  # the word may be a unit, such as REU
     if not (found.unknown_unit or len(logarithms) > 1 or len(found.units) > 1):
         stated = next(iter(found.units), "")
         logarithm = next(iter(logarithms), "")
@@ -674,8 +676,8 @@ class Quantity:
         return len(self.classes) == 2
 
     @property
-    def square_name(self) -> str:
-        """What the mean squared error of predicted classes is called."""
+    def squared_error(self) -> str:
+        """Name of the mean squared error of predictions of classes."""
         return "Brier score" if self.is_binary else "squared error"
 
     def columns(self, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
-from abag.core.arrays import Floats, Ints, checked_array, distinct
+from abag.core.arrays import Floats, Ints, checked_array, distinct, weights_of
 from abag.core.errors import (
     DamagedFile,
     OptionError,
@@ -582,8 +582,11 @@ def _compare_errors(
     vectors = _score(saved, store, inputs, rows).vectors
     mixture = regime.mixture
     predicted = mixture.pkd(saved.parts.predict(vectors, mixture.weights))
-    learned = np.square(pairs.pkd[rows] - predicted)
-    excess = learned - _held_out_errors(pairs.pkd, regime)[rows]
+    # of labels that count for little, the fit may have learned nothing
+    weight_R = weights_of(pairs.share, rows)
+    weight_R = np.ones(len(rows)) if weight_R is None else weight_R
+    learned = weight_R * np.square(pairs.pkd[rows] - predicted)
+    excess = learned - weight_R * _held_out_errors(pairs.pkd, regime)[rows]
     groups = regime.measured.groups
     chance = CHANCE * max(standard_error(excess, group[rows]) for group in groups)
     if excess.mean() > chance + EXCESS_SHARE * float(pairs.pkd.var()):

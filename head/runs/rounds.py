@@ -264,10 +264,9 @@ def _describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -
                 f"RMSE {quantity.show(errors['rmse'])} (sigma {quantity.show(errors['sigma'])})"
             )
             if quantity.classes:
-                in_words = (
-                    f"{quantity.square_name} {errors['rmse'] ** 2:.3f} "
-                    f"(expected {errors['sigma'] ** 2:.3f})"
-                )
+                square = errors["rmse"] ** 2
+                expected = errors["sigma"] ** 2
+                in_words = f"{quantity.squared_error} {square:.3f} (expected {expected:.3f})"
             pairs = counted(errors["pairs"], "pair")
             batches.append(f"round {entry['round']}: {in_words} of {pairs}")
     if not batches:
@@ -289,7 +288,7 @@ def _apart_in_words(score: Mapping[str, Any], quantity: Quantity) -> str:
     claim = score["spearman"]
     name = "Spearman"
     if "classes" in score:
-        text = f"{quantity.square_name} {score['classes']['brier']:.3f}"
+        text = f"{quantity.squared_error} {score['classes']['brier']:.3f}"
         claim = score["classes"]["average_precision"]
         name = "average precision"
     if claim is not None:
