@@ -616,7 +616,7 @@ def _of_pair(rows: pd.DataFrame) -> list[str]:
 def in_order(pairs: pd.DataFrame) -> pd.DataFrame:
     """Sort pairs, so that the order of the rows does not matter."""
     names = ["antibody", "antigen", "censored", "pkd"]
-    names += [name for name in pairs if name == "share" or name.startswith("category ")]
+    names += [name for name in pairs.columns if name.startswith(("category ", "share"))]
     return pairs.sort_values(names, kind="stable")
 
 
