@@ -1,13 +1,15 @@
-"""Intervals of Spearman as `abag fit` computes them, on planted data with a known truth.
+"""Intervals of Spearman and of the AUC as `abag fit` computes them, on planted data with a known truth.
 
     python benchmarks/bench_intervals.py sampled [--draws 1000]   one test part, pairs or clusters
     python benchmarks/bench_intervals.py folds [--draws 400]      ridges on five folds
     python benchmarks/bench_intervals.py cells [--draws 400]      small cells of fold and antigen
+    python benchmarks/bench_intervals.py rare [--draws 400]       an AUC where few pairs are yes
 
 ``sampled`` draws normal pairs whose rank correlation is known, alone or in clusters, and compares
 coverage and half width with a bootstrap of groups, and claims to rank better than chance with a
 permutation test. ``folds`` fits ridges to planted rows: the truth is the mean rank correlation of
-the five models on new rows. ``cells`` ranks within antigens of few pairs. scipy and scikit-learn
+the five models on new rows. ``cells`` ranks within antigens of few pairs. ``rare`` draws normal
+predictions of yes and no, half of whose variance is shared by a group where it has several pairs. scipy and scikit-learn
 are the truth: nothing else of abag is used but the intervals.
 """
 
@@ -21,7 +23,7 @@ from scipy import stats
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 
-from abag.head.evaluation.scores import TestedPairs, score_regime
+from abag.head.evaluation.scores import TestedPairs, concordance_claim, score_regime
 
 FOLDS = 5
 RESAMPLES = 399
@@ -166,14 +168,55 @@ def cells(draws):
             print(f"| {antigens} | {size} | {rho} | {means} |", flush=True)
 
 
+def rare(draws):
+    """Draw predictions of yes and no whose AUC is known, alone or in groups of one class."""
+    print(
+        "| groups | of yes | pairs of each | AUC | coverage | width | claims | without interval |"
+    )
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|")
+    rng = np.random.default_rng(3)
+    for groups, positive in (
+        (20, 2),
+        (300, 3),
+        (300, 5),
+        (300, 10),
+        (300, 30),
+        (300, 150),
+        (40, 20),
+    ):
+        for size in (1, 4):
+            for auc in (0.5, 0.8, 0.95):
+                rows = []
+                group = np.repeat(np.arange(groups), size)
+                level = (group < positive).astype(np.float64)
+                for _ in range(draws):
+                    predicted = rng.normal(size=len(group))
+                    if size > 1:
+                        predicted = (predicted + rng.normal(size=groups)[group]) / np.sqrt(2)
+                    predicted += np.sqrt(2) * stats.norm.ppf(auc) * level
+                    index = np.arange(len(group))
+                    tested = TestedPairs(index, level, index * 0, index, index * 0, [group])
+                    claim = concordance_claim(tested, predicted)
+                    if claim.low is None:
+                        rows.append((np.nan, np.nan, 0, 1))
+                        continue
+                    width = claim.high - claim.low
+                    rows.append((claim.low <= auc <= claim.high, width, claim.low > 0.5, 0))
+                if np.isnan(rows).all(axis=0).any():
+                    continue
+                means = " | ".join(f"{value:.3f}" for value in np.nanmean(rows, axis=0))
+                print(f"| {groups} | {positive} | {size} | {auc} | {means} |", flush=True)
+
+
 def main():
     """Print one of the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("sampled", "folds", "cells"))
+    parser.add_argument("mode", choices=("sampled", "folds", "cells", "rare"))
     parser.add_argument("--draws", type=int, default=400)
     arguments = parser.parse_args()
     start_s = time.perf_counter()
-    {"sampled": sampled, "folds": folds, "cells": cells}[arguments.mode](arguments.draws)
+    modes = {"sampled": sampled, "folds": folds, "cells": cells, "rare": rare}
+    modes[arguments.mode](arguments.draws)
     print(f"{time.perf_counter() - start_s:.0f} s")
 
 

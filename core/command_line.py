@@ -21,7 +21,7 @@ from typing import Any, NoReturn, get_args, get_origin
 import click
 
 from abag.core.errors import AbagError, is_out_of_memory
-from abag.core.messages import counted, make_lock, printable
+from abag.core.messages import counted, make_lock, printable, wrap
 from abag.core.options import OptionSchema, alternatives, joint_schema, user_path
 
 NO_MEMORY = (
@@ -83,13 +83,13 @@ def _errors_in_one_line() -> Iterator[None]:
     except _Stopped as stopped:
         name = signal.Signals(stopped.number).name
         msg = "committed work is safe; run the same command again to continue."
-        click.echo(f"Stopped by {name}: {msg}", err=True)
+        click.echo(wrap(f"Stopped by {name}: {msg}", sys.stderr), err=True)
         sys.exit(128 + stopped.number)
     except Exception as error:
         line = _in_one_line(error)
         if line is None:
             raise
-        click.echo(printable(f"Error: {line}"), err=True)
+        click.echo(wrap(printable(f"Error: {line}"), sys.stderr), err=True)
         sys.exit(1)
 
 

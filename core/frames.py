@@ -72,7 +72,9 @@ def as_pandas(table: Any, name: str) -> Any:  # noqa: ANN401 - any argument
             )
             raise TableError(msg)
         return [as_pandas(part, name) for part in table]
-    if table is None or isinstance(table, str | PathLike | pd.DataFrame):
+    if isinstance(table, pd.DataFrame):
+        return _with_plain_types(table)
+    if table is None or isinstance(table, str | PathLike):
         return table
     kind = type(table).__name__
     for method in ("collect", "compute"):  # of Polars, Spark and Narwhals; of Dask
@@ -209,16 +211,40 @@ def without_view(kind: pa.DataType) -> pa.DataType:
     return views.get(kind, kind)
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the same for a type of columns, of which pandas has no half-precision numbers."""
+    return pa.float32() if pa.types.is_float16(kind) else without_view(kind)
+
+
+def _with_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose columns of Arrow's types are such that pandas works with them."""
+    if not frame.columns.is_unique:  # refused later
+        return frame
+    changed = {}
+    for name, dtype in frame.dtypes.items():
+        if isinstance(dtype, pd.ArrowDtype):
+            kind = dtype.pyarrow_dtype
+            if plain_type(kind) != kind:
+                cells: Any = pa.array(frame[name].array).cast(plain_type(kind))
+                changed[name] = pd.arrays.ArrowExtensionArray(cells)
+    if not changed:
+        return frame
+    plain = frame.copy(deep=False)
+    for name, column in changed.items():
+        plain[name] = column
+    return plain
+
+
 def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column of a type that pandas works with; categories as the text of each cell."""
     if pa.types.is_dictionary(column.type):
         chunks = []
         for chunk in column.chunks:
             values = chunk.dictionary
-            values = values.cast(without_view(values.type))
+            values = values.cast(plain_type(values.type))
             chunks.append(values.take(chunk.indices))
         return pa.chunked_array(chunks, type=None if chunks else pa.large_string())
-    return column.cast(without_view(column.type))
+    return column.cast(plain_type(column.type))
 
 
 def _cells(column: pd.Series) -> list[Any]:

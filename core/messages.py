@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from textwrap import TextWrapper
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TextIO
 
 BAR_INTERVAL_S = 0.5
 LINE_INTERVAL_S = 30.0
@@ -42,7 +42,7 @@ class _Channel:
 
 
 def _to_stderr(text: str) -> None:
-    line = printable(text)
+    line = wrap(printable(text), sys.stderr)
     with suppress(OSError):  # a closed terminal must not stop the work
         if "tqdm" not in sys.modules:  # so that no bar is drawn
             print(f"{line}\n", end="", file=sys.stderr)
@@ -140,31 +140,31 @@ def size_text(size: float) -> str:
     return f"{size / 1e3:,.1f} kB"
 
 
-def screen_width() -> int:
-    """Return the columns of the terminal of stdout; COLUMNS of the environment comes first."""
+def screen_width(stream: TextIO | None = None) -> int:
+    """Return the columns of a terminal, by default of stdout; COLUMNS of the environment first."""
     try:
         columns = int(os.environ.get("COLUMNS", ""))
     except ValueError:
         columns = 0
     if columns <= 0:
         try:
-            columns = os.get_terminal_size(sys.stdout.fileno()).columns
+            columns = os.get_terminal_size((stream or sys.stdout).fileno()).columns
         except (AttributeError, OSError, ValueError):  # no file, no terminal, or closed
             columns = 0
     return columns if columns > 0 else USUAL_WIDTH
 
 
-def wrap(text: str) -> str:
-    """Break lines at words where stdout is a terminal, which would break them anywhere.
+def wrap(text: str, stream: TextIO | None = None) -> str:
+    """Break lines at words where a stream, by default stdout, is a terminal that breaks anywhere.
 
     A file gets whole sentences, which programs search.
     """
     try:
-        if not sys.stdout.isatty():
+        if not (stream or sys.stdout).isatty():
             return text
     except (AttributeError, ValueError):  # there is none, or it is closed
         return text
-    width = screen_width()
+    width = screen_width(stream)
     return "\n".join(chain.from_iterable(_wrapped(line, width) for line in text.split("\n")))
 
 

@@ -376,6 +376,14 @@ class Options:
         changing = [option for option in schema(cls) if option.declaration.get("may_change")]
         return frozenset(option.name for option in changing)
 
+    def given(self, names: Container[str]) -> str:
+        """List the flags of those options among `names` that are not their defaults."""
+        flags = []
+        for declared in schema(type(self)):
+            if declared.name in names and getattr(self, declared.name) != declared.default:
+                flags.append(declared.flag)
+        return ", ".join(flags)
+
     def filled_in(self) -> dict[str, Any]:
         """Return the values that `to_json` has in place of options that were left out."""
         return {}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from abag.core.errors import OptionError
-from abag.core.options import DeviceOptions, Precision, VectorOptions, option
-from abag.embed.tables.chains import Kind
+from abag.core.options import DeviceOptions, Precision, VectorOptions, option, schema
+from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.options import SkippedOptions, TableOptions
 
 CDR_MEAN = "cdr_mean"
@@ -82,6 +82,14 @@ class EncodingOptions(DeviceOptions, SkippedOptions, TableOptions, group="Encode
                 "Remove the other."
             )
             raise OptionError(msg)
+
+        for kind in KINDS:
+            if kind not in self.kinds and getattr(self, f"{kind}_adapter") is not None:
+                msg = (
+                    f"--{kind}-adapter: no {PLURAL[kind]} are encoded, by --kind or --no-antigen; "
+                    "expected an adapter of what is encoded. Remove one of them."
+                )
+                raise OptionError(msg)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -208,10 +216,25 @@ class ExportOptions(VectorOptions, TableOptions, group="Data"):
     force: bool = option(False, group="Output", help="Overwrite the output file if it exists.")
 
     def check_combination(self) -> None:
-        """Raise `OptionError` if pairs are asked for without a table of pairs."""
+        """Raise `OptionError` for pairs without a table, and for options that nothing would use."""
         if self.kind == "pair" and self.table is None:
             msg = (
                 "--kind pair: a store holds sequences, not pairs; expected a table of pairs. Give "
                 "--table TABLE, or another --kind."
             )
             raise OptionError(msg)
+        of_tables = {declared.name for declared in schema(TableOptions)}
+        if self.table is None and (unread := self.given(of_tables)):
+            msg = (
+                f"{unread}: given without --table, which is read with it; expected both. Give "
+                "--table TABLE, or leave the option out."
+            )
+            raise OptionError(msg)
+        for kind in KINDS:
+            unread = self.given((f"{kind}_encoder", f"{kind}_pooling"))
+            if unread and self.kind not in (kind, "pair", None):
+                msg = (
+                    f"{unread} with --kind {self.kind}: no vectors of the other kind are exported; "
+                    "expected one of them. Remove the other."
+                )
+                raise OptionError(msg)

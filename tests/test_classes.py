@@ -43,6 +43,7 @@ from abag.head.predictor.weigh import stack_weights, weigh_run
 from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.splits import TEST, TRAIN, Split, grouped_folds
+from abag.head.runs.rounds import describe_promises
 from abag.head.runs.run_folder import describe_fit, describe_scores, read_run
 from abag.sklearn import AffinityRegressor, BindingClassifier
 
@@ -582,6 +583,8 @@ def test_a_run_says_in_words_what_its_probabilities_are_worth(run):
         page = (run / path).read_text()
         assert "pKd" not in page.split("<script")[0].split("<style")[0]
         assert "Brier score" in page
+    headings = re.findall("<th[^>]*>([^<]*)</th>", (run / "run/report.html").read_text())
+    assert headings.count("average precision") == 1  # with folds pooled, it is another number
 
 
 def test_another_table_is_read_as_in_the_run_whatever_words_it_uses(run):
@@ -712,6 +715,18 @@ def test_ordered_classes_are_predicted_as_expected_numbers(ordered):
 
 
 @pytest.mark.ci
+def test_the_errors_of_a_batch_of_ordered_classes_are_called_squared_errors(ordered, tmp_path):
+    folder, predicted = ordered
+    back = predicted.head(8).assign(response=["none", "weak", "strong", "weak"] * 2)
+    options = {"add": folder, "report": False, "say": lambda _: None}
+    later = abag.fit(back, None, tmp_path / "later", **options)
+    (errors,) = [entry["errors"] for entry in later["rounds"] if entry["errors"]]
+    said = describe_fit(later)
+    assert f"round 1: squared error {errors['rmse'] ** 2:.3f} (expected " in said
+    assert "Brier" not in said
+
+
+@pytest.mark.ci
 def test_rank_expects_hits_of_the_highest_of_several_classes(ordered, tmp_path):
     folder, predicted = ordered
     for options in ({}, {"rule": "ucb"}):
@@ -727,6 +742,14 @@ def test_rank_expects_hits_of_the_highest_of_several_classes(ordered, tmp_path):
 
 
 @pytest.mark.ci
+def test_numbers_of_no_class_are_no_predictions_of_ordered_ones(ordered):
+    folder, _ = ordered
+    others = planted_table().drop(columns="binder").assign(predicted=3.0)
+    with pytest.raises(PredictionError, match=r"class, 0 \('none'\) to 2 \('strong'\)"):
+        abag.evaluate(folder, predictions=others, say=lambda _: None)
+
+
+@pytest.mark.ci
 def test_the_highest_class_is_looked_for_by_its_probability_whichever_is_better(ordered):
     folder, _ = ordered
     saved = read_run(folder)
@@ -738,6 +761,40 @@ def test_the_highest_class_is_looked_for_by_its_probability_whichever_is_better(
             assert of_regime["strong"] == (rows["pkd"] == 2).sum()
             assert of_regime["expected"] == pytest.approx(rows["probability"].sum())
         assert "probability" in "".join(describe_strong(summary, quantity))
+
+
+def test_pairs_of_hardly_any_weight_make_no_interval_narrower():
+    rng = np.random.default_rng(0)
+    mixed = rng.normal(size=400)
+    level = (mixed + rng.normal(size=400) > 0.5).astype(float)
+    rows = np.arange(400)
+    weight = np.where(rows < 100, 1.0, 1e-6)
+    held_out = HeldOutClasses(
+        part_RK=0.4 * mixed[:, None], level=level, prior=class_thresholds(level, 2), rows=rows,
+        group=rows, weight=weight / weight.mean(),
+    )  # fmt: skip
+    widths = []
+    alone = replace(held_out.take(rows < 100), weight=None)
+    for some in (held_out, held_out.take(rows < 100), alone):
+        low, high = some.link(np.ones(1)).interval(np.array([0.3]))
+        widths.append(float(high[0] - low[0]))
+    assert widths == pytest.approx([widths[2]] * 3, rel=0.1)
+
+
+def test_only_the_squared_error_of_a_probability_is_called_brier_score():
+    level = np.repeat([0.0, 1.0, 2.0], 20)
+    tested = measured_pairs(level)
+    for classes, name in ((("no", "yes"), "Brier score"), (("a", "b", "c"), "squared error")):
+        quantity = Quantity(name="hit", affinity=False, classes=classes)
+        said = scores_of_regimes.compare_models("w", "a", "b", tested, level, level, quantity)
+        errors = {"rmse": 0.5, "sigma": 0.5, "pairs": 3}
+        score = {"words": "w", "n": 60, "spearman": None, "rmse": 0.5, "classes": {
+            "brier": 0.25, "average_precision": None}}  # fmt: skip
+        lines = describe_promises(
+            [{"by_round": [score, score]}], [{"round": 1, "errors": errors}], quantity
+        )
+        for text in (said, lines[0], lines[-1]):
+            assert re.findall("Brier score|squared error", text) in ([name], [name] * 2)
 
 
 def test_what_models_do_not_know_of_an_expected_class_is_on_its_scale():

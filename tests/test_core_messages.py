@@ -40,7 +40,7 @@ with reporting(bars=True):
 """
 
 
-def on_terminal(script, columns=80):
+def on_terminal(script, columns=80, code=0):
     """Return what a script writes to a terminal as stderr."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -53,7 +53,7 @@ def on_terminal(script, columns=80):
             except OSError:  # the other end was closed
                 break
     os.close(ours)
-    assert process.returncode == 0, shown
+    assert process.returncode == code, shown
     return shown.decode()
 
 
@@ -261,6 +261,22 @@ def test_a_check_of_the_machine_fits_into_a_terminal(monkeypatch):
     lines = on_terminal(DOCTOR, columns=60).splitlines()
     assert any(line.startswith("PASS versions: ") for line in lines)
     assert max(len(line) for line in lines if "/" not in line) <= 60  # paths stay whole
+
+
+SAID = """
+from abag.cli import main
+from abag.core.messages import say
+say("a message that does not fit into a line of the terminal")
+main(["predict", "--run", "x", "a.csv"])
+"""
+
+
+def test_a_terminal_wraps_messages_and_errors(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = on_terminal(SAID, columns=40, code=1).splitlines()
+    assert lines[:2] == ["a message that does not fit into a line", "  of the terminal"]
+    assert lines[2] == "Error: Give a TABLE and --out FILE, or"
+    assert max(map(len, lines)) <= 40
 
 
 @pytest.mark.parametrize("columns", ["", "20"])

@@ -225,6 +225,18 @@ def test_invalid_input_is_refused_in_one_line_and_nothing_is_written(store, tabl
             out,
             {"table": pd.concat([table, table.head(1).assign(heavy="EVQLVE")])},
         ),
+        (
+            abag.OptionError,
+            "^bad_rows, limit: given without table, which is read with it;",
+            out,
+            {"kind": "antigen", "limit": 3, "bad_rows": "skip"},
+        ),
+        (
+            abag.OptionError,
+            '^antibody_encoder, antibody_pooling with kind="antigen": no vectors of the other',
+            out,
+            {"kind": "antigen", "antibody_pooling": "heavy_mean", "antibody_encoder": "x"},
+        ),
         (OutputError, "'antigen_key' has the name", out, {"table": table.assign(antigen_key=1)}),
         (
             OutputError,

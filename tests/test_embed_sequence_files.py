@@ -175,6 +175,9 @@ def test_one_kind_is_encoded_from_a_table_that_lacks_the_other(tmp_path):
     }
     with pytest.raises(OptionError, match="no antigen is encoded"):
         abag.embed_table(path, tmp_path / "s", kind="antibody", antigen="MKT")
+    for alone in ({"kind": "antibody"}, {"no_antigen": True}):
+        with pytest.raises(OptionError, match="antigen_adapter: no antigens are encoded, by"):
+            abag.embed_table(path, tmp_path / "s", antigen_adapter="adapters/first", **alone)
 
 
 def test_a_fasta_file_is_not_written(tmp_path):

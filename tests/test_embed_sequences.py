@@ -119,6 +119,8 @@ def test_repeated_sequences_are_stored_once_and_indexed_by_row():
     assert pairs.antigens.of_row.tolist() == [0, 1, 0]
     assert np.array_equal(pairs.antigens.keys, keys_array("antigen", pairs.antigens.chains))
     assert pairs.notes == [
+        "1 antibody with a heavy chain but no light one: nanobodies, or is that missing by "
+        "mistake?",
         "2 antibodies with a chain of fewer than 70 residues, too short for a variable domain: is "
         "it a CDR, a fragment, a name, or missing?",
         "2 antigens with a chain of fewer than 20 residues: a peptide, or a name?",

@@ -329,6 +329,18 @@ def write_ids(folder, without="", **ids):
     path.write_text(json.dumps({token: i for token, i in tokens.items() if token != without}))
 
 
+@pytest.mark.parametrize(("family", "size"), [("prostt5", 150), ("protbert", 30)])
+def test_tokens_added_to_a_family_that_its_vocabulary_tells_apart_are_refused(
+    tmp_path, family, size
+):
+    config = FAMILIES[family].tiny_config | {"vocab_size": size + 1}
+    save_random_checkpoint(tmp_path, config, 0)
+    tokens = FAMILIES[family].tokens | {"<mine>": size}
+    (tmp_path / "vocab.json").write_text(json.dumps(tokens))
+    with pytest.raises(EncoderError, match=rf"is {size}; config\.json has {size + 1}\. Remove"):
+        identify(str(tmp_path), "antigen")
+
+
 @pytest.mark.parametrize(("heavy", "light", "spans"), [(130, 121, [256]), (130, 122, [133, 125])])
 def test_a_pair_that_the_positions_cannot_hold_is_encoded_as_two_chains(heavy, light, spans):
     layout = TokenLayout("antibody", FAMILIES["roformer"].vocabulary)

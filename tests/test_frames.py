@@ -119,6 +119,22 @@ def test_missing_labels_and_chains_are_missing_in_every_kind_of_table(case, kind
     assert {*pairs.pkd} == {7.0, 8.0}
 
 
+def test_types_of_arrow_that_pandas_cannot_compare_are_read(case):
+    table = case.table.assign(pKd=case.table["pKd"].round(1))
+    columns = pa.Table.from_pandas(table, preserve_index=False)
+    for name, kind in (("heavy", pa.string_view()), ("pKd", pa.float16())):
+        at = columns.schema.get_field_index(name)
+        columns = columns.set_column(at, name, pa.array(table[name].tolist()).cast(kind))
+    frame = columns.to_pandas(types_mapper=pd.ArrowDtype)
+    halves = table.assign(pKd=table["pKd"].astype("float16").astype(float))
+    expected = read_labels(halves)
+    for read in (frame, columns):
+        pairs = read_labels(as_pandas(read, "table"))
+        assert pairs.table.antibodies.chains == expected.table.antibodies.chains
+        np.testing.assert_array_equal(pairs.pkd, expected.pkd)
+    assert str(frame["heavy"].dtype) == "string_view[pyarrow]"  # the caller's table stays
+
+
 def test_predictions_keep_the_index_and_the_types_of_their_table(case):
     table = case.table.set_axis([f"row {number // 2}" for number in range(60)])
     scored = abag.predict(table, case.run, say=False)

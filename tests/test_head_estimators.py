@@ -161,8 +161,11 @@ NOT_NAMED_PKD = [*NAMED_IN_UNITS, "Kd", "nM", "KD error", "kon (1/Ms)", "fold ch
 
 @pytest.mark.parametrize("name", NOT_NAMED_PKD)
 def test_a_y_that_is_named_in_another_unit_than_pkd_is_refused(store, X, y, name):
-    with pytest.raises(LabelError, match=r"^y: its name .*; expected pKd, .* Convert it to pKd"):
-        AffinityRegressor(store, head="ridge").fit(X, y.rename(name))
+    for named in (y.rename(name), y.to_frame(name)):
+        with pytest.raises(
+            LabelError, match=r"^y: its name .*; expected pKd, .* Convert it to pKd"
+        ):
+            AffinityRegressor(store, head="ridge").fit(X, named)
     if name in NAMED_IN_UNITS:
         with pytest.raises(LabelError, match=r"^y: its name .* an affinity, and better or unit "):
             AffinityRegressor(store, head="ridge", better="lower").fit(X, y.rename(name))
@@ -172,6 +175,7 @@ def test_a_y_that_is_named_in_another_unit_than_pkd_is_refused(store, X, y, name
 def test_a_y_of_pkd_may_have_any_name_that_says_nothing_else(store, X, y, name):
     model = AffinityRegressor(store, head="ridge", split="random")
     assert model.fit(X, y.rename(name)).predictor_.quantity.affinity
+    assert model.fit(X, y.to_frame(name)).predictor_.quantity.affinity
 
 
 def spoiled(X, y, which):

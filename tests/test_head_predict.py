@@ -131,6 +131,13 @@ def test_a_chain_that_no_training_antibody_had_makes_a_row_far(case, tmp_path):
     assert written["why_far"].tolist() == ["", reason] * 10
 
 
+def test_nearest_sequences_are_named_by_the_first_row_that_has_them(case):
+    scored = abag.predict(case.frame, case.run, store=case.store, say=False)
+    antibodies = case.frame.groupby("heavy")["id"].transform("first")
+    antigens = case.frame.groupby("antigen")["id"].transform("first")
+    assert list(scored["nearest"]) == list(antibodies + " + " + antigens)
+
+
 def test_a_table_whose_every_row_is_far_is_scored_evaluated_and_not_ranked(case, tmp_path):
     strange = draw_pairs(12, 1, seed=5)
     store = tmp_path / "store"

@@ -586,7 +586,10 @@ def test_pairs_that_are_ordered_are_not_ordered_again_until_they_are_taken_off_t
     assert pd.read_csv(orders)["order"].tolist() == ["order.csv"] * 6
     again = ranked(scored, tmp_path, batch=6, ordered=orders)  # the same order is made again
     assert again["id"].tolist() == first["id"].tolist()
+    assert any("6 pairs of 'order.csv' are taken off, as this order repl" in line for line in said)
+    said.clear()
     summary = abag.rank(scored, tmp_path / "second.csv", batch=6, ordered=orders)
+    assert not any("taken off" in line for line in said)
     assert summary["left_out"]["ordered"] == 6
     assert any("6 ordered and not measured yet (orders.csv)" in line for line in said)
     second = pd.read_csv(tmp_path / "second.csv")
@@ -711,6 +714,21 @@ def test_a_batch_of_two_properties_is_of_their_pareto_front(scored, melting, tmp
     predicted = both.set_index("id").loc[batch["id"], "predicted"]
     np.testing.assert_allclose(batch["second_predicted"], predicted, atol=1e-4)
     assert batch["second_sigma"].tolist() == [2.0] * 12
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_pairs_of_one_prediction_that_the_second_property_orders_are_not_drawn(
+    scored, melting, tmp_path, same
+):
+    antibodies = scored.drop_duplicates(["heavy", "light"]).assign(pkd_predicted=8.5)
+    second = melting.assign(predicted=60.0) if same else melting
+    out = tmp_path / "order.csv"
+    summary = abag.rank(antibodies, out, batch=12, second=second, **SECOND)
+    best = second["predicted"].nlargest(12).tolist()
+    np.testing.assert_allclose(pd.read_csv(out)["second_predicted"], best, atol=1e-4)
+    assert summary["drawn"] == (12 if same else 0)
+    assert summary["can_rank"] != same
+    assert ("expected_best" in pd.read_csv(out)) != same
 
 
 def test_pairs_that_miss_a_value_of_the_second_property_are_left_out(scored, melting, tmp_path):

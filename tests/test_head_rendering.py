@@ -178,6 +178,7 @@ def test_the_page_shows_what_decides_first_and_strong_binders_once(case):
     ]
     assert "R2" in heads
     assert "skill" not in heads
+    assert "Up to 20 antigens: those with most test rows, at least 5 exact ones in a fold" in page
     strong = page.split("<h2>Strong binders")[1]
     before_details = strong.split("<details>")[0]
     assert before_details.count("<table") == 1

@@ -117,7 +117,7 @@ UNKNOWN = (
     "log10 Ka", "log10 KD (fM)", "IC50 (g/mL)", "KD (nM, uM)", "KD – log10 (nM)", "KD² (nM)",
     "K (nM)", "亲和力 (nM)", "pKd (KD nM)", "KD1", "relative KD",
     "log2 KD (nM)", "KD (log2 nM)", "sqrt KD (nM)", "KD (M) x 1e9", "KD × 10⁹ (M)",
-    "KD (M) ×10-9", "KD (n M)",
+    "KD (M) ×10-9", "KD (n M)", "dG (REU)", "dG_separated",
     "normalized KD (nM)", "inverse KD (nM)", "KD rank (nM)", "Kd_min", "KD format", "KD by mass",
 )  # fmt: skip
 
@@ -224,8 +224,10 @@ def test_the_bound_that_is_advised_for_a_non_binder_is_weak(unit):
 def test_concentrations_in_mass_are_converted_with_the_molar_mass(given_mass, kda, unit, per_ug):
     ug_per_ml = 10.0**-PKD * kda * 1e3 * 1e3  # mol/L * g/mol = g/L = 1e3 ug/mL
     options = {"label": unit, "molar_mass": given_mass}
-    pkd, _ = labelled("score", ug_per_ml * per_ug, **options)
+    pkd, pairs = labelled("score", ug_per_ml * per_ug, **options)
     np.testing.assert_allclose(pkd, PKD, atol=1e-9)
+    said = ", that of IgG: --molar-mass gives another" if kda == 150 else ""
+    assert f"; molar mass {kda} kDa{said})" in pairs.reading.line
 
 
 def test_a_molar_mass_is_refused_if_invalid_or_not_used():

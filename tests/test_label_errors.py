@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from marks import in_ci
 from reading import read_labels
-from scipy.stats import spearmanr
-from sklearn.linear_model import Ridge
+from scipy.stats import norm, spearmanr
+from sklearn.linear_model import LinearRegression, Ridge
 
 import abag
 from abag import ColumnError, LabelError
@@ -17,6 +17,8 @@ from abag.head.evaluation.scores import describe_regimes
 from abag.head.models.pair_vectors import TrainingRows
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
 from abag.head.regimes.splits import TEST, TRAIN, Split
+from abag.head.runs.report import chart_data
+from abag.head.runs.run_folder import read_run
 from abag.head.search.search import without_test_part
 
 ERRORS = np.array([0.1, 0.2, 0.3, 0.4])
@@ -251,6 +253,21 @@ def test_scores_count_pairs_by_the_weights_of_the_fit(unequal):
             plain = compared["alike"][name][key]
             assert plain == pytest.approx(np.sqrt(square.mean()), rel=1e-3)
             assert compared["both"][name][key] == pytest.approx(score[key])
+
+
+def test_charts_count_pairs_by_the_weights_of_the_fit(unequal):
+    run = unequal.at / "scored"
+    if not run.exists():
+        abag.fit(unequal.train, unequal.store, run, head="ridge", weight="w", **QUICK)
+    saved = read_run(run)
+    (view,) = chart_data(saved)["views"]
+    rows = saved.tested
+    error = np.abs(rows["pkd_predicted"] - rows["pkd"]).to_numpy()
+    for nominal, share in zip(view["coverage"]["x"], view["coverage"]["y"], strict=True):
+        inside = error <= norm.ppf((1 + nominal) / 2) * rows["sigma"]
+        assert share == pytest.approx(np.average(inside, weights=rows["weight"]), abs=2e-3)
+    line = LinearRegression().fit(rows[["pkd_predicted"]], rows["pkd"], rows["weight"])
+    assert view["calibration"]["slope"] == pytest.approx(line.coef_[0])
 
 
 @pytest.mark.ci

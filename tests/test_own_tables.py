@@ -234,6 +234,15 @@ def test_a_chain_can_be_said_to_have_no_column():
         abag.plan(table, columns={"antigen": ""})
 
 
+def test_antibodies_without_a_light_chain_are_counted_beside_others(tmp_path):
+    table = pd.DataFrame({"heavy": HEAVIES, "light": LIGHTS, "antigen": AG})
+    table.loc[[2, 5], "light"] = ["#N/A", ""]  # a look-up of Excel that found nothing
+    table.to_csv(tmp_path / "t.csv", index=False)
+    (note,) = read_sequences(tmp_path / "t.csv").notes
+    assert note.startswith("2 antibodies with a heavy chain but no light one: nanobodies, or is")
+    assert not read_sequences(table.assign(light="")).notes
+
+
 def test_more_than_twenty_bad_rows_are_counted():
     table = pd.DataFrame({"heavy": ["E*V"] * 25 + HEAVIES, "antigen": AG})
     with pytest.raises(AbagError) as caught:

@@ -380,6 +380,7 @@ def test_positive_values_over_decades_are_learned_as_logarithms_unless_said_othe
         ("log2_enrichment", np.geomspace(0.01, 9, 40)),
         ("ddG (kcal/mol)", np.geomspace(0.01, 9, 40)),
         ("neutralization (%)", np.geomspace(0.01, 99, 40)),
+        ("% neutralization", np.geomspace(0.01, 99, 40)),
     ],
 )  # fmt: skip
 def test_other_values_are_learned_as_they_are_written(name, values):

@@ -178,19 +178,50 @@ def vocabulary_of(checkpoint: EncoderCheckpoint) -> Vocabulary:
     files = _read_files(checkpoint.folder)
     if family.read_vocabulary is not None:
         return _read_vocabulary(family, files, checkpoint)
-    for token, wanted in _used_tokens(family).items():
-        expected = set() if wanted is None else {wanted}
-        in_files = {ids[token] for ids in files if token in ids}
-        if in_files != expected:
-            theirs = " or ".join(map(str, sorted(in_files))) or "none"
-            ours = "none" if wanted is None else str(wanted)
+    _refuse_added_tokens(family, files, checkpoint)
+    used = _used_tokens(family)
+    if (disagreement := _disagreement(files, used)) is not None:
+        token, in_files = disagreement
+        theirs = " or ".join(map(str, sorted(in_files))) or "none"
+        ours = "none" if used[token] is None else str(used[token])
+        msg = (
+            f"{checkpoint.origin}: its tokenizer disagrees with abag's vocabulary: the id of "
+            f"{token} is {theirs}, expected {ours}. Use a "
+            "checkpoint of the family that config.json names, with all files of its tokenizer."
+        )
+        raise EncoderError(msg)
+    return family.vocabulary
+
+
+def _disagreement(
+    files: list[Mapping[str, int]], used: Mapping[str, int | None]
+) -> tuple[str, set[int]] | None:
+    """Find the first token that files number otherwise; return it with its ids there."""
+    for token, wanted in used.items():
+        ids_of_token = {ids[token] for ids in files if token in ids}
+        if ids_of_token != (set() if wanted is None else {wanted}):
+            return token, ids_of_token
+    return None
+
+
+def _refuse_added_tokens(
+    family: Family, files: list[Mapping[str, int]], checkpoint: EncoderCheckpoint
+) -> None:
+    """Refuse a checkpoint of a family that its vocab_size tells apart, and that has another one."""
+    for other in FAMILIES.values():
+        size = other.own_values.get("vocab_size")
+        if other is family or other.model_type != family.model_type or size is None:
+            continue
+        used = _used_tokens(other)
+        is_read_otherwise = any(family.tokens.get(token) != i for token, i in used.items())
+        if is_read_otherwise and _disagreement(files, used) is None:
             msg = (
-                f"{checkpoint.origin}: its tokenizer disagrees with abag's vocabulary: the id of "
-                f"{token} is {theirs}, expected {ours}. Use a "
-                "checkpoint of the family that config.json names, with all files of its tokenizer."
+                f"{checkpoint.origin}: its tokenizer is that of {other.name} encoders, of which "
+                f"vocab_size is {size}; config.json has {checkpoint.config['vocab_size']}. Remove "
+                f"the tokens that were added, by model.resize_token_embeddings({size}), and save "
+                "it again."
             )
             raise EncoderError(msg)
-    return family.vocabulary
 
 
 def _used_tokens(family: Family) -> dict[str, int | None]:

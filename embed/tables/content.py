@@ -152,11 +152,15 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     """
     row_of_text: dict[str, int] = {}
     column = table.frame[name].iloc[:CHUNK_ROWS]
+    rows = np.arange(len(column))
+    if isinstance(column.dtype, pd.StringDtype):  # text files have many columns of short ones
+        lengths = column.str.len().to_numpy(np.float64, na_value=0)
+        rows = np.flatnonzero(lengths >= WHOLE_DOMAIN)
     try:
-        listed = column.tolist()
+        listed = column.iloc[rows].tolist()
     except OverflowError:  # not every time of Arrow is one of Python
         return []
-    for row, cell in enumerate(listed):
+    for row, cell in zip(rows.tolist(), listed, strict=True):
         if isinstance(cell, str) and len(cell) >= WHOLE_DOMAIN:
             row_of_text.setdefault(cell, row)
     texts = [*row_of_text]
@@ -201,8 +205,10 @@ def _among_ties(table: Table) -> dict[str, str]:
 def _sequences_in(table: Table, name: str, *, nucleotides: bool = False) -> list[str]:
     """Return some texts of a column if most of them are sequences, or nucleotides, else nothing."""
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna()
-    # one by one: pandas before 3 does not convert a column of lists as a whole
-    cells = cells[[str(cell).strip() != "" for cell in cells]]
+    if isinstance(cells.dtype, pd.StringDtype):
+        cells = cells[cells.str.strip() != ""]
+    else:  # one by one: pandas before 3 does not convert a column of lists as a whole
+        cells = cells[[str(cell).strip() != "" for cell in cells]]
     # spread over the rows: a table may begin with its rows of one kind
     picked = np.linspace(0, len(cells) - 1, min(len(cells), CHECKED_AT_MOST)).astype(int)
     sequences = []

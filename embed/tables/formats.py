@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from pandas.api.types import is_string_dtype
 
 from abag.core.errors import TableError
-from abag.core.frames import without_view
+from abag.core.frames import plain_type, without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
 from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind, joined_list
@@ -685,7 +685,7 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     rows = min(limits, default=1)  # a batch of 0 rows is an error, also of an empty file
     for batch in parquet.iter_batches(rows):
         batch.validate(full=True)  # text that is not UTF-8
-        fields = [field.with_type(without_view(field.type)) for field in batch.schema]
+        fields = [field.with_type(plain_type(field.type)) for field in batch.schema]
         table = batch.cast(pa.schema(fields))  # without metadata: what pandas noted may be wrong
         for name in options.sequence_columns(table.schema.names):
             at = table.schema.get_field_index(name)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,6 +70,10 @@ _FOUND = {
     "no heavy": (
         "light_only_antibodies",
         "with a light chain but no heavy one: is that missing by mistake?",
+    ),
+    "no light": (
+        "heavy_only_antibodies",
+        "with a heavy chain but no light one: nanobodies, or is that missing by mistake?",
     ),
     "short antibody": (
         "short_antibodies",
@@ -251,9 +254,12 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     """Count the cells of text files that contain a line break."""
     count = 0
     for _, column in frame.select_dtypes(exclude=["number", "bool"]).items():
-        texts = [cell for cell in column.tolist() if isinstance(cell, str)]
-        has_break = pc.match_substring_regex(pa.array(texts, pa.large_string()), "[\r\n]")
-        count += int(np.asarray(has_break).sum())
+        if isinstance(column.dtype, pd.StringDtype):
+            texts = pa.array(column, pa.large_string(), from_pandas=True)
+        else:
+            texts = pa.array([x for x in column.tolist() if isinstance(x, str)], pa.large_string())
+        has_break = pc.match_substring_regex(texts, "[\r\n]")
+        count += pc.sum(has_break, min_count=0).as_py()
     return count
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -479,7 +479,7 @@ def describe_unused_chains(
     return notes
 
 
-def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: set[str]) -> None:
+def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: Set[str]) -> None:
     """Refuse a table that has a chain of its antibodies as nucleotides alone."""
     good = [column.chains[i] for i in column.good]
     for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):
@@ -726,6 +726,10 @@ def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> Pars
         if not heavy and (has_column or forms[i].startswith("one chain")):
             without_heavy.append(i)
     column.mark("no heavy", without_heavy)
+    read = column.codes[~table.frame.index.isin([*table.reader.problems])]
+    if any(chains[i][1] for i in {*read.tolist()} - column.bad.keys()):
+        without_light = [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
+        column.mark("no light", without_light)
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
     column.mark("stopped antibody", column.stopped)
     _refuse_parts(column, table)

@@ -217,7 +217,7 @@ def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> 
         if not all(isinstance(name, str) for name in table.columns):
             table = table.set_axis([*map(str, table.columns)], axis=1)
         for name in nested_columns(table):
-            if name in reading.sequence_columns(table.columns):
+            if name in reading.sequence_columns([*table.columns]):
                 texts = [*map(joined_list, table[name])]
                 table = table.assign(**{name: pd.Series(texts, table.index, object)})
         refuse_nested(table, source)

@@ -21,7 +21,7 @@ import pandas as pd
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import AbagError, PredictionError, TableError
-from abag.core.messages import counted, say
+from abag.core.messages import counted, quoted, say
 from abag.embed.tables.chains import KINDS, Chains
 from abag.embed.tables.columns import refuse_absent
 from abag.embed.tables.formats import cell_text
@@ -692,6 +692,12 @@ class OrderList:
         else:  # as of the list: folders of rounds have files of one name
             order = Path(os.path.relpath(out, path.parent)).as_posix()
         others = rows[rows["order"] != order].reset_index(drop=True)
+        if len(others) < len(rows):
+            replaced = counted(len(rows) - len(others), "pair")
+            say(
+                f"{path.name}: {replaced} of {quoted(order)} are taken off, as this order replaces "
+                "it; if it was sent, put its rows back, and give each order a name of its own"
+            )
         return cls(path, order, others, _are_out(others, candidates, options))
 
     def say(self, measured: Sequence[Measured], candidates: Candidates) -> None:

@@ -99,6 +99,17 @@ def number_equal(candidates: Candidates, eligible: Ints) -> Ints:
     return group
 
 
+def told_apart(equal: Ints, second: Floats) -> Ints:
+    """Return the groups of candidates, (R,), whose second property, (R,), is the same, too."""
+    number = np.full(len(equal), -1)
+    rows = np.flatnonzero(equal >= 0)
+    both_2R = np.stack([equal[rows], second[rows]])
+    _, group, size = np.unique(both_2R, axis=1, return_inverse=True, return_counts=True)
+    group = group.reshape(-1)
+    number[rows] = np.where(size[group] > 1, group, -1)
+    return number
+
+
 def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     """Return candidates of which a group has one prediction and one sigma, its medians."""
     frame = candidates.frame
@@ -698,6 +709,7 @@ def _choose_batch(
         order, fronts = pareto_order(score[eligible], second.value[eligible], places)
         front = np.zeros(len(score), np.int64)
         front[eligible] = fronts
+        equal = told_apart(equal, second.value)
     else:
         order = best_first(score[eligible], level.mean[eligible], places)
     index = _choose(candidates, eligible[order], options)

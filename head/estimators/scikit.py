@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -286,7 +286,7 @@ def labelled(
 ) -> LabelledPairs:
     """Make pairs of the rows; their exact labels are those of `y`, shape (R,).
 
-    They are pKd, or another quantity if `options` or the name of a Series say so. Without `y` all
+    They are pKd, or another quantity if `options` or the name of a column say so. Without `y` all
     have the same label. Rows of the same pair are merged as in ``abag fit``. `options` name columns
     of features, too, whose likelihoods are in `folders`; `weight`, (R,), is how much each label
     counts.
@@ -302,7 +302,8 @@ def labelled(
         raise NotAFrame(msg)
     chosen = options or LabelOptions()
     label = _LABEL
-    if isinstance(name := getattr(y, "name", None), str):
+    columns: Sequence[Any] = getattr(y, "columns", ())  # of a frame with one column
+    if isinstance(name := columns[0] if len(columns) == 1 else getattr(y, "name", None), str):
         is_other = chosen.asks_for_value
         is_known = read_header(name).better is not None
         if is_other:

@@ -388,12 +388,13 @@ def r2(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | 
     return finite(1 - residual / total)
 
 
-def calibration_slope(pkd: Floats, predicted: Floats) -> float | None:
+def calibration_slope(pkd: Floats, predicted: Floats, weight: Floats | None = None) -> float | None:
     """Fit measured on predicted pKd, shape (N,) each; a slope below 1 means overconfidence."""
     if len(pkd) < 2 or np.ptp(predicted) == 0:
         return None
-    deviation = predicted - predicted.mean()
-    return finite(deviation @ (pkd - pkd.mean()) / (deviation @ deviation))
+    deviation = predicted - _mean(predicted, weight)
+    weighed = deviation if weight is None else deviation * weight
+    return finite(weighed @ (pkd - _mean(pkd, weight)) / (weighed @ deviation))
 
 
 def beyond_bound(

@@ -41,7 +41,7 @@ from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import METRICS, MIN_ROWS_PER_ANTIGEN, decidable_pairs
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.regimes.regimes import MUTATED
-from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS
+from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import TEST, learned_rows
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class TestedPairs:
     @property
     def effective(self) -> float:
         """Return the effective number of independent groups, the least of the groupings."""
-        return min(effective_number(_sizes(group, self.weight)) for group in self.groups)
+        return min(effective_groups(group, self.weight) for group in self.groups)
 
 
 class RegimeScore(TypedDict):
@@ -319,7 +319,7 @@ def score_regime(
         "sentence": "",
     }
     if weight is not None:
-        score["effective_pairs"] = effective_number(weight)
+        score["effective_pairs"] = _effective(weight)
     if TRAIN_MEAN in itself:
         not_better = NOT_TRUER if of_classes else NOT_SMALLER
         errors_in_words = f"{not_better}, which has nearly all the weight"
@@ -574,21 +574,21 @@ def concordance_claim(
     least = np.inf
     for group_of_pair in tested.groups:
         _, group = np.unique(group_of_pair, return_inverse=True)
-        n = effective_number(_sizes(group_of_pair, tested.weight))
+        n = effective_groups(group_of_pair, tested.weight)
         least = min(least, n)
         sides = (group[low_of_pair], group[high_of_pair])
-        n_sides = [effective_number(np.bincount(side, times)) for side in sides]
+        n_sides = [effective_groups(side, times) for side in sides]
         if n < LEAST_GROUPS or min(n_sides) < LEAST_OF_SIDE:
             return Claim(value - chance, None, None, least)
         if value in (0.0, 1.0):
             away_from_value = least_perfect(min(n_sides), level)
-            low, high = (1 - away_from_value, 1.0) if value else (0.0, away_from_value)
+            limits = [1 - away_from_value, 1.0] if value else [0.0, away_from_value]
         else:
             variance, degrees = _variance_of_sides(away, sides, n_sides)
             odds = value * (1 - value)
             half = float(stdtrit(degrees, level) * np.sqrt(factor * variance) / odds)
-            low, high = expit(logit(value) + half * np.array([-1, 1])).tolist()
-        ends = [min(ends[0], low), max(ends[1], high)]
+            limits = expit(logit(value) + half * np.array([-1, 1])).tolist()
+        ends = [min(ends[0], limits[0]), max(ends[1], limits[1])]
     return Claim(value - chance, ends[0] - chance, ends[1] - chance, least)
 
 
@@ -651,7 +651,7 @@ def compare_models(
     shown = " and ".join(quantity.show(error, 3) for error in errors)
     in_words = f"RMSE {shown} {quantity}"
     if quantity.classes:
-        in_words = f"Brier score {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
+        in_words = f"{quantity.squared_error} {errors[0] ** 2:.3f} and {errors[1] ** 2:.3f}"
     groups = f"{counted(tests, 'test pair')} in effectively {claim.groups:.0f} groups"
     return f"{words}: {name} is {relation} {other} ({in_words}, {groups})"
 
@@ -671,7 +671,7 @@ def mean_claim(
     for group in groups:
         _, dense = np.unique(group, return_inverse=True)
         size = _sizes(group, weight)
-        n = effective_number(size)
+        n = _effective(size)
         least = min(least, n)
         if len(size) < 2 or n < LEAST_GROUPS:
             return Claim(mean, None, None, least)
@@ -691,7 +691,7 @@ def _sizes(group: Ints, weight: Floats | None) -> Floats:
     return np.asarray(np.bincount(dense, weight), np.float64)
 
 
-def effective_number(size: Floats) -> float:
+def _effective(size: Floats) -> float:
     """Return how many groups of equal size are as informative, given the sizes of G groups."""
     return float(size.sum() ** 2 / np.square(size).sum())
 
@@ -916,7 +916,7 @@ def _rank_claim(
     for group_of_pair in tested.groups:
         _, group = np.unique(group_of_pair[rows], return_inverse=True)
         size = _sizes(group, weight)
-        n = effective_number(size)
+        n = _effective(size)
         least = min(least, n)
         if len(size) < 2 or n < LEAST_GROUPS:
             return Claim(value, None, None, least)
@@ -1036,7 +1036,7 @@ def _columns_of_numbers(quantity: Quantity) -> list[Column]:
 
 
 def _columns_of_classes(quantity: Quantity) -> list[Column]:
-    error = "Brier score" if quantity.is_binary else "squared error"
+    error = quantity.squared_error
     predicted = "probability" if quantity.is_binary else "expected number of the class"
     positive = quantity.named(-1)
     return [

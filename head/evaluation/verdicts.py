@@ -43,7 +43,6 @@ from abag.head.evaluation.scores import (
     TestedPairs,
     cells,
     concordance_claim,
-    effective_number,
     largest_rmse,
     least_perfect,
     mean_claim,
@@ -51,7 +50,7 @@ from abag.head.evaluation.scores import (
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
 from abag.head.labels.labelled_pairs import FLOOR_SHARE
 from abag.head.regimes.regimes import REGIMES, Shown, applicable
-from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS
+from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import TEST, total_leaks
 
 if TYPE_CHECKING:
@@ -300,7 +299,9 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
     overview = list[list[Any]]()
     for regime in summary["regimes"]:
         at_threshold = regime["at_threshold"]
-        shares = [_percent(regime[name]) for name in ("prevalence", "average_precision")]
+        # that of classes is among their scores, as the mean over folds
+        names = ["prevalence"] if quantity.classes else ["prevalence", "average_precision"]
+        shares = [_percent(regime[name]) for name in names]
         _, *picked = _pick_cells(at_threshold, quantity)
         overview.append([regime["words"], regime["n"], regime["strong"], *shares, *picked])
         rows = [["none: the threshold itself", *_pick_cells(at_threshold, quantity)]]
@@ -645,7 +646,7 @@ def _average_precision(
     fewest = min(tested.groups, key=lambda group: len(np.unique(group)))
     _, number = np.unique(fewest, return_inverse=True)
     groups = int(number.max()) + 1
-    positive = effective_number(np.bincount(number, weight * is_positive))
+    positive = effective_groups(number, weight * is_positive)
     if tested.effective < LEAST_GROUPS or positive < LEAST_OF_SIDE:
         return {"value": value, "low": None, "high": None}
     if value == 1:  # no draw is worse

@@ -135,7 +135,9 @@ _QUANTITIES = frozenset(
     "yield mfi elisa".split()
 )
 """Words of columns by which one describes another, the logarithms apart."""
-_LOGARITHM = re.compile(r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|percent|temperature|\btm")
+_LOGARITHM = re.compile(
+    r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|%|percent|pct|temperature|\btm"
+)
 _LINEAR = re.compile("%|cal|kj|°|celsius|kelvin")
 FEWEST_FOR_SCALE = 10
 """Fewer values do not show how they are distributed."""
@@ -376,9 +378,9 @@ class Column:
             unit = header.units[0]
             return f"{self.name!r} is named like {unit}: use {self.in_unit(unit)}."
         units = _describing(self.table, self.name).units
-        unit = _unit_of_cells(self, units[0]) if len(units) == 1 else None
-        if unit is not None:
-            return f"{self.name!r} is {unit} by column {units[0]!r}: use {self.in_unit(unit)}."
+        stated = _unit_of_cells(self, units[0]) if len(units) == 1 else None
+        if stated is not None:
+            return f"{self.name!r} is {stated} by column {units[0]!r}: use {self.in_unit(stated)}."
         return self.proposal("." if header.affinity else _IF_NO_AFFINITY)
 
     def proposal(self, ending: str) -> str:

@@ -506,6 +506,8 @@ def _conclude(found: _Found) -> Header:
             predicted=predicted,
         )
     allowed: tuple[Label, ...] = ()
+    if quantities == {"dg"} and found.unknown_words and not found.units:
+        found.unknown_unit = True  # the word may be a unit, such as REU
     if not (found.unknown_unit or len(logarithms) > 1 or len(found.units) > 1):
         stated = next(iter(found.units), "")
         logarithm = next(iter(logarithms), "")
@@ -672,6 +674,11 @@ class Quantity:
     def is_binary(self) -> bool:
         """Whether labels are yes or no, so that predictions are probabilities."""
         return len(self.classes) == 2
+
+    @property
+    def squared_error(self) -> str:
+        """Name of the mean squared error of predictions of classes."""
+        return "Brier score" if self.is_binary else "squared error"
 
     def columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names that columns of the code have in tables, in their order.

@@ -350,15 +350,16 @@ class LabelledPairs:
     def names_of(self, kind: Kind) -> dict[int, str]:
         """Name the sequences of one kind that pairs have, by index, in ascending order.
 
-        The name is what the table calls the sequence, or else its first pair; without either, the
-        row in which it occurs first.
+        The name is what the table calls the sequence in the row in which it occurs first, or else
+        that row: its id, or its number.
         """
-        used, first = np.unique(self.index(kind), return_index=True)
+        order = np.argsort(self.row, kind="stable")  # pairs are in the order of their keys
+        used, first = np.unique(self.index(kind)[order], return_index=True)
         roles = (f"{kind}_name", "id")
         columns = [self.table.columns[role] for role in roles if role in self.table.columns]
         cells = [read_texts(self.table.frame[column]).tolist() for column in columns]
         names = {}
-        for sequence, row in zip(used.tolist(), self.row[first].tolist(), strict=True):
+        for sequence, row in zip(used.tolist(), self.row[order][first].tolist(), strict=True):
             # printable, in one line
             words = (filter(str.isprintable, " ".join(texts[row].split())) for texts in cells)
             stated = ("".join(letters)[:LONGEST_QUOTE] for letters in words)

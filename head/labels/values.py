@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import LabelError
 from abag.core.messages import counted, quoted, say
-from abag.core.units import UNITS
+from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import Table, says_no_binding
 from abag.head.labels.classes import read_classes
@@ -86,6 +86,10 @@ class Affinities:
             evidence.append(self._range(numbers))
         if self.why:
             evidence.append(self.why)
+        if UNITS[self.unit].of_mass:
+            is_usual = self.molar_mass_kda == ANTIBODY_KDA
+            of_igg = ", that of IgG: --molar-mass gives another" if is_usual else ""
+            evidence.append(f"molar mass {self.molar_mass_kda:g} kDa{of_igg}")
         if self.no_binding.any():
             such = f" such as {', '.join(map(quoted, self.words))}" if self.words else ""
             count = int(self.no_binding.sum())
@@ -573,16 +577,16 @@ def merge_replicates(
         return merged.assign(measurements=1)
     if "share" not in rows:
         return merged
-    return merged.assign(**_average_by_weight(rows, groups.ngroup(), merged["pkd"], how))
+    return _average_by_weight(rows, groups.ngroup(), merged, how)
 
 
 def _average_by_weight(
-    rows: pd.DataFrame, group: pd.Series[int], plain: pd.Series[float], how: Replicates
-) -> dict[str, Floats]:
-    """Return label and share of each pair, (P,), whose replicates count by their weights.
+    rows: pd.DataFrame, group: pd.Series[int], merged: pd.DataFrame, how: Replicates
+) -> pd.DataFrame:
+    """Return P merged pairs with labels and shares to which replicates count by their weights.
 
-    `group` is the pair of each row, and `plain` has the labels of pairs whose replicates count
-    alike. A median is where half of the weight is below, between the middles of two labels.
+    `group` is the pair of each row. A median is where half of the weight is below, between the
+    middles of two labels.
     """
     order = np.lexsort((rows["share"], rows["pkd"], group))
     value = rows["pkd"].to_numpy(np.float64)[order]
@@ -604,7 +608,10 @@ def _average_by_weight(
         along = np.clip((half - middle[first]) / step, 0.0, 1.0)
         label = value[first] + along * (value[second] - value[first])
     is_alike = np.maximum.reduceat(weight, start) == np.minimum.reduceat(weight, start)
-    return {"pkd": np.where(is_alike, plain, label), "share": size / total}
+    return merged.assign(
+        pkd=merged["pkd"].where(is_alike, label),
+        share=merged["share"].where(is_alike, size / total),
+    )
 
 
 def _of_pair(rows: pd.DataFrame) -> list[str]:

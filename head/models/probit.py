@@ -418,7 +418,9 @@ class HeldOutClasses:
 
     def take(self, rows: Bools) -> HeldOutClasses:
         """Return some of these pairs."""
-        weight = None if self.weight is None else self.weight[rows]
+        weight = None
+        if self.weight is not None and rows.any():
+            weight = self.weight[rows] / self.weight[rows].mean()
         return replace(
             self,
             part_RK=self.part_RK[rows],
@@ -442,7 +444,7 @@ class HeldOutClasses:
             self.level,
             self.prior,
             weight=self.weight,
-            groups=effective_groups(self.group),
+            groups=effective_groups(self.group, self.weight),
         )
 
     def weigh(self, stack: Callable[[Floats, Ints], Floats]) -> tuple[Floats, ClassLink]:

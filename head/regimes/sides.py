@@ -294,11 +294,15 @@ def mix(x: Words) -> Words:
     return x ^ (x >> np.uint64(31))
 
 
-def effective_groups(group: Ints) -> float:
-    """Return how many groups of equal size are as informative: (sum w)^2 / sum w^2."""
+def effective_groups(group: Ints, weight: Floats | None = None) -> float:
+    """Return how many groups of equal size are as informative: (sum w)^2 / sum w^2.
+
+    The size of a group is its rows, or their `weight`, (R,).
+    """
     if not len(group):
         return 0.0
-    size = np.unique(group, return_counts=True)[1].astype(np.float64)
+    _, dense = np.unique(group, return_inverse=True)
+    size = np.bincount(dense, weight).astype(np.float64)
     return float(size.sum() ** 2 / np.square(size).sum())
 
 

@@ -276,7 +276,7 @@ def _score_tables(
         shown = len(columns) if verbose else _fitting(columns)
         left_out = max(left_out, len(columns) - shown)
         # a heading of two lines may be among the columns that do not fit
-        rows = [row for row in zip(*columns[:shown], strict=True) if any(row)]
+        rows = [[*row] for row in zip(*columns[:shown], strict=True) if any(row)]
         lines += [f"{words}:", *align(rows), ""]
     if left_out:
         lines += [f"{counted(left_out, 'more column')} of scores: abag runs --verbose", ""]

@@ -22,7 +22,7 @@ from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
 from abag.core.errors import OptionError, PredictionError
 from abag.core.files import cache_dir
-from abag.core.messages import counted
+from abag.core.messages import counted, quoted
 from abag.core.options import schema
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, Kind
@@ -159,12 +159,16 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
         affinities.refuse_other_units(np.isfinite(value), "predictions")
     messages.say(affinities.describe(noun="predictions"))
     invalid_R = ~np.isfinite(value) | (affinities.side != 0)
-    if saved.quantity.is_binary:
-        invalid_R |= (value < 0) | (value > 1)
+    classes = saved.quantity.classes
+    if classes:
+        invalid_R |= (value < 0) | (value > len(classes) - 1)
     invalid = np.flatnonzero(invalid_R)
     if len(invalid):
         cell = table.describe_cell(invalid[0], column)
         expected = "a finite number"
+        if classes:
+            expected = f"the expected number of the class, 0 ({quoted(classes[0])}) to "
+            expected += f"{len(classes) - 1} ({quoted(classes[-1])})"
         if saved.quantity.is_binary:
             expected = "a probability from 0 to 1"
         if saved.quantity.affinity:
@@ -296,13 +300,9 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
     read = {"predictions", "strong"}
     if options.predictions is not None:
         read = {option.name for option in schema(EvaluateOptions)} - {"store", "affinity_type"}
-    unread = []
-    for option in schema(EvaluateOptions):
-        if option.name not in read and getattr(options, option.name) != option.default:
-            unread.append(option.flag)
-    if unread:
+    if unread := options.given({option.name for option in schema(EvaluateOptions)} - read):
         msg = (
-            f"{', '.join(unread)}: given without a TABLE, which is read with it; expected both. "
+            f"{unread}: given without a TABLE, which is read with it; expected both. "
             "Give a TABLE, or leave the option out."
         )
         raise OptionError(msg)

@@ -333,42 +333,50 @@ def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: S
     measured = exact["pkd"].to_numpy(np.float64)
     predicted = exact["pkd_predicted"].to_numpy(np.float64)
     sigma = exact["sigma"].to_numpy(np.float64)
+    weight = np.ones(len(exact))
+    if "weight" in exact:
+        weight = exact["weight"].to_numpy(np.float64)
     error = predicted - measured
     has_sigma = len(exact) > 0 and not saved.quantity.classes
+    has_bins = len(exact) > 1
     return {
-        "calibration": _calibration(measured, predicted, digits) if len(exact) > 1 else None,
-        "coverage": _coverage(error, sigma) if has_sigma else None,
-        "deciles": _deciles(error, sigma, digits) if has_sigma else None,
+        "calibration": _calibration(measured, predicted, weight, digits) if has_bins else None,
+        "coverage": _coverage(error, sigma, weight) if has_sigma else None,
+        "deciles": _deciles(error, sigma, weight, digits) if has_sigma else None,
         "antigens": _antigens(antigen_rows, names[antigen_rows["pair"]]),
         "training": _training(log, set(rows["fold"].tolist())),
     }
 
 
-def _calibration(measured: Floats, predicted: Floats, digits: int) -> Series:
+def _calibration(measured: Floats, predicted: Floats, weight: Floats, digits: int) -> Series:
     order = np.argsort(predicted, kind="stable")
     bins = np.array_split(order, min(10, max(2, len(measured) // 10)))
-    mean_predicted = [predicted[rows].mean() for rows in bins]
-    mean_measured = [measured[rows].mean() for rows in bins]
-    standard_error = [measured[rows].std() / np.sqrt(len(rows)) for rows in bins]
+    mean_predicted = [np.average(predicted[rows], weights=weight[rows]) for rows in bins]
+    mean_measured = [np.average(measured[rows], weights=weight[rows]) for rows in bins]
+    standard_error = []
+    for rows, mean in zip(bins, mean_measured, strict=True):
+        square = np.average(np.square(measured[rows] - mean), weights=weight[rows])
+        effective = weight[rows].sum() ** 2 / np.square(weight[rows]).sum()
+        standard_error.append(np.sqrt(square / effective))
     return {
         "x": _numbers(mean_predicted, digits),
         "y": _numbers(mean_measured, digits),
         "error": _numbers(standard_error, digits),
-        "slope": calibration_slope(measured, predicted),
+        "slope": calibration_slope(measured, predicted, weight),
     }
 
 
-def _coverage(error: Floats, sigma: Floats) -> Series:
-    distance = np.sort(np.abs(error) / np.maximum(sigma, 1e-12))
+def _coverage(error: Floats, sigma: Floats, weight: Floats) -> Series:
+    distance = np.abs(error) / np.maximum(sigma, 1e-12)
     half_width = ndtri((1 + COVERAGE) / 2)  # in sigmas
-    inside = np.searchsorted(distance, half_width, side="right")
-    return {"x": _numbers(COVERAGE), "y": _numbers(inside / len(distance))}
+    inside = [np.average(distance <= half, weights=weight) for half in half_width]
+    return {"x": _numbers(COVERAGE), "y": _numbers(inside)}
 
 
-def _deciles(error: Floats, sigma: Floats, digits: int) -> Series:
+def _deciles(error: Floats, sigma: Floats, weight: Floats, digits: int) -> Series:
     bins = np.array_split(np.argsort(sigma, kind="stable"), min(10, len(np.unique(sigma))))
-    mean_sigma = [sigma[rows].mean() for rows in bins]
-    rmse = [np.sqrt(np.mean(error[rows] ** 2)) for rows in bins]
+    mean_sigma = [np.average(sigma[rows], weights=weight[rows]) for rows in bins]
+    rmse = [np.sqrt(np.average(error[rows] ** 2, weights=weight[rows])) for rows in bins]
     return {"x": _numbers(mean_sigma, digits), "y": _numbers(rmse, digits)}
 
 
@@ -510,6 +518,7 @@ def write_report(saved: SavedRun) -> None:
         sampled=sampled,
         residues=_words_of_residues(saved),
         least_rows=MIN_ROWS_PER_ANTIGEN,
+        most_antigens=MAX_ANTIGENS,
         worst=_largest_errors(saved),
         strong=page_of(summary["strong"], quantity),
         rounds=_rounds(saved),

@@ -145,6 +145,8 @@ def read_measured_rows(run: Path, quantity: Quantity) -> pd.DataFrame:
             frame = frame.astype(dict.fromkeys(numbers, np.float64))
             is_relation = frame["censored"].isin(list(_OF_KD.values()))
             is_whole = np.isfinite(frame["pkd"]) & is_relation & (frame["round"] >= 0)
+            if quantity.classes:
+                is_whole &= frame["pkd"].isin(range(len(quantity.classes)))
             if not len(frame) or not is_whole.all():
                 problem = "has invalid rows"
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -257,9 +259,9 @@ def _describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -
                 f"RMSE {quantity.show(errors['rmse'])} (sigma {quantity.show(errors['sigma'])})"
             )
             if quantity.classes:
-                in_words = (
-                    f"Brier score {errors['rmse'] ** 2:.3f} (expected {errors['sigma'] ** 2:.3f})"
-                )
+                square = errors["rmse"] ** 2
+                expected = errors["sigma"] ** 2
+                in_words = f"{quantity.squared_error} {square:.3f} (expected {expected:.3f})"
             pairs = counted(errors["pairs"], "pair")
             batches.append(f"round {entry['round']}: {in_words} of {pairs}")
     if not batches:
@@ -281,7 +283,7 @@ def _apart_in_words(score: Mapping[str, Any], quantity: Quantity) -> str:
     claim = score["spearman"]
     name = "Spearman"
     if "classes" in score:
-        text = f"Brier score {score['classes']['brier']:.3f}"
+        text = f"{quantity.squared_error} {score['classes']['brier']:.3f}"
         claim = score["classes"]["average_precision"]
         name = "average precision"
     if claim is not None:
