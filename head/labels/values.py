@@ -623,6 +623,11 @@ def _of_pair(rows: pd.DataFrame) -> list[str]:
     return ["antibody", "antigen", "censored", *categories]
 
 
+def number_replicates(rows: pd.DataFrame) -> pd.Series[int]:
+    """Number the pairs of R rows, (R,): rows of one number are replicates, which may be merged."""
+    return rows.groupby(_of_pair(rows), sort=False).ngroup()
+
+
 def in_order(pairs: pd.DataFrame) -> pd.DataFrame:
     """Sort pairs, so that the order of the rows does not matter."""
     names = ["antibody", "antigen", "censored", "pkd"]
