@@ -135,7 +135,7 @@ def plan(
         if labels["pairs"] < LEAST_PAIRS:
             problems.append(
                 f"Only {counted(labels['pairs'], 'pair')}: abag fit may find too few to hold any "
-                f"out, which it never does from {LEAST_PAIRS} distinct pairs on."
+                f"out. {LEAST_PAIRS} distinct pairs are enough."
             )
         read = pairs.table
     if chosen.skipped is not None:
