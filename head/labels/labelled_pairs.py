@@ -674,15 +674,16 @@ def _bad_cell(
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
-    """Drop or censor the rows at the floor, the worst value, if there is one, and count them."""
+    """Drop or censor the rows at the floor, a worst value that several pairs share; count them."""
     if quantity.classes:
         return rows, 0
     exact = rows["censored"] == 0
     strength = quantity.sign * rows["pkd"]
     at_floor = exact & (strength == strength[exact].min())
     count = int(at_floor.sum())
+    is_shared = len(rows.loc[at_floor, ["antibody", "antigen"]].drop_duplicates()) > 1
     # if all are there, they are refused as equal labels
-    if count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
+    if not is_shared or count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
         return rows, 0
     if floor == "drop":
         rows = rows[~at_floor]
