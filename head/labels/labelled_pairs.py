@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Floats, Ints
+from abag.core.arrays import Bools, Floats, Ints, weights_of
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
 from abag.core.units import UNITS
@@ -316,6 +316,18 @@ class LabelledPairs:
     def quantity(self) -> Quantity:
         """Quantity that the labels are values of."""
         return self.reading.quantity
+
+    @property
+    def label_sd(self) -> float:
+        """Standard deviation of the exact labels in pKd, in which each counts by its weight."""
+        exact = np.flatnonzero(self.censored == 0)
+        pkd = self.pkd[exact]
+        if self.share is None:
+            return float(pkd.std())
+        weight = weights_of(self.share, exact)
+        return float(
+            np.sqrt(np.average((pkd - np.average(pkd, weights=weight)) ** 2, weights=weight))
+        )
 
     @property
     def assay(self) -> Ints | None:

@@ -619,14 +619,19 @@ def _average_by_weight(
 
 def _of_pair(rows: pd.DataFrame) -> list[str]:
     """Return the columns in which the replicates of a pair are equal."""
-    categories = [name for name in rows.columns if name.startswith("category ")]
+    categories = [name for name in map(str, rows.columns) if name.startswith("category ")]
     return ["antibody", "antigen", "censored", *categories]
+
+
+def number_replicates(rows: pd.DataFrame) -> pd.Series[int]:
+    """Number the pairs of R rows, (R,): rows of one number are replicates, which may be merged."""
+    return rows.groupby(_of_pair(rows), sort=False).ngroup()
 
 
 def in_order(pairs: pd.DataFrame) -> pd.DataFrame:
     """Sort pairs, so that the order of the rows does not matter."""
     names = ["antibody", "antigen", "censored", "pkd"]
-    names += [name for name in pairs if name == "share" or name.startswith("category ")]
+    names += [name for name in map(str, pairs) if name == "share" or name.startswith("category ")]
     return pairs.sort_values(names, kind="stable")
 
 
