@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pandas._libs.parsers import STR_NA_VALUES
 
-CHAINS = ["EVQLVESGGG", "DIQMTQSPSS", "evqlvesggg LV", "QVQ\nLVQ", "MKTAYIAKQRU", "AV" * 20, "WYX"]
+CHAINS = ["EVQLVESGGG", "DIQMTQSPSS", "ev qlvES", "QVQ\nLVQ", "MKTAYIAKQRU", "AV" * 20, "WYX"]
 ANTIGENS = [*CHAINS, "MKT|ACD", "gg:AA", "MKT | DIQ"]
 BAD = [
     "", "NA", "nan", "None", "ND", "EV1Q", "EVQ*", "é", "EVQ-L", "|", "<NA>", "a,b", 'E"V', "E;V",
