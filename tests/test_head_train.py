@@ -366,6 +366,19 @@ def test_resuming_after_the_split_file_changed_is_refused(finished):
         quick_fit(case, "split", split=f"file={case.at / 'split.parquet'}", epochs=4)
 
 
+@pytest.mark.parametrize("tested", [1, 12])
+def test_a_network_is_not_refused_for_the_chance_of_few_tested_pairs_or_of_one_group(case, tested):
+    every = case.frame
+    for seed in (2, 3, 4, 5):
+        case.frame = every.sample(40, random_state=seed).reset_index(drop=True)
+        case.frame["part"] = np.where(np.arange(40) < tested, "test", "train")
+        split = "column=part"
+        if tested > 1:
+            case.frame["site"] = np.where(np.arange(40) < tested, "a", "b")
+            split = "column=site"
+        quick_fit(case, f"{seed}", split=split, lr=0.5, epochs=2, widths=(8,), seed=seed)
+
+
 @pytest.mark.parametrize("where", ["column", "file"])
 def test_a_finished_run_is_not_that_of_another_split_of_the_same_name(case, where):
     case.frame["part"] = "train"

@@ -73,7 +73,7 @@ from abag.head.predictor.predictor import (
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.sides import KnownSequences, TrainedChains, standard_error
+from abag.head.regimes.sides import LEAST_ROWS, KnownSequences, TrainedChains, standard_error
 
 if TYPE_CHECKING:
     from abag.head.predictor.weigh import WeighedRegime, WeighedRun
@@ -184,7 +184,7 @@ def make_predictor(
         antigen=_vector_spec(inputs.vectors["antigen"], seen["antigen"]),
         seen=seen,
         chains=TrainedChains.of(chains),
-        label_sd=float(pairs.pkd[pairs.censored == 0].std()),
+        label_sd=pairs.label_sd,
         noise=noise,
         category_noise=weighed.category_noise,
         layout=inputs.layout,
@@ -479,9 +479,9 @@ def check_saved(
     """Load a predictor that was saved, and compare it with the one that was fitted.
 
     It scores pairs of the table as `predict` does: vectors from the store, recognition of the
-    regime, weights and sigma from the file. In every regime, the errors of the labels that it has
-    learned from may not be larger than the out-of-fold errors of the same pairs by more than
-    chance. One that differs is made unusable.
+    regime, weights and sigma from the file. In every regime of `LEAST_ROWS` such pairs, the errors
+    of the labels that it has learned from may not be larger than the out-of-fold errors of the same
+    pairs by more than chance. One that differs is made unusable.
 
     Parameters
     ----------
@@ -514,7 +514,7 @@ def check_saved(
             exact = regime.rows[pairs.censored[regime.rows] == 0]
             learned = distinct(exact[np.isin(exact, trained)])
             rows = _sampled(rng, learned, COMPARED)
-            if len(rows):
+            if len(rows) >= LEAST_ROWS:  # else chance is not known
                 _compare_errors(folder, saved, store, inputs, regime, rows)
     except PredictorDiffers:
         (folder / RECORD).unlink()
@@ -587,7 +587,8 @@ def _compare_errors(
     weight_R = np.ones(len(rows)) if weight_R is None else weight_R
     learned = weight_R * np.square(pairs.pkd[rows] - predicted)
     excess = learned - weight_R * _held_out_errors(pairs.pkd, regime)[rows]
-    groups = regime.measured.groups
+    # pairs of one group alone, too: they would have no error by chance
+    groups = [np.arange(len(pairs)), *regime.measured.groups]
     chance = CHANCE * max(standard_error(excess, group[rows]) for group in groups)
     if excess.mean() > chance + EXCESS_SHARE * float(pairs.pkd.var()):
         quantity = pairs.quantity

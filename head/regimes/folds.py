@@ -29,6 +29,7 @@ from abag.embed.tables.columns import quote_names
 from abag.embed.tables.pairs import SequenceTable
 from abag.head.labels.column import read_texts
 from abag.head.labels.options import SplitOptions
+from abag.head.labels.values import number_replicates
 from abag.head.regimes.regimes import (
     KNOWN,
     MUTATED,
@@ -98,6 +99,8 @@ FEWEST_VARIANTS = 0.1
 """Share of held-out single pairs from which they speak for new variants."""
 OF_TABLE = ("column", "file")
 """Splits whose parts users name: all of them count."""
+RANKS = {"test": 0, "validation": 1, "train": 2, "unused": 3}
+"""Of parts: replicates of a test pair train nothing."""
 SETS: tuple[tuple[Kind, ...], ...] = ((), ("antibody",), ("antigen",), KINDS)
 """What the folds of a table hold out: pairs, or sequences of one side, or of both."""
 
@@ -718,15 +721,19 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     of_row = pairs.table.antibodies.of_row * len(frame) + pairs.table.antigens.of_row
     values_per_pair = values.groupby(of_row[labelled]).nunique()
     divided = int((values_per_pair > 1).sum())
+    chosen = pairs.row
     if divided and pairs.counts["replicate_rows"]:
+        order = "of test, validation, train and unused" if has_parts else "in alphabetical order"
         say(
             f"column {column!r}: {divided} pairs have replicates with different values; each pair "
-            "is where its first row is"
+            f"is where the first of these is, {order}"
         )
-    values = values.reindex(cells.index).iloc[pairs.row]
+        rank = values.map(RANKS) if has_parts else values
+        chosen = _rows_of_least(pairs, rank.reindex(cells.index))
+    values = values.reindex(cells.index).iloc[chosen]
     if has_parts:
         _refuse_cross_validation(options, f"column {column!r}")
-        say(f"split: column {column!r}: {describe_named(cells.iloc[pairs.row], values)}")
+        say(f"split: column {column!r}: {describe_named(cells.iloc[chosen], values)}")
         part = values.map(PART_NAMES).to_numpy().astype(np.int8)
         is_unused = part == UNUSED
         named = Split(name=options.split, part=part, group=groups.pair, excluded=is_unused)
@@ -736,6 +743,19 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     splits = _hold_out([group.astype(np.int64)], options, table.level)
     say(f"split: column {column!r}: no train or test in it; {_describe_held_out(splits, names)}")
     return splits
+
+
+def _rows_of_least(pairs: LabelledPairs, rank: pd.Series[Any]) -> Ints:
+    """Return the replicate of each pair with the least rank, (P,), whatever the order of the rows.
+
+    `rank`, (R,), is that of all rows of the table.
+    """
+    assert pairs.usable is not None
+    rows = pairs.usable[["row"]].assign(pair=number_replicates(pairs.usable))
+    rows["rank"] = rank.iloc[rows["row"]].to_numpy()
+    first = rows.sort_values(["rank", "row"]).groupby("pair")["row"].first()
+    of_pairs = rows.set_index("row")["pair"].reindex(pairs.row)
+    return np.asarray(first.reindex(of_pairs), np.int64)
 
 
 def _refuse_cross_validation(options: SplitOptions, where: str) -> None:
