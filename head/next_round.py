@@ -36,7 +36,7 @@ from abag.head.labels.column import (
     read_numbers,
 )
 from abag.head.labels.features import MISSING, with_logliks
-from abag.head.labels.headers import USUAL_PKD, outside, written_by
+from abag.head.labels.headers import USUAL_PKD, Quantity, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     beside_name,
@@ -60,6 +60,7 @@ from abag.head.runs.rounds import (
     measured_rows,
     read_measured_rows,
     refuse_contradictions,
+    relations_of,
     rounds_of,
     without_repeats,
     written_label,
@@ -116,7 +117,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     predicted = _predictions_of(new)
     rows = rows.assign(**predicted)
     rows = without_repeats(measured, rows, new.table.source, saved.quantity)
-    errors = _errors_of_batch(rows)
+    errors = _errors_of_batch(rows, saved.quantity)
     rows = rows.drop(columns=list(predicted))
     rows["round"] = int(measured["round"].max()) + 1
     joined = pd.concat([measured, rows], ignore_index=True)
@@ -358,15 +359,23 @@ def _predictions_of(pairs: LabelledPairs) -> dict[str, Floats]:
     return predictions
 
 
-def _errors_of_batch(rows: pd.DataFrame) -> dict[str, float] | None:
-    """Return how far off the predictions of a batch were before it was measured; None without."""
+def _errors_of_batch(rows: pd.DataFrame, quantity: Quantity) -> dict[str, float] | None:
+    """Return how far off the predictions of a batch were before it was measured; None without.
+
+    They are those of exact labels. Bounds that predictions are beyond are counted beside them.
+    """
     is_known = np.isfinite(rows[[PREDICTED, SIGMA]].to_numpy(np.float64)).all(axis=1)
     exact = rows[(rows["censored"] == "").to_numpy(np.bool_) & is_known]
     if not len(exact):
         return None
     exact = exact.groupby(columns_of_pair(rows))[["pkd", PREDICTED, SIGMA]].median()
     error = (exact[PREDICTED] - exact["pkd"]).to_numpy(np.float64)
+    side = rows["censored"].map({text: side for side, text in relations_of(quantity).items()})
+    is_missed = is_known & (side * (rows["pkd"] - rows[PREDICTED]) > 0).to_numpy(np.bool_)
+    missed = len(rows.loc[is_missed, columns_of_pair(rows)].drop_duplicates())
+    beyond = {"missed_bounds": missed} if missed else {}
     return {
+        **beyond,
         "pairs": len(error),
         "rmse": float(np.sqrt(np.square(error).mean())),
         "bias": float(error.mean()),

@@ -315,6 +315,17 @@ def test_a_round_has_the_errors_of_the_predictions_that_chose_it(case, selected)
     assert [entry["errors"] for entry in rounds] == [None, last["errors"], None]
 
 
+def test_bounds_that_the_predictions_of_a_batch_are_beyond_are_counted(case, tmp_path):
+    back = measured(case).assign(**{"our result": lambda t: t["our result"].astype(str)})
+    back.loc[[1, 2], "our result"] = ">1e6"  # weaker than was predicted
+    back.loc[3, "our result"] = "<1e6"
+    back = pd.concat([back, back.iloc[[1]]])
+    summary = add_round(case, tmp_path / "r2", back)
+    errors = summary["rounds"][1]["errors"]
+    assert (errors["pairs"], errors["missed_bounds"]) == (5, 2)
+    assert "of 5 pairs, and 2 bounds on the wrong side of the pred" in describe_fit(summary)
+
+
 def test_rounds_with_few_pairs_are_not_scored_apart(second):
     assert not any("by_round" in regime for regime in second["regimes"])
     assert "later rounds" not in describe_fit(second)

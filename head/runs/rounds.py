@@ -76,6 +76,12 @@ class WrittenLabel(NamedTuple):
         decide = partial(
             decide_label, options=self.options, remembered=self.remembered, named=beside
         )
+        if self.remembered is None and "censored" in frame:
+            # with its bound, a relation is known to be of Kd, at whichever end its label is
+            cells = []
+            for relation, pkd in zip(frame["censored"], frame["pkd"], strict=True):
+                cells.append(f"{relation}{10.0**-pkd!r}" if relation else "")
+            frame = frame.assign(censored=cells)
         named = frame.rename(columns={"pkd": self.column})
         options = TableOptions(columns=columns, no_antigen=no_antigen)
         return read_pairs(named, options, label=decide)
@@ -268,6 +274,8 @@ def _describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -
                 expected = errors["sigma"] ** 2
                 in_words = f"{quantity.squared_error} {square:.3f} (expected {expected:.3f})"
             pairs = counted(errors["pairs"], "pair")
+            if missed := errors.get("missed_bounds", 0):
+                pairs += f", and {counted(missed, 'bound')} on the wrong side of the prediction"
             batches.append(f"round {entry['round']}: {in_words} of {pairs}")
     if not batches:
         return []

@@ -266,7 +266,7 @@ class RunSummary(TypedDict):
     """With ``--add``, each ``round`` of the campaign: its ``source``, new ``pairs``, their ``best``
     label, how many are ``better`` than all before, ``best_so_far``, the ``expected_best`` that
     `rank` promised, and the ``errors`` of the predictions that came back with the results:
-    ``pairs``, ``rmse``, ``bias`` and ``sigma``."""
+    ``pairs``, ``rmse``, ``bias`` and ``sigma``, and any ``missed_bounds``."""
     learning_curve: NotRequired[list[dict[str, Any]]]
     """With ``--learning-curve``: ``share`` of the training groups, mean number of
     ``training_pairs`` and ``score`` of the first regime. The last point is the run itself."""
