@@ -394,7 +394,7 @@ def calibration_slope(pkd: Floats, predicted: Floats, weight: Floats | None = No
         return None
     deviation = predicted - _mean(predicted, weight)
     weighed = deviation if weight is None else deviation * weight
-    return finite(weighed @ (pkd - _mean(pkd, weight)) / (weighed @ deviation))
+    return finite(float(weighed @ (pkd - _mean(pkd, weight)) / (weighed @ deviation)))
 
 
 def beyond_bound(
