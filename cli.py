@@ -31,7 +31,7 @@ Tables: TypeAlias = Path | list[Path]
 """One table, or several that are read as one."""
 
 _STORE_FUNCTIONS = {
-    name: ("embed.store.care", "core.command_line:outline") for name in ("merge", "push", "pull")
+    name: ("embed.store.care", f"describe_{name}") for name in ("merge", "push", "pull")
 }
 """Functions of commands that Python users do not have, as in `_FUNCTIONS`."""
 

@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING
 from pathlib import Path
@@ -373,21 +373,3 @@ def peak_gib() -> float:
         own = int(status.partition("VmHWM:")[2].split()[0])
     most = max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
     return round(most / (2**30 if sys.platform == "darwin" else 2**20), 3)
-
-
-def outline(record: Mapping[str, Any], indent: str = "") -> str:
-    """Write a nested record as indented lines."""
-    lines = []
-    for name, value in record.items():
-        if isinstance(value, dict) and value:
-            lines += [f"{indent}{name}:", outline(value, indent + "  ")]
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            for item in value:
-                lines += [f"{indent}{name.rstrip('s')}:", outline(item, indent + "  ")]
-        elif isinstance(value, list):
-            lines.append(f"{indent}{name}: {', '.join(map(str, value)) or 'none'}")
-        elif isinstance(value, int):
-            lines.append(f"{indent}{name}: {value:,}")
-        else:
-            lines.append(f"{indent}{name}: {value}")
-    return "\n".join(lines)

@@ -324,7 +324,7 @@ def _expected_best(pairs: LabelledPairs, new: pd.Index[int], run: Path) -> float
     names = ["expected_best", "rank", quantity.predicted, "sigma"]
     if not {*names} <= {*frame}:
         return None
-    numbers = frame[names].apply(pd.to_numeric, errors="coerce").dropna()
+    numbers = frame[names].apply(pd.to_numeric, errors="coerce").dropna().sort_values("rank")
     if not len(numbers) or not np.isfinite(numbers).all(axis=None):
         return None
     of_first, place, mean, sigma = numbers.to_numpy(np.float64).T

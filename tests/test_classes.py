@@ -26,6 +26,7 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.design.rank import describe_rank
 from abag.head.evaluation import scores as scores_of_regimes
 from abag.head.evaluation.verdicts import add_classes, describe_strong, score_strong
+from abag.head.labels.classes import read_classes
 from abag.head.labels.column import decide_label
 from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, training_labels
@@ -189,6 +190,13 @@ def test_numbers_beside_words_stay_affinities_with_bounds():
     assert labelled(both).quantity.affinity
 
 
+@pytest.mark.parametrize("classes", [("no", "yes"), ("yes", "no"), ("0", "1"), ("1", "0")])
+def test_other_words_for_no_are_no_whichever_is_looked_for(classes):
+    no = float(classes[1] in ("no", "0"))
+    cells = pd.Series(["no", "0", "FALSE", "Non_binder", "-", "yes", "1", "True", "binder", "+"])
+    assert read_classes(cells, classes).tolist() == [no] * 5 + [1 - no] * 5
+
+
 def test_replicates_that_disagree_are_counted_on_both_sides():
     frame = table(binder=words("no", "yes"))
     other = frame.iloc[[0]].assign(binder=words("yes", "no")[0])
@@ -245,6 +253,15 @@ def test_the_direction_of_a_recognised_label_may_be_given():
 )
 def test_a_name_that_negates_says_that_no_is_better(name, better):
     assert labelled(table(**{name: ANSWERS})).quantity.better == better
+
+
+@pytest.mark.parametrize("name", ["escape", "non_binder", "polyreactive", "aggregation", "dead"])
+def test_a_word_for_no_that_is_chosen_as_positive_is_better(name):
+    frame = table(**{name: ANSWERS})
+    quantity = labelled(frame, positive="0", columns={"label": name}).quantity
+    assert (quantity.classes, quantity.better) == (("1", "0"), "higher")
+    lower = labelled(frame, positive="0", columns={"label": name}, better="lower").quantity
+    assert lower.better == "lower"
 
 
 def test_classes_have_weights_and_no_errors():
@@ -465,7 +482,7 @@ def test_intervals_of_the_auc_hold_it_where_a_class_is_rare():
 
 def test_a_perfect_order_of_few_pairs_is_not_taken_for_a_sure_one():
     p = np.linspace(0.9, 0.1, 60)
-    for positives, has_interval in ((1, False), (4, True), (30, True)):
+    for positives, has_interval in ((1, False), (4, True), (30, True), (58, False)):
         level = (np.arange(60) < positives).astype(float)
         scores = class_scores(measured_pairs(level), p)["classes"]
         for name in ("auc", "average_precision"):
@@ -621,6 +638,10 @@ def test_rank_expects_so_many_hits_of_a_batch(run):
         few, many = ranked["above_interval"]
         assert few <= ranked["expected_above"] <= many <= 8
         assert "of 8 pairs 'yes' (90 % interval" in describe_rank(ranked)
+    said = []
+    for options in ({"run": run / "run"}, {"better": "higher"}, {}):
+        abag.rank(run / "out.csv", batch=8, say=said.append, **options)
+    assert sum("is taken as the probability of what is looked for" in line for line in said) == 1
     chosen = pd.read_csv(run / "batch.csv")
     assert chosen["probability"].min() > pd.read_csv(run / "out.csv")["probability"].median()
     for option in ({"rule": "improvement", "best": 0.5}, {"above": 0.5}):
@@ -761,6 +782,22 @@ def test_the_highest_class_is_looked_for_by_its_probability_whichever_is_better(
             assert of_regime["strong"] == (rows["pkd"] == 2).sum()
             assert of_regime["expected"] == pytest.approx(rows["probability"].sum())
         assert "probability" in "".join(describe_strong(summary, quantity))
+
+
+def test_no_held_out_pair_tells_how_frequent_its_class_is():
+    rng = np.random.default_rng(0)
+    rows = np.arange(120)
+    fold = rows % 6
+    level = (rng.random(120) < 0.3).astype(float)
+    turned = np.where(fold == 0, 1 - level, level)
+    expected = []
+    for level_P in (level, turned):
+        held_out = HeldOutClasses(
+            part_RK=np.zeros((120, 1)), level=level_P, prior=class_thresholds(level_P, 2),
+            rows=rows, group=fold, level_P=level_P,
+        )  # fmt: skip
+        expected.append(held_out.expected(fold)[fold == 0])
+    assert expected[0] == pytest.approx(expected[1])
 
 
 def test_pairs_of_hardly_any_weight_make_no_interval_narrower():

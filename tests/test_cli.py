@@ -342,7 +342,9 @@ def test_store_commands_answer(pairs, tmp_path):
     assert info["rows"] > 0
     assert str(store) in run("store", "info", store).stdout
     assert "0 problems" in run("store", "verify", store).stdout
-    run("store", "merge", store, "--out", tmp_path / "copy")
+    copied = run("store", "merge", store, "--out", tmp_path / "copy").stdout
+    vectors = f"{info['rows']} vectors"
+    assert copied == f"{tmp_path / 'copy'}: 2 shards copied, 0 already there; {vectors}\n"
     merged = json.loads(run("store", "info", tmp_path / "copy", "--json").stdout)
     assert merged["rows"] == info["rows"]
     shard = next(store.glob("antigen-*/*.h5"))

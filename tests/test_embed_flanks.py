@@ -204,6 +204,14 @@ def test_a_table_of_loops_without_chains_is_told_to_write_them_into_the_parent()
         abag.plan(pd.DataFrame(loops | distances), no_antigen=True)
 
 
+def test_a_table_of_a_column_per_residue_is_told_to_join_them():
+    numbered = {str(at): [residue, "-"] for at, residue in enumerate(HEAVY, 1)}
+    table = pd.DataFrame({"Id": ["a", "b"], "chain_type": "H", **numbered})
+    words = r"'1', '2', .* hold one residue each, as ANARCI numbers them: join those of each chain"
+    with pytest.raises(ColumnError, match=words):
+        abag.plan(table, no_antigen=True)
+
+
 def test_a_table_of_all_parts_of_chains_is_told_to_join_them():
     ends = {"fwr1": 25, "cdr1": 33, "fwr2": 50, "cdr2": 58, "fwr3": 96, "cdr3": 109, "fwr4": 120}
     table = {}

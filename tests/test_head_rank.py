@@ -260,11 +260,12 @@ def test_the_verdicts_of_the_regimes_that_occur_are_said_first(run, scored, tmp_
     )  # the run has measured the pairs of `scored`
     ranked(others, tmp_path, batch=5, run=run / "run")
     (regime,) = abag.load_predictor(run / "run").regimes.values()
-    assert said[0] == (
+    about = [line for line in said if "no light one" not in line]  # of the table
+    assert about[0] == (
         f"240 candidates: known antibodies, known antigens, predicted as {regime.verdict}"
     )
     ranked(scored, tmp_path, batch=5)
-    assert any("rank says how well" in line for line in said[1:])
+    assert any("rank says how well" in line for line in said)
 
 
 RULES = [

@@ -93,13 +93,21 @@ def test_kd_above_means_pkd_below_and_bounds_are_not_averaged_with_measurements(
 
 
 @pytest.mark.parametrize(
-    ("floor", "size", "sides"), [("keep", 3, 0), ("drop", 2, 0), ("censor", 3, -1)]
+    ("floor", "size", "sides"), [("keep", 4, 0), ("drop", 2, 0), ("censor", 4, -1)]
 )
 def test_a_floor_is_kept_dropped_or_censored(floor, size, sides):
-    rows = [("a", "MKT", 6.0), ("b", "MKT", 7.0), ("c", "MKT", 8.0)]
+    rows = [("a", "MKT", 6.0), ("b", "MKT", 7.0), ("c", "MKT", 8.0), ("c", "GGS", 6.0)]
     pairs = labelled(rows, floor=floor)
     assert (len(pairs), pairs.censored.min()) == (size, sides)
-    assert pairs.counts["floor_rows"] == 1
+    assert pairs.counts["floor_rows"] == 2
+
+
+@pytest.mark.parametrize("floor", ["drop", "censor"])
+def test_the_lowest_label_of_one_pair_is_no_floor(floor):
+    rows = [("a", "MKT", 6.0), ("a", "MKT", 6.0), ("b", "MKT", 7.0), ("c", "MKT", 8.0)]
+    pairs = labelled(rows, floor=floor)
+    assert (len(pairs), pairs.censored.min()) == (3, 0)
+    assert pairs.counts["floor_rows"] == 0
 
 
 @cache

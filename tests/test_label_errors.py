@@ -1,5 +1,6 @@
 """Errors and weights of labels: how they are read, and that models trust labels by them."""
 
+import json
 from types import SimpleNamespace
 
 import drawn
@@ -13,7 +14,9 @@ from sklearn.linear_model import LinearRegression, Ridge
 
 import abag
 from abag import ColumnError, LabelError
+from abag.head.design.batches import errors_of_run
 from abag.head.evaluation.scores import describe_regimes
+from abag.head.labels.headers import PKD as PKD_QUANTITY
 from abag.head.models.pair_vectors import TrainingRows
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
 from abag.head.regimes.splits import TEST, TRAIN, Split
@@ -268,6 +271,18 @@ def test_charts_count_pairs_by_the_weights_of_the_fit(unequal):
         assert share == pytest.approx(np.average(inside, weights=rows["weight"]), abs=2e-3)
     line = LinearRegression().fit(rows[["pkd_predicted"]], rows["pkd"], rows["weight"])
     assert view["calibration"]["slope"] == pytest.approx(line.coef_[0])
+
+
+def test_labels_that_hardly_count_are_no_results_to_expect(unequal):
+    train = unequal.train.assign(w=np.where(unequal.train["sd"] < 1, 1.0, 1e-3))
+    is_good = train["w"] == 1
+    train["pKd"] = train["pKd"].where(is_good, 14.0)
+    run = unequal.at / "hardly"
+    abag.fit(train, unequal.store, run, head="ridge", weight="w", **QUICK)
+    known = errors_of_run(run, {"known"}, PKD_QUANTITY)
+    np.testing.assert_allclose(np.sort(known.labels), np.sort(train["pKd"][is_good]))
+    record = json.loads((run / "predictor" / "predictor.json").read_text())
+    assert record["label_sd"] == pytest.approx(train["pKd"][is_good].std(ddof=0), rel=0.05)
 
 
 @pytest.mark.ci

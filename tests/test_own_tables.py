@@ -611,6 +611,31 @@ def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name)
     assert f"column {name!r} is used as censored: it holds relations such as >" in pairs.table.notes
 
 
+@pytest.mark.parametrize("cells", [[False, True], ["no", "yes"], [0, 1], ["uncensored", "right"]])
+def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells):
+    table = chembl(censored=cells[0])
+    assert not read_labels(table, label="kd_nm", **VALUE).censored.any()
+    said = rf"row 3, column censored: '?{cells[1]}'? .* is not a valid relation; expected > or <"
+    with pytest.raises(LabelError, match=said):
+        read_labels(table.assign(censored=[*2 * cells[:1], *4 * cells[1:]]), label="kd_nm", **VALUE)
+
+
+@pytest.mark.parametrize("cells", [["Alice", "Bob"], ["1", "2"], [1, 2]])
+def test_a_column_of_persons_called_operator_is_no_relation(cells):
+    table = chembl(operator=3 * cells)
+    assert "censored" not in read_labels(table, label="kd_nm", **VALUE).table.columns
+    for words in (["gt", "eq"], [">", "="]):
+        used = table.assign(operator=3 * words)
+        if words[0] == ">":
+            assert read_labels(used, label="kd_nm", **VALUE).censored.any()
+        else:
+            with pytest.raises(LabelError, match=r"'gt' .* is not a valid relation; expected >"):
+                read_labels(used, label="kd_nm", **VALUE)
+    columns = VALUE["columns"] | {"censored": "operator"}
+    with pytest.raises(LabelError, match="is not a valid relation"):
+        read_labels(table, label="kd_nm", columns=columns)
+
+
 @pytest.mark.parametrize("name", ["pChEMBL relation", "IC80 relation"])
 def test_relations_of_another_quantity_are_reported_and_not_used(name):
     pairs = read_labels(chembl(**{name: RELATIONS}), label="kd_nm", **VALUE)
@@ -642,7 +667,7 @@ def test_one_of_two_columns_of_relations_has_to_be_chosen():
 )
 def test_measurements_of_different_quantities_are_told_by_their_cells(types):
     table = chembl(**{"Standard Type": 3 * types})
-    with pytest.raises(LabelError, match=r"several affinity types.* 3 of"):
+    with pytest.raises(LabelError, match=r"several affinity types.* 3 of .* or rename the column"):
         read_labels(table, label="kd_nm", **VALUE)
     assert len(read_labels(table, label="kd_nm", affinity_type=types[1], **VALUE)) == 3
     table["Standard Type"] = "IC50"
@@ -761,4 +786,18 @@ def test_words_in_capitals_are_not_read_as_residues(antigen):
     with pytest.raises(AbagError, match=f"'{antigen}' is a word, not a sequence"):
         read_sequences(table)
     blocks = [" ".join(re.findall(".{1,10}", AG)), "\n".join(re.findall(".{1,17}", AG))]
-    assert read_sequences(table.assign(antigen=blocks * 6)).antigens.chains == [(AG,)]
+    blocks += [" ".join(re.findall(".{1,5}", AG)), " ".join(AG)]
+    read = read_sequences(table.assign(antigen=blocks * 3))
+    assert read.antigens.chains == [(AG,)]
+    assert not read.notes
+
+
+@pytest.mark.parametrize("mark", [" ", "\n", "\r\n", "  "])
+def test_chains_of_an_antigen_with_blanks_between_them_are_reported(mark):
+    chains = (AG, AG[::-1] + "MKT")
+    table = pd.DataFrame({"heavy": HEAVIES, "antigen": AG})
+    table.loc[0, "antigen"] = mark.join(chains)
+    (note,) = read_sequences(table).notes
+    assert note.startswith("1 antigen with blanks between runs of unequal lengths, read as one")
+    wrapped = [mark.join(re.findall(f".{{1,{width}}}", "".join(chains))) for width in (60, 20)]
+    assert not read_sequences(table.assign(antigen=wrapped * 6)).notes

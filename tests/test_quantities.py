@@ -595,7 +595,7 @@ def test_the_lowest_are_ranked_first_where_lower_is_better(runs, tmp_path):
     parent = {"heavy": HEAVY, "light": LIGHT}
     summary = abag.scan(runs / "ddg", scan, region="cdrh3", **parent)
     table = pd.read_csv(scan)
-    improved = table[table["difference"] < -table["difference_sigma"]]
+    improved = table[table["difference"] < -table["difference_sigma"].fillna(0.0)]
     assert summary["improved"] == len(improved)
     best = improved.nsmallest(5, "difference")["mutation"].tolist()
     assert [variant["mutation"] for variant in summary["best"]] == best

@@ -213,7 +213,8 @@ def test_damaged_rounds_in_a_summary_are_named_and_crash_nothing(case, second, t
 def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     order = measured(case)
     some = order.iloc[[1, 4, 6]]
-    some.to_csv(tmp_path / "some.csv", index=False)
+    # in any order of the rows
+    some.iloc[[2, 0, 1]].to_csv(tmp_path / "some.csv", index=False)
     entry = add_round(case, tmp_path / "r2", tmp_path / "some.csv")["rounds"][1]
     mean, sigma = (some[name].to_numpy() for name in ("pkd_predicted", "sigma"))
     known = errors_of_run(case / "r1", {*some["regime"]}, PKD)
@@ -431,7 +432,10 @@ def retention(tmp_path_factory):
 
 
 def test_rounds_of_a_quantity_of_which_lower_is_better_count_downwards(retention):
-    second = abag.fit(retention / "back.csv", None, retention / "r2", add=str(retention / "r1"))
+    said = []
+    options = {"add": str(retention / "r1"), "say": said.append}
+    second = abag.fit(retention / "back.csv", None, retention / "r2", **options)
+    assert not any("antigen" in line for line in said)  # of antibodies alone
     start = pd.read_csv(retention / "pairs.csv")["HIC RT (min)"]
     order = pd.read_csv(retention / "back.csv")
     first, last = second["rounds"]

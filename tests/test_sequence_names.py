@@ -476,3 +476,20 @@ def test_a_name_that_is_a_number_in_a_spreadsheet_has_no_point(tmp_path):
     book.save(tmp_path / "t.xlsx")
     read = read_sequences(tmp_path / "t.xlsx", sequences=(str(tmp_path / "ab.fasta"),))
     assert chains_of(read, "antibody") == [(chain, "") for chain in heavy]
+
+
+def test_nucleotides_in_a_file_of_names_are_not_read_as_residues(tmp_path):
+    genes = write_fasta(
+        tmp_path / "genes.fasta", [("tras", "GATCTGGAAGCT" * 30), ("ag", "GATC" * 60)]
+    )
+    table = pd.DataFrame({"antibody": ["tras", "tras"], "antigen": ["ag", "ag"]})
+    for role in ("antibody", "antigen"):
+        others = {"antigen": ANTIGENS["HER2 ECD"]} if role == "antibody" else {"antibody": HEAVY}
+        with pytest.raises(AbagError, match=f"'{role}': 'GATC.* holds nucleotides; expected amino"):
+            read_sequences(table.assign(**others), sequences=(genes,))
+    named = table.assign(antibody=HEAVY)[["antibody"]]
+    with pytest.raises(AbagError, match="holds nucleotides; expected amino"):
+        read_sequences(named, sequences=(genes,), antigen="ag")
+    variants = pd.DataFrame({"mutations": ["H:D1A"]})
+    with pytest.raises(AbagError, match="holds nucleotides; expected amino"):
+        read_sequences(variants, sequences=(genes,), parent="tras", antigen=ANTIGENS["HER2 ECD"])

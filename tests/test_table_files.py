@@ -104,6 +104,22 @@ def test_lists_of_chains_are_read_whatever_holds_them(tmp_path):
         abag.plan(tmp_path / "b.parquet")
 
 
+@pytest.mark.parametrize("roles", ["VH VL", "heavy_chain light_chain", "HC LC"])
+def test_chains_are_joined_where_the_role_is_the_second_word_of_a_header(tmp_path, roles):
+    heavy, light = (role.replace("_", " ") for role in roles.split())
+    rows = TABLE.head(3)
+    records = ""
+    for number, (h, k) in enumerate(zip(rows["heavy"], rows["light"], strict=True)):
+        records += f">ab{number} {heavy}\n{h}\n>ab{number} {light}\n{k}\n"
+    (tmp_path / "a.fasta").write_text(records)
+    pairs = read_sequences(tmp_path / "a.fasta", no_antigen=True)
+    assert pairs.frame["id"].tolist() == ["ab0", "ab1", "ab2"]
+    assert pairs.antibodies.chains == [*zip(rows["heavy"], rows["light"], strict=True)]
+    (tmp_path / "a.fasta").write_text(records + ">ab0 of mouse\nEVQ\n")
+    with pytest.raises(TableError, match="record 'ab0' is the second sequence of 'ab0'"):
+        abag.plan(tmp_path / "a.fasta", no_antigen=True)
+
+
 def test_fasta_in_a_text_file_is_named(tmp_path):
     (tmp_path / "a.txt").write_text(">ab1\nEVQL\n")
     with pytest.raises(TableError, match="it is FASTA"):

@@ -199,6 +199,20 @@ def merge(sources: Sequence[Path | str], out: Path | str) -> dict[str, Any]:
     }
 
 
+def describe_merge(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that ``abag store merge`` prints."""
+    copied = f"{counted(summary['copied'], 'shard')} copied, {summary['present']:,} already there"
+    line = f"{summary['out']}: {copied}; {counted(summary['rows'], 'vector')}"
+    repeated = summary["duplicates"]
+    yield f"{line}, {repeated:,} of them stored twice" if repeated else line
+    yield from _describe_damage(summary)
+
+
+def _describe_damage(summary: Mapping[str, Any]) -> Iterator[str]:
+    for reason in summary["damaged"]:
+        yield f"damaged: {reason}"
+
+
 def copy_folder(folder: EncoderFolder, target: Store) -> Counter[str]:
     """Copy what a store lacks of a folder, every byte checked; count shards copied and present."""
     into = target.create_folder(folder.kind, folder.info)
@@ -282,6 +296,14 @@ def push(store: Path | str, address: str, *, private: bool = False) -> dict[str,
     }
 
 
+def describe_push(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that ``abag store push`` prints."""
+    sent = f"{counted(summary['pushed'], 'shard')} ({size_text(summary['bytes'])}) sent"
+    yield f"{summary['address']}: {sent}, {summary['present']:,} already there"
+    yield f"page  {summary['page']}"
+    yield from _describe_damage(summary)
+
+
 def _public_records(folders: Mapping[str, EncoderFolder]) -> dict[str, bytes]:
     records = {STORE_FILE: json_bytes(STORE_MARK)}
     for name, folder in folders.items():
@@ -352,6 +374,13 @@ def pull(address: str, store: Path | str, *, batch_files: int = DOWNLOAD_FILES) 
         "present": len(shards) - len(missing),
         "bytes": sum(missing.values()),
     }
+
+
+def describe_pull(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the line that ``abag store pull`` prints."""
+    added = f"{counted(summary['pulled'], 'shard')} ({size_text(summary['bytes'])}) added"
+    yield f"{summary['store']}: {added}, {summary['present']:,} already there"
+    yield f"from  {summary['address']}"
 
 
 def _refuse_incomplete(folder: EncoderFolder) -> None:

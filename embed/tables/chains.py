@@ -363,7 +363,8 @@ _RESIDUE_OF_CODON = dict(
 )
 """The standard genetic code; ``*`` is a stop codon."""
 _BLOCK = 10
-"""Least residues of the blocks in which databases print sequences."""
+"""Least residues of the blocks in which databases print sequences; shorter ones may be words."""
+_FEWEST_BLOCKS = 4  # of one length, which words of a name are not
 _SHORTEST_WORD = 3  # residues with blanks between them are a sequence
 
 # Not str.upper(): it would turn letters of other alphabets into residues.
@@ -372,7 +373,9 @@ _CLEAN = re.compile(f"[{RESIDUES}]+")
 _ILLEGAL = re.compile(f"[^{RESIDUES}]")
 _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
-LONG_RUN = re.compile(f"[{RESIDUES}]{{20,}}", re.IGNORECASE)
+_LONG = 20
+_LONGEST_LINE = 120  # residues of a line in files of sequences
+LONG_RUN = re.compile(f"[{RESIDUES}]{{{_LONG},}}", re.IGNORECASE)
 """Residues that no name has."""
 _OTHER_SEPARATOR = re.compile(
     rf"{LONG_RUN.pattern}(?:[,;/_+&]|[\[<]SEP[\]>]){LONG_RUN.pattern}", re.IGNORECASE
@@ -436,7 +439,8 @@ def _are_words(text: str) -> bool:
     if not blocks or LONG_RUN.search(text) or not text.replace(" ", "").isalpha():
         return False
     first = len(blocks[0])
-    is_even = len({*map(len, blocks)}) == 1 and max(_BLOCK, len(last)) <= first
+    is_block = first >= _BLOCK or len(blocks) >= _FEWEST_BLOCKS
+    is_even = {*map(len, blocks)} == {first} and len(last) <= first and is_block
     return first >= _SHORTEST_WORD and not is_even
 
 
@@ -571,11 +575,23 @@ def parse_antigen(text: str) -> ParsedSequence:
     UnknownResidue
         If a character is not a residue.
     """
-    chains = sorted(_normalized(part) for part in _SEPARATOR.split(text))
+    parts = _SEPARATOR.split(text)
+    chains = sorted(map(_normalized, parts))
     if "" in chains:
         msg = f"{_shortened(text)} has an empty antigen chain; expected residues. Give the chain."
         raise EmptySequence(msg)
-    return ParsedSequence(tuple(chains), count_replaced(text))
+    form = "divided antigen" if any(map(_is_divided, parts)) else ""
+    return ParsedSequence(tuple(chains), count_replaced(text), form)
+
+
+def _is_divided(text: str) -> bool:
+    """Tell whether blanks divide long runs of residues unlike lines of one length."""
+    lengths = [*map(len, text.split())]
+    if sum(length >= _LONG for length in lengths) < 2:
+        return False
+    first = lengths[0]
+    is_wrapped = {*lengths[:-1]} == {first} and lengths[-1] <= first <= _LONGEST_LINE
+    return not is_wrapped
 
 
 def _normalized(text: str) -> str:

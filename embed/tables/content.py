@@ -38,7 +38,7 @@ from abag.embed.tables.columns import (
     quote_some,
     simplified,
 )
-from abag.embed.tables.formats import CHUNK_ROWS
+from abag.embed.tables.formats import CHUNK_ROWS, cell_text
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.table import Table, holds_labels
@@ -67,6 +67,11 @@ _ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|n
 MOST_CANDIDATES = 4
 _SAYS_ASSAY = re.compile("assay|stud(y|ies)|dataset")
 """Names of columns, simplified, that say what they hold, unlike ``source``."""
+_OPERATOR = re.compile("operator|op")
+"""Names of columns, simplified, of relations or of persons."""
+_COMPARISON = re.compile(
+    r"[<>=~≤≥!]|(gt|ge|lt|le|eq|ne|gte|lte|equals?|exact|greater|less|more|above|below|over|under)\b"
+)
 _METHODS = re.compile(
     r"\b(spr|bli|biacore|octet|carterra|fortebio|elisas?|itc|kinexa|facs|flow|cytometry|mst|htrf|"
     r"fret|alpha ?(lisa|screen|seq)|assays?|titrations?|tite ?seq|displays?|panning|calorimetry|"
@@ -411,17 +416,22 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     return replace(table, columns=kept, ties=ties), ignored
 
 
-def without_doubtful_assay(table: Table, options: TableOptions) -> Table:
-    """Return a table whose column of assays is that by its name, its content or the options.
+def without_doubtful_roles(table: Table, options: TableOptions) -> Table:
+    """Return a table whose assays and relations are such by their names, cells or the options.
 
-    A column ``source`` may be of species, cohorts or publications as well.
+    A column ``source`` may be of species, cohorts or publications, and ``operator`` of persons.
     """
-    name = table.columns.get("assay")
-    if name is None or "assay" in options.columns or _SAYS_ASSAY.search(simplified(name)):
-        return table
-    if _names_methods(table, name):
-        return table
-    columns = {role: column for role, column in table.columns.items() if role != "assay"}
+    columns = dict(table.columns)
+    assay = columns.get("assay")
+    if assay is not None and "assay" not in options.columns:
+        says_assay = _SAYS_ASSAY.search(simplified(assay))
+        if not (says_assay or _names_methods(table, assay)):
+            del columns["assay"]
+    relation = columns.get("censored", "")
+    if _OPERATOR.fullmatch(simplified(relation)) and "censored" not in options.columns:
+        texts = [cell_text(cell).strip("'\" ").lower() for cell in table.distinct_cells(relation)]
+        if texts and not any(map(_COMPARISON.match, texts)):
+            del columns["censored"]
     return replace(table, columns=columns)
 
 

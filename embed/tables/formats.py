@@ -458,6 +458,10 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     records = fasta_records(content)
     names = [header.partition(" ")[0] for header, _ in records]
     ends = [CHAIN_ENDING.fullmatch(name) for name in names]
+    if len({*names}) < len(names):  # as in "ab1 heavy chain" and "ab1 light chain"
+        whole = [CHAIN_ENDING.fullmatch(header) for header, _ in records]
+        if all(whole):
+            ends = whole
     if only and not _names_pairs(ends):
         ends = [None] * len(names)
     without_end = "sequence" if not only or any(ends) else only

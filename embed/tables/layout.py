@@ -53,7 +53,7 @@ from abag.embed.tables.content import (
     holds_sequences,
     refuse_exchanged,
     roles_by_content,
-    without_doubtful_assay,
+    without_doubtful_roles,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
 from abag.embed.tables.options import (
@@ -476,7 +476,7 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
     ties = {role: names for role, names in top.ties.items() if role not in roles}
     top = replace(top, columns={**top.columns, **roles}, ties=ties)
-    return without_doubtful_assay(top, options), remarks
+    return without_doubtful_roles(top, options), remarks
 
 
 def read_top_rows(table: TableLike, options: TableOptions, rows: int = 1) -> Table:

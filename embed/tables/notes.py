@@ -86,6 +86,11 @@ _FOUND = {
     ),
     "stopped antibody": ("stopped_antibodies", _STOPPED),
     "stopped antigen": ("stopped_antigens", _STOPPED),
+    "divided antigen": (
+        "divided_antigens",
+        "with blanks between runs of unequal lengths, read as one chain: if these are several, "
+        "write | between them",
+    ),
     "tagged antigen": (
         "tagged_antigens",
         "with six histidines at an end, a tag: without it, it would be another antigen",

@@ -592,7 +592,7 @@ class References:
             return sequence_text(cell)
         named = self.names.find(role, cell)
         if named is not None:
-            return named
+            return sequence_text(named)
         if cell in MISSING_TEXT:
             return ""
         if isinstance(cell, str) and role in self.peptides and is_peptide(cell):

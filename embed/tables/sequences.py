@@ -60,6 +60,7 @@ from abag.embed.tables.content import (
     SHORT,
     antigen_candidates,
     coded_domains,
+    distinct_texts,
     domain_cells,
     holds_nucleotides,
     is_peptide,
@@ -112,6 +113,8 @@ UNREADABLE = tuple(REASONS)
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
 NUMBERED_AT_MOST = 200
 PARTS_OF_DOMAIN = 7  # frameworks and CDRs
+_POSITION = re.compile(r"[HLK]?\d{1,3}[A-Z]?(\.\d)?")
+"""A column of residues of one position."""
 FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
@@ -561,10 +564,23 @@ def _advise_without_sequences(table: Table) -> str:
             f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
             f"column, for example {whole} ({CDR_PAGE})."
         )
+    positions = filter(_POSITION.fullmatch, table.names)
+    residues = [name for name in positions if _holds_residues(table, name)]
+    if len(residues) >= WHOLE_DOMAIN:
+        return (
+            f"{quote_some(residues)} hold one residue each, as ANARCI numbers them: join those of "
+            "each chain, without gaps, into a column."
+        )
     return (
         "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
         "table of names and sequences with --sequences FILE."
     )
+
+
+def _holds_residues(table: Table, name: str) -> bool:
+    """Tell whether each cell of a column is one residue or a gap."""
+    texts = distinct_texts(table, name)
+    return bool(texts) and all(text in f"{RESIDUES}-." for text in texts)
 
 
 def _any_of(options: Sequence[str]) -> str:

@@ -26,6 +26,8 @@ from abag.core.arrays import Floats, Ints
 from abag.embed.tables.chains import KINDS
 from abag.head.labels.headers import Quantity
 from abag.head.predictor.options import RuleName
+from abag.head.predictor.weigh import LEAST_WEIGHT
+from abag.head.regimes.sides import LEAST_ROWS
 
 
 class Aim(NamedTuple):
@@ -434,10 +436,18 @@ def known_errors(
     return KnownErrors(WITHOUT_RUN if of_abag else NOTHING_SHARED)
 
 
+def _certain(rows: pd.DataFrame) -> pd.DataFrame:
+    """Leave out rows whose labels hardly count, as where sigma is calibrated."""
+    if "weight" not in rows:
+        return rows
+    certain = rows[rows["weight"] >= LEAST_WEIGHT]
+    return certain if len(certain) >= LEAST_ROWS else rows
+
+
 def errors_of_run(run: Path, regimes: Collection[str], quantity: Quantity) -> KnownErrors:
     """Return what the folder of a finished run tells of errors; see `known_errors`."""
     tested = quantity.inward(pd.read_parquet(run / "predictions.parquet"), "pkd", "pkd_predicted")
-    tested = tested[tested["censored"] == 0]
+    tested = _certain(tested[tested["censored"] == 0])
     if tested["regime"].isin(regimes).any():
         tested = tested[tested["regime"].isin(regimes)]
     scaled = ((tested["pkd"] - tested["pkd_predicted"]) / tested["sigma"]).to_numpy(np.float64)
@@ -447,5 +457,6 @@ def errors_of_run(run: Path, regimes: Collection[str], quantity: Quantity) -> Kn
     is_beyond = quantity.sign * pairs["censored"] > 0
     labels = None
     if is_beyond.mean() <= MOST_BEYOND:
-        labels = quantity.sign * pairs.loc[pairs["censored"] == 0, "pkd"].to_numpy(np.float64)
+        exact = _certain(pairs[pairs["censored"] == 0])
+        labels = quantity.sign * exact["pkd"].to_numpy(np.float64)
     return KnownErrors(estimate_shares(scaled, cell, antigen, antibody), labels)

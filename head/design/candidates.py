@@ -285,6 +285,11 @@ def quantity_of(first: Table, options: RankOptions, predictor: Predictor | None)
     column = first.columns.get("prediction")
     names = {*map(str, first.names)}
     if {*PROBABILITY_COLUMNS} <= names and column is None:
+        if better is None:
+            say(
+                f"{first.source}: column {PROBABILITY!r} is taken as the probability of what is "
+                "looked for; where it is not, as of non-binders, give --run or --better lower"
+            )
         return Quantity(name="label", better=better or "higher", affinity=False, classes=NO_OR_YES)
     if better is None and column == "predicted" and names & {"why_far", "difference_sigma"}:
         msg = (

@@ -646,11 +646,14 @@ def _average_precision(
     fewest = min(tested.groups, key=lambda group: len(np.unique(group)))
     _, number = np.unique(fewest, return_inverse=True)
     groups = int(number.max()) + 1
-    positive = effective_groups(number, weight * is_positive)
-    if tested.effective < LEAST_GROUPS or positive < LEAST_OF_SIDE:
+    sides = [
+        effective_groups(number[of_class], weight[of_class])
+        for of_class in (is_positive, ~is_positive)
+    ]
+    if tested.effective < LEAST_GROUPS or min(sides) < LEAST_OF_SIDE:
         return {"value": value, "low": None, "high": None}
     if value == 1:  # no draw is worse
-        return {"value": value, "low": 1 - least_perfect(positive), "high": 1.0}
+        return {"value": value, "low": 1 - least_perfect(sides[0]), "high": 1.0}
     rng = np.random.default_rng(0)
     drawn = []
     for _ in range(DRAWS):

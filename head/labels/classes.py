@@ -153,7 +153,12 @@ def is_named_like_classes(name: str) -> bool:
 
 
 def _better_class(name: str, classes: tuple[str, ...]) -> Better:
-    """Return which class is better by the name of a column: no, of yes and no in ``non_binder``."""
+    """Return which class is better by the name of a column: no, of yes and no in ``non_binder``.
+
+    If a word for no is the positive one, as the user has chosen, it is.
+    """
+    if len(classes) == 2 and _plain(classes[0]) in _YES and _plain(classes[1]) in _NO:
+        return "higher"
     words = " ".join(_name_words(name))
     affirmed = _NEGATIONS.sub("", words)
     better = read_header(affirmed).better or "higher"
@@ -330,9 +335,9 @@ def read_classes(cells: pd.Series, classes: Sequence[str]) -> Floats:
     Of two classes that are words for no and yes, all other such words are read, too.
     """
     number = {name: float(at) for at, name in enumerate(classes)}
-    if len(classes) == 2 and all(map(says_yes_or_no, classes)):
-        for word, at in (*((no, 0.0) for no in _NO), *((yes, 1.0) for yes in _YES)):
-            number.setdefault(word, at)
+    for words, others in ((_NO, _YES), (_YES, _NO)):  # no may be the one that is looked for
+        if len(classes) == 2 and _plain(classes[0]) in words and _plain(classes[1]) in others:
+            number = {**dict.fromkeys(words, 0.0), **dict.fromkeys(others, 1.0), **number}
     codes, distinct = pd.factorize(cells.astype(object), use_na_sentinel=True)
     of_value = np.full(len(distinct) + 1, np.nan)  # the last is that of missing cells
     for at, value in enumerate(distinct):

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Floats, Ints
+from abag.core.arrays import Bools, Floats, Ints, weights_of
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
 from abag.core.units import UNITS
@@ -318,6 +318,18 @@ class LabelledPairs:
         return self.reading.quantity
 
     @property
+    def label_sd(self) -> float:
+        """Standard deviation of the exact labels in pKd, in which each counts by its weight."""
+        exact = np.flatnonzero(self.censored == 0)
+        pkd = self.pkd[exact]
+        if self.share is None:
+            return float(pkd.std())
+        weight = weights_of(self.share, exact)
+        return float(
+            np.sqrt(np.average((pkd - np.average(pkd, weights=weight)) ** 2, weights=weight))
+        )
+
+    @property
     def assay(self) -> Ints | None:
         """Number of each pair's assay, (P,), -1 where none is stated; None without a column."""
         column = self.table.columns.get("assay")
@@ -592,7 +604,8 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
         )
         msg = (
             f"{table.source}: column {column} has {problem} among the labelled rows: "
-            f"{listed}; expected one type. Choose it with --affinity-type NAME."
+            f"{listed}; expected one type. Choose it with --affinity-type NAME, or rename the "
+            "column if it is of something else."
         )
         raise LabelError(msg)
     return (types == affinity_type).to_numpy(np.bool_)
@@ -661,15 +674,16 @@ def _bad_cell(
 
 
 def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
-    """Drop or censor the rows at the floor, the worst value, if there is one, and count them."""
+    """Drop or censor the rows at the floor, a worst value that several pairs share; count them."""
     if quantity.classes:
         return rows, 0
     exact = rows["censored"] == 0
     strength = quantity.sign * rows["pkd"]
     at_floor = exact & (strength == strength[exact].min())
     count = int(at_floor.sum())
+    is_shared = len(rows.loc[at_floor, ["antibody", "antigen"]].drop_duplicates()) > 1
     # if all are there, they are refused as equal labels
-    if count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
+    if not is_shared or count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
         return rows, 0
     if floor == "drop":
         rows = rows[~at_floor]

@@ -44,6 +44,8 @@ LARGEST = 1e100
 """Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
 MOST_UNLIKE = 1e12
 """Factor between an error or a weight and their median, beyond which others would not count."""
+_EXACT = ("false", "0", "no", "none", "uncensored", "exact")
+"""Cells of relations, in lower case, of labels that are no bounds."""
 OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
@@ -285,6 +287,7 @@ def refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -
 
 def _read_relations(table: SequenceTable, column: str) -> _Relations:
     text = read_texts(table.frame[column]).str.strip("'\" ")  # ChEMBL writes '>'
+    text = text.mask(text.str.lower().isin(_EXACT), "=")
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text)[0]
     is_bound = np.isfinite(bound) & side.notna().to_numpy()
@@ -616,7 +619,7 @@ def _average_by_weight(
 
 def _of_pair(rows: pd.DataFrame) -> list[str]:
     """Return the columns in which the replicates of a pair are equal."""
-    categories = [name for name in rows.columns if name.startswith("category ")]
+    categories = [name for name in map(str, rows.columns) if name.startswith("category ")]
     return ["antibody", "antigen", "censored", *categories]
 
 
@@ -628,7 +631,7 @@ def number_replicates(rows: pd.DataFrame) -> pd.Series[int]:
 def in_order(pairs: pd.DataFrame) -> pd.DataFrame:
     """Sort pairs, so that the order of the rows does not matter."""
     names = ["antibody", "antigen", "censored", "pkd"]
-    names += [name for name in pairs.columns if name.startswith(("category ", "share"))]
+    names += [name for name in map(str, pairs) if name == "share" or name.startswith("category ")]
     return pairs.sort_values(names, kind="stable")
 
 

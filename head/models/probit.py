@@ -30,7 +30,7 @@ from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import judged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.pair_vectors import TrainingRows
@@ -385,6 +385,9 @@ class HeldOutClasses:
     group: Ints
     """Pairs of one group are one measurement, (R,)."""
     weight: Floats | None = None
+    level_P: Floats | None = None
+    """Classes of all P pairs of the table; None: nothing is predicted but by `prior`."""
+    weight_P: Floats | None = None
 
     @classmethod
     def of(cls, pairs: LabelledPairs, rows: Ints, part_RK: Floats, group: Ints) -> HeldOutClasses:
@@ -397,21 +400,40 @@ class HeldOutClasses:
             rows=rows,
             group=group,
             weight=weights_of(pairs.share, rows),
+            level_P=pairs.pkd,
+            weight_P=of_all,
         )
+
+    def judges(self, fold: Ints) -> Iterator[tuple[Bools, HeldOutClasses]]:
+        """Yield the pairs of each fold, as a mask (R,), and those that judge them.
+
+        The thresholds of all pairs to which links are pulled are then those of the other pairs:
+        else a fold would know how frequent the classes are in itself.
+        """
+        for inside, judging in judged(fold, self.rows):
+            others = self.take(judging)
+            if self.level_P is not None:
+                is_other = np.ones(len(self.level_P), np.bool_)
+                is_other[self.rows[inside]] = False
+                weight = None if self.weight_P is None else self.weight_P[is_other]
+                level = self.level_P[is_other]
+                prior = class_thresholds(level, len(self.prior) + 1, weight)
+                others = replace(others, prior=prior)
+            yield inside, others
 
     def expected(self, fold: Ints) -> Floats:
         """Return what a single part expects of each pair, (R,), by the link of the other folds."""
         expected_R = np.empty(len(self.level))
-        for inside, judging in judged(fold, self.rows):
-            link = self.take(judging).link(np.ones(1))
+        for inside, others in self.judges(fold):
+            link = others.link(np.ones(1))
             expected_R[inside] = link.expected(link.latent(self.part_RK[inside, 0]))
         return expected_R
 
     def log_losses(self, fold: Ints) -> Floats:
         """Return the log loss of a single part for each pair, (R,), by the same links, in nats."""
         loss_R = np.empty(len(self.level))
-        for inside, judging in judged(fold, self.rows):
-            link = self.take(judging).link(np.ones(1))
+        for inside, others in self.judges(fold):
+            link = others.link(np.ones(1))
             latent = link.latent(self.part_RK[inside, 0])
             loss_R[inside] = log_loss(self.level[inside], latent, link)
         return loss_R

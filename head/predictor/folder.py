@@ -184,7 +184,7 @@ def make_predictor(
         antigen=_vector_spec(inputs.vectors["antigen"], seen["antigen"]),
         seen=seen,
         chains=TrainedChains.of(chains),
-        label_sd=float(pairs.pkd[pairs.censored == 0].std()),
+        label_sd=pairs.label_sd,
         noise=noise,
         category_noise=weighed.category_noise,
         layout=inputs.layout,

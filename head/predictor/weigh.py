@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import gammaln, ndtri, stdtrit
 
-from abag.core.arrays import Floats, Ints, distinct, label_weights, weights_of
+from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights, weights_of
 from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import (
@@ -248,6 +248,11 @@ def _shares_of_best(error_RK: Floats, group: Ints) -> Floats:
     return np.bincount(loss_SK.argmin(axis=1), minlength=error_RK.shape[1]) / RESAMPLED
 
 
+def _reach(distance: Ints) -> int:
+    """Return the distance that nearly all of R tested pairs have at most."""
+    return int(np.quantile(distance, REACHED, method="higher"))
+
+
 @dataclass(slots=True)
 class WeighedRegime:
     """A regime as its folds have measured it: its mixture, its score, and its R tested pairs."""
@@ -278,7 +283,7 @@ class WeighedRegime:
     @property
     def reach(self) -> int:
         """Return the differences from training that nearly all tested pairs had at most."""
-        return int(np.quantile(self.distance, REACHED, method="higher"))
+        return _reach(self.distance)
 
     @property
     def used(self) -> UsedRegime:
@@ -368,7 +373,8 @@ def weigh(
         if not usual_K.any():
             usual_K[mean] = 1.0
         usual_K /= usual_K.sum()
-        weights, link, predicted_R, top_R = _weigh_classes(of_classes, half, mean, usual_K)
+        is_far = distance > _reach(distance)
+        weights, link, predicted_R, top_R = _weigh_classes(of_classes, half, is_far, mean, usual_K)
         used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
         mixture = Mixture(used, 0.0, 0.0, link=link)
         return regime(
@@ -419,21 +425,22 @@ def _certain(asked: NDArray[np.bool_], weight_R: Floats) -> NDArray[np.bool_]:
 
 
 def _weigh_classes(
-    tested: HeldOutClasses, half: Ints, mean: int, usual_K: Floats
+    tested: HeldOutClasses, half: Ints, is_far: Bools, mean: int, usual_K: Floats
 ) -> tuple[Floats, ClassLink, Floats, Floats]:
     """Weigh the parts of R tested pairs of classes by their log losses.
 
     Of few pairs of a class, which part ranks them best is mostly chance: pairs count by how often
     two of them differ. Returns the weights, (K,), what turns the mixture into classes, and the
     predictions and the probabilities of the highest class, (R,), of which each comes from the
-    others of `half`, (R,).
+    others of `half`, (R,). Those that are further than nearly all, (R,), were not measured.
     """
     stack = partial(stack_weights, mean=mean, usual_K=usual_K, informative=tested.informative)
     predicted_R = np.empty(len(half))
     top_R = np.empty(len(half))
-    for inside, judging in judged(half, tested.rows):
-        weights, link = tested.take(judging).weigh(stack)
-        predicted_R[inside] = link.expected(link.latent(tested.part_RK[inside] @ weights))
+    for inside, others in tested.judges(half):
+        weights, link = others.weigh(stack)
+        expected = link.expected(link.latent(tested.part_RK[inside] @ weights))
+        predicted_R[inside] = np.where(is_far[inside], link.pulled(expected), expected)
         top_R[inside] = link.top(predicted_R[inside])
     weights, link = tested.weigh(stack)
     return weights, link, predicted_R, top_R
@@ -739,14 +746,9 @@ def score_held_out(
     measured = held_out.measured
     mixture = held_out.mixture
     # as the predictor does: the few that are further than nearly all were not measured
-    label_sd = float(pairs.pkd[pairs.censored == 0].std())
-    is_far = held_out.distance > held_out.reach
     if mixture.link is None:
-        held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], label_sd)
-    else:
-        held_out.predicted[is_far] = mixture.pulled(held_out.predicted[is_far])
-        if held_out.top is not None:
-            held_out.top[is_far] = mixture.link.top(held_out.predicted[is_far])
+        is_far = held_out.distance > held_out.reach
+        held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], pairs.label_sd)
     names = folds[0].parts
     classes = pairs.quantity.classes
     if classes:

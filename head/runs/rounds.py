@@ -15,6 +15,7 @@ import pandas as pd
 from abag.core.errors import DamagedFile, RunError
 from abag.core.files import read_json
 from abag.core.messages import align, counted, printable, quoted, say
+from abag.embed.tables.chains import NO_ANTIGEN
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.head.labels.column import Remembered, decide_label
@@ -67,13 +68,17 @@ class WrittenLabel(NamedTuple):
         self, frame: pd.DataFrame, beside: Sequence[tuple[str, BesideRole]] = ()
     ) -> SequenceTable:
         """Read rows that have some of `COLUMNS`, which name the roles, and columns `beside`."""
+        no_antigen = bool((frame["antigen"] == "|".join(NO_ANTIGEN)).all())
+        if no_antigen:
+            frame = frame.drop(columns=["antigen", "antigen_name"], errors="ignore")
         roles = [role for role in (*SEQUENCES, *NAMES, "censored") if role in frame]
         columns = {role: role for role in roles} | {"pkd": self.column}
         decide = partial(
             decide_label, options=self.options, remembered=self.remembered, named=beside
         )
         named = frame.rename(columns={"pkd": self.column})
-        return read_pairs(named, TableOptions(columns=columns), label=decide)
+        options = TableOptions(columns=columns, no_antigen=no_antigen)
+        return read_pairs(named, options, label=decide)
 
 
 def written_label(quantity: Quantity) -> WrittenLabel:

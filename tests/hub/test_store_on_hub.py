@@ -519,7 +519,7 @@ def test_an_adapter_goes_with_the_vectors_but_not_its_options(hub, tmp_path):
 
 
 def test_the_commands_print_their_summaries(hub, store, tmp_path):
-    assert re.search(r"pushed: 3\n", run("store", "push", store, ADDRESS).stdout)
+    assert re.search(r": 3 shards \(.* kB\) sent, 0 ", run("store", "push", store, ADDRESS).stdout)
     pulled = run("store", "pull", ADDRESS, "--store", tmp_path / "new", "--json")
     assert json.loads(pulled.stdout)["pulled"] == 3
 
