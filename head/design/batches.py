@@ -26,8 +26,7 @@ from abag.core.arrays import Floats, Ints
 from abag.embed.tables.chains import KINDS
 from abag.head.labels.headers import Quantity
 from abag.head.predictor.options import RuleName
-from abag.head.predictor.weigh import LEAST_WEIGHT
-from abag.head.regimes.sides import LEAST_ROWS
+from abag.head.predictor.weigh import certain_labels
 
 
 class Aim(NamedTuple):
@@ -440,8 +439,8 @@ def _certain(rows: pd.DataFrame) -> pd.DataFrame:
     """Leave out rows whose labels hardly count, as where sigma is calibrated."""
     if "weight" not in rows:
         return rows
-    certain = rows[rows["weight"] >= LEAST_WEIGHT]
-    return certain if len(certain) >= LEAST_ROWS else rows
+    every = np.ones(len(rows), np.bool_)
+    return rows[certain_labels(every, rows["weight"].to_numpy(np.float64))]
 
 
 def errors_of_run(run: Path, regimes: Collection[str], quantity: Quantity) -> KnownErrors:

@@ -391,7 +391,7 @@ def weigh(
     # labels that are hardly known say little about the parts
     weight_R = np.ones(len(rows)) if pairs.share is None else label_weights(pairs.share[rows])
     error_RK *= np.sqrt(weight_R)[:, None]
-    is_certain = _certain(np.ones(len(rows), np.bool_), weight_R)
+    is_certain = certain_labels(np.ones(len(rows), np.bool_), weight_R)
     weights = stack_weights(error_RK, smallest, mean)
     used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
     judges = [*judged(half, rows)]
@@ -405,7 +405,7 @@ def weigh(
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, fold_of_row[judging])
-        judged_by = of_tested.take(_certain(judging, weight_R))
+        judged_by = of_tested.take(certain_labels(judging, weight_R))
         calibrated = calibrate(used, judged_by, apart.take(others))
         sigma_R[inside] = calibrated.sigma(predicted_R[inside], variance[inside], distance[inside])
     mixture = calibrate(used, of_tested.take(is_certain), apart)
@@ -418,7 +418,7 @@ def weigh(
     )
 
 
-def _certain(asked: NDArray[np.bool_], weight_R: Floats) -> NDArray[np.bool_]:
+def certain_labels(asked: Bools, weight_R: Floats) -> Bools:
     """Return which of some tested pairs, (R,) of which, tell sigma: all, if few labels count."""
     certain = asked & (weight_R >= LEAST_WEIGHT)
     return certain if certain.sum() >= LEAST_ROWS else asked
