@@ -157,9 +157,9 @@ def nested_columns(frame: pd.DataFrame) -> dict[str, str]:
     return kinds
 
 
-def refuse_nested(frame: pd.DataFrame, source: str) -> None:
-    """Raise `TableError` if cells of a column hold several values each."""
-    for name, kind in nested_columns(frame).items():
+def refuse_nested(kinds: Mapping[str, str], source: str) -> None:
+    """Raise `TableError` if there is any of `nested_columns`."""
+    for name, kind in kinds.items():
         msg = (
             f"{source}: column {name!r} has cells of the nested type {kind}; expected "
             "text, numbers or truth values. Divide it into columns of its own, or leave it out."

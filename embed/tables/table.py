@@ -216,11 +216,12 @@ def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> 
         _refuse_unclear_columns(table)
         if not all(isinstance(name, str) for name in table.columns):
             table = table.set_axis([*map(str, table.columns)], axis=1)
-        for name in nested_columns(table):
-            if name in reading.sequence_columns([*table.columns]):
+        nested = [*nested_columns(table)]
+        for name in reading.sequence_columns([*table.columns]):
+            if name in nested:
                 texts = [*map(joined_list, table[name])]
                 table = table.assign(**{name: pd.Series(texts, table.index, object)})
-        refuse_nested(table, source)
+        refuse_nested(nested_columns(table[nested]), source)
         chunks = in_chunks(table, None if options.matrix else reading.rows)
     else:
         source = Path(table).name or str(table)
