@@ -41,7 +41,13 @@ from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import METRICS, MIN_ROWS_PER_ANTIGEN, decidable_pairs
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.regimes.regimes import MUTATED
-from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
+from abag.head.regimes.sides import (
+    LEAST_GROUPS,
+    LEAST_ROWS,
+    effective_groups,
+    effective_number,
+    group_sizes,
+)
 from abag.head.regimes.splits import TEST, learned_rows
 
 if TYPE_CHECKING:
@@ -319,7 +325,7 @@ def score_regime(
         "sentence": "",
     }
     if weight is not None:
-        score["effective_pairs"] = _effective(weight)
+        score["effective_pairs"] = effective_number(weight)
     if TRAIN_MEAN in itself:
         not_better = NOT_TRUER if of_classes else NOT_SMALLER
         errors_in_words = f"{not_better}, which has nearly all the weight"
@@ -670,8 +676,8 @@ def mean_claim(
     least = np.inf
     for group in groups:
         _, dense = np.unique(group, return_inverse=True)
-        size = _sizes(group, weight)
-        n = _effective(size)
+        size = group_sizes(group, weight)
+        n = effective_number(size)
         least = min(least, n)
         if len(size) < 2 or n < LEAST_GROUPS:
             return Claim(mean, None, None, least)
@@ -683,17 +689,6 @@ def mean_claim(
         low = min(low, mean - error)
         high = max(high, mean + error)
     return Claim(mean, low, high, least)
-
-
-def _sizes(group: Ints, weight: Floats | None) -> Floats:
-    """Return the pairs of each of G groups, or the sum of their weights, (G,)."""
-    _, dense = np.unique(group, return_inverse=True)
-    return np.asarray(np.bincount(dense, weight), np.float64)
-
-
-def _effective(size: Floats) -> float:
-    """Return how many groups of equal size are as informative, given the sizes of G groups."""
-    return float(size.sum() ** 2 / np.square(size).sum())
 
 
 class RankValues(NamedTuple):
@@ -915,8 +910,8 @@ def _rank_claim(
     least = np.inf
     for group_of_pair in tested.groups:
         _, group = np.unique(group_of_pair[rows], return_inverse=True)
-        size = _sizes(group, weight)
-        n = _effective(size)
+        size = group_sizes(group, weight)
+        n = effective_number(size)
         least = min(least, n)
         if len(size) < 2 or n < LEAST_GROUPS:
             return Claim(value, None, None, least)

@@ -154,7 +154,7 @@ def _score(
         p = rows[PROBABILITY].to_numpy(float)
     else:
         p = ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
-    weight = _weights(rows)
+    weight = weights_in(rows)
     recall, precision, _ = _curve(strong, predicted, weight)
     step = max(1, len(recall) // POINTS)
     return {
@@ -172,7 +172,7 @@ def _score(
     }
 
 
-def _weights(rows: pd.DataFrame) -> Floats:
+def weights_in(rows: pd.DataFrame) -> Floats:
     """Return how much each row counts, (R,)."""
     return rows["weight"].to_numpy(float) if "weight" in rows else np.ones(len(rows))
 
@@ -188,7 +188,7 @@ def _curve(strong: Bools, predicted: Floats, weight: Floats) -> tuple[Floats, Fl
 def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
     strong = rows["strong"].to_numpy(bool)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    recall, precision, cutoff = _curve(strong, predicted, _weights(rows))
+    recall, precision, cutoff = _curve(strong, predicted, weights_in(rows))
     if wanted == "recall":  # rises as the cut-off falls: the first is the most precise
         reached = cutoff[recall >= level][:1]
     else:  # the last finds the most
@@ -206,7 +206,7 @@ def _try_cutoff(
     """
     chosen = _choose_cutoff(rows if others is None else others, wanted, level)
     strong = rows["strong"].to_numpy(bool)
-    weight = _weights(rows)
+    weight = weights_in(rows)
     is_picked = np.zeros(len(rows), bool)  # none where no cut-off reaches the level
     if chosen is not None:
         is_picked = rows["pkd_predicted"].to_numpy(float) >= chosen

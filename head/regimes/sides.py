@@ -299,10 +299,17 @@ def effective_groups(group: Ints, weight: Floats | None = None) -> float:
 
     The size of a group is its rows, or their `weight`, (R,).
     """
-    if not len(group):
-        return 0.0
+    return effective_number(group_sizes(group, weight)) if len(group) else 0.0
+
+
+def group_sizes(group: Ints, weight: Floats | None = None) -> Floats:
+    """Return the size of each of G groups, (G,): its rows, or their `weight`, (R,)."""
     _, dense = np.unique(group, return_inverse=True)
-    size = np.bincount(dense, weight).astype(np.float64)
+    return np.asarray(np.bincount(dense, weight), np.float64)
+
+
+def effective_number(size: Floats) -> float:
+    """Return how many of equal size are as informative as those of these sizes, (G,)."""
     return float(size.sum() ** 2 / np.square(size).sum())
 
 

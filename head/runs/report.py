@@ -48,13 +48,14 @@ from abag.head.evaluation.metrics import (
     strong_threshold,
 )
 from abag.head.evaluation.scores import columns, describe_regimes
-from abag.head.evaluation.verdicts import page_of, score_strong, warnings
+from abag.head.evaluation.verdicts import page_of, score_strong, warnings, weights_in
 from abag.head.labels.headers import DIGITS, PROBABILITY, Quantity
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
 from abag.head.regimes.folds import all_pairs
+from abag.head.regimes.sides import effective_number
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.rounds import (
     COLUMN_NAMES,
@@ -333,9 +334,7 @@ def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: S
     measured = exact["pkd"].to_numpy(np.float64)
     predicted = exact["pkd_predicted"].to_numpy(np.float64)
     sigma = exact["sigma"].to_numpy(np.float64)
-    weight = np.ones(len(exact))
-    if "weight" in exact:
-        weight = exact["weight"].to_numpy(np.float64)
+    weight = weights_in(exact)
     error = predicted - measured
     has_sigma = len(exact) > 0 and not saved.quantity.classes
     has_bins = len(exact) > 1
@@ -356,8 +355,7 @@ def _calibration(measured: Floats, predicted: Floats, weight: Floats, digits: in
     standard_error = []
     for rows, mean in zip(bins, mean_measured, strict=True):
         square = np.average(np.square(measured[rows] - mean), weights=weight[rows])
-        effective = weight[rows].sum() ** 2 / np.square(weight[rows]).sum()
-        standard_error.append(np.sqrt(square / effective))
+        standard_error.append(np.sqrt(square / effective_number(weight[rows])))
     return {
         "x": _numbers(mean_predicted, digits),
         "y": _numbers(mean_measured, digits),
