@@ -435,13 +435,17 @@ def is_word(text: str) -> bool:
 
 def _are_words(text: str) -> bool:
     """Tell whether blanks divide a text unlike a sequence, of which all but one block are equal."""
-    *blocks, last = text.split() or [text]
-    if not blocks or LONG_RUN.search(text) or not text.replace(" ", "").isalpha():
+    lengths = [*map(len, text.split())]
+    if len(lengths) < 2 or LONG_RUN.search(text) or not text.replace(" ", "").isalpha():
         return False
-    first = len(blocks[0])
-    is_block = first >= _BLOCK or len(blocks) >= _FEWEST_BLOCKS
-    is_even = {*map(len, blocks)} == {first} and len(last) <= first and is_block
-    return first >= _SHORTEST_WORD and not is_even
+    is_block = lengths[0] >= _BLOCK or len(lengths) > _FEWEST_BLOCKS
+    return lengths[0] >= _SHORTEST_WORD and not (is_block and _are_lines(lengths))
+
+
+def _are_lines(lengths: Sequence[int]) -> bool:
+    """Tell whether two or more texts of these lengths are as long, but for a shorter last one."""
+    *others, last = lengths
+    return {*others} == {lengths[0]} and last <= lengths[0]
 
 
 def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
@@ -589,9 +593,7 @@ def _is_divided(text: str) -> bool:
     lengths = [*map(len, text.split())]
     if sum(length >= _LONG for length in lengths) < 2:
         return False
-    first = lengths[0]
-    is_wrapped = {*lengths[:-1]} == {first} and lengths[-1] <= first <= _LONGEST_LINE
-    return not is_wrapped
+    return not (_are_lines(lengths) and lengths[0] <= _LONGEST_LINE)
 
 
 def _normalized(text: str) -> str:

@@ -24,7 +24,7 @@ from abag.embed.tables.formats import cell_text
 from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from abag.core.arrays import Floats
     from abag.embed.tables.table import Table
@@ -152,12 +152,17 @@ def is_named_like_classes(name: str) -> bool:
     return is_named or _PAIRS.search(joined) is not None
 
 
+def _are_words_of(classes: Sequence[str], first: Container[str], second: Container[str]) -> bool:
+    """Tell whether classes are two: a word among the `first`, and one among the `second`."""
+    return len(classes) == 2 and _plain(classes[0]) in first and _plain(classes[1]) in second
+
+
 def _better_class(name: str, classes: tuple[str, ...]) -> Better:
     """Return which class is better by the name of a column: no, of yes and no in ``non_binder``.
 
     If a word for no is the positive one, as the user has chosen, it is.
     """
-    if len(classes) == 2 and _plain(classes[0]) in _YES and _plain(classes[1]) in _NO:
+    if _are_words_of(classes, _YES, _NO):
         return "higher"
     words = " ".join(_name_words(name))
     affirmed = _NEGATIONS.sub("", words)
@@ -336,7 +341,7 @@ def read_classes(cells: pd.Series, classes: Sequence[str]) -> Floats:
     """
     number = {name: float(at) for at, name in enumerate(classes)}
     for words, others in ((_NO, _YES), (_YES, _NO)):  # no may be the one that is looked for
-        if len(classes) == 2 and _plain(classes[0]) in words and _plain(classes[1]) in others:
+        if _are_words_of(classes, words, others):
             number = {**dict.fromkeys(words, 0.0), **dict.fromkeys(others, 1.0), **number}
     codes, distinct = pd.factorize(cells.astype(object), use_na_sentinel=True)
     of_value = np.full(len(distinct) + 1, np.nan)  # the last is that of missing cells
