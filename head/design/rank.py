@@ -173,7 +173,7 @@ def say_unranked(
         messages.say(f"{candidates.source}: {why}")
     if predictor is None or "regime" not in candidates.frame:
         return None
-    rows_of = candidates.frame["regime"].iloc[batch].astype(str).value_counts().to_dict()
+    rows_of = candidates.frame["regime"].iloc[batch].dropna().astype(str).value_counts().to_dict()
     by_chance = [name for name in rows_of if name in REGIMES and not _is_ranked(name, predictor)]
     unranked = sum(rows_of[name] for name in by_chance)
     if not unranked:
@@ -725,7 +725,7 @@ def _choose_batch(
     elif candidates.sigma is not None and not is_drawn:
         regimes = set[str]()
         if "regime" in candidates.frame:
-            regimes = {*candidates.frame["regime"].iloc[index].astype(str)}
+            regimes = {*candidates.frame["regime"].iloc[index].dropna().astype(str)}
         of_abag = options.run is not None or "sigma_model" in candidates.frame
         run = None if options.run is None else Path(options.run)
         with naming_damage(run or Path()):
