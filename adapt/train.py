@@ -36,8 +36,8 @@ from abag.core.files import (
 )
 from abag.core.messages import counted, reporting, say
 from abag.core.options import why_mistyped
-from abag.embed.encoders.adapters import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.encoders.identity import identify
+from abag.embed.encoders.weights import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.store.shard import (
     ADAPTER_FILE,
     CONFIG_FILE,
