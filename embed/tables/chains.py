@@ -312,7 +312,7 @@ def _arranged(first_chain: str, first: str, second: str, form: StringForm) -> Do
 
 Kind = Literal["antibody", "antigen"]
 KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
-PLURAL: dict[Kind, str] = {"antibody": "antibodies", "antigen": "antigens"}
+PLURAL: dict[str, str] = {"antibody": "antibodies", "antigen": "antigens"}
 Chains = tuple[str, ...]
 """Normalized: (heavy, light) of an antibody, the sorted chains of an antigen."""
 
